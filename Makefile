@@ -1,0 +1,42 @@
+# What a developer and CI run. Everything happens in .venv and in temporary folders.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check lint bench clean
+
+setup: .venv/ready  ## makes .venv with `penstock` in it
+
+.venv/ready: pyproject.toml constraints.txt tools/system-packages
+	tools/system-packages fuse3 rsync
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv/demo-ready: pyproject.toml constraints.txt tools/system-packages
+	tools/system-packages fuse3
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	touch $@
+
+demo: .venv/demo-ready  ## an ImageNet-like set over real S3: Penstock and rclone mount, side by side
+	$(BIN)/python -m penstock.bench.demo
+
+test: lint  ## everything real: S3 servers, mounts, programs
+	$(BIN)/pytest
+
+check: test  ## exactly what CI runs
+
+lint: .venv/ready
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/lint-imports
+	$(BIN)/basedpyright --level error
+
+bench: .venv/ready  ## native, Penstock, JuiceFS, rclone, s3fs in one run; needs root
+	tools/system-packages s3fs redis-server
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m penstock.bench.peers --out bench-results
+
+clean:
+	rm -rf .venv bench-results

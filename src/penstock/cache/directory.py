@@ -1,0 +1,228 @@
+"""One directory of a local tier: plain files, and an index that says what is in them."""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from typing_extensions import Buffer
+
+from penstock.blocks import UNIT_BYTES, block_count, block_length, unit_bounds
+from penstock.cache.identity import CachedObject, object_path
+from penstock.cache.index import Entry, Index
+from penstock.cache.integrity import checksums, matches
+from penstock.cache.policy import Policy
+from penstock.metrics import Counters
+
+log = logging.getLogger(__name__)
+
+_EVICT_BATCH = 256
+SMALL_BYTES = 1024 * 1024
+
+
+class CacheDirectory:
+    def __init__(
+        self, path: Path, *, name: str, quota_bytes: int, high: float, low: float,
+        policy: Policy, counters: Counters,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.name = name
+        self.quota_bytes = quota_bytes
+        self.high_bytes = int(quota_bytes * high)
+        self.low_bytes = int(quota_bytes * low)
+        self._root = str(path)
+        self._policy = policy
+        self._counters = counters
+        for number in range(256):
+            (path / "objects" / f"{number:02x}").mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.index = Index(path / "index.sqlite")
+        self._room_lock = threading.Lock()
+        self._outdated = True  # there may be some; looked up once when room is needed
+        # Objects of many blocks whose every byte was checked, or written, in this process's
+        # life. Smaller ones are not noted: checking one again costs less than remembering all.
+        self._verified: set[bytes] = set()
+        self._blocks_written: dict[bytes, int] = {}
+
+    # -- reading ------------------------------------------------------------------------
+
+    def read(
+        self, digest: bytes, number: int, block_start: int, block_length: int, start: int, stop: int
+    ) -> memoryview | None:
+        sums = self.index.sums(digest, number)
+        if sums is None:
+            return None
+        low, high = unit_bounds(start, stop, block_length)
+        try:
+            descriptor = os.open(self.file(digest), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._drop_corrupt(digest, number, block_length, "its file is gone")
+            return None
+        try:
+            data = memoryview(os.pread(descriptor, high - low, block_start + low))
+        finally:
+            os.close(descriptor)
+        if len(data) != high - low or not matches(data, sums, low // UNIT_BYTES):
+            self._drop_corrupt(digest, number, block_length, "its checksum does not match")
+            return None
+        if self._policy.tracks_use:
+            self.index.touch(digest)
+        return data[start - low : stop - low]
+
+    def _drop_corrupt(self, digest: bytes, number: int, length: int, why: str) -> None:
+        log.warning("%s block %d: %s; fetched again", self.file(digest), number, why)
+        self._counters.add("corrupt_blocks")
+        self._verified.discard(digest)
+        self.index.drop_block(digest, number, length)
+
+    def complete_file(self, what: CachedObject) -> Path | None:
+        digest = what.digest
+        if self.index.cached_bytes(digest) != what.size_bytes:
+            return None
+        if digest not in self._verified:
+            if self.verify(digest, what.size_bytes):
+                return None
+            if what.size_bytes > SMALL_BYTES:
+                self._verified.add(digest)
+        return Path(self.file(digest))
+
+    def verify(self, digest: bytes, size_bytes: int) -> list[int]:
+        """Reads every stored block back; drops those that do not match and returns them."""
+        self.index.flush()
+        entry = next((e for e in self.index.entries_of(digest)), None)
+        if entry is None:
+            return []
+        bad: list[int] = []
+        for number, _ in self.index.block_sums(digest):
+            length = block_length(size_bytes, entry.block_bytes, number)
+            start = number * entry.block_bytes
+            if length and self.read(digest, number, start, length, 0, length) is None:
+                bad.append(number)
+        return bad
+
+    def has(self, digest: bytes, number: int) -> bool:
+        return self.index.sums(digest, number) is not None
+
+    def cached_bytes(self, digest: bytes) -> int:
+        return self.index.cached_bytes(digest)
+
+    # -- writing ------------------------------------------------------------------------
+
+    def write(self, what: CachedObject, block_bytes: int, number: int, data: Buffer) -> bool:
+        view, digest = memoryview(data), what.digest
+        with self._room_lock:
+            if not self._policy.make_room(self, len(view)):
+                return False
+        try:
+            self._write_file(digest, what.size_bytes, number * block_bytes, view)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return False  # full before its quota: others use the disk too
+        self.index.add(what, block_bytes, number, checksums(view), len(view))
+        if what.size_bytes > SMALL_BYTES:
+            self._note_written(digest, block_count(what.size_bytes, block_bytes))
+        return True
+
+    def _note_written(self, digest: bytes, blocks: int) -> None:
+        with self._room_lock:
+            written = self._blocks_written.pop(digest, 0) + 1
+            if written == blocks:
+                self._verified.add(digest)
+            else:
+                self._blocks_written[digest] = written
+
+    def _write_file(self, digest: bytes, size_bytes: int, offset: int, view: memoryview) -> None:
+        descriptor = os.open(self.file(digest), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if len(view) != size_bytes:
+                # The whole length from the start: a complete file is then exactly the object.
+                os.truncate(descriptor, size_bytes)
+            while view:
+                written = os.pwrite(descriptor, view, offset)
+                offset += written
+                view = view[written:]
+        finally:
+            os.close(descriptor)
+
+    # -- room ---------------------------------------------------------------------------
+
+    @property
+    def used_bytes(self) -> int:
+        return self.index.used_bytes
+
+    def evict_outdated(self, down_to_bytes: int) -> None:
+        if self._outdated:
+            self._outdated = self._evict(self.index.outdated, down_to_bytes)
+
+    def evict_least_recently_used(self, down_to_bytes: int) -> None:
+        self._evict(self.index.least_recently_used, down_to_bytes)
+
+    def _evict(self, choose: Callable[[int], list[Entry]], down_to_bytes: int) -> bool:
+        """Removes what `choose` offers until enough is free; False if it ran out."""
+        self.index.flush()
+        while self.used_bytes > down_to_bytes:
+            offered = choose(_EVICT_BATCH)
+            if not offered:
+                return False
+            for entry in offered:
+                if self.used_bytes <= down_to_bytes:
+                    return True
+                self.remove(entry)
+        return True
+
+    def outdate(self, digests: list[bytes]) -> None:
+        self.index.outdate(digests)
+        self._outdated = True
+
+    def remove(self, entry: Entry) -> None:
+        """The row goes first: whoever still reads the file holds it open, or misses."""
+        self._verified.discard(entry.digest)
+        self.index.drop_object(entry.digest)
+        Path(self.file(entry.digest)).unlink(missing_ok=True)
+
+    def file(self, digest: bytes) -> str:
+        return f"{self._root}/{object_path(digest)}"
+
+    def close(self) -> None:
+        self.index.close()
+
+
+class StripedTier:
+    """Several directories as one tier: an object's digest picks its directory."""
+
+    def __init__(self, name: str, directories: list[CacheDirectory]) -> None:
+        self.name = name
+        self.directories = directories
+
+    def _of(self, digest: bytes) -> CacheDirectory:
+        return self.directories[digest[0] % len(self.directories)]
+
+    def read(
+        self, digest: bytes, number: int, block_start: int, block_length: int, start: int, stop: int
+    ) -> memoryview | None:
+        return self._of(digest).read(digest, number, block_start, block_length, start, stop)
+
+    def write(self, what: CachedObject, block_bytes: int, number: int, data: Buffer) -> bool:
+        return self._of(what.digest).write(what, block_bytes, number, data)
+
+    def has(self, digest: bytes, number: int) -> bool:
+        return self._of(digest).has(digest, number)
+
+    def cached_bytes(self, digest: bytes) -> int:
+        return self._of(digest).cached_bytes(digest)
+
+    def complete_file(self, what: CachedObject) -> Path | None:
+        return self._of(what.digest).complete_file(what)
+
+    def outdate(self, digests: list[bytes]) -> None:
+        for directory in self.directories:
+            directory.outdate([one for one in digests if self._of(one) is directory])
+
+    def source_bytes(self, source: str) -> int:
+        return sum(directory.index.source_bytes(source) for directory in self.directories)
+
+    def close(self) -> None:
+        for directory in self.directories:
+            directory.close()

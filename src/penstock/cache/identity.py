@@ -1,0 +1,30 @@
+"""Names for cached bytes. The version is part of the identity: a rewritten object can never
+hit old bytes, and the hash keeps any key from naming a path outside the cache. Pure."""
+
+import hashlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CachedObject:
+    source: str
+    key: str
+    version: str
+    size_bytes: int
+    digest: bytes
+
+
+def identify(
+    source: str, key: str, version: str, size_bytes: int, block_bytes: int
+) -> CachedObject:
+    # Of an object of many blocks, their size is part of the name too: two mounts with different
+    # block sizes keep different files.
+    cut = block_bytes if size_bytes > block_bytes else 0
+    text = f"{source}\0{key}\0{version}\0{size_bytes}\0{cut}"
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    return CachedObject(source, key, version, size_bytes, digest)
+
+
+def object_path(digest: bytes) -> str:
+    name = digest.hex()
+    return f"objects/{name[:2]}/{name}"

@@ -1,0 +1,149 @@
+"""What a tier is: the user's words for it, checked; and the protocol that all tiers share."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from penstock.cache.identity import CachedObject
+from penstock.errors import CacheDirError, OptionError
+from penstock.units import MIB, format_size, parse_size
+
+MEDIA = ("MEM", "SSD", "HDD")
+DEFAULT_HIGH = 0.99
+DEFAULT_LOW = 0.8
+# What a cache takes by default of the space that is free: the disk has other users.
+_DEFAULT_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpec:
+    medium: str
+    paths: tuple[Path, ...]
+    quota_bytes: int | None  # for all paths together; None: most of what is free
+    high: float = DEFAULT_HIGH
+    low: float = DEFAULT_LOW
+
+
+class Tier(Protocol):
+    """One level of the cache. A tier that fails raises OSError or sqlite3.Error; `Cache` turns
+    that into a warning and a miss, never into a failed read."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(
+        self, digest: bytes, number: int, block_start: int, block_length: int, start: int, stop: int
+    ) -> memoryview | None:
+        """Bytes [start, stop) of the block, verified; None if they are not here."""
+        ...
+
+    def write(self, what: CachedObject, block_bytes: int, number: int, data: Buffer) -> bool:
+        """Stores a whole block; False if there is no room for it."""
+        ...
+
+    def has(self, digest: bytes, number: int) -> bool: ...
+
+    def cached_bytes(self, digest: bytes) -> int: ...
+
+    def complete_file(self, what: CachedObject) -> Path | None:
+        """A plain file with all of the object, every byte verified in this process's life."""
+        ...
+
+    def source_bytes(self, source: str) -> int: ...
+
+    def outdate(self, digests: list[bytes]) -> None:
+        """The bucket does not have these any more."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def parse_tier(text: str) -> TierSpec:
+    """`MEM:/dev/shm/penstock:8GiB` or `SSD:/nvme0,/nvme1:400GiB:high=0.99,low=0.8`."""
+    hint = "write it like MEM:/dev/shm/penstock:8GiB or SSD:/nvme0,/nvme1:400GiB:high=0.99,low=0.8"
+    parts = text.split(":")
+    if len(parts) not in (3, 4):
+        raise OptionError(f"--tier {text}: not MEDIUM:PATH[,PATH]:SIZE", hint=hint)
+    medium = parts[0].upper()
+    if medium not in MEDIA:
+        raise OptionError(f"--tier {text}: unknown medium {parts[0]!r}", hint=hint)
+    marks = {"high": DEFAULT_HIGH, "low": DEFAULT_LOW}
+    for mark in parts[3].split(",") if len(parts) == 4 else []:
+        name, _, value = mark.partition("=")
+        if name not in marks:
+            raise OptionError(f"--tier {text}: unknown setting {name!r}", hint=hint)
+        try:
+            marks[name] = float(value)
+        except ValueError:
+            raise OptionError(f"--tier {text}: {name} is not a number", hint=hint) from None
+    if not 0 < marks["low"] <= marks["high"] <= 1:
+        raise OptionError(f"--tier {text}: needs 0 < low <= high <= 1", hint=hint)
+    paths = tuple(Path(path) for path in parts[1].split(",") if path)
+    if not paths:
+        raise OptionError(f"--tier {text}: names no directory", hint=hint)
+    return TierSpec(medium, paths, parse_quota(parts[2], f"--tier {text}"), **marks)
+
+
+def parse_quota(text: str, what: str, *, bare_unit: int = 1) -> int:
+    if text.strip().startswith("-"):
+        raise OptionError(f"{what}: a quota below zero", hint="write it like 100GiB")
+    size = parse_size(text, what=what, bare_unit=bare_unit)
+    if size == 0:
+        raise OptionError(
+            f"{what}: a quota of 0 caches nothing", hint="say --no-cache if you mean it"
+        )
+    return size
+
+
+def prepare_directory(path: Path, quota_bytes: int | None, used_bytes: int = 0) -> int:
+    """Makes the directory, checks that it can hold a cache; returns the quota in bytes."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = path / f".penstock-{os.getpid()}"
+        probe.write_bytes(b"penstock" * 512)
+        probe.unlink()
+    except OSError as error:
+        hint = {
+            28: "free some space, or give another --cache-dir",
+            30: "give a --cache-dir that can be written",
+        }.get(error.errno or 0, "give another --cache-dir")
+        raise CacheDirError(f"cache directory {path}: {error.strerror}", hint=hint) from error
+    if (kind := filesystem_type(path)).startswith("fuse"):
+        raise CacheDirError(
+            f"cache directory {path} is on FUSE itself ({kind})",
+            hint="a cache behind FUSE is slower than none; give a directory on a local disk",
+        )
+    status = os.statvfs(path)
+    total = status.f_blocks * status.f_frsize
+    free = status.f_bavail * status.f_frsize
+    if quota_bytes is None:
+        quota_bytes = int((free + used_bytes) * _DEFAULT_SHARE)
+    if quota_bytes > total:
+        raise CacheDirError(
+            f"cache directory {path}: a quota of {format_size(quota_bytes)}, on a file system of "
+            f"{format_size(total)}",
+            hint=f"{format_size(free)} are free there",
+        )
+    if free + used_bytes < MIB:
+        raise CacheDirError(
+            f"cache directory {path}: its file system is full",
+            hint="free some space, or give another --cache-dir",
+        )
+    return quota_bytes
+
+
+def filesystem_type(path: Path) -> str:
+    """The type of the file system that holds `path`, from the mount table."""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            left, _, right = line.partition(" - ")
+            point = left.split(" ")[4].encode().decode("unicode_escape")
+            inside = real == point or real.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best):
+                best, kind = point, right.split(" ", 1)[0]
+    return kind

@@ -1,0 +1,219 @@
+"""The catalog on disk: inodes, names, and what is hidden.
+
+A node's number is its row, and the kernel's inode number: nothing is kept in memory for the
+inodes the kernel holds, so a million of them cost nothing. Numbers are never used again, and
+a rewritten object gets a new one, so pages of two versions cannot meet in one inode.
+
+Threading: any thread reads, each with a connection of its own (WAL: a refresh never blocks
+readers). One thread at a time writes, in `refresh`.
+"""
+
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.errors import PenstockError, StaleInode
+
+ROOT = 1
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE nodes (
+    ino INTEGER PRIMARY KEY,
+    parent INTEGER NOT NULL,
+    name BLOB NOT NULL,
+    source INTEGER NOT NULL,      -- which of the mount's stores; -1 for none
+    size INTEGER,                 -- NULL for a directory
+    mtime INTEGER NOT NULL,       -- nanoseconds
+    version TEXT,
+    dead INTEGER NOT NULL         -- gone from the listing; the kernel may still hold it
+);
+CREATE UNIQUE INDEX nodes_by_name ON nodes (parent, name) WHERE dead = 0;
+CREATE TABLE directories (ino INTEGER PRIMARY KEY, path TEXT NOT NULL);  -- path inside its store
+CREATE TABLE hidden (key TEXT NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE changes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, parent INTEGER NOT NULL, name BLOB NOT NULL,
+    buried INTEGER NOT NULL       -- the node that died; 0 if the name is new
+);
+"""
+
+_COLUMNS = "ino, parent, name, source, size, mtime, version, dead"
+
+
+class Node(NamedTuple):
+    ino: int
+    parent: int
+    name: bytes
+    source: int
+    size_bytes: int | None
+    mtime_ns: int
+    version: str | None
+    dead: int
+
+    @property
+    def is_directory(self) -> bool:
+        return self.size_bytes is None
+
+
+class Change(NamedTuple):
+    seq: int
+    parent: int
+    name: bytes
+    buried: int
+
+
+class Tree:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._create()
+        self._users_lock = self._enter()
+
+    # -- lookups ------------------------------------------------------------------------
+
+    def node(self, ino: int) -> Node:
+        row = (
+            self.connection()
+            .execute(f"SELECT {_COLUMNS} FROM nodes WHERE ino = ?", (ino,))
+            .fetchone()
+        )
+        if row is None:
+            raise StaleInode(f"inode {ino} is not in the catalog any more")
+        return Node._make(row)
+
+    def lookup(self, parent: int, name: bytes) -> Node | None:
+        row = (
+            self.connection()
+            .execute(
+                f"SELECT {_COLUMNS} FROM nodes WHERE parent = ? AND name = ? AND dead = 0",
+                (parent, name),
+            )
+            .fetchone()
+        )
+        return Node._make(row) if row is not None else None
+
+    def children(self, parent: int, after: int, limit: int) -> list[Node]:
+        """By name, from behind the child numbered `after` (0: from the start).
+
+        The number alone finds the place again, so a listing needs no state here, and goes on
+        rightly when entries come and go in between.
+        """
+        name = b"" if after == 0 else self.node(after).name
+        rows = self.connection().execute(
+            f"SELECT {_COLUMNS} FROM nodes WHERE parent = ? AND name > ? AND dead = 0 "
+            "ORDER BY name LIMIT ?",
+            (parent, name, limit),
+        )
+        return [Node._make(row) for row in rows]
+
+    def directory_path(self, ino: int) -> str:
+        """A directory's path inside its store: what its files' keys begin with."""
+        row = (
+            self.connection()
+            .execute("SELECT path FROM directories WHERE ino = ?", (ino,))
+            .fetchone()
+        )
+        if row is None:
+            raise StaleInode(f"directory {ino} is not in the catalog any more")
+        return row[0]
+
+    def files(self) -> Iterator[Node]:
+        for row in self.connection().execute(
+            f"SELECT {_COLUMNS} FROM nodes WHERE dead = 0 AND size IS NOT NULL"
+        ):
+            yield Node._make(row)
+
+    # -- the whole ----------------------------------------------------------------------
+
+    def totals(self) -> tuple[int, int]:
+        """(files, bytes) of the last listing."""
+        return self._meta("files", 0), self._meta("bytes", 0)
+
+    def listed_at(self) -> float | None:
+        """When the last complete listing was taken in; None before the first."""
+        return self._meta("listed_at", None)
+
+    def hidden(self, limit: int) -> list[tuple[str, str]]:
+        return (
+            self.connection()
+            .execute("SELECT key, reason FROM hidden ORDER BY key LIMIT ?", (limit,))
+            .fetchall()
+        )
+
+    def hidden_counts(self) -> dict[str, int]:
+        rows = self.connection().execute("SELECT reason, count(*) FROM hidden GROUP BY reason")
+        return dict(rows.fetchall())
+
+    def changes_since(self, seq: int) -> list[Change]:
+        rows = self.connection().execute(
+            "SELECT seq, parent, name, buried FROM changes WHERE seq > ? ORDER BY seq", (seq,)
+        )
+        return [Change._make(row) for row in rows]
+
+    def last_change(self) -> int:
+        return self.connection().execute("SELECT max(seq) FROM changes").fetchone()[0] or 0
+
+    # -- connections --------------------------------------------------------------------
+
+    def connection(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = self._connect()
+        return found
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        # Each thread's own cache holds the upper levels; the rest is the kernel's to keep. A
+        # mapping would count a walk over a million files as our memory.
+        connection.execute("PRAGMA cache_size = -256")
+        return connection
+
+    def _create(self) -> None:
+        connection = self.connection()
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == SCHEMA_VERSION:
+            return
+        if version != 0:
+            raise PenstockError(
+                f"{self.path}: a catalog of another Penstock (schema {version})",
+                hint="remove that file; it is built again from the bucket",
+            )
+        os.chmod(self.path, 0o600)
+        connection.executescript(
+            "BEGIN IMMEDIATE;"
+            + _SCHEMA
+            + f"INSERT INTO nodes VALUES ({ROOT}, 0, x'', -1, NULL, {time.time_ns()}, NULL, 0);"
+            + f"INSERT INTO directories VALUES ({ROOT}, '');"
+            + f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+        )
+
+    def _enter(self) -> int:
+        """Notes that this process uses the catalog. The first one clears away dead nodes, which
+        no kernel can hold any more."""
+        descriptor = os.open(f"{self.path}.users", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass
+        else:
+            self.connection().executescript(
+                "BEGIN IMMEDIATE; DELETE FROM nodes WHERE dead = 1; DELETE FROM changes; COMMIT;"
+            )
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        return descriptor
+
+    def close(self) -> None:
+        os.close(self._users_lock)
+
+    def _meta(self, key: str, default: Any) -> Any:
+        row = self.connection().execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return default if row is None else row[0]

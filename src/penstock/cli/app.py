@@ -1,0 +1,82 @@
+"""`penstock`: the table of contents, and the one place where errors become lines and exit codes."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from penstock import __version__
+from penstock.cli.cache import cache_group
+from penstock.cli.doctor import doctor
+from penstock.cli.mount import mount
+from penstock.cli.refresh import refresh
+from penstock.cli.stats import stats
+from penstock.cli.umount import umount
+from penstock.errors import PenstockError
+
+SECTIONS: Sequence[tuple[str, Sequence[click.Command]]] = (
+    ("Mount a bucket", (mount, umount)),
+    ("Look inside", (stats, doctor)),
+    ("Keep it fresh", (refresh, cache_group)),
+)
+
+
+class Contents(click.Group):
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS:
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(70)) for command in commands]
+                )
+
+
+@click.group(cls=Contents, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="penstock %(version)s")
+def app() -> None:
+    """Feeds training jobs from object storage at the speed of the page cache.
+
+    \b
+    Example:
+      penstock mount s3://bucket/imagenet /mnt/imagenet -b
+      penstock umount /mnt/imagenet
+    """
+
+
+for _, _commands in SECTIONS:
+    for _command in _commands:
+        app.add_command(_command)
+
+
+def main() -> None:
+    logging.basicConfig(
+        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    try:
+        result = app.main(list(arguments), prog_name="penstock", standalone_mode=False)
+    except PenstockError as error:
+        return report(str(error), error.hint, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "penstock"
+        return report(error.format_message(), f"`{path} --help` shows what there is", 2)
+    except click.exceptions.Abort:
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def report(what: str, hint: str | None, exit_code: int) -> int:
+    click.echo(f"penstock: {what}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    return exit_code

@@ -1,0 +1,34 @@
+"""penstock refresh: list the bucket now."""
+
+import json
+
+import click
+
+from penstock.daemon.control import ask
+from penstock.daemon.registry import absolute, find_note
+from penstock.units import format_size
+
+_LISTING_TAKES_AT_MOST_S = 3600
+
+
+@click.command()
+@click.argument("mountpoint")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def refresh(mountpoint: str, output: str) -> None:
+    """List the bucket now; what changed is seen at once.
+
+    \b
+    Example:
+      penstock refresh /mnt/imagenet
+    """  # fmt: skip
+    socket_path = find_note(absolute(mountpoint)).socket_path
+    answer = ask(socket_path, "refresh", timeout_s=_LISTING_TAKES_AT_MOST_S)
+    if output == "json":
+        click.echo(json.dumps(answer))
+    else:
+        click.echo(
+            f"{answer['files']:,} files, {format_size(answer['bytes'])}; "
+            f"{answer['changed']:,} names changed"
+        )

@@ -1,0 +1,89 @@
+"""The control socket: one JSON line in, one JSON line out. Only its user can reach it."""
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+
+log = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+_MOST_REQUEST_BYTES = 64 * 1024
+
+
+class ControlServer:
+    def __init__(self, path: Path, verbs: Mapping[str, Callable[[Answer], Answer]]) -> None:
+        self._path = path
+        self._verbs = verbs
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            self._socket.bind(str(path))
+        finally:
+            os.umask(before)
+        self._socket.listen(16)
+        threading.Thread(target=self._accept, name="control", daemon=True).start()
+
+    def close(self) -> None:
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._answer, args=(peer,), daemon=True).start()
+
+    def _answer(self, peer: socket.socket) -> None:
+        with peer, peer.makefile("rwb") as stream:
+            try:
+                request = json.loads(stream.readline(_MOST_REQUEST_BYTES))
+                answer = self._verbs[request["verb"]](request)
+            except PenstockError as error:
+                answer = {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
+            except (ValueError, KeyError, TypeError) as error:
+                answer = {"error": f"bad request: {error!r}", "hint": None, "exit_code": 1}
+            try:
+                stream.write(json.dumps(answer).encode() + b"\n")
+                stream.flush()
+            except OSError as error:
+                log.debug("control: the asker went away: %s", error)
+
+
+class RemoteError(PenstockError):
+    """An error that happened in the server, told as it was told there."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer["error"], hint=answer["hint"])
+        self.exit_code = answer["exit_code"]
+
+
+def ask(path: Path, verb: str, *, timeout_s: float = 30, **arguments: Any) -> Answer:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(timeout_s)
+        try:
+            peer.connect(str(path))
+            with peer.makefile("rwb") as stream:
+                stream.write(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
+                stream.flush()
+                line = stream.readline()
+        except OSError as error:
+            raise PenstockError(
+                f"the server of this mount does not answer ({error.strerror or error})",
+                hint="if it died, `penstock umount` clears the mount away",
+            ) from error
+    if not line:
+        raise PenstockError("the server of this mount went away")
+    answer: Answer = json.loads(line)
+    if "error" in answer:
+        raise RemoteError(answer)
+    return answer

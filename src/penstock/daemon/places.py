@@ -1,0 +1,37 @@
+"""Where Penstock keeps its things: state (catalogs, logs), runtime (sockets), the cache."""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def state_dir() -> Path:
+    """$PENSTOCK_STATE_DIR, /var/lib/penstock for root, ~/.local/state/penstock for others."""
+    if set_by_user := os.environ.get("PENSTOCK_STATE_DIR"):
+        return _private(Path(set_by_user))
+    if os.geteuid() == 0:
+        return _private(Path("/var/lib/penstock"))
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return _private(Path(base) / "penstock")
+
+
+def default_cache_dir() -> Path:
+    if os.environ.get("PENSTOCK_STATE_DIR"):
+        return state_dir() / "cache"
+    if os.geteuid() == 0:
+        return Path("/var/cache/penstock")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
+def mounts_dir() -> Path:
+    return _private(state_dir() / "mounts")
+
+
+def name_of(mountpoint: Path) -> str:
+    """A short name for a mount point: a socket's path may have only 107 bytes."""
+    return hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
+
+
+def _private(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path

@@ -1,0 +1,227 @@
+"""Puts the parts together and serves one mount until it is unmounted."""
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.cache.build import build_cache
+from penstock.cache.tier import filesystem_type
+from penstock.catalog.refresh import Mounted, catalog_path, refresh
+from penstock.catalog.tree import Tree
+from penstock.daemon.control import ControlServer
+from penstock.daemon.places import state_dir
+from penstock.daemon.refresher import Refresher
+from penstock.daemon.registry import MountNote, remove_note, write_note
+from penstock.daemon.settings import MountSettings
+from penstock.daemon.statistics import collect
+from penstock.errors import MountpointError, OptionError, PenstockError, SourceError
+from penstock.fuse import mounting
+from penstock.fuse.backing import Backings
+from penstock.fuse.handlers import Handlers, KernelOptions
+from penstock.fuse.protocol import Init
+from penstock.fuse.session import Session
+from penstock.metrics import Counters
+from penstock.store.connect import open_store
+from penstock.units import MIB
+from penstock.vfs.filesystem import FileSystem
+from penstock.vfs.readahead import Readahead
+
+log = logging.getLogger(__name__)
+
+# Files of this mean size are better read straight from the cache's own files.
+_PASSTHROUGH_MEAN_BYTES = 4 * MIB
+_READAHEAD_KB = 1024
+_FETCHERS = 16
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the user is told once the mount answers."""
+
+    files: int
+    size_bytes: int
+    hidden: int
+    mode: str
+    notes: list[str]  # what could not be had, and why
+
+
+class Server:
+    def __init__(self, settings: MountSettings, log_path: str | None = None) -> None:
+        self._settings = settings
+        self._log_path = log_path
+        self._counters = Counters()
+        self._started_s = time.time()
+        self._agreed: Init | None = None
+        self._initialised = threading.Event()
+        self._notes: list[str] = []
+
+    def start(self, progress: Progress) -> Ready:
+        """Mounts; returns once the mount answers. Leaves nothing behind if it fails."""
+        settings = self._settings
+        mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
+        store = open_store(settings.source, settings.store, self._counters)
+        self._cache = build_cache(
+            list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
+            buffer_bytes=settings.buffer_bytes, fetchers=_FETCHERS, counters=self._counters,
+        )  # fmt: skip
+        self._mounts = [Mounted("", store)]
+        self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))
+        saved = self._tree.listed_at() is not None
+        if not saved:
+            refresh(self._tree, self._mounts, progress)
+        files, size = self._tree.totals()
+        hidden = sum(self._tree.hidden_counts().values())
+        if not saved and not files and not hidden and settings.source.prefix:
+            raise SourceError(
+                f"{settings.source}: nothing is there", hint="check the prefix; it has no objects"
+            )
+        mode = self._choose_mode(files, size)
+        descriptor = mounting.open_and_mount(
+            settings.mountpoint, settings.name or str(settings.source),
+            max_read_bytes=settings.max_read_bytes, allow_other=settings.allow_other,
+        )  # fmt: skip
+        try:
+            self._serve(descriptor, mode, saved)
+        except BaseException:
+            mounting.unmount(settings.mountpoint, lazy=True)
+            raise
+        return Ready(files, size, hidden, self.mode, self._notes)
+
+    def wait(self) -> None:
+        """Until someone unmounts; then puts everything away."""
+        self._session.join()
+        self._refresher.stop()
+        self._control.close()
+        self._cache.close()
+        self._tree.close()
+        os.close(self._session.descriptor)
+        remove_note(self._settings.mountpoint)
+
+    def unmount(self) -> None:
+        """Asks the kernel to end it; if someone still uses it, new opens fail from now on and
+        the server ends with the last user."""
+        try:
+            mounting.unmount(self._settings.mountpoint)
+        except MountpointError as error:
+            log.warning("%s; detached, and served until its last user is gone", error)
+            mounting.unmount(self._settings.mountpoint, lazy=True)
+
+    @property
+    def mode(self) -> str:
+        return "pagecache" if self._backings is None else "passthrough"
+
+    # -- wiring -------------------------------------------------------------------------
+
+    def _serve(self, descriptor: int, mode: str, saved: bool) -> None:
+        settings = self._settings
+        self._session = Session(descriptor, settings.threads, self._counters)
+        readahead = Readahead(self._cache, settings.prefetch_blocks)
+        stores = [mounted.store for mounted in self._mounts]
+        self._files = FileSystem(
+            self._tree, stores, self._cache, readahead, lambda: self._refresher.request()
+        )
+        self._backings = None
+        if mode == "passthrough":
+            self._backings = Backings(descriptor, self._files, self._session.invalidate_pages)
+        options = KernelOptions(
+            uid=os.getuid() if settings.uid is None else settings.uid,
+            gid=os.getgid() if settings.gid is None else settings.gid,
+            file_mode=settings.file_mode, dir_mode=settings.dir_mode,
+            attr_timeout_s=settings.attr_timeout_s, entry_timeout_s=settings.entry_timeout_s,
+            max_read_bytes=settings.max_read_bytes, cache_listings=_listings_can_be_cached(),
+            stack_depth=self._stack_depth(),
+        )  # fmt: skip
+        handlers = Handlers(self._files, options, self._backings, self._on_init)
+        self._session.start(handlers.table())
+        if not self._initialised.wait(30):
+            raise PenstockError("the kernel did not open the connection within 30 s")
+        self._tune_readahead()
+        self._refresher = Refresher(
+            self._tree, self._mounts, self._files, self._session, settings.refresh_s,
+            self._counters,
+        )  # fmt: skip
+        self._refresher.start(at_once=saved)
+        note = MountNote(
+            str(settings.mountpoint), str(settings.source), os.getpid(), self._started_s,
+            self._log_path,
+        )  # fmt: skip
+        verbs = {"stats": self._stats, "refresh": self._refresh, "doctor": self._doctor}
+        self._control = ControlServer(note.socket_path, verbs)
+        write_note(note)
+
+    def _on_init(self, agreed: Init) -> None:
+        self._agreed = agreed
+        self._initialised.set()
+
+    def _choose_mode(self, files: int, size_bytes: int) -> str:
+        wanted = self._settings.mode
+        missing = self._why_no_passthrough()
+        if wanted == "passthrough" and missing:
+            raise OptionError(
+                f"--mode passthrough: {missing}", hint="use --mode auto, which does without"
+            )
+        if wanted != "auto":
+            return wanted
+        large = files > 0 and size_bytes / files >= _PASSTHROUGH_MEAN_BYTES
+        if large and missing:
+            self._notes.append(f"passthrough would suit these large files, but {missing}")
+        return "passthrough" if large and not missing else "pagecache"
+
+    def _why_no_passthrough(self) -> str | None:
+        if not self._settings.tiers:
+            return "it needs a cache"
+        if os.geteuid() != 0:
+            return "it needs root"
+        if mounting.kernel_release() < (6, 9):
+            return "it needs kernel 6.9 or later"
+        return None
+
+    def _stack_depth(self) -> int:
+        """A cache on overlayfs is stacked already; the kernel must be told to allow one more."""
+        paths = [path for tier in self._settings.tiers for path in tier.paths]
+        return 2 if any(filesystem_type(path) == "overlay" for path in paths) else 1
+
+    def _tune_readahead(self) -> None:
+        entry = mounting.find_mount(self._settings.mountpoint)
+        if entry is None or not mounting.raise_readahead(entry, _READAHEAD_KB):
+            self._notes.append("readahead stays at 128 KiB: raising it needs root")
+
+    # -- verbs of the control socket --------------------------------------------------------
+
+    def _stats(self, _request: dict[str, Any]) -> dict[str, Any]:
+        return collect(
+            self._settings, self.mode, self._files, self._session, self._backings,
+            self._refresher, self._counters, self._started_s,
+        )  # fmt: skip
+
+    def _refresh(self, _request: dict[str, Any]) -> dict[str, Any]:
+        summary = self._refresher.refresh_now()
+        return {
+            "files": summary.files, "bytes": summary.size_bytes,
+            "changed": summary.changed, "hidden": summary.hidden,
+        }  # fmt: skip
+
+    def _doctor(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "mode": self.mode,
+            "notes": self._notes,
+            "refresh_error": self._refresher.last_error,
+            "hidden_counts": self._tree.hidden_counts(),
+            "hidden": self._tree.hidden(int(request.get("limit", 1000))),
+        }
+
+
+def _digest(identity: str) -> str:
+    return hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
+
+
+def _listings_can_be_cached() -> bool:
+    # 6.9 to 6.12 do not drop a cached listing when they are told to.
+    return not (6, 9) <= mounting.kernel_release() <= (6, 12)

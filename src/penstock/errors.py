@@ -1,0 +1,64 @@
+"""Every error Penstock raises on purpose. Each class owns its exit code.
+
+    PenstockError                  1  a bug of ours, or nothing more precise is known
+    ├── UsageError                 2  the user can mend it
+    │   ├── OptionError               an option's value, or an option we refuse
+    │   ├── SourceError               a source that cannot be what it says
+    │   ├── MountpointError           missing, not empty, already mounted, busy
+    │   ├── CacheDirError             full, read-only, on FUSE, too small
+    │   └── AccessDenied              wrong keys, or no permission
+    ├── StoreError                 3  object storage failed or cannot be reached
+    │   ├── ObjectNotFound
+    │   └── ObjectChanged             the version we know is gone
+    └── StaleInode                    the kernel holds an inode whose bytes are gone
+
+An error is printed as one line (what and where) and a `hint:` line (what to do).
+"""
+
+
+class PenstockError(Exception):
+    exit_code = 1
+
+    def __init__(self, what: str, *, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+class UsageError(PenstockError):
+    exit_code = 2
+
+
+class OptionError(UsageError):
+    pass
+
+
+class SourceError(UsageError):
+    pass
+
+
+class MountpointError(UsageError):
+    pass
+
+
+class CacheDirError(UsageError):
+    pass
+
+
+class AccessDenied(UsageError):
+    pass
+
+
+class StoreError(PenstockError):
+    exit_code = 3
+
+
+class ObjectNotFound(StoreError):
+    pass
+
+
+class ObjectChanged(StoreError):
+    pass
+
+
+class StaleInode(PenstockError):
+    pass

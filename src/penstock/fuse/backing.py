@@ -1,0 +1,114 @@
+"""Passthrough: files of the local cache that the kernel reads by itself.
+
+The kernel has two rules. A backing file is registered once and then named by a number. And an
+inode cannot be open both ways at once: while someone has it open through us, a passthrough
+open fails, so the next one goes through us as well until all of those are closed.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.fuse.protocol import BACKING_MAP, IOC_BACKING_CLOSE, IOC_BACKING_OPEN, OpenFlag
+from penstock.vfs.filesystem import FileSystem
+
+log = logging.getLogger(__name__)
+
+_DAEMON_HANDLE = 0
+_PASSTHROUGH_HANDLE = 1
+
+
+@dataclass(slots=True)
+class _Inode:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    backing: int = 0  # the kernel's number for the backing file; 0: none
+    daemon_opens: int = 0
+
+
+class Backings:
+    def __init__(
+        self, descriptor: int, files: FileSystem, drop_pages: Callable[[int], None]
+    ) -> None:
+        self._descriptor = descriptor
+        self._files = files
+        self._drop_pages = drop_pages
+        self._lock = threading.Lock()
+        self._inodes: dict[int, _Inode] = {}
+        self._read_through_us: set[int] = set()
+        self.enabled = True
+        self.opens = 0
+
+    def open(self, ino: int) -> tuple[int, int, int]:
+        """(file handle, open flags, backing number) for the answer to OPEN."""
+        with self._lock:
+            inode = self._inodes.setdefault(ino, _Inode())
+            inode.users += 1
+        try:
+            with inode.lock:  # those who open the same file meanwhile wait, and then share it
+                if not inode.backing and not inode.daemon_opens and self.enabled:
+                    inode.backing = self._back(ino)
+                if inode.backing:
+                    self.opens += 1
+                    return _PASSTHROUGH_HANDLE, OpenFlag.PASSTHROUGH, inode.backing
+                inode.daemon_opens += 1
+                self._read_through_us.add(ino)
+                return _DAEMON_HANDLE, OpenFlag.KEEP_CACHE, 0
+        except BaseException:
+            self._leave(ino, inode)
+            raise
+
+    def release(self, ino: int, handle: int) -> None:
+        inode = self._inodes.get(ino)
+        if inode is None:
+            return
+        if handle == _DAEMON_HANDLE:
+            with inode.lock:
+                inode.daemon_opens -= 1
+        self._leave(ino, inode)
+
+    def _leave(self, ino: int, inode: _Inode) -> None:
+        with self._lock:
+            inode.users -= 1
+            if not inode.users:
+                del self._inodes[ino]
+                self._unregister(inode.backing)
+
+    def _back(self, ino: int) -> int:
+        path = self._complete_file(ino)
+        backing = self._register(path) if path is not None else 0
+        if backing and ino in self._read_through_us:
+            # What the kernel kept of it would be a second copy that nobody reads any more.
+            self._read_through_us.discard(ino)
+            self._drop_pages(ino)
+        return backing
+
+    def _complete_file(self, ino: int) -> str | None:
+        if not self._files.node(ino).size_bytes:
+            return None
+        path = self._files.complete_file(ino)
+        return str(path) if path is not None else None
+
+    def _register(self, path: str) -> int:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0  # evicted a moment ago
+        try:
+            request = bytearray(BACKING_MAP.pack(descriptor, 0, 0))
+            return fcntl.ioctl(self._descriptor, IOC_BACKING_OPEN, request)
+        except OSError as error:
+            # EPERM: not root. ELOOP: the cache lies on a stacked file system.
+            log.warning("passthrough is off: %s (%s)", error.strerror, path)
+            self.enabled = error.errno not in (errno.EPERM, errno.ELOOP, errno.EOPNOTSUPP)
+            return 0
+        finally:
+            os.close(descriptor)
+
+    def _unregister(self, backing: int) -> None:
+        if backing:
+            fcntl.ioctl(self._descriptor, IOC_BACKING_CLOSE, backing.to_bytes(4, "little"))

@@ -1,0 +1,245 @@
+"""What each request of the kernel means to us. One small method for each.
+
+A handler gets (node id, the request's buffer, its length) and returns the parts of the answer.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.catalog.tree import Node
+from penstock.fuse import protocol as p
+from penstock.fuse.backing import Backings
+from penstock.fuse.session import NO_REPLY, FuseError, Handler, Reply
+from penstock.units import MIB
+from penstock.vfs.filesystem import FileSystem
+
+_BLOCK = 512
+_PAGE = 4096
+_MAX_BACKGROUND = 64  # the kernel's own 12 would hold back its readahead
+_XATTR_VERSION = b"user.penstock.version"
+_XATTR_CACHED = b"user.penstock.cached"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOptions:
+    """What the kernel is told, and may keep."""
+
+    uid: int
+    gid: int
+    file_mode: int = 0o444
+    dir_mode: int = 0o555
+    attr_timeout_s: float = 86400.0  # long: we tell the kernel when something changes
+    entry_timeout_s: float = 86400.0
+    max_read_bytes: int = MIB
+    passthrough: bool = False
+    cache_listings: bool = True
+    stack_depth: int = 1
+
+
+class Handlers:
+    def __init__(
+        self, files: FileSystem, options: KernelOptions, backings: Backings | None,
+        on_init: Callable[[p.Init], None],
+    ) -> None:  # fmt: skip
+        self._files = files
+        self._options = options
+        self._backings = backings
+        self._on_init = on_init
+        self._attr_valid = _split_timeout(options.attr_timeout_s)
+        self._entry_valid = _split_timeout(options.entry_timeout_s)
+        # A name that is not there is remembered as well as one that is.
+        self._no_entry = p.ENTRY.pack(
+            0, 0, self._entry_valid[0], 0, self._entry_valid[1], 0
+        ) + bytes(p.ATTR.size)
+
+    def table(self) -> dict[int, Handler]:
+        table: dict[int, Handler] = {
+            p.Op.INIT: self.init,
+            p.Op.DESTROY: lambda _node, _request, _length: (),
+            p.Op.LOOKUP: self.lookup,
+            p.Op.FORGET: _forget,
+            p.Op.BATCH_FORGET: _forget,
+            p.Op.INTERRUPT: _forget,
+            p.Op.GETATTR: self.getattr,
+            p.Op.READ: self.read,
+            p.Op.READDIR: self.readdir,
+            p.Op.READDIRPLUS: self.readdirplus,
+            p.Op.OPENDIR: self.opendir,
+            p.Op.RELEASEDIR: lambda _node, _request, _length: (),
+            p.Op.STATFS: self.statfs,
+            p.Op.GETXATTR: self.getxattr,
+            p.Op.LISTXATTR: self.listxattr,
+        }
+        # OPEN stays without a handler in page-cache mode: ENOSYS is the answer that makes warm
+        # reads free. So does FLUSH in both modes: a close then sends nothing.
+        if self._backings is not None:
+            table[p.Op.OPEN] = self.open
+            table[p.Op.RELEASE] = self.release
+        table.update(dict.fromkeys(p.CHANGING_OPS, _read_only))
+        return table
+
+    # -- the connection -----------------------------------------------------------------
+
+    def init(self, _node: int, request: bytearray, length: int) -> Reply:
+        major, minor, max_readahead, flags = p.INIT_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        if major != p.KERNEL_VERSION or minor < 31:
+            raise FuseError(errno.EPROTO)
+        offered = p.Init(flags)
+        extended = bool(flags & p.Init.INIT_EXT)
+        if extended and length >= p.IN_HEADER_BYTES + p.INIT_IN.size + 4:
+            at = p.IN_HEADER_BYTES + p.INIT_IN.size
+            offered |= p.Init(int.from_bytes(request[at : at + 4], "little") << 32)
+        wanted = (
+            p.Init.ASYNC_READ | p.Init.PARALLEL_DIROPS | p.Init.MAX_PAGES | p.Init.DO_READDIRPLUS
+            | p.Init.BIG_WRITES | p.Init.INIT_EXT | p.Init.HAS_RESEND
+        )  # fmt: skip
+        if self._backings is not None:
+            wanted |= p.Init.PASSTHROUGH
+        else:
+            wanted |= p.Init.NO_OPEN_SUPPORT
+        if self._options.cache_listings:
+            wanted |= p.Init.NO_OPENDIR_SUPPORT
+        agreed = int(wanted & offered)
+        depth = self._options.stack_depth if agreed & p.Init.PASSTHROUGH else 0
+        pages = max(1, self._options.max_read_bytes // _PAGE)
+        self._on_init(p.Init(agreed))
+        reply = p.INIT_OUT.pack(
+            p.KERNEL_VERSION, min(minor, p.KERNEL_MINOR), max_readahead, agreed & 0xFFFFFFFF,
+            _MAX_BACKGROUND, _MAX_BACKGROUND * 3 // 4, _PAGE, 1, pages, 0, agreed >> 32, depth, 0,
+        )  # fmt: skip
+        return (reply,)
+
+    def statfs(self, _node: int, _request: bytearray, _length: int) -> Reply:
+        files, size = self._files.totals()
+        blocks = -(-size // _PAGE)
+        return (p.STATFS.pack(blocks, 0, 0, files, 0, _PAGE, 255, _PAGE, 0),)
+
+    # -- names and attributes -------------------------------------------------------------
+
+    def lookup(self, parent: int, request: bytearray, length: int) -> Reply:
+        name = bytes(request[p.IN_HEADER_BYTES : length - 1])
+        node = self._files.lookup(parent, name)
+        if node is None:
+            return (self._no_entry,)
+        return (self._entry(node),)
+
+    def getattr(self, ino: int, _request: bytearray, _length: int) -> Reply:
+        seconds, nanos = self._attr_valid
+        return (p.ATTR_OUT.pack(seconds, nanos, 0) + self._attr(self._files.node(ino)),)
+
+    def _entry(self, node: Node) -> bytes:
+        entry_s, entry_ns = self._entry_valid
+        attr_s, attr_ns = self._attr_valid
+        head = p.ENTRY.pack(node.ino, 0, entry_s, attr_s, entry_ns, attr_ns)
+        return head + self._attr(node)
+
+    def _attr(self, node: Node) -> bytes:
+        options = self._options
+        seconds, nanos = divmod(node.mtime_ns, 1_000_000_000)
+        size = node.size_bytes
+        if size is None:
+            mode, links, size = stat.S_IFDIR | options.dir_mode, 2, 0
+        else:
+            mode, links = stat.S_IFREG | options.file_mode, 1
+        return p.ATTR.pack(
+            node.ino, size, -(-size // _BLOCK), seconds, seconds, seconds, nanos, nanos, nanos,
+            mode, links, options.uid, options.gid, 0, _PAGE, 0,
+        )  # fmt: skip
+
+    # -- directories ----------------------------------------------------------------------
+
+    def opendir(self, _ino: int, _request: bytearray, _length: int) -> Reply:
+        if self._options.cache_listings:
+            raise FuseError(errno.ENOSYS)  # listings too are then kept, and opened for nothing
+        return (p.OPEN_OUT.pack(0, 0, 0),)
+
+    def readdir(self, ino: int, request: bytearray, _length: int) -> Reply:
+        return self._list(ino, request, plus=False)
+
+    def readdirplus(self, ino: int, request: bytearray, _length: int) -> Reply:
+        return self._list(ino, request, plus=True)
+
+    def _list(self, ino: int, request: bytearray, *, plus: bool) -> Reply:
+        _, after, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        parts: list[bytes] = []
+        # Enough entries to fill the answer, and few that will not fit in it.
+        smallest = p.DIRENT.size + 8 + (p.ENTRY.size + p.ATTR.size if plus else 0)
+        for node in self._files.children(ino, after, size // smallest + 1):
+            name = node.name
+            kind = p.DT_DIR if node.is_directory else p.DT_REG
+            entry = p.DIRENT.pack(node.ino, node.ino, len(name), kind) + name
+            entry += bytes(-len(entry) % 8)
+            if plus:
+                entry = self._entry(node) + entry
+            size -= len(entry)
+            if size < 0:
+                break
+            parts.append(entry)
+        return (b"".join(parts),)
+
+    # -- files ----------------------------------------------------------------------------
+
+    def read(self, ino: int, request: bytearray, _length: int) -> Reply:
+        _, offset, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        return self._files.read(ino, offset, size)
+
+    def open(self, ino: int, request: bytearray, _length: int) -> Reply:
+        flags = int.from_bytes(request[p.IN_HEADER_BYTES : p.IN_HEADER_BYTES + 4], "little")
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise FuseError(errno.EROFS)
+        assert self._backings is not None
+        handle, open_flags, backing = self._backings.open(ino)
+        return (p.OPEN_OUT.pack(handle, open_flags, backing),)
+
+    def release(self, ino: int, request: bytearray, _length: int) -> Reply:
+        (handle,) = p.RELEASE_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        assert self._backings is not None
+        self._backings.release(ino, handle)
+        return ()
+
+    # -- extended attributes ----------------------------------------------------------------
+
+    def getxattr(self, ino: int, request: bytearray, length: int) -> Reply:
+        at = p.IN_HEADER_BYTES
+        (size, _) = p.GETXATTR_IN.unpack_from(request, at)
+        name = bytes(request[at + p.GETXATTR_IN.size : length - 1])
+        node = self._files.node(ino)
+        if node.is_directory:
+            raise FuseError(errno.ENODATA)
+        if name == _XATTR_VERSION:
+            value = (node.version or "").encode()
+        elif name == _XATTR_CACHED:
+            value = str(self._files.cached_bytes(ino)).encode()
+        else:
+            raise FuseError(errno.ENODATA)
+        return _sized(value, size)
+
+    def listxattr(self, ino: int, request: bytearray, _length: int) -> Reply:
+        (size, _) = p.GETXATTR_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        names = (_XATTR_VERSION, _XATTR_CACHED)
+        if self._files.node(ino).is_directory:
+            names = ()
+        return _sized(b"".join(name + b"\0" for name in names), size)
+
+
+def _forget(_node: int, _request: bytearray, _length: int) -> Reply:
+    return NO_REPLY  # nodes live in the catalog; there is nothing to let go of
+
+
+def _read_only(_node: int, _request: bytearray, _length: int) -> Reply:
+    raise FuseError(errno.EROFS)
+
+
+def _sized(value: bytes, size: int) -> Reply:
+    if size == 0:
+        return (len(value).to_bytes(4, "little") + bytes(4),)
+    if len(value) > size:
+        raise FuseError(errno.ERANGE)
+    return (value,)
+
+
+def _split_timeout(seconds: float) -> tuple[int, int]:
+    return int(seconds), int(seconds % 1 * 1_000_000_000)

@@ -1,0 +1,199 @@
+"""Mounts and unmounts: mount(2) for root, fusermount3 for everyone else."""
+
+import array
+import ctypes
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import MountpointError
+
+FILESYSTEM_TYPE = "fuse.penstock"
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
+_MNT_DETACH = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class MountEntry(NamedTuple):
+    """A line of the mount table."""
+
+    device: str  # major:minor
+    mountpoint: str
+    kind: str
+    source: str
+
+
+def open_and_mount(mountpoint: Path, name: str, *, max_read_bytes: int, allow_other: bool) -> int:
+    """The descriptor of /dev/fuse, connected to a new mount."""
+    if os.geteuid() == 0:
+        return _mount_as_root(mountpoint, name, max_read_bytes, allow_other)
+    return _mount_as_user(mountpoint, name, max_read_bytes, allow_other)
+
+
+def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
+    """Raises MountpointError if someone still uses it (never when lazy)."""
+    if os.geteuid() == 0:
+        if _libc.umount2(os.fsencode(mountpoint), _MNT_DETACH if lazy else 0) == 0:
+            return
+        number = ctypes.get_errno()
+        if number == errno.EBUSY:
+            raise busy(mountpoint)
+        raise MountpointError(f"{mountpoint}: {os.strerror(number)}")
+    command = [_fusermount(), "-u", *(["-z"] if lazy else []), "--", str(mountpoint)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        if "busy" in result.stderr.lower():
+            raise busy(mountpoint)
+        raise MountpointError(f"{mountpoint}: {result.stderr.strip()}")
+
+
+def busy(mountpoint: Path) -> MountpointError:
+    return MountpointError(
+        f"{mountpoint} is in use",
+        hint="end the programs that use it (`fuser -vm` names them), or add --lazy",
+    )
+
+
+def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
+    """Says beforehand what would go wrong."""
+    try:
+        entries = os.listdir(mountpoint)
+    except FileNotFoundError:
+        raise MountpointError(
+            f"mount point {mountpoint} does not exist", hint=f"mkdir -p {mountpoint}"
+        ) from None
+    except NotADirectoryError:
+        raise MountpointError(f"mount point {mountpoint} is not a directory") from None
+    except OSError as error:
+        hint = None
+        if error.errno == errno.ENOTCONN:
+            hint = f"a dead mount is there: penstock umount {mountpoint}"
+        raise MountpointError(f"mount point {mountpoint}: {error.strerror}", hint=hint) from error
+    entry = find_mount(mountpoint)
+    if entry is not None and (entry.kind == FILESYSTEM_TYPE or not nonempty):
+        raise MountpointError(
+            f"{mountpoint} is already a mount point ({entry.kind}, {entry.source})",
+            hint=f"penstock umount {mountpoint}, or give another directory",
+        )
+    if entries and not nonempty:
+        raise MountpointError(
+            f"mount point {mountpoint} is not empty",
+            hint="give an empty directory, or -o nonempty to hide what is there",
+        )
+
+
+def find_mount(mountpoint: Path) -> MountEntry | None:
+    """The topmost mount at exactly this place."""
+    real = os.path.realpath(mountpoint.parent) + "/" + mountpoint.name
+    found = None
+    for entry in mount_table():
+        if entry.mountpoint in (str(mountpoint), os.path.normpath(real)):
+            found = entry
+    return found
+
+
+def mount_table() -> list[MountEntry]:
+    entries: list[MountEntry] = []
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            left, _, right = line.partition(b" - ")
+            fields = left.split(b" ")
+            kind, source = right.split(b" ")[:2]
+            entries.append(
+                MountEntry(
+                    fields[2].decode(), _unescape(fields[4]), kind.decode(), _unescape(source)
+                )
+            )
+    return entries
+
+
+def raise_readahead(entry: MountEntry, kilobytes: int) -> bool:
+    """The kernel reads 128 KiB ahead by default, whatever was agreed. Needs root."""
+    try:
+        Path(f"/sys/class/bdi/{entry.device}/read_ahead_kb").write_text(str(kilobytes))
+    except OSError:
+        return False
+    return True
+
+
+def kernel_release() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)
+
+
+# -- the two ways -------------------------------------------------------------------------
+
+
+def _mount_as_root(mountpoint: Path, name: str, max_read_bytes: int, allow_other: bool) -> int:
+    try:
+        descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise MountpointError(
+            f"/dev/fuse: {error.strerror}",
+            hint="load the module (modprobe fuse); in a container add --device /dev/fuse "
+            "--cap-add SYS_ADMIN",
+        ) from error
+    options = [
+        f"fd={descriptor}", "rootmode=40000", f"user_id={os.geteuid()}",
+        f"group_id={os.getegid()}", f"max_read={max_read_bytes}", "default_permissions",
+        *(["allow_other"] if allow_other else []),
+    ]  # fmt: skip
+    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME
+    result = _libc.mount(
+        name.encode(), os.fsencode(mountpoint), FILESYSTEM_TYPE.encode(), ctypes.c_ulong(flags),
+        ",".join(options).encode(),
+    )  # fmt: skip
+    if result != 0:
+        number = ctypes.get_errno()
+        os.close(descriptor)
+        hint = "in a container add --cap-add SYS_ADMIN" if number == errno.EPERM else None
+        raise MountpointError(f"cannot mount at {mountpoint}: {os.strerror(number)}", hint=hint)
+    return descriptor
+
+
+def _mount_as_user(mountpoint: Path, name: str, max_read_bytes: int, allow_other: bool) -> int:
+    options = [
+        "ro", "nosuid", "nodev", "noatime", f"fsname={name.replace(',', '_')}",
+        "subtype=penstock", "default_permissions", f"max_read={max_read_bytes}",
+        *(["allow_other"] if allow_other else []),
+    ]  # fmt: skip
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        result = subprocess.run(
+            [_fusermount(), "-o", ",".join(options), "--", str(mountpoint)],
+            env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+            pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if result.returncode:
+            said = result.stderr.strip().removeprefix("fusermount3: ")
+            hint = "put user_allow_other into /etc/fuse.conf" if "allow_other" in said else None
+            raise MountpointError(f"cannot mount at {mountpoint}: {said}", hint=hint)
+        descriptors = array.array("i")
+        _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_LEN(descriptors.itemsize))
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(data[: descriptors.itemsize])
+        os.set_inheritable(descriptors[0], False)
+        return descriptors[0]
+
+
+def _fusermount() -> str:
+    found = shutil.which("fusermount3") or shutil.which("fusermount")
+    if found is None:
+        raise MountpointError(
+            "an ordinary user needs fusermount3 to mount", hint="apt-get install fuse3, or be root"
+        )
+    return found
+
+
+def _unescape(field: bytes) -> str:
+    """The mount table writes blanks and the like as octal."""
+    for code in (b"040", b"011", b"012", b"134"):
+        field = field.replace(b"\\" + code, bytes([int(code, 8)]))
+    return field.decode("utf-8", "surrogateescape")

@@ -1,0 +1,38 @@
+"""Every number that `penstock stats` shows, named once, with its unit and meaning.
+
+Counters are added to from many threads; a lock around an integer costs 0.1 us, and none of
+these is touched by a warm read, which never reaches this process.
+"""
+
+import threading
+from collections.abc import Mapping
+
+COUNTERS: Mapping[str, str] = {
+    "hit_bytes": "bytes served from a cache tier, by tier",
+    "store_requests": "requests sent to object storage, by verb",
+    "store_bytes": "bytes of object data received from object storage",
+    "errors": "requests answered with an error that the reader sees, by name",
+    "corrupt_blocks": "cached blocks whose checksum did not match; dropped and fetched again",
+    "cache_warnings": "times a tier failed and the read went on without it",
+    "prefetched_blocks": "blocks fetched before they were asked for",
+    "refreshes": "listings compared with the catalog",
+}
+
+
+class Counters:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[str, int]] = {name: {} for name in COUNTERS}
+
+    def add(self, name: str, amount: int = 1, label: str = "") -> None:
+        values = self._values[name]
+        with self._lock:
+            values[label] = values.get(label, 0) + amount
+
+    def total(self, name: str) -> int:
+        with self._lock:
+            return sum(self._values[name].values())
+
+    def by_label(self, name: str) -> dict[str, int]:
+        with self._lock:
+            return dict(self._values[name])

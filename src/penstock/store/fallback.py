@@ -1,0 +1,72 @@
+"""The two things of S3 that obstore cannot do, through botocore.
+
+Exact listings: obstore strips leading and trailing slashes and ends a whole listing at a key
+such as `a//b`. botocore shows every key as it is, at 55 us of CPU a key against 5, so it lists
+only where obstore cannot. Keys come URL-encoded: control characters and bytes that are not
+UTF-8 pass.
+
+Servers that answer a range with status 200: rclone's S3 server sends the right bytes and the
+right Content-Range, but not 206, which obstore rightly demands.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+from penstock.errors import AccessDenied, ObjectChanged, ObjectNotFound, StoreError
+from penstock.store import ObjectInfo
+
+
+class S3Fallback:
+    def __init__(self, client: Any, bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    def has_leading_slash(self) -> bool:
+        """Are there keys that start with a slash? One request."""
+        answer = self._call(self._client.list_objects_v2, Prefix="/", MaxKeys=1)
+        return bool(answer.get("Contents"))
+
+    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+        arguments: dict[str, Any] = {"Prefix": f"{prefix}/" if prefix else ""}
+        while True:
+            answer = self._call(self._client.list_objects_v2, EncodingType="url", **arguments)
+            # Some servers ignore encoding-type; then the keys are as they are.
+            encoded = answer.get("EncodingType") == "url"
+            yield [_info(found, encoded) for found in answer.get("Contents", [])]
+            if not answer.get("IsTruncated"):
+                return
+            arguments["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def get_range(self, key: str, version: str, start: int, length: int, size_bytes: int) -> bytes:
+        wanted = f"bytes {start}-{start + length - 1}/{size_bytes}"
+        answer = self._call(
+            self._client.get_object, Key=key, Range=wanted.replace(" ", "=").split("/")[0]
+        )
+        if answer["ETag"].replace('"', "") != version or answer.get("ContentRange") != wanted:
+            raise ObjectChanged(f"s3://{self._bucket}/{key}: rewritten while it was read")
+        try:
+            return answer["Body"].read()
+        except HTTPClientError as error:
+            raise StoreError(f"s3://{self._bucket}/{key}: {error}") from error
+
+    def _call(self, verb: Callable[..., dict[str, Any]], **arguments: Any) -> dict[str, Any]:
+        try:
+            return verb(Bucket=self._bucket, **arguments)
+        except ClientError as error:
+            response: dict[str, Any] = error.response
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            kinds = {401: AccessDenied, 403: AccessDenied, 404: ObjectNotFound, 412: ObjectChanged}
+            raise kinds.get(status, StoreError)(f"s3://{self._bucket}: {error}") from error
+        except BotoCoreError as error:
+            raise StoreError(f"s3://{self._bucket}: {error}") from error
+
+
+def _info(found: dict[str, Any], encoded: bool) -> ObjectInfo:
+    key: str = found["Key"]
+    if encoded:
+        key = unquote(key.replace("+", " "), errors="surrogateescape")
+    modified_ns = int(found["LastModified"].timestamp()) * 1_000_000_000
+    return ObjectInfo(key, found["Size"], modified_ns, found["ETag"].replace('"', ""))

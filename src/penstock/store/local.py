@@ -1,0 +1,98 @@
+"""A folder of this machine as a store (file:///path).
+
+Plain system calls and not obstore's LocalStore: that one refuses names with control
+characters, and one name that is not UTF-8 ends its whole listing.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+
+from typing_extensions import Buffer
+
+from penstock.errors import AccessDenied, ObjectChanged, ObjectNotFound, SourceError, StoreError
+from penstock.store import Level, ObjectInfo
+
+_PAGE_ENTRIES = 1000
+
+
+class LocalStore:
+    def __init__(self, root: str) -> None:
+        if not os.path.isdir(root):
+            raise SourceError(f"file://{root}: no such directory")
+        self._root = os.path.realpath(root)
+        self.identity = f"file://{self._root}"
+
+    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+        page: list[ObjectInfo] = []
+        waiting = [prefix]
+        while waiting:
+            level = self.list_level(waiting.pop())
+            waiting.extend(level.prefixes)
+            # An empty folder is shown, as a directory marker in a bucket is.
+            page.extend(ObjectInfo(f"{name}/", 0, 0, "") for name in level.prefixes)
+            page.extend(level.objects)
+            if len(page) >= _PAGE_ENTRIES:
+                yield page
+                page = []
+        yield page
+
+    def list_level(self, prefix: str) -> Level:
+        objects: list[ObjectInfo] = []
+        prefixes: list[str] = []
+        try:
+            with os.scandir(os.path.join(self._root, prefix)) as entries:
+                for entry in entries:
+                    key = f"{prefix}/{entry.name}" if prefix else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        prefixes.append(key)
+                    elif (info := self._info(key, entry)) is not None:
+                        objects.append(info)
+        except FileNotFoundError:
+            return Level([], [])  # removed between two listings
+        except PermissionError as error:
+            raise AccessDenied(f"file://{error.filename}: permission denied") from error
+        return Level(objects, prefixes)
+
+    def _info(self, key: str, entry: os.DirEntry[str]) -> ObjectInfo | None:
+        try:
+            status = entry.stat()
+        except OSError:
+            return ObjectInfo(key, 0, 0, "")  # a dangling link; why_unreadable tells
+        return ObjectInfo(key, status.st_size, status.st_mtime_ns, _version(status))
+
+    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+        path = os.path.join(self._root, key)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"file://{path} is gone") from error
+        except OSError as error:
+            raise StoreError(f"file://{path}: {error.strerror}") from error
+        try:
+            data = os.pread(descriptor, length, start)
+            # Checked after the read: a file rewritten in place while we read must not pass.
+            if _version(os.fstat(descriptor)) != version or len(data) != length:
+                raise ObjectChanged(f"file://{path} was rewritten")
+            return data
+        finally:
+            os.close(descriptor)
+
+    def why_unreadable(self, key: str) -> str | None:
+        path = os.path.join(self._root, key)
+        real = os.path.realpath(path)
+        if os.path.commonpath([real, self._root]) != self._root:
+            return "a link that leaves the source"
+        try:
+            mode = os.stat(real).st_mode
+        except OSError as error:
+            return f"cannot be opened ({error.strerror})"
+        if stat.S_ISDIR(mode) and not key.endswith("/"):
+            return "a link to a directory"
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return "neither a file nor a directory"
+        return None
+
+
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"

@@ -1,0 +1,63 @@
+"""What a user wrote after `penstock mount`, taken apart. Pure: opens nothing, asks nobody."""
+
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import SourceError
+
+OBJECT_SCHEMES = ("s3", "oss", "bos", "gs", "az")
+SCHEMES = (*OBJECT_SCHEMES, "https", "http", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    scheme: str
+    bucket: str  # the container for az, the host for http(s), "" for file
+    prefix: str  # without a leading or trailing slash; for file, the absolute directory
+
+    def __str__(self) -> str:
+        if self.scheme == "file":
+            return f"file://{self.prefix}"
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+def parse_source(text: str) -> Source:
+    if "://" not in text:
+        hint = f"for a folder of this machine write file://{text}" if text[:1] == "/" else None
+        raise SourceError(
+            f"{text!r} is not a source",
+            hint=hint or "write it like s3://bucket/prefix; schemes: " + ", ".join(SCHEMES),
+        )
+    scheme, _, rest = text.partition("://")
+    if scheme not in SCHEMES:
+        raise SourceError(
+            f"{text!r}: unknown scheme {scheme!r}", hint="known schemes: " + ", ".join(SCHEMES)
+        )
+    if scheme == "file":
+        path = unquote(rest.removeprefix("localhost"))
+        if not path.startswith("/"):
+            raise SourceError(f"{text!r}: the path must be absolute", hint="file:///data/imagenet")
+        return Source("file", "", path.rstrip("/") or "/")
+    if scheme in ("http", "https"):
+        parts = urlsplit(text)
+        if not parts.hostname:
+            raise SourceError(f"{text!r} names no host", hint="https://host/path")
+        if parts.username or parts.password:
+            raise SourceError(
+                f"{scheme}://…@{parts.hostname}: credentials do not belong in a URL",
+                hint="they would be seen in the process list; serve it with other protection",
+            )
+        return Source(scheme, parts.netloc, parts.path.strip("/"))
+    bucket, _, prefix = rest.partition("/")
+    if not bucket:
+        raise SourceError(f"{text!r} names no bucket", hint=f"{scheme}://bucket/prefix")
+    if "@" in bucket or ":" in bucket:
+        raise SourceError(
+            f"{scheme}://…: {'credentials do' if '@' in bucket else 'a port does'} not belong in "
+            "the bucket's name",
+            hint="keys go into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a host into --endpoint",
+        )
+    prefix = prefix.strip("/")
+    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
+        raise SourceError(f"{text!r}: the prefix has an empty, `.` or `..` segment")
+    return Source(scheme, bucket, prefix)

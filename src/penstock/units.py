@@ -1,0 +1,62 @@
+"""Sizes and durations: parse what people write, print what people read. Pure."""
+
+import re
+
+from penstock.errors import OptionError
+
+_SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_DURATION = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*$", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+def parse_size(text: str, *, what: str = "size", bare_unit: int = 1) -> int:
+    """Bytes. `100GiB`, `100Gi` and `100G` all mean 2**30, as in JuiceFS and Kubernetes' Gi.
+
+    `bare_unit` is what a number without a unit counts: JuiceFS's --cache-size counts MiB.
+    """
+    match = _SIZE.match(text)
+    if match is None:
+        raise OptionError(
+            f"{what}: {text!r} is not a size", hint="write it like 512MiB, 100GiB or 1.5TiB"
+        )
+    number, unit, _ = match.groups()
+    if not unit and not text.strip().lower().endswith("b"):
+        return int(float(number) * bare_unit)
+    return int(float(number) * 1024 ** _POWERS[unit.lower()])
+
+
+def format_size(size_bytes: float) -> str:
+    """`110.0 KiB`: three significant places are enough for a person."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size_bytes) < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} PiB"
+
+
+def parse_duration(text: str, *, what: str = "duration") -> float:
+    """Seconds. A number without a unit counts seconds."""
+    match = _DURATION.match(text)
+    if match is None:
+        raise OptionError(
+            f"{what}: {text!r} is not a duration", hint="write it like 30s, 10m, 2h or 1d"
+        )
+    number, unit = match.groups()
+    return float(number) * _SECONDS[(unit or "s").lower()]
+
+
+def format_duration(seconds: float) -> str:
+    """`2h05m`, `3m20s`, `12s`."""
+    whole = int(seconds)
+    if whole >= 86400:
+        return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+    if whole >= 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    if whole >= 60:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole}s"

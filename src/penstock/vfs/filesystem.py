@@ -1,0 +1,114 @@
+"""The tree as a file system: lookup, list, read. One screen of the way of a read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from typing_extensions import Buffer
+
+from penstock.cache.identity import CachedObject, identify
+from penstock.cache.tiered import Cache, Fetch
+from penstock.catalog.names import decode
+from penstock.catalog.tree import ROOT, Node, Tree
+from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
+from penstock.store import Store
+from penstock.vfs.readahead import Readahead
+
+# Nodes remembered between requests; when full, all are dropped (a lookup costs 5 us). Small,
+# because what the kernel knows it does not ask for again.
+_NODES_REMEMBERED = 16_384
+
+
+class File(NamedTuple):
+    node: Node
+    what: CachedObject
+    fetch: Fetch
+
+
+class FileSystem:
+    def __init__(
+        self, tree: Tree, stores: list[Store], cache: Cache, readahead: Readahead,
+        on_outdated: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.tree = tree
+        self.cache = cache
+        self._stores = stores
+        self._readahead = readahead
+        self._on_outdated = on_outdated
+        self._files: dict[int, File] = {}
+        self._paths: dict[int, str] = {}
+
+    # -- names --------------------------------------------------------------------------
+
+    def node(self, ino: int) -> Node:
+        file = self._files.get(ino)
+        return file.node if file is not None else self.tree.node(ino)
+
+    def lookup(self, parent: int, name: bytes) -> Node | None:
+        return self.tree.lookup(parent, name)
+
+    def children(self, ino: int, after: int, limit: int) -> list[Node]:
+        return self.tree.children(ino, after, limit)
+
+    def totals(self) -> tuple[int, int]:
+        return self.tree.totals()
+
+    # -- bytes --------------------------------------------------------------------------
+
+    def read(self, ino: int, offset: int, length: int) -> list[memoryview]:
+        file = self._file(ino)
+        self._readahead.observe(file.what, file.fetch, offset, length)
+        try:
+            return self.cache.read(file.what, file.fetch, offset, length)
+        except (ObjectChanged, ObjectNotFound) as error:
+            # The bucket is ahead of our listing: look again soon, and never mix versions.
+            if not file.node.dead:
+                self._on_outdated()
+            raise StaleInode(str(error)) from error
+
+    def cached_bytes(self, ino: int) -> int:
+        return self.cache.cached_bytes(self._file(ino).what)
+
+    def complete_file(self, ino: int) -> Path | None:
+        """The plain file that holds all of it, if the cache has one."""
+        return self.cache.complete_file(self._file(ino).what)
+
+    def source_bytes(self) -> int:
+        """How much of the mount's data the cache holds."""
+        return sum(self.cache.source_bytes(store.identity) for store in self._stores)
+
+    def outdate(self, buried: list[int]) -> None:
+        """After a refresh: these inodes died, and what is remembered may be outdated."""
+        files = [self.tree.node(ino) for ino in buried]
+        self._files = {}
+        self.cache.outdate([self._open(node).what for node in files if not node.is_directory])
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _file(self, ino: int) -> File:
+        file = self._files.get(ino)
+        if file is None:
+            if len(self._files) >= _NODES_REMEMBERED:
+                self._files = {}
+            file = self._files[ino] = self._open(self.tree.node(ino))
+        return file
+
+    def _open(self, node: Node) -> File:
+        if node.size_bytes is None:
+            raise IsADirectoryError(node.ino)
+        store = self._stores[node.source]
+        folder = self._paths.get(node.parent)
+        if folder is None:
+            folder = self._paths[node.parent] = self.tree.directory_path(node.parent)
+        name = decode(node.name)
+        key = f"{folder}/{name}" if folder else name
+        version, size = node.version or "", node.size_bytes
+
+        def fetch(start: int, length: int) -> Buffer:
+            return store.get(key, version, start, length, size)
+
+        what = identify(store.identity, key, version, size, self.cache.block_bytes)
+        return File(node, what, fetch)
+
+
+__all__ = ["ROOT", "FileSystem"]

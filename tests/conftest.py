@@ -1,0 +1,176 @@
+"""Real parts for every test: an S3 server, mounts, and a state folder of their own."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees this machine's own state, credentials or configuration."""
+    folder = tmp_path_factory.mktemp("state")
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "OSS_", "BOS_", "BCE_", "GOOGLE_", "AZURE_", "PENSTOCK_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(folder))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server ended by itself"
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError("the server did not answer within 20 s")
+
+
+@contextmanager
+def running(command: list[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_port(port, process)
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def rclone() -> str:
+    beside = Path(sys.executable).parent / "rclone"
+    return str(beside) if beside.exists() else shutil.which("rclone") or "rclone"
+
+
+@dataclass(frozen=True)
+class S3:
+    """A real S3 server (rclone) over a folder: a sub-folder is a bucket, a file an object."""
+
+    endpoint: str
+    folder: Path
+
+    def bucket(self, name: str) -> Path:
+        path = self.folder / name
+        path.mkdir()
+        return path
+
+
+@pytest.fixture(scope="session")
+def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    folder = tmp_path_factory.mktemp("s3")
+    port = free_port()
+    keys = f"{ACCESS_KEY},{SECRET_KEY}"
+    address = f"127.0.0.1:{port}"
+    # Nothing is cached by the server: what a test changes in the folder is there at once.
+    command = [rclone(), "serve", "s3", "--auth-key", keys, "--addr", address,
+               "--vfs-cache-mode", "off", "--dir-cache-time", "0s",
+               "--poll-interval", "0", str(folder)]  # fmt: skip
+    with running(command, port):
+        yield S3(f"http://{address}", folder)
+
+
+@pytest.fixture
+def s3(_s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    return _s3_server
+
+
+def penstock(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command, as a person runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *map(str, arguments)],
+        capture_output=True, text=True, timeout=100, check=False, **options,
+    )  # fmt: skip
+
+
+@dataclass
+class Mount:
+    path: Path
+    arguments: tuple[str | Path, ...] = ()
+    said: str = ""
+    _mounted: bool = field(default=True)
+
+    def stats(self) -> dict[str, Any]:
+        return json.loads(penstock("stats", self.path, "-o", "json").stdout)
+
+    def messages(self) -> int:
+        """How many requests the kernel has sent to the server."""
+        return sum(self.stats()["requests"].values())
+
+    def gets(self) -> int:
+        return self.stats()["store_requests_by_verb"].get("get", 0)
+
+    def refresh(self) -> None:
+        assert penstock("refresh", self.path).returncode == 0
+
+    def umount(self) -> None:
+        if self._mounted:
+            result = penstock("umount", self.path)
+            assert result.returncode == 0, result.stderr
+            self._mounted = False
+
+
+Mounter = Callable[..., Mount]
+
+
+@pytest.fixture
+def mounter(tmp_path: Path) -> Iterator[Mounter]:
+    """mounter(source, *options) mounts in the background; everything is unmounted at the end."""
+    with ExitStack() as stack:
+        count = 0
+
+        def mount(source: str, *options: str | Path) -> Mount:
+            nonlocal count
+            count += 1
+            path = tmp_path / f"mnt{count}"
+            path.mkdir()
+            arguments = (source, path, "-b", *options)
+            if not any(str(option).startswith(("--tier", "--cache-dir", "--no-cache"))
+                       for option in options):  # fmt: skip
+                arguments += ("--cache-dir", tmp_path / "cache")
+            result = penstock("mount", *arguments)
+            assert result.returncode == 0, result.stderr
+            mounted = Mount(path, arguments, result.stderr)
+            stack.callback(mounted.umount)
+            return mounted
+
+        yield mount
+
+
+def write_tree(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

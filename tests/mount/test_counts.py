@@ -1,0 +1,133 @@
+"""What makes it fast, told in counts: messages to the daemon, requests to the store, bytes."""
+
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.conftest import S3, Mounter, read_tree, write_tree
+
+FILES = {f"n{i // 10:04}/img{i:05}.jpg": random.Random(i).randbytes(110 * 1024) for i in range(60)}
+LARGE = random.Random(1).randbytes(20 * 1024 * 1024 + 12345)
+
+
+def drop_pages() -> None:
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("1")
+
+
+def read_raw(path: Path) -> bytes:
+    """open, read, close: the system calls and nothing around them."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
+    finally:
+        os.close(descriptor)
+
+
+def read_in_another_process(path: Path, readers: int = 1) -> None:
+    code = "import sys; open(sys.argv[1], 'rb').read()"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(readers)]
+    assert [process.wait() for process in processes] == [0] * readers
+
+
+def test_a_warm_epoch_sends_the_daemon_no_message(s3: S3, mounter: Mounter) -> None:
+    write_tree(s3.bucket("warm"), FILES)
+    mount = mounter("s3://warm", "--endpoint", s3.endpoint)
+    assert read_tree(mount.path) == FILES
+    before = mount.messages()
+    for seed in range(3):
+        names = list(FILES)
+        random.Random(seed).shuffle(names)
+        for name in names:
+            assert read_raw(mount.path / name) == FILES[name]
+    assert mount.messages() == before
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 asks this no more")
+def test_pythons_own_open_adds_one_ioctl_and_nothing_else(s3: S3, mounter: Mounter) -> None:
+    """`open()` asks each file whether it is a terminal, and the kernel passes that on to FUSE."""
+    write_tree(s3.bucket("ioctl"), FILES)
+    mount = mounter("s3://ioctl", "--endpoint", s3.endpoint)
+    assert read_tree(mount.path) == FILES
+    before = mount.stats()["requests"]
+    assert read_tree(mount.path) == FILES
+    after = mount.stats()["requests"]
+    assert after.pop("IOCTL") == before.pop("IOCTL") + len(FILES)
+    assert after == before
+    for name in FILES:
+        with open(mount.path / name, "rb", buffering=65536) as file:
+            assert file.read() == FILES[name]
+    assert mount.stats()["requests"]["IOCTL"] == 2 * len(FILES)
+
+
+def test_a_cold_epoch_fetches_each_byte_once(s3: S3, mounter: Mounter) -> None:
+    write_tree(s3.bucket("cold"), FILES)
+    mount = mounter("s3://cold", "--endpoint", s3.endpoint)
+    with ThreadPoolExecutor(8) as readers:
+        found = dict(readers.map(lambda name: (name, (mount.path / name).read_bytes()), FILES))
+    assert found == FILES
+    stats = mount.stats()
+    assert stats["store_bytes"] == stats["bytes"] == sum(map(len, FILES.values()))
+    assert mount.gets() == len(FILES)
+
+
+def test_eight_readers_of_one_large_file_fetch_each_byte_once(s3: S3, mounter: Mounter) -> None:
+    write_tree(s3.bucket("eight"), {"large.bin": LARGE})
+    mount = mounter("s3://eight", "--endpoint", s3.endpoint, "--block-size", "4MiB")
+    read_in_another_process(mount.path / "large.bin", readers=8)
+    assert mount.stats()["store_bytes"] == len(LARGE)
+    assert mount.gets() == 6
+    assert (mount.path / "large.bin").read_bytes() == LARGE
+
+
+def test_a_second_mount_on_the_same_cache_fetches_nothing(s3: S3, mounter: Mounter) -> None:
+    write_tree(s3.bucket("second"), {**FILES, "large.bin": LARGE})
+    first = mounter("s3://second", "--endpoint", s3.endpoint)
+    expected = read_tree(first.path)
+    first.umount()
+    second = mounter("s3://second", "--endpoint", s3.endpoint)
+    assert read_tree(second.path) == expected
+    assert second.stats()["store_bytes"] == 0
+    assert second.gets() == 0
+
+
+def test_a_warm_large_file_in_passthrough_mode_causes_no_read(s3: S3, mounter: Mounter) -> None:
+    write_tree(s3.bucket("through"), {"large.bin": LARGE})
+    mount = mounter("s3://through", "--endpoint", s3.endpoint)
+    assert mount.stats()["mode"] == "passthrough"
+    assert (mount.path / "large.bin").read_bytes() == LARGE
+    before = mount.stats()["requests"]["READ"]
+    drop_pages()
+    assert (mount.path / "large.bin").read_bytes() == LARGE
+    read_in_another_process(mount.path / "large.bin", readers=8)
+    stats = mount.stats()
+    assert stats["requests"]["READ"] == before
+    assert stats["passthrough_opens"] == 9
+
+
+def test_pages_dropped_are_read_from_the_cache_and_not_from_the_store(
+    s3: S3, mounter: Mounter
+) -> None:
+    write_tree(s3.bucket("dropped"), FILES)
+    mount = mounter("s3://dropped", "--endpoint", s3.endpoint)
+    read_tree(mount.path)
+    drop_pages()
+    assert read_tree(mount.path) == FILES
+    stats = mount.stats()
+    assert stats["store_bytes"] == stats["bytes"]
+    assert sum(stats["hit_bytes"].values()) == stats["bytes"]
+
+
+def test_a_listing_of_a_hundred_thousand_entries_is_complete(
+    tmp_path: Path, mounter: Mounter
+) -> None:
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    for number in range(100_000):
+        (folder / f"{number:06}").touch()
+    mount = mounter(f"file://{folder}")
+    assert sorted(os.listdir(mount.path)) == sorted(os.listdir(folder))
