@@ -26,6 +26,10 @@ class Flight:
         self._error: BaseException | None = None
         self._done = threading.Event()
 
+    @property
+    def landed(self) -> bool:
+        return self.data is not None
+
     def land(self, data: Buffer) -> None:
         self.data = memoryview(data)
         self._done.set()

@@ -84,13 +84,23 @@ class Index:
     def cached_bytes(self, digest: bytes) -> int:
         """How much of the object is here."""
         with self._lock:
-            waiting = {key[1]: w.length for key, w in self._waiting.items() if key[0] == digest}
+            waiting = [(key[1], w.length) for key, w in self._waiting.items() if key[0] == digest]
         row = (
             self._connection()
             .execute("SELECT cached FROM objects WHERE digest = ?", (digest,))
             .fetchone()
         )
-        return (row[0] if row is not None else 0) + sum(waiting.values())
+        # What waits may be in the table too, if two processes filled the same block.
+        fresh = sum(length for number, length in waiting if not self._is_written(digest, number))
+        return (row[0] if row is not None else 0) + fresh
+
+    def _is_written(self, digest: bytes, number: int) -> bool:
+        return (
+            self._connection()
+            .execute("SELECT 1 FROM blocks WHERE digest = ? AND number = ?", (digest, number))
+            .fetchone()
+            is not None
+        )
 
     def source_bytes(self, source: str) -> int:
         """How much of this source is here, in the versions that the bucket has now."""

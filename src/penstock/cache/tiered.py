@@ -11,7 +11,7 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
-from penstock.blocks import block_length, spans
+from penstock.blocks import Span, block_length, spans
 from penstock.cache.flights import BlockKey, Flight, Flights
 from penstock.cache.identity import CachedObject
 from penstock.cache.tier import Tier
@@ -35,20 +35,28 @@ class Cache:
         self._flights = Flights(buffer_bytes)
         self._fetchers = ThreadPoolExecutor(fetchers, thread_name_prefix="fetch")
 
-    def read(self, what: CachedObject, fetch: Fetch, offset: int, length: int) -> list[memoryview]:
+    def read_now(self, what: CachedObject, offset: int, length: int) -> list[memoryview] | None:
+        """What the tiers and landed flights hold; None if anything has to be fetched."""
         parts: list[memoryview] = []
         for span in spans(offset, length, what.size_bytes, self.block_bytes):
             key = BlockKey(what.digest, span.number)
             flight = self._flights.find(key)
             if flight is None:
-                stored = self._from_tiers(key, what, span.start, span.stop)
-                if stored is not None:
-                    parts.append(stored)
-                    continue
-                flight = self._start(key, what, fetch, wait=True)
-            parts.append(flight.wait()[span.start : span.stop])
-            if span.stop == flight.length:
-                self._flights.release(key)
+                data = self._from_tiers(key, what, span.start, span.stop)
+            else:
+                data = self._from_flight(key, flight, span) if flight.landed else None
+            if data is None:
+                return None
+            parts.append(data)
+        return parts
+
+    def read(self, what: CachedObject, fetch: Fetch, offset: int, length: int) -> list[memoryview]:
+        """All of the range, fetched where it must be: for after `read_now` has said None."""
+        parts: list[memoryview] = []
+        for span in spans(offset, length, what.size_bytes, self.block_bytes):
+            key = BlockKey(what.digest, span.number)
+            flight = self._start(key, what, fetch, wait=True)
+            parts.append(self._from_flight(key, flight, span))
         return parts
 
     def prefetch(self, what: CachedObject, fetch: Fetch, number: int) -> bool:
@@ -98,6 +106,12 @@ class Cache:
             except sqlite3.Error as error:
                 self._warn(tier, error)
 
+    def _from_flight(self, key: BlockKey, flight: Flight, span: Span) -> memoryview:
+        data = flight.wait()[span.start : span.stop]
+        if span.stop == flight.length:
+            self._flights.release(key)
+        return data
+
     # -- inside -------------------------------------------------------------------------
 
     def _start(self, key: BlockKey, what: CachedObject, fetch: Fetch, *, wait: bool) -> Flight:
@@ -109,6 +123,11 @@ class Cache:
         whole = length == what.size_bytes
 
         def run() -> None:
+            # An earlier flight may have landed, and been stored, since the caller looked.
+            stored = self._from_tiers(key, what, 0, length)
+            if stored is not None:
+                self._flights.carry_out(key, flight, lambda: stored, lambda _: None, keep=not whole)
+                return
             self._flights.carry_out(
                 key, flight, lambda: fetch(start, length),
                 lambda data: self._to_tiers(key, what, data), keep=not whole,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.catalog.listing import list_in_parallel
-from penstock.catalog.names import DOUBLE_ROLE, MARKER_WITH_DATA, encode, why_no_name
+from penstock.catalog.names import DOUBLE_ROLE, MARKER_WITH_DATA, decode, encode, why_no_name
 from penstock.catalog.tree import ROOT, Tree
 from penstock.store import ObjectInfo, Store
 
@@ -62,7 +62,7 @@ class _Incoming:
         # Every directory of the new listing. The only memory that grows, with directories.
         self._directories: dict[tuple[int, str], int | str] = {}
         self._hidden: list[tuple[str, str]] = []
-        database.execute("INSERT INTO seen VALUES (?, 0, x'', -1, '')", (ROOT,))
+        database.execute("INSERT INTO seen VALUES (?, 0, x'', -1, x'')", (ROOT,))
 
     def mount_root(self, path: str, source: int) -> None:
         ino = ROOT
@@ -75,7 +75,7 @@ class _Incoming:
     def add(self, page: list[ObjectInfo], store: Store, source: int) -> None:
         run = self._database.execute
         run("BEGIN")
-        rows: list[tuple[int, bytes, int, int, int, str, str]] = []
+        rows: list[tuple[int, bytes, int, int, int, str, bytes]] = []
         for info in page:
             folder, slash, name = info.key.rpartition("/")
             # `/name` has no folder and yet a slash: its first segment is empty.
@@ -88,7 +88,7 @@ class _Incoming:
             elif reason := why_no_name(name) or store.why_unreadable(info.key):
                 self._hidden.append((info.key, reason))
             else:
-                rows.append((parent, encode(name), source, *info[1:], info.key))
+                rows.append((parent, encode(name), source, *info[1:], encode(info.key)))
         # An entry that was listed twice is one entry.
         self._database.executemany(
             "INSERT OR REPLACE INTO incoming VALUES (?, ?, ?, ?, ?, ?, ?)", rows
@@ -123,7 +123,7 @@ class _Incoming:
         ino = row[0] if row else self._take_number()
         self._database.execute(
             "INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?, ?)",
-            (ino, parent, encode(name), source, path),
+            (ino, parent, encode(name), source, encode(path)),
         )
         return ino
 
@@ -138,7 +138,7 @@ class _Incoming:
         hidden_twice = run(
             "SELECT i.key FROM incoming i JOIN seen s ON s.parent = i.parent AND s.name = i.name"
         ).fetchall()
-        self._hidden.extend((row[0], DOUBLE_ROLE) for row in hidden_twice)
+        self._hidden.extend((decode(row[0]), DOUBLE_ROLE) for row in hidden_twice)
         run(
             "DELETE FROM incoming WHERE EXISTS (SELECT 1 FROM seen s "
             "WHERE s.parent = incoming.parent AND s.name = incoming.name)"
@@ -224,12 +224,12 @@ def _scratch(database: sqlite3.Connection) -> Iterator[None]:
     try:
         database.execute(
             "CREATE TABLE scratch.incoming (parent INTEGER, name BLOB, source INTEGER, "
-            "size INTEGER, mtime INTEGER, version TEXT, key TEXT, "
+            "size INTEGER, mtime INTEGER, version TEXT, key BLOB, "
             "PRIMARY KEY (parent, name)) WITHOUT ROWID"
         )
         database.execute(
             "CREATE TABLE scratch.seen (ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB, "
-            "source INTEGER, path TEXT, UNIQUE (parent, name))"
+            "source INTEGER, path BLOB, UNIQUE (parent, name))"
         )
         yield
     finally:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock.catalog.names import decode
 from penstock.errors import PenstockError, StaleInode
 
 ROOT = 1
@@ -35,7 +36,8 @@ CREATE TABLE nodes (
     dead INTEGER NOT NULL         -- gone from the listing; the kernel may still hold it
 );
 CREATE UNIQUE INDEX nodes_by_name ON nodes (parent, name) WHERE dead = 0;
-CREATE TABLE directories (ino INTEGER PRIMARY KEY, path TEXT NOT NULL);  -- path inside its store
+CREATE INDEX nodes_dead ON nodes (dead) WHERE dead = 1;
+CREATE TABLE directories (ino INTEGER PRIMARY KEY, path BLOB NOT NULL);  -- path inside its store
 CREATE TABLE hidden (key TEXT NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE changes (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, parent INTEGER NOT NULL, name BLOB NOT NULL,
@@ -122,7 +124,7 @@ class Tree:
         )
         if row is None:
             raise StaleInode(f"directory {ino} is not in the catalog any more")
-        return row[0]
+        return decode(row[0])
 
     def files(self) -> Iterator[Node]:
         for row in self.connection().execute(
@@ -192,7 +194,7 @@ class Tree:
             "BEGIN IMMEDIATE;"
             + _SCHEMA
             + f"INSERT INTO nodes VALUES ({ROOT}, 0, x'', -1, NULL, {time.time_ns()}, NULL, 0);"
-            + f"INSERT INTO directories VALUES ({ROOT}, '');"
+            + f"INSERT INTO directories VALUES ({ROOT}, x'');"
             + f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         )
 

@@ -5,16 +5,9 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import absolute, all_notes, find_note
-from penstock.units import format_duration, format_size
-
-_WATCH_INTERVAL_S = 1.0
 
 
 @click.command()
@@ -46,28 +39,21 @@ def _show_all(output: str) -> None:
     found = [ask(note.socket_path, "stats") for note in all_notes() if note.alive]
     if output == "json":
         click.echo(json.dumps(found, indent=2))
-        return
-    if not found:
+    elif not found:
         click.echo("nothing is mounted", err=True)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("MOUNTPOINT", "SOURCE", "MODE", "FILES", "SIZE", "CACHED", "UPTIME", "PID"):
-        right = name in ("FILES", "SIZE", "CACHED", "UPTIME", "PID")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for one in found:
-        table.add_row(
-            one["mountpoint"], one["source"], one["mode"], f"{one['files']:,}",
-            format_size(one["bytes"]), format_size(one["cached_bytes"]),
-            format_duration(one["uptime_s"]), str(one["pid"]),
-        )  # fmt: skip
-    Console().print(table)
+    else:
+        from penstock.cli.stats_view import show_all
+
+        show_all(found)
 
 
 def _show(found: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(found, indent=2))
     else:
-        Console().print(view(found))
+        from penstock.cli.stats_view import show_one
+
+        show_one(found)
 
 
 def _watch(mountpoint: str, output: str) -> None:
@@ -75,60 +61,9 @@ def _watch(mountpoint: str, output: str) -> None:
         if output == "json":
             while True:
                 click.echo(json.dumps(_ask(mountpoint)))
-                time.sleep(_WATCH_INTERVAL_S)
-        before: dict[str, Any] | None = None
-        with Live(console=Console(), auto_refresh=False) as live:
-            while True:
-                now = _ask(mountpoint)
-                live.update(view(now, before), refresh=True)
-                before = now
-                time.sleep(_WATCH_INTERVAL_S)
+                time.sleep(1)
+        from penstock.cli.stats_view import watch
+
+        watch(lambda: _ask(mountpoint))
     except KeyboardInterrupt:
         return
-
-
-def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
-    """One mount for a person; with what was before, also how fast things go."""
-    seconds = now["uptime_s"] - before["uptime_s"] if before else 0.0
-
-    def rate(key: str) -> str:
-        if before is None or seconds <= 0:
-            return ""
-        return f"  ({format_size((now[key] - before[key]) / seconds)}/s)"
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    share = now["cached_bytes"] / now["bytes"] if now["bytes"] else 0.0
-    hits = sum(now["hit_bytes"].values())
-    rows = [
-        ("source", f"{now['source']}  →  {now['mountpoint']}"),
-        ("mode", f"{now['mode']}, up {format_duration(now['uptime_s'])}, pid {now['pid']}, "
-                 f"{format_size(now['memory_bytes'])} of memory"),
-        ("data set", f"{now['files']:,} files, {format_size(now['bytes'])}"),
-        ("cached", f"{format_size(now['cached_bytes'])}  {_bar(share)} {share:.0%}"),
-        *((f"tier {tier['name']}",
-           f"{format_size(tier['used_bytes'])} of {format_size(tier['quota_bytes'])}  "
-           + ":".join(tier["paths"])) for tier in now["tiers"]),
-        ("from cache", format_size(hits)
-            + "".join(f"  {name} {format_size(size)}" for name, size in now["hit_bytes"].items())),
-        ("from store", f"{format_size(now['store_bytes'])} in {now['store_requests']:,} requests"
-            + rate("store_bytes")),
-        ("requests", "  ".join(f"{name} {count:,}" for name, count in
-                               sorted(now["requests"].items(), key=lambda item: -item[1])[:8])),
-    ]  # fmt: skip
-    if now["errors"]:
-        named = "  ".join(f"{name} {count}" for name, count in now["errors_by_name"].items())
-        rows.append(("errors", f"{now['errors']:,}  {named}"))
-    if now["hidden"]:
-        rows.append(("hidden", f"{now['hidden']:,} objects (penstock doctor lists them)"))
-    if now["refresh_error"]:
-        rows.append(("refresh", now["refresh_error"]))
-    for name, text in rows:
-        table.add_row(name, Text(text))
-    return Group(table)
-
-
-def _bar(share: float, width: int = 20) -> str:
-    full = round(max(0.0, min(1.0, share)) * width)
-    return "█" * full + "░" * (width - full)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.catalog.tree import Node
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
-from penstock.fuse.session import NO_REPLY, FuseError, Handler, Reply
+from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, Reply
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 
@@ -184,15 +184,19 @@ class Handlers:
 
     def read(self, ino: int, request: bytearray, _length: int) -> Reply:
         _, offset, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
-        return self._files.read(ino, offset, size)
+        ready = self._files.read_now(ino, offset, size)
+        if ready is None:
+            return Later(lambda: self._files.read(ino, offset, size))
+        return ready
 
     def open(self, ino: int, request: bytearray, _length: int) -> Reply:
         flags = int.from_bytes(request[p.IN_HEADER_BYTES : p.IN_HEADER_BYTES + 4], "little")
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise FuseError(errno.EROFS)
-        assert self._backings is not None
-        handle, open_flags, backing = self._backings.open(ino)
-        return (p.OPEN_OUT.pack(handle, open_flags, backing),)
+        backings = self._backings
+        assert backings is not None
+        # Later, because a file that was never opened is read through first, to verify it.
+        return Later(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
 
     def release(self, ino: int, request: bytearray, _length: int) -> Reply:
         (handle,) = p.RELEASE_IN.unpack_from(request, p.IN_HEADER_BYTES)

@@ -1,15 +1,20 @@
 """Reads requests from /dev/fuse, hands them to the handlers, writes the answers.
 
-Threading: each thread runs the plainest loop there is: read a request, do it (blocking), write
-the answer. Threads that wait cost nothing; there are as many as reads that may block at once
-in object storage. Counts are kept by thread, so the hot path takes no lock.
+Threading: a few takers run the plainest loop there is: read a request, answer it, read the
+next. They never wait for storage: what would wait goes to one of many waiters, so that a
+lookup is never stuck behind a slow read. Few takers, because when the answers come from the
+local cache more threads only fight over the interpreter's lock: eight readers of cached small
+files got 7,000 files/s from 32 threads that all took requests, and 12,000 from two.
+Counts are kept by thread, so the hot path takes no lock.
 """
 
 import errno
 import logging
 import os
+import queue
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from typing_extensions import Buffer
 
@@ -32,8 +37,18 @@ log = logging.getLogger(__name__)
 # Requests to a read-only file system are small; the kernel demands at least 8 KiB.
 _REQUEST_BYTES = 64 * 1024
 
+_TAKERS = 2
+
 NO_REPLY = None
-Reply = Sequence[Buffer] | None
+
+
+class Later(NamedTuple):
+    """An answer that has to be waited for."""
+
+    answer: Callable[[], Sequence[Buffer]]
+
+
+Reply = Sequence[Buffer] | Later | None
 Handler = Callable[[int, bytearray, int], Reply]
 
 
@@ -46,27 +61,31 @@ class FuseError(Exception):
 
 
 class Session:
-    def __init__(self, descriptor: int, threads: int, counters: Counters) -> None:
+    def __init__(self, descriptor: int, waiters: int, counters: Counters) -> None:
         self.descriptor = descriptor
-        self._threads = threads
+        self._waiters = waiters
         self._counters = counters
         self._counts: list[list[int]] = []
-        self._workers: list[threading.Thread] = []
+        self._takers: list[threading.Thread] = []
+        self._waiting: queue.SimpleQueue[tuple[int, int, int, Later]] = queue.SimpleQueue()
 
     def start(self, handlers: dict[int, Handler]) -> None:
-        for number in range(self._threads):
+        for number in range(self._waiters):
+            name = f"wait-{number}"
+            threading.Thread(target=self._answer_later, name=name, daemon=True).start()
+        for number in range(_TAKERS):
             counts = [0] * OP_COUNT
             self._counts.append(counts)
-            worker = threading.Thread(
-                target=self._serve, args=(handlers, counts), name=f"fuse-{number}", daemon=True
+            taker = threading.Thread(
+                target=self._take, args=(handlers, counts), name=f"fuse-{number}", daemon=True
             )
-            self._workers.append(worker)
-            worker.start()
+            self._takers.append(taker)
+            taker.start()
 
     def join(self) -> None:
         """Until the file system is unmounted."""
-        for worker in self._workers:
-            worker.join()
+        for taker in self._takers:
+            taker.join()
 
     def requests(self) -> dict[str, int]:
         """How many requests of each kind the kernel has sent."""
@@ -75,7 +94,7 @@ class Session:
 
     # -- the loop -----------------------------------------------------------------------
 
-    def _serve(self, handlers: dict[int, Handler], counts: list[int]) -> None:
+    def _take(self, handlers: dict[int, Handler], counts: list[int]) -> None:
         descriptor = self.descriptor
         buffer = bytearray(_REQUEST_BYTES)
         into = [buffer]
@@ -91,25 +110,37 @@ class Session:
             _, opcode, unique, node, *_ = IN_HEADER.unpack_from(buffer)
             counts[opcode if opcode < OP_COUNT else 0] += 1
             handler = handlers.get(opcode)
+            if handler is None:
+                self._reply_error(unique, errno.ENOSYS)
+                continue
             try:
-                if handler is None:
-                    self._reply_error(unique, errno.ENOSYS)
-                    continue
                 reply = handler(node, buffer, length)
-            except FuseError as error:
-                self._reply_error(unique, error.number)
-            except (PenstockError, OSError) as error:
-                number = errno_of(error)
-                self._counters.add("errors", label=errno.errorcode.get(number, str(number)))
-                log.warning("%s of inode %d: %s", _name(opcode), node, error)
-                self._reply_error(unique, number)
-            except Exception:
-                self._counters.add("errors", label="EIO")
-                log.exception("%s of inode %d failed", _name(opcode), node)
-                self._reply_error(unique, errno.EIO)
-            else:
-                if reply is not None:
+                if isinstance(reply, Later):
+                    self._waiting.put((unique, opcode, node, reply))
+                elif reply is not None:
                     self._reply(unique, reply)
+            except Exception as error:  # noqa: BLE001 - a failure costs one request, not the mount
+                self._reply_failure(unique, opcode, node, error)
+
+    def _answer_later(self) -> None:
+        while True:
+            unique, opcode, node, later = self._waiting.get()
+            try:
+                self._reply(unique, later.answer())
+            except Exception as error:  # noqa: BLE001 - as above
+                self._reply_failure(unique, opcode, node, error)
+
+    def _reply_failure(self, unique: int, opcode: int, node: int, error: Exception) -> None:
+        if isinstance(error, FuseError):
+            self._reply_error(unique, error.number)
+            return
+        number = errno_of(error)
+        self._counters.add("errors", label=errno.errorcode.get(number, str(number)))
+        if isinstance(error, (PenstockError, OSError)):
+            log.warning("%s of inode %d: %s", _name(opcode), node, error)
+        else:
+            log.error("%s of inode %d failed: a bug", _name(opcode), node, exc_info=error)
+        self._reply_error(unique, number)
 
     def _reply(self, unique: int, parts: Sequence[Buffer]) -> None:
         length = OUT_HEADER_BYTES

@@ -55,9 +55,14 @@ class FileSystem:
 
     # -- bytes --------------------------------------------------------------------------
 
-    def read(self, ino: int, offset: int, length: int) -> list[memoryview]:
+    def read_now(self, ino: int, offset: int, length: int) -> list[memoryview] | None:
+        """What is in the local cache; None if something has to be waited for."""
         file = self._file(ino)
         self._readahead.observe(file.what, file.fetch, offset, length)
+        return self.cache.read_now(file.what, offset, length)
+
+    def read(self, ino: int, offset: int, length: int) -> list[memoryview]:
+        file = self._file(ino)
         try:
             return self.cache.read(file.what, file.fetch, offset, length)
         except (ObjectChanged, ObjectNotFound) as error:

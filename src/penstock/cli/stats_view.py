@@ -1,0 +1,89 @@
+"""What `penstock stats` shows a person. Apart, because rich takes 28 ms to import."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.units import format_duration, format_size
+
+_WATCH_INTERVAL_S = 1.0
+
+
+def show_one(found: dict[str, Any]) -> None:
+    Console().print(view(found))
+
+
+def show_all(found: list[dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("MOUNTPOINT", "SOURCE", "MODE", "FILES", "SIZE", "CACHED", "UPTIME", "PID"):
+        right = name in ("FILES", "SIZE", "CACHED", "UPTIME", "PID")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for one in found:
+        table.add_row(
+            one["mountpoint"], one["source"], one["mode"], f"{one['files']:,}",
+            format_size(one["bytes"]), format_size(one["cached_bytes"]),
+            format_duration(one["uptime_s"]), str(one["pid"]),
+        )  # fmt: skip
+    Console().print(table)
+
+
+def watch(ask: Callable[[], dict[str, Any]]) -> None:
+    before: dict[str, Any] | None = None
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            now = ask()
+            live.update(view(now, before), refresh=True)
+            before = now
+            time.sleep(_WATCH_INTERVAL_S)
+
+
+def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
+    """One mount for a person; with what was before, also how fast things go."""
+    seconds = now["uptime_s"] - before["uptime_s"] if before else 0.0
+
+    def rate(key: str) -> str:
+        if before is None or seconds <= 0:
+            return ""
+        return f"  ({format_size((now[key] - before[key]) / seconds)}/s)"
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    share = now["cached_bytes"] / now["bytes"] if now["bytes"] else 0.0
+    hits = sum(now["hit_bytes"].values())
+    rows = [
+        ("source", f"{now['source']}  →  {now['mountpoint']}"),
+        ("mode", f"{now['mode']}, up {format_duration(now['uptime_s'])}, pid {now['pid']}, "
+                 f"{format_size(now['memory_bytes'])} of memory"),
+        ("data set", f"{now['files']:,} files, {format_size(now['bytes'])}"),
+        ("cached", f"{format_size(now['cached_bytes'])}  {_bar(share)} {share:.0%}"),
+        *((f"tier {tier['name']}",
+           f"{format_size(tier['used_bytes'])} of {format_size(tier['quota_bytes'])}  "
+           + ":".join(tier["paths"])) for tier in now["tiers"]),
+        ("from cache", format_size(hits)
+            + "".join(f"  {name} {format_size(size)}" for name, size in now["hit_bytes"].items())),
+        ("from store", f"{format_size(now['store_bytes'])} in {now['store_requests']:,} requests"
+            + rate("store_bytes")),
+        ("requests", "  ".join(f"{name} {count:,}" for name, count in
+                               sorted(now["requests"].items(), key=lambda item: -item[1])[:8])),
+    ]  # fmt: skip
+    if now["errors"]:
+        named = "  ".join(f"{name} {count}" for name, count in now["errors_by_name"].items())
+        rows.append(("errors", f"{now['errors']:,}  {named}"))
+    if now["hidden"]:
+        rows.append(("hidden", f"{now['hidden']:,} objects (penstock doctor lists them)"))
+    if now["refresh_error"]:
+        rows.append(("refresh", now["refresh_error"]))
+    for name, text in rows:
+        table.add_row(name, Text(text))
+    return Group(table)
+
+
+def _bar(share: float, width: int = 20) -> str:
+    full = round(max(0.0, min(1.0, share)) * width)
+    return "█" * full + "░" * (width - full)

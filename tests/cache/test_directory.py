@@ -1,0 +1,198 @@
+"""One cache directory: what is stored comes back, checked, and within its quota."""
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cache.directory import CacheDirectory
+from penstock.cache.identity import CachedObject, identify
+from penstock.cache.policy import Keep, LeastRecentlyUsed, Policy
+from penstock.metrics import Counters
+
+KIB = 1024
+BLOCK = 1024 * KIB
+
+Opener = Callable[..., CacheDirectory]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opener]:
+    caches: list[CacheDirectory] = []
+
+    def open_cache(
+        policy: Policy | None = None, quota: int = 1 << 30, **marks: float
+    ) -> CacheDirectory:
+        cache = CacheDirectory(
+            tmp_path / "cache", name="SSD", quota_bytes=quota, high=marks.get("high", 1.0),
+            low=marks.get("low", 0.5), policy=policy or Keep(), counters=Counters(),
+        )  # fmt: skip
+        caches.append(cache)
+        return cache
+
+    yield open_cache
+    for cache in caches:
+        cache.close()
+
+
+def sample(name: str, size: int, version: str = "1") -> tuple[CachedObject, bytes]:
+    data = random.Random(name + version).randbytes(size)
+    return identify("s3://b", name, version, size, BLOCK), data
+
+
+def put(cache: CacheDirectory, what: CachedObject, data: bytes) -> bool:
+    stored = [
+        cache.write(what, BLOCK, at // BLOCK, data[at : at + BLOCK])
+        for at in range(0, len(data), BLOCK)
+    ]
+    return all(stored)
+
+
+def get(cache: CacheDirectory, what: CachedObject, start: int, stop: int) -> bytes | None:
+    number = start // BLOCK
+    base = number * BLOCK
+    length = min(BLOCK, what.size_bytes - base)
+    found = cache.read(what.digest, number, base, length, start - base, stop - base)
+    return None if found is None else bytes(found)
+
+
+def test_what_was_written_is_read_back_in_any_piece(opened: Opener) -> None:
+    cache = opened()
+    what, data = sample("large", 3 * BLOCK + 12345)
+    put(cache, what, data)
+    for start, stop in ((0, 1), (100, 300_000), (BLOCK, 2 * BLOCK), (3 * BLOCK, len(data))):
+        assert get(cache, what, start, stop) == data[start:stop]
+
+
+def test_another_version_is_another_object(opened: Opener) -> None:
+    cache = opened()
+    old, data = sample("x", 1000, "old")
+    put(cache, old, data)
+    new, _ = sample("x", 1000, "new")
+    assert get(cache, new, 0, 1000) is None
+
+
+def test_a_complete_object_is_one_plain_file(opened: Opener) -> None:
+    cache = opened()
+    what, data = sample("plain", 2 * BLOCK + 7)
+    cache.write(what, BLOCK, 2, data[2 * BLOCK :])
+    assert cache.complete_file(what) is None
+    put(cache, what, data)
+    path = cache.complete_file(what)
+    assert path is not None
+    assert path.read_bytes() == data
+
+
+def test_the_cache_survives_a_restart(opened: Opener) -> None:
+    first = opened()
+    what, data = sample("kept", 5000)
+    put(first, what, data)
+    first.close()
+    second = opened()
+    assert get(second, what, 0, 5000) == data
+    assert second.used_bytes == 5000
+
+
+def test_two_processes_share_it(opened: Opener) -> None:
+    one, two = opened(), opened()
+    what, data = sample("shared", 5000)
+    put(one, what, data)
+    put(two, what, data)
+    one.index.flush()
+    two.index.flush()
+    assert get(two, what, 0, 5000) == data
+    assert two.used_bytes == 5000
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_damaged_block_is_found_and_dropped(opened: Opener, damage: str) -> None:
+    cache = opened()
+    what, data = sample("bad", 300 * KIB)
+    put(cache, what, data)
+    file = cache.file(what.digest)
+    if damage == "flip":
+        with open(file, "r+b") as stream:
+            stream.seek(200 * KIB)
+            stream.write(bytes([data[200 * KIB] ^ 1]))
+        assert get(cache, what, 0, 100 * KIB) == data[: 100 * KIB], "only what is read is checked"
+    elif damage == "cut":
+        os.truncate(file, 100)
+    else:
+        os.unlink(file)
+    assert get(cache, what, 0, len(data)) is None
+    assert cache.cached_bytes(what.digest) == 0
+    assert cache.used_bytes == 0
+    put(cache, what, data)
+    assert get(cache, what, 0, len(data)) == data
+
+
+def test_keep_stops_at_the_high_watermark_and_drops_nothing(opened: Opener) -> None:
+    cache = opened(quota=100 * KIB, high=0.8)
+    samples = [sample(f"o{number}", 10 * KIB) for number in range(12)]
+    stored = [put(cache, what, data) for what, data in samples]
+    assert stored == [True] * 8 + [False] * 4
+    assert all(get(cache, what, 0, 10 * KIB) == data for what, data in samples[:8])
+
+
+def test_keep_lets_go_of_what_the_bucket_has_no_more(opened: Opener) -> None:
+    cache = opened(quota=20 * KIB)
+    old, data = sample("x", 20 * KIB, "old")
+    put(cache, old, data)
+    new, fresh = sample("x", 20 * KIB, "new")
+    assert not put(cache, new, fresh)
+    cache.outdate([old.digest])
+    assert get(cache, old, 0, 100) == data[:100], "who reads the old version still can"
+    assert put(cache, new, fresh)
+    assert get(cache, old, 0, 100) is None
+    assert not os.path.exists(cache.file(old.digest))
+
+
+def test_lru_evicts_the_oldest_down_to_the_low_watermark(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000]
+    monkeypatch.setattr("penstock.cache.index.time.time", lambda: now[0])
+    cache = opened(LeastRecentlyUsed(), quota=100 * KIB, high=1.0, low=0.5)
+    samples = [sample(f"o{number}", 10 * KIB) for number in range(10)]
+    for what, data in samples:
+        now[0] += 1
+        put(cache, what, data)
+        cache.index.flush()
+    now[0] += 1
+    get(cache, samples[0][0], 0, 100)
+    cache.index.flush()
+    what, data = sample("new", 10 * KIB)
+    assert put(cache, what, data)
+    assert cache.used_bytes == 50 * KIB
+    left = [number for number, (one, _) in enumerate(samples) if cache.has(one.digest, 0)]
+    assert left == [0, 7, 8, 9], "the first was used again, the last are the newest"
+
+
+def test_bytes_are_counted_by_source(opened: Opener) -> None:
+    cache = opened()
+    put(cache, *sample("a", 1000))
+    other = identify("s3://other", "a", "1", 500, BLOCK)
+    cache.write(other, BLOCK, 0, bytes(500))
+    assert (cache.index.source_bytes("s3://b"), cache.index.source_bytes("s3://other")) == (
+        1000,
+        500,
+    )
+    cache.index.flush()
+    assert (cache.index.source_bytes("s3://b"), cache.index.source_bytes("s3://other")) == (
+        1000,
+        500,
+    )
+
+
+def test_a_row_without_its_index_is_not_believed(opened: Opener, tmp_path: Path) -> None:
+    """A process that dies after the bytes and before the row leaves nothing that is believed."""
+    cache = opened()
+    what, data = sample("torn", 5000)
+    cache._write_file(what.digest, 5000, 0, memoryview(data))  # pyright: ignore
+    assert get(cache, what, 0, 5000) is None
+    with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
+        assert database.execute("SELECT count(*) FROM blocks").fetchone() == (0,)
+    database.close()

@@ -1,0 +1,164 @@
+"""The tiers together: order, filling, failures, one fetch for many waiters."""
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.cache.build import build_cache
+from penstock.cache.directory import StripedTier
+from penstock.cache.identity import CachedObject, identify
+from penstock.cache.tier import TierSpec, parse_tier
+from penstock.cache.tiered import Cache
+from penstock.errors import OptionError, StoreError
+from penstock.metrics import Counters
+
+BLOCK = 256 * 1024
+DATA = random.Random(3).randbytes(5 * BLOCK + 99)
+
+
+class Origin:
+    """Counts what is fetched of one object."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.ranges: list[tuple[int, int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def fetch(self, start: int, length: int) -> bytes:
+        self.gate.wait(30)
+        self.ranges.append((start, length))
+        return self.data[start : start + length]
+
+    @property
+    def what(self) -> CachedObject:
+        return identify("s3://b", "key", "v1", len(self.data), BLOCK)
+
+
+def build(counters: Counters, *specs: TierSpec, buffer_bytes: int = 1 << 30) -> Cache:
+    return build_cache(
+        list(specs), policy="keep", block_bytes=BLOCK, buffer_bytes=buffer_bytes, fetchers=4,
+        counters=counters,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, counters: Counters) -> Iterator[Cache]:
+    built = build(counters, TierSpec("SSD", (tmp_path / "ssd",), 1 << 30))
+    yield built
+    built.close()
+
+
+def read(cache: Cache, origin: Origin, offset: int, length: int) -> bytes:
+    return b"".join(cache.read(origin.what, origin.fetch, offset, length))
+
+
+def test_any_range_is_what_the_object_has_there(cache: Cache) -> None:
+    origin = Origin(DATA)
+    for offset, length in ((0, 10), (BLOCK - 5, 10), (0, len(DATA)), (len(DATA) - 3, 100)):
+        assert read(cache, origin, offset, length) == DATA[offset : offset + length]
+    assert read(cache, origin, len(DATA), 10) == b""
+
+
+def test_each_block_is_fetched_once_by_sixteen_readers_at_once(cache: Cache) -> None:
+    origin = Origin(DATA)
+    origin.gate.clear()
+    with ThreadPoolExecutor(16) as readers:
+        answers = [readers.submit(read, cache, origin, 0, len(DATA)) for _ in range(16)]
+        origin.gate.set()
+        assert all(answer.result() == DATA for answer in answers)
+    assert sorted(origin.ranges) == [
+        (start, min(BLOCK, len(DATA) - start)) for start in range(0, len(DATA), BLOCK)
+    ]
+
+
+def test_a_failed_fetch_fails_all_its_waiters_and_none_after(cache: Cache) -> None:
+    origin = Origin(DATA[:1000])
+    failing = [True]
+
+    def fetch(start: int, length: int) -> bytes:
+        if failing[0]:
+            raise StoreError("down")
+        return origin.fetch(start, length)
+
+    with pytest.raises(StoreError, match="down"):
+        cache.read(origin.what, fetch, 0, 1000)
+    failing[0] = False
+    assert b"".join(cache.read(origin.what, fetch, 0, 1000)) == DATA[:1000]
+
+
+def test_what_does_not_fit_the_first_tier_goes_to_the_next(
+    tmp_path: Path, counters: Counters
+) -> None:
+    cache = build(
+        counters,
+        TierSpec("MEM", (tmp_path / "mem",), 2 * BLOCK, high=1.0),
+        TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30),
+    )
+    origin = Origin(DATA)
+    assert read(cache, origin, 0, len(DATA)) == DATA
+    cache.close()
+    fast, slow = cache.tiers
+    assert isinstance(fast, StripedTier)
+    assert isinstance(slow, StripedTier)
+    assert fast.source_bytes("s3://b") == 2 * BLOCK
+    assert slow.source_bytes("s3://b") == len(DATA) - 2 * BLOCK
+    again = build(
+        counters,
+        TierSpec("MEM", (tmp_path / "mem",), 2 * BLOCK, high=1.0),
+        TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30),
+    )
+    fetched = len(origin.ranges)
+    assert read(again, origin, 0, len(DATA)) == DATA
+    assert len(origin.ranges) == fetched
+    assert counters.by_label("hit_bytes")["MEM"] == 2 * BLOCK
+    again.close()
+
+
+def test_a_tier_that_fails_costs_a_warning_and_never_the_read(
+    tmp_path: Path, cache: Cache, counters: Counters
+) -> None:
+    origin = Origin(DATA)
+    (tmp_path / "ssd" / "objects").rename(tmp_path / "ssd" / "gone")
+    assert read(cache, origin, 0, len(DATA)) == DATA
+    assert counters.total("cache_warnings") > 0
+
+
+def test_without_tiers_it_reads_from_the_store(counters: Counters) -> None:
+    cache = build(counters)
+    origin = Origin(DATA)
+    assert read(cache, origin, 5, 100) == DATA[5:105]
+    cache.close()
+
+
+def test_memory_for_blocks_on_their_way_stays_within_the_buffer(counters: Counters) -> None:
+    cache = build(counters, buffer_bytes=2 * BLOCK)
+    origin = Origin(DATA)
+    for number in range(5):
+        cache.prefetch(origin.what, origin.fetch, number)
+        assert cache.buffered_bytes <= 2 * BLOCK
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["MEM:/x", "RAM:/x:1GiB", "SSD::1GiB", "SSD:/x:0", "SSD:/x:-1", "SSD:/x:1GiB:high=2",
+     "SSD:/x:1GiB:low=0.9,high=0.5", "SSD:/x:1GiB:hihg=0.9", "SSD:/x:1GiB:high=x"],
+)  # fmt: skip
+def test_what_is_no_tier_is_refused(text: str) -> None:
+    with pytest.raises(OptionError):
+        parse_tier(text)
+
+
+def test_a_tier_is_read_as_fluid_and_we_write_it() -> None:
+    tier = parse_tier("SSD:/nvme0,/nvme1:400GiB:high=0.95,low=0.7")
+    assert tier == TierSpec("SSD", (Path("/nvme0"), Path("/nvme1")), 400 << 30, 0.95, 0.7)

@@ -1,0 +1,40 @@
+"""Sizes and durations as people write them."""
+
+import pytest
+
+from penstock.errors import OptionError
+from penstock.units import format_duration, format_size, parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512", 512), ("1k", 1024), ("8MiB", 8 << 20), ("100Gi", 100 << 30), ("1.5T", 3 << 39)],
+)
+def test_a_size_is_read_with_any_unit_people_use(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_a_bare_number_counts_what_its_option_counts() -> None:
+    assert parse_size("65536", bare_unit=1 << 20) == 64 << 30
+    assert parse_size("65536B", bare_unit=1 << 20) == 65536
+
+
+@pytest.mark.parametrize("text", ["", "x", "1XB", "-1", "1 2"])
+def test_what_is_no_size_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_size(text)
+    assert caught.value.hint
+
+
+def test_durations() -> None:
+    assert [parse_duration(text) for text in ("7200", "500ms", "60s", "10m", "2h", "1d")] == [
+        7200, 0.5, 60, 600, 7200, 86400,
+    ]  # fmt: skip
+    with pytest.raises(OptionError):
+        parse_duration("soon")
+
+
+def test_what_is_printed_reads_well() -> None:
+    assert format_size(112640) == "110.0 KiB"
+    assert format_size(999) == "999 B"
+    assert [format_duration(s) for s in (5, 200, 7500, 90000)] == ["5s", "3m20s", "2h05m", "1d01h"]
