@@ -1,0 +1,40 @@
+"""A training script's data part: `python train.py FOLDER fork|spawn` prints what it loaded."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from torch.utils.data import DataLoader, Dataset
+
+
+class Samples(Dataset[tuple[str, str]]):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.paths = sorted(folder.rglob("*.jpg"))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        path = self.paths[index]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return str(path.relative_to(self.folder)), digest
+
+
+def main(folder: Path, start_method: str) -> None:
+    loader = DataLoader(
+        Samples(folder), batch_size=8, shuffle=True, num_workers=2,
+        multiprocessing_context=start_method,
+    )  # fmt: skip
+    epochs: list[dict[str, str]] = []
+    for _ in range(2):
+        epoch: dict[str, str] = {}
+        for names, digests in loader:
+            epoch.update(zip(names, digests, strict=True))
+        epochs.append(epoch)
+    print(json.dumps(epochs))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
