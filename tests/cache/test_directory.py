@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cache.directory import CacheDirectory
-from penstock.cache.identity import CachedObject, identify
+from penstock.cache.identity import CachedObject, block_of, identify
 from penstock.cache.policy import Keep, LeastRecentlyUsed, Policy
 from penstock.metrics import Counters
 
@@ -44,18 +44,17 @@ def sample(name: str, size: int, version: str = "1") -> tuple[CachedObject, byte
 
 
 def put(cache: CacheDirectory, what: CachedObject, data: bytes) -> bool:
+    blocks = [block_of(what, number, BLOCK) for number in range(-(-len(data) // BLOCK))]
     stored = [
-        cache.write(what, BLOCK, at // BLOCK, data[at : at + BLOCK])
-        for at in range(0, len(data), BLOCK)
+        cache.write(what, BLOCK, block, data[block.start : block.start + block.length])
+        for block in blocks
     ]
     return all(stored)
 
 
 def get(cache: CacheDirectory, what: CachedObject, start: int, stop: int) -> bytes | None:
-    number = start // BLOCK
-    base = number * BLOCK
-    length = min(BLOCK, what.size_bytes - base)
-    found = cache.read(what.digest, number, base, length, start - base, stop - base)
+    block = block_of(what, start // BLOCK, BLOCK)
+    found = cache.read(block, start - block.start, stop - block.start)
     return None if found is None else bytes(found)
 
 
@@ -78,7 +77,7 @@ def test_another_version_is_another_object(opened: Opener) -> None:
 def test_a_complete_object_is_one_plain_file(opened: Opener) -> None:
     cache = opened()
     what, data = sample("plain", 2 * BLOCK + 7)
-    cache.write(what, BLOCK, 2, data[2 * BLOCK :])
+    cache.write(what, BLOCK, block_of(what, 2, BLOCK), data[2 * BLOCK :])
     assert cache.complete_file(what) is None
     put(cache, what, data)
     path = cache.complete_file(what)
@@ -167,7 +166,7 @@ def test_lru_evicts_the_oldest_down_to_the_low_watermark(
     what, data = sample("new", 10 * KIB)
     assert put(cache, what, data)
     assert cache.used_bytes == 50 * KIB
-    left = [number for number, (one, _) in enumerate(samples) if cache.has(one.digest, 0)]
+    left = [number for number, (one, _) in enumerate(samples) if cache.has(block_of(one, 0, BLOCK))]
     assert left == [0, 7, 8, 9], "the first was used again, the last are the newest"
 
 
@@ -175,7 +174,7 @@ def test_bytes_are_counted_by_source(opened: Opener) -> None:
     cache = opened()
     put(cache, *sample("a", 1000))
     other = identify("s3://other", "a", "1", 500, BLOCK)
-    cache.write(other, BLOCK, 0, bytes(500))
+    cache.write(other, BLOCK, block_of(other, 0, BLOCK), bytes(500))
     assert (cache.index.source_bytes("s3://b"), cache.index.source_bytes("s3://other")) == (
         1000,
         500,
@@ -187,12 +186,12 @@ def test_bytes_are_counted_by_source(opened: Opener) -> None:
     )
 
 
-def test_a_row_without_its_index_is_not_believed(opened: Opener, tmp_path: Path) -> None:
+def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path) -> None:
     """A process that dies after the bytes and before the row leaves nothing that is believed."""
     cache = opened()
     what, data = sample("torn", 5000)
-    cache._write_file(what.digest, 5000, 0, memoryview(data))  # pyright: ignore
+    cache._write_file(what, 0, memoryview(data))  # pyright: ignore
     assert get(cache, what, 0, 5000) is None
     with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
-        assert database.execute("SELECT count(*) FROM blocks").fetchone() == (0,)
+        assert database.execute("SELECT count(*) FROM objects").fetchone() == (0,)
     database.close()

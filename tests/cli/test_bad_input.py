@@ -21,7 +21,7 @@ from tests.conftest import S3, Mounter, free_port, penstock, rclone, running, wr
 
 
 def test_a_bucket_that_is_missing(s3: S3, refuse: Refuse) -> None:
-    refuse("s3://no-such-bucket", "--endpoint", s3.endpoint, says=r"s3://no-such-bucket.*")
+    refuse("s3://no-such-bucket", "--endpoint", s3.endpoint, says="s3://no-such-bucket")
 
 
 def test_a_prefix_under_which_nothing_lies(s3: S3, refuse: Refuse) -> None:
@@ -120,12 +120,12 @@ PAGES = {
     "a web page": (200, "text/html", b"<!doctype html><html><body>It works!</body></html>"),
     "a web page of well-formed XHTML": (200, "text/html", b"<html><body>It works!</body></html>"),
     "an empty answer": (200, "text/plain", b""),
-    "JSON": (200, "application/json", b'{"ok": true}'),
     "page not found": (404, "text/html", b"<html><body>Not here</body></html>"),
     "method not allowed": (405, "text/html", b"<html><body>Not so</body></html>"),
 }
 
 
+# A bucket's root and a prefix in it are asked for in two ways.
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("prefix", ["", "/folder"])
 def test_an_endpoint_that_is_not_s3(s3: S3, refuse: Refuse, page: str, prefix: str) -> None:
@@ -190,8 +190,7 @@ def test_a_mount_point_that_is_mounted_already(
     refuse: Refuse, source: str, tmp_path: Path, mounter: Mounter
 ) -> None:
     place = mounter(source).path
-    with pytest.raises(AssertionError, match="penstock"):  # its own server names it, of course
-        refuse(source, mountpoint=place, says=f"{place} is already a mount point")
+    refuse(source, mountpoint=place, says=f"{place} is already a mount point")
     assert penstock("stats", place).returncode == 0
     assert (place / "file").read_bytes() == b"1"
 

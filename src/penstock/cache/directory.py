@@ -9,8 +9,8 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
-from penstock.blocks import UNIT_BYTES, block_count, block_length, unit_bounds
-from penstock.cache.identity import CachedObject, object_path
+from penstock.blocks import UNIT_BYTES, block_count, unit_bounds
+from penstock.cache.identity import Block, CachedObject, block_of, object_path
 from penstock.cache.index import Entry, Index
 from penstock.cache.integrity import checksums, matches
 from penstock.cache.policy import Policy
@@ -39,6 +39,7 @@ class CacheDirectory:
             (path / "objects" / f"{number:02x}").mkdir(parents=True, exist_ok=True, mode=0o700)
         self.index = Index(path / "index.sqlite")
         self._room_lock = threading.Lock()
+        self._reserved_bytes = 0  # on their way to the disk
         self._outdated = True  # there may be some; looked up once when room is needed
         # Objects of many blocks whose every byte was checked, or written, in this process's
         # life. Smaller ones are not noted: checking one again costs less than remembering all.
@@ -47,82 +48,81 @@ class CacheDirectory:
 
     # -- reading ------------------------------------------------------------------------
 
-    def read(
-        self, digest: bytes, number: int, block_start: int, block_length: int, start: int, stop: int
-    ) -> memoryview | None:
-        sums = self.index.sums(digest, number)
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        sums = self.index.sums(block)
         if sums is None:
             return None
-        low, high = unit_bounds(start, stop, block_length)
+        low, high = unit_bounds(start, stop, block.length)
         try:
-            descriptor = os.open(self.file(digest), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.file(block.digest), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            self._drop_corrupt(digest, number, block_length, "its file is gone")
+            self._drop_corrupt(block, "its file is gone")
             return None
         try:
-            data = memoryview(os.pread(descriptor, high - low, block_start + low))
+            data = memoryview(os.pread(descriptor, high - low, block.start + low))
         finally:
             os.close(descriptor)
         if len(data) != high - low or not matches(data, sums, low // UNIT_BYTES):
-            self._drop_corrupt(digest, number, block_length, "its checksum does not match")
+            self._drop_corrupt(block, "its checksum does not match")
             return None
         if self._policy.tracks_use:
-            self.index.touch(digest)
+            self.index.touch(block.digest)
         return data[start - low : stop - low]
 
-    def _drop_corrupt(self, digest: bytes, number: int, length: int, why: str) -> None:
-        log.warning("%s block %d: %s; fetched again", self.file(digest), number, why)
+    def _drop_corrupt(self, block: Block, why: str) -> None:
+        log.warning("%s block %d: %s; fetched again", self.file(block.digest), block.number, why)
         self._counters.add("corrupt_blocks")
-        self._verified.discard(digest)
-        self.index.drop_block(digest, number, length)
+        self._verified.discard(block.digest)
+        self.index.drop_block(block)
 
     def complete_file(self, what: CachedObject) -> Path | None:
         digest = what.digest
         if self.index.cached_bytes(digest) != what.size_bytes:
             return None
         if digest not in self._verified:
-            if self.verify(digest, what.size_bytes):
+            if self.verify(digest):
                 return None
             if what.size_bytes > SMALL_BYTES:
                 self._verified.add(digest)
         return Path(self.file(digest))
 
-    def verify(self, digest: bytes, size_bytes: int) -> list[int]:
+    def verify(self, digest: bytes) -> list[int]:
         """Reads every stored block back; drops those that do not match and returns them."""
         self.index.flush()
-        entry = next((e for e in self.index.entries_of(digest)), None)
+        entry = self.index.entry(digest)
         if entry is None:
             return []
-        bad: list[int] = []
-        for number, _ in self.index.block_sums(digest):
-            length = block_length(size_bytes, entry.block_bytes, number)
-            start = number * entry.block_bytes
-            if length and self.read(digest, number, start, length, 0, length) is None:
-                bad.append(number)
-        return bad
+        what = CachedObject(entry.source, entry.key, entry.version, entry.size_bytes, digest)
+        numbers = self.index.block_numbers(digest) or [0]
+        blocks = [block_of(what, number, entry.block_bytes) for number in numbers]
+        return [block.number for block in blocks if self.read(block, 0, block.length) is None]
 
-    def has(self, digest: bytes, number: int) -> bool:
-        return self.index.sums(digest, number) is not None
+    def has(self, block: Block) -> bool:
+        return self.index.sums(block) is not None
 
     def cached_bytes(self, digest: bytes) -> int:
         return self.index.cached_bytes(digest)
 
     # -- writing ------------------------------------------------------------------------
 
-    def write(self, what: CachedObject, block_bytes: int, number: int, data: Buffer) -> bool:
-        view, digest = memoryview(data), what.digest
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        view = memoryview(data)
         with self._room_lock:
             if not self._policy.make_room(self, len(view)):
                 return False
+            self._reserved_bytes += len(view)
         try:
-            self._write_file(digest, what.size_bytes, number * block_bytes, view)
+            self._write_file(what, block.start, view)
+            self.index.add(what, block_bytes, block, checksums(view))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             return False  # full before its quota: others use the disk too
-        self.index.add(what, block_bytes, number, checksums(view), len(view))
+        finally:
+            with self._room_lock:
+                self._reserved_bytes -= len(view)
         if what.size_bytes > SMALL_BYTES:
-            self._note_written(digest, block_count(what.size_bytes, block_bytes))
+            self._note_written(what.digest, block_count(what.size_bytes, block_bytes))
         return True
 
     def _note_written(self, digest: bytes, blocks: int) -> None:
@@ -133,12 +133,12 @@ class CacheDirectory:
             else:
                 self._blocks_written[digest] = written
 
-    def _write_file(self, digest: bytes, size_bytes: int, offset: int, view: memoryview) -> None:
-        descriptor = os.open(self.file(digest), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _write_file(self, what: CachedObject, offset: int, view: memoryview) -> None:
+        descriptor = os.open(self.file(what.digest), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if len(view) != size_bytes:
+            if len(view) != what.size_bytes:
                 # The whole length from the start: a complete file is then exactly the object.
-                os.truncate(descriptor, size_bytes)
+                os.truncate(descriptor, what.size_bytes)
             while view:
                 written = os.pwrite(descriptor, view, offset)
                 offset += written
@@ -150,7 +150,7 @@ class CacheDirectory:
 
     @property
     def used_bytes(self) -> int:
-        return self.index.used_bytes
+        return self.index.used_bytes + self._reserved_bytes
 
     def evict_outdated(self, down_to_bytes: int) -> None:
         if self._outdated:
@@ -199,16 +199,14 @@ class StripedTier:
     def _of(self, digest: bytes) -> CacheDirectory:
         return self.directories[digest[0] % len(self.directories)]
 
-    def read(
-        self, digest: bytes, number: int, block_start: int, block_length: int, start: int, stop: int
-    ) -> memoryview | None:
-        return self._of(digest).read(digest, number, block_start, block_length, start, stop)
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        return self._of(block.digest).read(block, start, stop)
 
-    def write(self, what: CachedObject, block_bytes: int, number: int, data: Buffer) -> bool:
-        return self._of(what.digest).write(what, block_bytes, number, data)
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        return self._of(what.digest).write(what, block_bytes, block, data)
 
-    def has(self, digest: bytes, number: int) -> bool:
-        return self._of(digest).has(digest, number)
+    def has(self, block: Block) -> bool:
+        return self._of(block.digest).has(block)
 
     def cached_bytes(self, digest: bytes) -> int:
         return self._of(digest).cached_bytes(digest)

@@ -3,6 +3,9 @@ hit old bytes, and the hash keeps any key from naming a path outside the cache. 
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.blocks import block_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,19 @@ def identify(
     text = f"{source}\0{key}\0{version}\0{size_bytes}\0{cut}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
     return CachedObject(source, key, version, size_bytes, digest)
+
+
+class Block(NamedTuple):
+    digest: bytes
+    number: int
+    start: int  # where it lies in the object
+    length: int
+    whole: bool  # it is all of the object
+
+
+def block_of(what: CachedObject, number: int, block_bytes: int) -> Block:
+    length = block_length(what.size_bytes, block_bytes, number)
+    return Block(what.digest, number, number * block_bytes, length, length == what.size_bytes)
 
 
 def object_path(digest: bytes) -> str:

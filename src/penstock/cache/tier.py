@@ -7,7 +7,7 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from penstock.cache.identity import CachedObject
+from penstock.cache.identity import Block, CachedObject
 from penstock.errors import CacheDirError, OptionError
 from penstock.units import MIB, format_size, parse_size
 
@@ -34,17 +34,15 @@ class Tier(Protocol):
     @property
     def name(self) -> str: ...
 
-    def read(
-        self, digest: bytes, number: int, block_start: int, block_length: int, start: int, stop: int
-    ) -> memoryview | None:
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
         """Bytes [start, stop) of the block, verified; None if they are not here."""
         ...
 
-    def write(self, what: CachedObject, block_bytes: int, number: int, data: Buffer) -> bool:
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         """Stores a whole block; False if there is no room for it."""
         ...
 
-    def has(self, digest: bytes, number: int) -> bool: ...
+    def has(self, block: Block) -> bool: ...
 
     def cached_bytes(self, digest: bytes) -> int: ...
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
-from penstock.blocks import Span, block_length, spans
-from penstock.cache.flights import BlockKey, Flight, Flights
-from penstock.cache.identity import CachedObject
+from penstock.blocks import Span, spans
+from penstock.cache.flights import Flight, Flights
+from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.tier import Tier
 from penstock.errors import PenstockError
 from penstock.metrics import Counters
@@ -39,12 +39,12 @@ class Cache:
         """What the tiers and landed flights hold; None if anything has to be fetched."""
         parts: list[memoryview] = []
         for span in spans(offset, length, what.size_bytes, self.block_bytes):
-            key = BlockKey(what.digest, span.number)
-            flight = self._flights.find(key)
+            block = block_of(what, span.number, self.block_bytes)
+            flight = self._flights.find(block)
             if flight is None:
-                data = self._from_tiers(key, what, span.start, span.stop)
+                data = self._from_tiers(block, span.start, span.stop)
             else:
-                data = self._from_flight(key, flight, span) if flight.landed else None
+                data = self._from_flight(block, flight, span) if flight.landed else None
             if data is None:
                 return None
             parts.append(data)
@@ -53,21 +53,22 @@ class Cache:
     def read(self, what: CachedObject, fetch: Fetch, offset: int, length: int) -> list[memoryview]:
         """All of the range, fetched where it must be: for after `read_now` has said None."""
         parts: list[memoryview] = []
-        for span in spans(offset, length, what.size_bytes, self.block_bytes):
-            key = BlockKey(what.digest, span.number)
-            flight = self._start(key, what, fetch, wait=True)
-            parts.append(self._from_flight(key, flight, span))
+        wanted = spans(offset, length, what.size_bytes, self.block_bytes)
+        for span in wanted:
+            block = block_of(what, span.number, self.block_bytes)
+            # Of several blocks, `read_now` may have found some and not all.
+            flight = self._start(block, what, fetch, wait=True, looked=len(wanted) == 1)
+            parts.append(self._from_flight(block, flight, span))
         return parts
 
     def prefetch(self, what: CachedObject, fetch: Fetch, number: int) -> bool:
         """Starts fetching a block nobody waits for yet; False if there is no room for it."""
-        length = block_length(what.size_bytes, self.block_bytes, number)
-        key = BlockKey(what.digest, number)
-        if self._flights.find(key) is not None or self._is_stored(key):
+        block = block_of(what, number, self.block_bytes)
+        if self._flights.find(block) is not None or self._is_stored(block):
             return True
-        if not self._flights.has_room(length):
+        if not self._flights.has_room(block.length):
             return False
-        self._start(key, what, fetch, wait=False)
+        self._start(block, what, fetch, wait=False, looked=True)
         self._counters.add("prefetched_blocks")
         return True
 
@@ -106,34 +107,40 @@ class Cache:
             except sqlite3.Error as error:
                 self._warn(tier, error)
 
-    def _from_flight(self, key: BlockKey, flight: Flight, span: Span) -> memoryview:
-        data = flight.wait()[span.start : span.stop]
-        if span.stop == flight.length:
-            self._flights.release(key)
-        return data
-
     # -- inside -------------------------------------------------------------------------
 
-    def _start(self, key: BlockKey, what: CachedObject, fetch: Fetch, *, wait: bool) -> Flight:
-        start = key.number * self.block_bytes
-        length = block_length(what.size_bytes, self.block_bytes, key.number)
-        flight, mine = self._flights.join_or_start(key, length)
+    def _from_flight(self, block: Block, flight: Flight, span: Span) -> memoryview:
+        data = flight.wait()[span.start : span.stop]
+        if span.stop == block.length:
+            self._flights.release(block)
+        return data
+
+    def _start(
+        self, block: Block, what: CachedObject, fetch: Fetch, *, wait: bool, looked: bool
+    ) -> Flight:
+        flight, mine = self._flights.join_or_start(block)
         if not mine:
             return flight
-        whole = length == what.size_bytes
+        fetched = True
+
+        def get() -> Buffer:
+            nonlocal fetched
+            # An earlier flight may have landed, and been stored, since the caller looked.
+            if not looked or self._flights.ended_lately(block):
+                stored = self._from_tiers(block, 0, block.length)
+                if stored is not None:
+                    fetched = False
+                    return stored
+            return fetch(block.start, block.length)
+
+        def store(data: memoryview) -> None:
+            if fetched:
+                self._to_tiers(block, what, data)
 
         def run() -> None:
-            # An earlier flight may have landed, and been stored, since the caller looked.
-            stored = self._from_tiers(key, what, 0, length)
-            if stored is not None:
-                self._flights.carry_out(key, flight, lambda: stored, lambda _: None, keep=not whole)
-                return
-            self._flights.carry_out(
-                key, flight, lambda: fetch(start, length),
-                lambda data: self._to_tiers(key, what, data), keep=not whole,
-            )  # fmt: skip
+            self._flights.carry_out(block, flight, get, store, keep=not block.whole)
 
-        if whole and wait:
+        if block.whole and wait:
             run()  # a small object: the thread that asks is as good as any other
         else:
             self._fetchers.submit(self._run_quietly, run)
@@ -145,14 +152,10 @@ class Cache:
         except PenstockError as error:
             log.debug("fetch failed: %s", error)  # whoever waits for it gets it raised
 
-    def _from_tiers(
-        self, key: BlockKey, what: CachedObject, start: int, stop: int
-    ) -> memoryview | None:
-        block_start = key.number * self.block_bytes
-        length = block_length(what.size_bytes, self.block_bytes, key.number)
+    def _from_tiers(self, block: Block, start: int, stop: int) -> memoryview | None:
         for tier in self.tiers:
             try:
-                data = tier.read(key.digest, key.number, block_start, length, start, stop)
+                data = tier.read(block, start, stop)
             except (OSError, sqlite3.Error) as error:
                 self._warn(tier, error)
                 continue
@@ -161,16 +164,16 @@ class Cache:
                 return data
         return None
 
-    def _is_stored(self, key: BlockKey) -> bool:
+    def _is_stored(self, block: Block) -> bool:
         try:
-            return any(tier.has(key.digest, key.number) for tier in self.tiers)
+            return any(tier.has(block) for tier in self.tiers)
         except (OSError, sqlite3.Error):
             return False  # the read that follows will say so
 
-    def _to_tiers(self, key: BlockKey, what: CachedObject, data: memoryview) -> None:
+    def _to_tiers(self, block: Block, what: CachedObject, data: memoryview) -> None:
         for tier in self.tiers:
             try:
-                if tier.write(what, self.block_bytes, key.number, data):
+                if tier.write(what, self.block_bytes, block, data):
                     return
             except (OSError, sqlite3.Error) as error:
                 self._warn(tier, error)

@@ -96,7 +96,7 @@ def verify(directories: tuple[Path, ...], source: str | None) -> int:
         for entry in list(cache.index.entries()):
             if source is None or entry.source.startswith(source):
                 checked += 1
-                if wrong := cache.verify(entry.digest, entry.size_bytes):
+                if wrong := cache.verify(entry.digest):
                     bad += 1
                     click.echo(f"{entry.source}/{entry.key}: {len(wrong)} blocks dropped")
     click.echo(f"{checked:,} objects checked, {bad:,} were damaged", err=True)

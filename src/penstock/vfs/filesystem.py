@@ -35,20 +35,22 @@ class FileSystem:
         self._stores = stores
         self._readahead = readahead
         self._on_outdated = on_outdated
+        self._nodes: dict[int, Node] = {}
         self._files: dict[int, File] = {}
         self._paths: dict[int, str] = {}
 
     # -- names --------------------------------------------------------------------------
 
     def node(self, ino: int) -> Node:
-        file = self._files.get(ino)
-        return file.node if file is not None else self.tree.node(ino)
+        node = self._nodes.get(ino)
+        return node if node is not None else self._remember(self.tree.node(ino))
 
     def lookup(self, parent: int, name: bytes) -> Node | None:
-        return self.tree.lookup(parent, name)
+        node = self.tree.lookup(parent, name)
+        return self._remember(node) if node is not None else None
 
     def children(self, ino: int, after: int, limit: int) -> list[Node]:
-        return self.tree.children(ino, after, limit)
+        return [self._remember(node) for node in self.tree.children(ino, after, limit)]
 
     def totals(self) -> tuple[int, int]:
         return self.tree.totals()
@@ -86,16 +88,23 @@ class FileSystem:
         """After a refresh: these inodes died, and what is remembered may be outdated."""
         files = [self.tree.node(ino) for ino in buried]
         self._files = {}
+        self._nodes = {}
         self.cache.outdate([self._open(node).what for node in files if not node.is_directory])
 
     # -- inside -------------------------------------------------------------------------
+
+    def _remember(self, node: Node) -> Node:
+        if len(self._nodes) >= _NODES_REMEMBERED:
+            self._nodes = {}
+        self._nodes[node.ino] = node
+        return node
 
     def _file(self, ino: int) -> File:
         file = self._files.get(ino)
         if file is None:
             if len(self._files) >= _NODES_REMEMBERED:
                 self._files = {}
-            file = self._files[ino] = self._open(self.tree.node(ino))
+            file = self._files[ino] = self._open(self.node(ino))
         return file
 
     def _open(self, node: Node) -> File:

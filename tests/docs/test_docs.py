@@ -1,0 +1,63 @@
+"""The documents are true: commands, tests and links that they name exist."""
+
+import importlib.machinery
+import importlib.util
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from penstock.cli.app import SECTIONS, app
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def test_every_sentence_of_the_semantics_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "semantics.md").read_text()
+    for sentence in re.split(r"^- ", text, flags=re.MULTILINE)[1:]:
+        named = re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", sentence)
+        assert named, sentence
+        for file, test in named:
+            assert (ROOT / file).exists(), file
+            assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+
+
+def test_every_command_is_in_the_table_of_contents_and_ends_in_an_example() -> None:
+    assert {command.name for _, commands in SECTIONS for command in commands} == set(app.commands)
+    commands: list[click.Command] = list(app.commands.values())
+    while commands:
+        command = commands.pop()
+        if isinstance(command, click.Group):
+            commands.extend(command.commands.values())
+        else:
+            assert re.search(r"Example:\s+penstock ", command.help or ""), command.name
+
+
+def test_the_reference_is_what_the_commands_say() -> None:
+    path = str(ROOT / "tools" / "write-reference")
+    loader = importlib.machinery.SourceFileLoader("write_reference", path)
+    spec = importlib.util.spec_from_loader("write_reference", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    written = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert written == module.reference(), "run tools/write-reference"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_dependency_has_its_reason_beside_it() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().split("dependencies = [")[1].split("]")[0]
+    for line in lines.strip().splitlines():
+        assert "#" in line, line
+
+
+def test_the_constraints_hold_no_addresses() -> None:
+    assert "://" not in (ROOT / "constraints.txt").read_text()
