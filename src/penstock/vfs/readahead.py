@@ -15,6 +15,8 @@ from penstock.units import MIB
 
 _JITTER_BYTES = 4 * MIB
 _READERS_REMEMBERED = 1024
+# Who begins at the beginning most likely wants it all; from here the window doubles.
+_FIRST_WINDOW = 2
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class Readahead:
             reader.end = max(reader.end, offset + length)
             current = reader.end // block_bytes
             if reader.window == 0 or current > before:
-                reader.window = min(self._most_blocks, max(1, reader.window * 2))
+                reader.window = min(self._most_blocks, max(_FIRST_WINDOW, reader.window * 2))
             last = min(current + reader.window, block_count(what.size_bytes, block_bytes) - 1)
             first = max(current, reader.ahead + 1)
             reader.ahead = max(reader.ahead, last)

@@ -1,0 +1,15 @@
+"""Benchmark and demo: real data, a real S3 server, and the systems we compare ourselves with.
+
+Nothing here is imported by the rest of the package, and nothing here looks inside it: Penstock
+is driven through its command line like every other system, so all are measured alike.
+
+    workspace   one temporary folder, its processes and mounts; nothing survives it
+    s3server    rclone's S3 server over a folder    rangefront   mends its answer to ranges
+    dataset     JPEGs, small files, large files
+    readers     an epoch of open, read, close       bareclient   the same bytes by plain GETs
+    measure     CPU, memory, page cache             messages     requests counted by the kernel
+    arms        one small class per system          juicefs      the one that takes more
+    trial       states, samples, neighbours
+    report      tables and JSON                     targets      what the design asks for
+    peers       the whole comparison                demo         the short one
+"""

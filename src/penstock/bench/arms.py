@@ -1,0 +1,290 @@
+"""The systems that are compared, one small class each, all used in the same way.
+
+    start       mounts with an empty cache
+    fill_cache  makes sure that what was read is in the local cache
+    stop        unmounts, ends every process, forgets the cache
+
+Each peer runs with the options that show it at its best for reading training data; the reason
+stands beside the option. The systems are driven by their own command lines: nothing here knows
+how any of them works inside, Penstock included. How long things take is not known here either.
+"""
+
+import json
+import os
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.bench import measure
+from penstock.bench.dataset import Dataset
+from penstock.bench.s3server import REGION, S3Server, find_program
+from penstock.bench.workspace import BenchError, Process, Workspace, tail, unmount, wait_until
+from penstock.units import GIB
+
+_READY_S = 60.0
+TRUSTED_S = 7200  # how long names and attributes may be trusted; the data does not change
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What an arm works with: a data set in a bucket, and a place for caches."""
+
+    workspace: Workspace
+    server: S3Server
+    bucket: str
+    dataset: Dataset
+
+
+class Arm(ABC):
+    """One system on one data set. `root` is where its files are, once it has started."""
+
+    name: str
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.root = Path()
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    def prepare(self) -> None:
+        """Once, before the first start."""
+        return
+
+    def fill_cache(self) -> None:
+        return None
+
+    def version(self) -> str:
+        return ""
+
+    def finish(self) -> None:
+        """Once, after the last stop: forgets what `prepare` made."""
+        return
+
+    def usage(self) -> measure.Usage:
+        return measure.usage(self.site.workspace.processes(self.name))
+
+    def messages(self) -> int | None:
+        """How many messages the daemon says it got, for a system that says so."""
+        return None
+
+    def mode(self) -> str | None:
+        """The way it works at present, for a system that has several."""
+        return None
+
+
+class Native(Arm):
+    """The same files read straight from the cache medium."""
+
+    name = "native"
+
+    def start(self) -> None:
+        self.root = self.site.dataset.root
+
+    def stop(self) -> None:
+        return None
+
+
+class Mount(Arm):
+    """What the FUSE systems have in common: a folder, a cache, a daemon in the foreground."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._daemon: Process | None = None
+        self.place = site.workspace.folder / f"{self.name}-{site.bucket}"
+        self.cache = self.place / "cache"
+        self.mountpoint = self.place / "mnt"
+
+    @abstractmethod
+    def launch(self) -> Process | None:
+        """Starts the daemon; None when it runs in the background."""
+
+    def start(self) -> None:
+        self.cache.mkdir(parents=True)
+        self.mountpoint.mkdir()
+        daemon = self._daemon = self.launch()
+        wait_until(
+            lambda: self._ready(daemon),
+            timeout_s=_READY_S,
+            what=f"{self.name} on {self.mountpoint}",
+        )
+        self.root = self.mountpoint
+
+    def stop(self) -> None:
+        if measure.mounted(self.mountpoint):
+            self.unmount()
+        if self._daemon is not None:
+            self._daemon.finish()
+            self._daemon = None
+        self.site.workspace.end_processes(self.name)
+        if self.place.exists():
+            shutil.rmtree(self.place)
+
+    def unmount(self) -> None:
+        # Busy for a moment after the last close, while the kernel gives files back.
+        wait_until(lambda: unmount(self.mountpoint), timeout_s=10, what=f"umount {self.mountpoint}")
+
+    def environment(self) -> dict[str, str]:
+        # A home of its own: some keep caches and logs there, whatever their options say.
+        extra = self.site.server.aws_environment() | {"HOME": str(self.place)}
+        return self.site.workspace.environment(self.name, extra)
+
+    def _ready(self, daemon: Process | None) -> bool:
+        if daemon is not None:
+            daemon.require_alive()
+        # In the mount table, and answering: a mount is in the table before it is served.
+        if not measure.mounted(self.mountpoint):
+            return False
+        try:
+            os.listdir(self.mountpoint)
+        except OSError:
+            return False  # it may be about to die; the next look says of what
+        return True
+
+
+class Penstock(Mount):
+    name = "penstock"
+    wanted_mode = "auto"
+
+    def launch(self) -> None:
+        server = self.site.server
+        large = any(entry.size_bytes > 1 << 20 for entry in self.site.dataset.entries)
+        endpoint = server.ranged_endpoint if large else server.endpoint
+        self._mount(
+            f"s3://{self.site.bucket}",
+            str(self.mountpoint),
+            "-b",
+            f"--endpoint={endpoint}",
+            f"--cache-dir={self.cache}",
+            # Room for everything, and no more than the data set needs: a quota larger than the
+            # file system is refused.
+            f"--cache-size={self.site.dataset.size_bytes * 5 // 4 + GIB // 4}B",
+            f"--mode={self.wanted_mode}",
+            "--refresh=never",
+        )
+
+    def unmount(self) -> None:
+        self._command("umount", str(self.mountpoint))
+
+    def version(self) -> str:
+        return self._command("--version").split()[-1]
+
+    def messages(self) -> int:
+        return sum(self._stats()["requests"].values())
+
+    def mode(self) -> str:
+        return self._stats()["mode"]
+
+    @property
+    def _state(self) -> Path:
+        return self.place / "state"
+
+    def environment(self) -> dict[str, str]:
+        # The user's own home, because Python finds packages there.
+        extra = self.site.server.aws_environment()
+        extra["PENSTOCK_STATE_DIR"] = str(self._state)
+        return self.site.workspace.environment(self.name, extra)
+
+    def _mount(self, *words: str) -> None:
+        try:
+            self._command("mount", *words)
+        except BenchError as error:
+            # Its log goes with the workspace, so what it says is said here.
+            logs = sorted((self._state / "logs").glob("*.log"))
+            raise BenchError(" | ".join([str(error), *map(tail, logs)])) from error
+
+    def _stats(self) -> dict[str, Any]:
+        return json.loads(self._command("stats", str(self.mountpoint), "-o", "json"))
+
+    def _command(self, *words: str) -> str:
+        command = [sys.executable, "-m", "penstock", *words]
+        return self.site.workspace.run(self.name, command, self.environment()).decode()
+
+
+class PenstockPassthrough(Penstock):
+    name = "penstock-passthrough"
+    wanted_mode = "passthrough"
+
+
+class Rclone(Mount):
+    name = "rclone"
+
+    def launch(self) -> Process:
+        server = self.site.server
+        return self.site.workspace.spawn(
+            self.name,
+            [
+                find_program("rclone"),
+                "mount",
+                f":s3:{self.site.bucket}",
+                self.mountpoint,
+                "--config=/dev/null",
+                "--s3-provider=Rclone",
+                f"--s3-endpoint={server.endpoint}",
+                f"--s3-region={REGION}",
+                "--s3-env-auth",
+                "--read-only",
+                f"--cache-dir={self.cache}",
+                "--vfs-cache-mode=full",
+                f"--dir-cache-time={TRUSTED_S}s",
+                f"--attr-timeout={TRUSTED_S}s",  # the kernel then asks for no attributes on a stat
+                "--poll-interval=0",
+                f"--vfs-cache-max-age={TRUSTED_S}s",
+                # A modification time costs a HEAD for every file; size and ETag suffice.
+                "--use-server-modtime",
+                "--vfs-fast-fingerprint",
+                "--no-checksum",
+                "--max-read-ahead=1Mi",  # the most that the kernel takes; 128 KiB by default
+            ],
+            self.environment(),
+        )
+
+    def version(self) -> str:
+        output = self.site.workspace.run(self.name, [find_program("rclone"), "version"])
+        return output.decode().splitlines()[0].removeprefix("rclone ")
+
+
+class S3fs(Mount):
+    name = "s3fs"
+
+    def launch(self) -> Process:
+        server = self.site.server
+        password = self.place / "passwd"
+        password.touch(mode=0o600)
+        password.write_text(f"{server.access_key}:{server.secret_key}\n")
+        options = (
+            f"url={server.endpoint}",
+            f"endpoint={REGION}",
+            "use_path_request_style",
+            f"passwd_file={password}",
+            "ro",
+            f"use_cache={self.cache}",
+            "kernel_cache",  # pages stay when a file is closed
+            "max_stat_cache_size=2000000",  # every file of the data set
+            f"stat_cache_expire={TRUSTED_S}",
+            "enable_noobj_cache",
+            "multireq_max=64",
+            f"entry_timeout={TRUSTED_S}",
+            f"attr_timeout={TRUSTED_S}",
+        )
+        return self.site.workspace.spawn(
+            self.name,
+            [
+                find_program("s3fs"),
+                self.site.bucket,
+                self.mountpoint,
+                "-f",
+                "-o",
+                ",".join(options),
+            ],
+        )
+
+    def version(self) -> str:
+        output = self.site.workspace.run(self.name, [find_program("s3fs"), "--version"])
+        return output.decode().split("V", 1)[1].split()[0]

@@ -1,0 +1,134 @@
+"""`make demo`: a bucket of JPEGs, read through Penstock and through rclone, in one table.
+
+    python -m penstock.bench.demo
+
+Makes an ImageNet-like set of pictures, serves it from a real S3 server with real keys, mounts
+it with both, reads a cold and a warm epoch through each, and leaves nothing behind. The table is
+on standard output, the talk on standard error.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from penstock.bench import report
+from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
+from penstock.bench.bareclient import get_epoch
+from penstock.bench.dataset import make_jpegs
+from penstock.bench.s3server import serve_s3
+from penstock.bench.trial import Sample, Trial
+from penstock.bench.workspace import BenchError, Workspace, choose_medium
+from penstock.units import MIB, format_size
+
+_BUCKET = "imagenet"
+_LARGEST_JPEG_MEAN = 120 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    files: int
+    readers: int
+    seed: int
+    cache_medium: Path | None
+
+    @property
+    def needed_bytes(self) -> int:
+        """The pictures and one cache at a time."""
+        return 3 * self.files * _LARGEST_JPEG_MEAN + 256 * MIB
+
+
+def run(workspace: Workspace, settings: Settings, console: Console) -> list[Sample]:
+    """The samples of every arm, in the order of the table."""
+    console.print(f"making {settings.files:,} JPEGs ...")
+    served = workspace.folder_for("served")
+    dataset = make_jpegs(served / _BUCKET, settings.files, seed=settings.seed)
+    with serve_s3(workspace, served) as server:
+        console.print(f"serving {format_size(dataset.size_bytes)} at {server.endpoint} ...")
+        site = Site(workspace, server, _BUCKET, dataset)
+        # The server takes a checksum of each object when it is first asked for; whoever came
+        # first would pay for both.
+        get_epoch(workspace, server, _BUCKET, dataset.entries, readers=settings.readers)
+        samples: list[Sample] = []
+        for arm in (Native(site), Penstock(site), Rclone(site)):
+            samples += _epochs(arm, settings.readers, console)
+        return samples
+
+
+def conclusion(samples: Sequence[Sample]) -> str:
+    """One plain sentence, true of the figures above it."""
+    rows = {(row.arm, row.state): row for row in report.rows(samples)}
+    ours, theirs = rows[Penstock.name, "warm"], rows[Rclone.name, "warm"]
+    times = ours.files_per_s / theirs.files_per_s
+    compared = (
+        f"{times:.0f} times as fast as" if times >= 1.5 else f"{times:.2f} times the speed of"
+    )
+    messages = ours.messages_per_epoch
+    said = "" if messages is None else f" and sends its daemon {messages:,.0f} messages"
+    share = ours.native_ratio or 0.0
+    return (
+        f"A warm epoch through Penstock reads at {share:.0%} of native speed{said}; "
+        f"that is {compared} rclone mount."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    settings = _parse(arguments)
+    talk = Console(stderr=True, highlight=False)
+    try:
+        _require_fuse()
+        medium = choose_medium(settings.cache_medium, settings.needed_bytes)
+        with Workspace(medium) as workspace:
+            samples = run(workspace, settings, talk)
+    except KeyboardInterrupt:
+        print("interrupted; nothing is left behind", file=sys.stderr)
+        return 130
+    except BenchError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
+        return error.exit_code
+    console = report.output_console()
+    title = f"{settings.files:,} JPEGs from S3, {settings.readers} readers"
+    console.print(report.epoch_table(title, report.rows(samples)))
+    console.print(conclusion(samples))
+    return 0
+
+
+def _epochs(arm: Arm, readers: int, console: Console) -> list[Sample]:
+    trial = Trial(arm)
+    with trial.running():
+        if isinstance(arm, Native):
+            return trial.warm(readers)
+        console.print(f"{arm.name}: a cold epoch ...")
+        cold = trial.cold(readers, arm.site.dataset.entries)
+        console.print(f"{arm.name}: a warm epoch ...")
+        return [cold, *trial.warm(readers)]
+
+
+def _require_fuse() -> None:
+    if not os.path.exists("/dev/fuse"):
+        raise BenchError("/dev/fuse: not there", hint="load the kernel module: modprobe fuse")
+
+
+def _parse(arguments: Sequence[str] | None) -> Settings:
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.bench.demo",
+        description="Reads a bucket of JPEGs through Penstock and through rclone.",
+        epilog="example: python -m penstock.bench.demo --files 1000",
+    )
+    parser.add_argument("--files", type=int, default=2500, help="pictures to make (2500)")
+    parser.add_argument("--readers", type=int, default=4, help="reader processes (4)")
+    parser.add_argument("--seed", type=int, default=0, help="draws other pictures (0)")
+    parser.add_argument("--cache-medium", type=Path, help="folder for data and caches (/dev/shm)")
+    given = parser.parse_args(arguments)
+    if given.files < 1 or given.readers < 1:
+        parser.error("--files and --readers: at least 1")
+    return Settings(given.files, given.readers, given.seed, given.cache_medium)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

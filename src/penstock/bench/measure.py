@@ -1,0 +1,170 @@
+"""What the kernel says of processes, mounts and memory, read from /proc.
+
+Knows nothing of the systems that are measured. No state, safe from any thread.
+"""
+
+import os
+import platform
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a group of processes has used so far."""
+
+    cpu_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    cores: int
+    cpu: str
+    memory_bytes: int
+    kernel: str
+    system: str
+    python: str
+
+
+def usage(pids: list[int]) -> Usage:
+    """CPU and memory of these processes. One that ends meanwhile counts as nothing."""
+    return Usage(sum(map(_cpu_s, pids)), sum(map(_memory_bytes, pids)))
+
+
+def marked_processes(mark: str) -> list[int]:
+    """Live processes whose environment holds `mark` at the start of a variable.
+
+    The environment is the one given at exec, inherited by forks: a process cannot lose it by
+    daemonizing. Zombies have none, and so are not found.
+    """
+    wanted = b"\0" + mark.encode()
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            environment = _read(f"/proc/{entry.name}/environ")
+            if environment is not None and wanted in b"\0" + environment:
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def mounts_below(folder: Path) -> list[Path]:
+    """Mount points below `folder`, without touching them: a stat on a dead mount fails."""
+    prefix = f"{folder}/"
+    points = [_mountinfo_path(line) for line in _mountinfo()]
+    return [Path(point) for point in points if point.startswith(prefix)]
+
+
+def mounted(mountpoint: Path) -> bool:
+    return any(_mountinfo_path(line) == str(mountpoint) for line in _mountinfo())
+
+
+def device_of(mountpoint: Path) -> int | None:
+    """The kernel's number of a mount (major << 20 | minor), asked without a message to it."""
+    for line in _mountinfo():
+        if _mountinfo_path(line) == str(mountpoint):
+            major, minor = line.split()[2].split(":")
+            return int(major) << 20 | int(minor)
+    return None
+
+
+def can_drop_pages() -> bool:
+    return os.geteuid() == 0 and os.access("/proc/sys/vm/drop_caches", os.W_OK)
+
+
+def drop_pages() -> None:
+    """Empties the page cache of everything clean, and of nothing on tmpfs.
+
+    Only pages (1), not names (3): the state "in the local cache, not in the page cache" is that
+    of a node under memory pressure, whose directories stay known.
+    """
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("1")
+
+
+def machine() -> Machine:
+    info = dict(
+        line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line
+    )
+    model = next((value.strip() for key, value in info.items() if key.startswith("model name")), "")
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Machine(
+        cores=len(os.sched_getaffinity(0)),
+        cpu=model or platform.machine(),
+        memory_bytes=pages,
+        kernel=platform.release(),
+        system=_distribution(),
+        python=platform.python_version(),
+    )
+
+
+def filesystem_of(folder: Path) -> str:
+    """The kind of file system below `folder`: `tmpfs`, `ext4`."""
+    best = ("", "unknown")
+    for line in _mountinfo():
+        point = _mountinfo_path(line)
+        covers = point == "/" or folder == Path(point) or str(folder).startswith(f"{point}/")
+        if covers and len(point) >= len(best[0]):
+            best = (point, line.split(" - ", 1)[1].split()[0])
+    return best[1]
+
+
+def free_bytes(folder: Path) -> int:
+    """What can still be written below `folder`: on tmpfs no more than there is memory."""
+    free = shutil.disk_usage(folder).free
+    if filesystem_of(folder) != "tmpfs":
+        return free
+    available = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    return min(free, available)
+
+
+def _cpu_s(pid: int) -> float:
+    stat = _read(f"/proc/{pid}/stat")
+    if stat is None:
+        return 0.0
+    # The command's name may hold spaces and brackets; the fields start after the last one.
+    # utime, stime, and the same of children already waited for: a server that was replaced
+    # still counts, through its supervisor.
+    fields = stat.rsplit(b")", 1)[1].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_SECOND
+
+
+def _memory_bytes(pid: int) -> int:
+    # Proportional, not resident: processes that share pages after a fork are counted once.
+    rollup = _read(f"/proc/{pid}/smaps_rollup")
+    for line in (rollup or b"").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+
+
+def _mountinfo() -> list[str]:
+    return Path("/proc/self/mountinfo").read_text().splitlines()
+
+
+def _mountinfo_path(line: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), line.split()[4])
+
+
+def _distribution() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()

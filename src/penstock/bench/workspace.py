@@ -1,0 +1,282 @@
+"""One temporary folder, and everything that a run starts or mounts, gone when it ends.
+
+Every process started here carries a mark in its environment, which its children inherit and
+which survives daemonizing, re-parenting and exec. So "what did we start" is answered by /proc
+and not by bookkeeping that an interrupt could slip through. Leaving a workspace unmounts what is
+mounted below its folder, ends what carries its mark, and removes the folder.
+
+It must not know what is measured, nor by whom. Main thread only: it sets signal handlers.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO
+
+from penstock.bench import measure
+from penstock.errors import PenstockError
+from penstock.units import format_size
+
+PREFIX = "penstock-bench-"
+MARK = "PENSTOCK_BENCH"
+SHARED_MEMORY = Path("/dev/shm")
+
+# A hang-up (a closed terminal) and a SIGTERM must clean up exactly as Ctrl-C does.
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# A user's own settings must not steer what we start: keys, endpoints, rclone's and our options.
+_FOREIGN_PREFIXES = ("AWS_", "RCLONE_", "PENSTOCK_", "S3FS_", "JFS_", "GOOGLE_", "AZURE_")
+
+
+class BenchError(PenstockError):
+    """A run that cannot go on: a missing program, a daemon that died, a file read short."""
+
+
+def wait_until(ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+    """Polls, because none of the programs we drive can tell us when it is ready."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > deadline:
+            raise BenchError(f"{what}: not after {timeout_s:g} s")
+        time.sleep(0.01)
+
+
+def choose_medium(wanted: Path | None, needed_bytes: int) -> Path:
+    """The folder that holds data and caches: memory when it is large enough, else the disk.
+
+    Containers often have a /dev/shm of 64 MiB, and some machines one as large as all memory,
+    hence the look at what is really free.
+    """
+    candidates = [wanted] if wanted else [SHARED_MEMORY, Path(tempfile.gettempdir())]
+    for medium in candidates:
+        if medium.is_dir() and measure.free_bytes(medium) > needed_bytes:
+            return medium
+    names = " and ".join(str(medium) for medium in candidates)
+    raise BenchError(
+        f"{names}: less than {format_size(needed_bytes)} free",
+        hint="give a folder with more space with --cache-medium, or fewer files",
+    )
+
+
+@dataclass
+class Process:
+    """A program that we started, with its output kept for the error message."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def require_alive(self) -> None:
+        if self.popen.poll() is not None:
+            raise BenchError(
+                f"{self.name} ended with status {self.popen.returncode}: {tail(self.log)}"
+            )
+
+    def finish(self, timeout_s: float = 10) -> None:
+        """Lets it end by itself, as a FUSE daemon does once it is unmounted."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(timeout_s)
+        self.terminate()
+
+    def terminate(self, timeout_s: float = 10) -> None:
+        if self.popen.poll() is None:
+            self.popen.terminate()
+        try:
+            self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+
+
+class Workspace:
+    """A context manager; see the module. `folder` is absolute and empty at the start."""
+
+    def __init__(self, medium: Path) -> None:
+        self._medium = medium
+        self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
+        self._interrupted = False
+        self._logs = 0
+        self._children: list[subprocess.Popen[bytes]] = []
+        self.folder = Path()
+
+    def __enter__(self) -> "Workspace":
+        # Blocked until the folder has an owner: an interrupt between mkdtemp and the caller's
+        # `with` body would leave it behind.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+        try:
+            for number in _INTERRUPTS:
+                previous = signal.signal(number, self._interrupt)
+                self._handlers[number] = signal.SIG_DFL if previous is None else previous
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._medium)).resolve()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._sweep()
+        except KeyboardInterrupt:
+            # The first interrupt may arrive here, in the middle of the sweep. There is no
+            # second (see _interrupt), so this sweep runs to its end.
+            self._sweep()
+            raise
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    def folder_for(self, name: str) -> Path:
+        """A new, empty folder below the workspace."""
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        return folder
+
+    def environment(self, part: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of a program that belongs to `part` of this run."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN_PREFIXES)}
+        return kept | {MARK: self._mark(part)} | dict(extra or {})
+
+    def spawn(
+        self, part: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None
+    ) -> Process:
+        """Starts a program that stays, with its output in a log."""
+        log = self._new_log(part)
+        with log.open("wb") as output:
+            return Process(part, self._popen(part, command, env, None, output, output), log)
+
+    def run(
+        self,
+        part: str,
+        command: Sequence[str | Path],
+        env: Mapping[str, str] | None = None,
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 600,
+    ) -> bytes:
+        """Runs a program to its end and returns what it printed; its failure is an error.
+
+        Through files, not pipes: a daemon that the program leaves behind may hold its output
+        open, and the end of a pipe would then never come.
+        """
+        output, errors = self._new_log(part), self._new_log(part)
+        with (
+            tempfile.TemporaryFile(dir=self.folder) as source,
+            output.open("wb") as out,
+            errors.open("wb") as err,
+        ):
+            source.write(stdin)
+            source.seek(0)
+            popen = self._popen(part, command, env, source, out, err)
+            try:
+                popen.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                raise BenchError(f"{part}: took over {timeout_s:g} s: {tail(errors)}") from None
+            finally:
+                if popen.poll() is None:
+                    # The whole group: readers are children of the program that we started.
+                    os.killpg(popen.pid, signal.SIGKILL)
+                    popen.wait()
+        if popen.returncode != 0:
+            raise BenchError(f"{part}: status {popen.returncode}: {tail(errors) or tail(output)}")
+        printed = output.read_bytes()
+        output.unlink()
+        errors.unlink()
+        return printed
+
+    def processes(self, part: str) -> list[int]:
+        """Every live process of `part`, however it was started."""
+        return measure.marked_processes(f"{MARK}={self._mark(part)}\0")
+
+    def end_processes(self, part: str) -> None:
+        """Ends what is left of `part`: asked first, killed when that does not help."""
+        self._end(f"{MARK}={self._mark(part)}\0")
+
+    def _mark(self, part: str) -> str:
+        return f"{self.folder}/{part}"
+
+    def _new_log(self, part: str) -> Path:
+        self._logs += 1
+        return self.folder / f"{self._logs:04}-{part}.log"
+
+    def _popen(
+        self,
+        part: str,
+        command: Sequence[str | Path],
+        env: Mapping[str, str] | None,
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            [os.fspath(word) for word in command],
+            env=self.environment(part) if env is None else dict(env),
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=stdout,
+            stderr=stderr,
+            # Ctrl-C reaches a terminal's whole group; ours alone decides in which order to end.
+            start_new_session=True,
+        )
+        self._children.append(child)
+        return child
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self._interrupted:
+            self._interrupted = True
+            raise KeyboardInterrupt
+
+    def _sweep(self) -> None:
+        # A killed daemon leaves a dead mount, so mounts go first; and again afterwards, because
+        # a mount that was still starting can appear while the processes are being ended.
+        unmount_below(self.folder)
+        self._end(f"{MARK}={self.folder}/")
+        unmount_below(self.folder)
+        for child in self._children:
+            # Almost always only the collecting of a zombie. A program that wrote over its own
+            # environment (some do, to show a title) was not found by its mark.
+            child.kill()
+            child.wait(10)
+        shutil.rmtree(self.folder)
+
+    def _end(self, mark: str) -> None:
+        for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+            deadline = time.monotonic() + patience_s
+            empty_looks = 0
+            # Twice: a process has no environment to be known by in the middle of an exec.
+            while empty_looks < 2 and time.monotonic() < deadline:
+                pids = measure.marked_processes(mark)
+                empty_looks = 0 if pids else empty_looks + 1
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                time.sleep(0.02)
+
+
+def unmount(mountpoint: Path, *, lazy: bool = False) -> bool:
+    """Unmounts, as root or as an ordinary user; says whether it went."""
+    command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
+    flags = (["-l"] if os.geteuid() == 0 else ["-z"]) if lazy else []
+    done = subprocess.run([*command, *flags, os.fspath(mountpoint)], capture_output=True)
+    return done.returncode == 0
+
+
+def unmount_below(folder: Path) -> None:
+    # Deepest first; lazily when busy, since a reader that was interrupted may still hold a file.
+    for mountpoint in sorted(measure.mounts_below(folder), reverse=True):
+        if not unmount(mountpoint):
+            unmount(mountpoint, lazy=True)
+
+
+def tail(log: Path, lines: int = 3) -> str:
+    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-lines:])

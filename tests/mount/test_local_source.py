@@ -1,0 +1,177 @@
+"""A folder of this machine as a source, with all that a folder may hold; and https."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.conftest import Mounter, penstock, read_tree, write_tree
+from tests.mount.test_sources import FILES, rclone_serves
+
+
+def test_a_folder_is_mounted_as_it_is(mounter: Mounter, tmp_path: Path) -> None:
+    write_tree(tmp_path / "source", FILES)
+    (tmp_path / "source/empty folder").mkdir()
+    mount = mounter(f"file://{tmp_path}/source")
+    assert read_tree(mount.path) == FILES
+    assert os.listdir(mount.path / "empty folder") == []
+    for name in FILES:
+        there, here = (tmp_path / "source" / name).stat(), (mount.path / name).stat()
+        assert (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
+
+
+@pytest.mark.parametrize("written", ["a%20b", "a b"])
+def test_a_folder_with_a_blank_in_its_name_can_be_written_in_two_ways(
+    mounter: Mounter, tmp_path: Path, written: str
+) -> None:
+    write_tree(tmp_path / "a b", {"file": b"1"})
+    assert read_tree(mounter(f"file://{tmp_path}/{written}").path) == {"file": b"1"}
+
+
+ODD_NAMES = {
+    b"caf\xe9.txt": b"latin-1",
+    b"\xff\xfe": b"no text at all",
+    b"line\nbreak.txt": b"newline",
+    b"tab\tbell\x07": b"control characters",
+    b"-rf *": b"for shells",
+    b"CASE": b"upper",
+    b"case": b"lower",
+    b"x" * 255: b"as long as can be",
+    b"folder \xe9\n/in it": b"deep",
+}
+
+
+def test_names_of_any_bytes_are_shown_and_read(mounter: Mounter, tmp_path: Path) -> None:
+    source = os.fsencode(tmp_path / "source")
+    for name, data in ODD_NAMES.items():
+        path = os.path.join(source, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+    mount = mounter(f"file://{tmp_path}/source")
+    root = os.fsencode(mount.path)
+    for _ in range(2):
+        found: dict[bytes, bytes] = {}
+        for folder, _, names in os.walk(root):
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    found[os.path.relpath(os.path.join(folder, name), root)] = file.read()
+        assert found == ODD_NAMES
+    assert mount.stats()["hidden"] == 0
+    listed = json.loads(
+        penstock("cache", "ls", "--cache-dir", tmp_path / "cache", "-o", "json").stdout
+    )
+    assert len(listed) == len(ODD_NAMES)
+
+
+def test_links_are_followed_inside_the_source_and_never_out_of_it(
+    mounter: Mounter, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    write_tree(tmp_path, {"secret": b"never shown", "source/sub/real": b"real"})
+    (source / "inside").symlink_to("sub/real")
+    (source / "sub/up and down").symlink_to("../sub/real")
+    (source / "absolute out").symlink_to(tmp_path / "secret")
+    (source / "relative out").symlink_to("../secret")
+    (source / "sub/far out").symlink_to("../../secret")
+    (source / "out by folder").symlink_to("..")
+    (source / "chain").symlink_to("relative out")
+    (source / "dangling").symlink_to("nothing")
+    (source / "self").symlink_to("self")
+    (source / "folder").symlink_to("sub")
+    os.mkfifo(source / "pipe")
+    mount = mounter(f"file://{source}")
+    real = {"sub/real": b"real", "inside": b"real", "sub/up and down": b"real"}
+    assert read_tree(mount.path) == real
+    doctor = json.loads(penstock("doctor", mount.path, "-o", "json").stdout)
+    hidden = dict(doctor["hidden"])
+    leaving = ("absolute out", "relative out", "sub/far out", "out by folder", "chain")
+    assert {hidden.pop(name) for name in leaving} == {"a link that leaves the source"}
+    assert hidden.pop("folder") == "a link to a directory"
+    assert hidden.pop("pipe") == "neither a file nor a directory"
+    assert set(hidden) == {"dangling", "self"}
+    assert "9 objects cannot be shown as files" in mount.said
+
+
+def test_a_link_turned_outwards_after_the_listing_shows_nothing(
+    mounter: Mounter, tmp_path: Path
+) -> None:
+    write_tree(tmp_path, {"secret": b"secret", "source/real": b"inside"})
+    (tmp_path / "source/link").symlink_to("real")
+    mount = mounter(f"file://{tmp_path}/source", "--refresh", "never")
+    (tmp_path / "source/link").unlink()
+    (tmp_path / "source/link").symlink_to("../secret")
+    with pytest.raises(OSError, match="Stale"):
+        (mount.path / "link").read_bytes()
+    assert (mount.path / "real").read_bytes() == b"inside"
+
+
+def test_a_mount_inside_its_own_source_does_not_contain_itself(
+    mounter: Mounter, tmp_path: Path
+) -> None:
+    """The fixture's mount points lie in tmp_path, which is the source here."""
+    write_tree(tmp_path, {"data/file": b"1"})
+    mount = mounter(f"file://{tmp_path}", "--no-cache")
+    for _ in range(2):
+        code = "import os, sys; print(sum(len(names) for _, _, names in os.walk(sys.argv[1])))"
+        walk = [sys.executable, "-c", code, str(mount.path)]
+        counted = subprocess.run(walk, capture_output=True, text=True, timeout=30, check=True)
+        assert counted.stdout == "1\n"
+        mount.refresh()
+
+
+# -- https ------------------------------------------------------------------------------
+
+
+def test_a_webdav_server_is_read_over_https(
+    mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "dav", FILES)
+    _certify(tmp_path)
+    options = ("--cert", tmp_path / "server.pem", "--key", tmp_path / "server.key")
+    with rclone_serves("webdav", tmp_path / "dav", *options) as server:
+        place = tmp_path / "untrusted"
+        place.mkdir()
+        result = penstock("mount", f"https://{server}", place, "-b", "--no-cache")
+        assert (result.returncode, place.is_mount()) == (3, False)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        mount = mounter(f"https://{server}")
+        assert read_tree(mount.path) == FILES
+        mount.umount()
+
+
+def _certify(folder: Path) -> None:
+    """A certificate authority of our own, and a certificate for 127.0.0.1 signed by it."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, n)]) for n in ("ca", "us")]
+    now = datetime.now(UTC)
+    for number, file in enumerate(("ca.pem", "server.pem")):
+        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(names[number])
+            .issuer_name(names[0])
+            .public_key(keys[number].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=number == 0, path_length=None), critical=True)
+            .add_extension(address, critical=False)
+            .sign(keys[0], hashes.SHA256())
+        )
+        (folder / file).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "server.key").write_bytes(
+        keys[1].private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
