@@ -13,7 +13,7 @@ from penstock.units import KIB, MIB
 UNIT_BYTES = 128 * KIB
 
 # What one GET fetches of a large object. Smaller ones pay more request overhead (rclone's S3
-# server: 4 MiB cost a cold reader 15% against 8 MiB), larger ones wait longer for a first byte.
+# server: one reader got 856 MB/s of 4 MiB, 1,161 of 8 MiB), larger ones wait longer for a byte.
 DEFAULT_BLOCK_BYTES = 8 * MIB
 
 

@@ -243,8 +243,9 @@ def test_a_cache_directory_that_is_read_only(
         refuse(source, *option.format(place).split(), says=f"cache directory {place}.*Read-only")
 
 
-def test_a_cache_directory_on_fuse(refuse: Refuse, source: str, tmp_path: Path) -> None:
-    place = tmp_path / "fuse"
+@pytest.mark.parametrize("name", ["fuse", "füse with blank"])
+def test_a_cache_directory_on_fuse(refuse: Refuse, source: str, tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
     for folder in (place, tmp_path / "behind"):
         folder.mkdir()
     subprocess.run(

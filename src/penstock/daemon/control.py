@@ -5,7 +5,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ class ControlServer:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
-            self._socket.bind(str(path))
+            with _short(path) as address:
+                self._socket.bind(address)
         finally:
             os.umask(before)
         self._socket.listen(16)
@@ -59,6 +61,16 @@ class ControlServer:
                 log.debug("control: the asker went away: %s", error)
 
 
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """The same place under a name that fits: a socket's address has only 107 bytes."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
 class RemoteError(PenstockError):
     """An error that happened in the server, told as it was told there."""
 
@@ -71,7 +83,8 @@ def ask(path: Path, verb: str, *, timeout_s: float = 30, **arguments: Any) -> An
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(timeout_s)
         try:
-            peer.connect(str(path))
+            with _short(path) as address:
+                peer.connect(address)
             with peer.makefile("rwb") as stream:
                 stream.write(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
                 stream.flush()

@@ -28,7 +28,7 @@ def mounts_dir() -> Path:
 
 
 def name_of(mountpoint: Path) -> str:
-    """A short name for a mount point: a socket's path may have only 107 bytes."""
+    """A mount point as a file's name."""
     return hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
 
 

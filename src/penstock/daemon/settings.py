@@ -23,7 +23,7 @@ class MountSettings:
     refresh_s: float | None = 600.0  # None: only when asked
     block_bytes: int = DEFAULT_BLOCK_BYTES
     buffer_bytes: int = 256 * MIB  # blocks in memory: being fetched, or not yet read to the end
-    prefetch_blocks: int = 8  # how far ahead of a sequential reader, at most
+    prefetch_blocks: int = 4  # how far ahead of a sequential reader, at most
     threads: int = 32  # reads that may wait for object storage at once
     uid: int | None = None  # None: whoever mounts
     gid: int | None = None

@@ -1,0 +1,105 @@
+"""Where people mount: names of any bytes, links, relative paths; and mounts that are in use."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import penstock, read_tree, write_tree
+
+FILES = {"a/b": b"1", "c": b"22"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    write_tree(tmp_path / "source", FILES)
+    return f"file://{tmp_path}/source"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder for mount points; what a failed test leaves mounted below it is detached."""
+    folder = tmp_path / "places"
+    folder.mkdir()
+    yield folder
+    with open("/proc/self/mountinfo", "rb") as table:
+        points = [line.split(b" ")[4] for line in table]
+    for point in points:
+        if point.startswith(os.fsencode(folder)):
+            name = point.replace(rb"\040", b" ").replace(rb"\012", b"\n").replace(rb"\134", b"\\")
+            subprocess.run(["umount", "-l", os.fsdecode(name)], check=True, timeout=30)
+
+
+def mount_use_and_unmount(source: str, mountpoint: str | Path, **options: str) -> str:
+    mounted = penstock("mount", source, mountpoint, "-b", **options)
+    assert mounted.returncode == 0, mounted.stderr
+    folder = Path(options.get("cwd", "/")) / mountpoint
+    assert read_tree(folder) == FILES
+    stats = penstock("stats", mountpoint, "-o", "json", **options)
+    assert stats.returncode == 0, stats.stderr
+    assert penstock("stats", "-o", "json").stdout.count('"mode"') == 1
+    assert penstock("refresh", mountpoint, **options).returncode == 0
+    unmounted = penstock("umount", mountpoint, **options)
+    assert (unmounted.returncode, unmounted.stderr) == (0, "")
+    assert os.listdir(folder) == []
+    return mounted.stderr
+
+
+NAMES = [b"plain", b"with blank", "ünï 写".encode(), b"line\nbreak", b"tab\t", b"back\\slash",
+         b"latin \xe9", b"-b", b"a,b=c:d", b"%2e", b"#1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mount_point_may_have_any_name(source: str, place: Path, name: bytes) -> None:
+    mountpoint = place / os.fsdecode(name)
+    mountpoint.mkdir()
+    said = mount_use_and_unmount(source, mountpoint)
+    assert "needs root" not in said or os.geteuid() != 0
+
+
+@pytest.mark.parametrize("kind", ["of the folder", "of its parent"])
+def test_a_mount_point_may_be_reached_through_a_link(source: str, place: Path, kind: str) -> None:
+    (place / "real/mnt").mkdir(parents=True)
+    (place / "link").symlink_to(place / ("real/mnt" if kind == "of the folder" else "real"))
+    mountpoint = place / ("link" if kind == "of the folder" else "link/mnt")
+    said = mount_use_and_unmount(source, mountpoint)
+    assert "needs root" not in said or os.geteuid() != 0
+
+
+@pytest.mark.parametrize("written", ["mnt", "./mnt", "mnt/", "../places/mnt"])
+def test_a_mount_point_may_be_relative(source: str, place: Path, written: str) -> None:
+    (place / "mnt").mkdir()
+    mount_use_and_unmount(source, written, cwd=str(place))
+
+
+def test_a_mount_in_use_is_not_unmounted_and_the_user_is_told(source: str, place: Path) -> None:
+    assert penstock("mount", source, place, "-b").returncode == 0
+    with open(place / "c", "rb") as file:
+        result = penstock("umount", place)
+        assert result.returncode == 2
+        assert [line.split(" ")[0] for line in result.stderr.splitlines()] == ["penstock:", "hint:"]
+        assert f"{place} is in use" in result.stderr
+        assert read_tree(place) == FILES
+        assert file.read() == b"22"
+    assert penstock("umount", place).returncode == 0
+
+
+def test_a_lazy_unmount_detaches_at_once_and_serves_its_last_user(source: str, place: Path) -> None:
+    assert penstock("mount", source, place, "-b").returncode == 0
+    with open(place / "a/b", "rb") as file:
+        assert penstock("umount", place, "--lazy").returncode == 0
+        assert os.listdir(place) == []
+        assert file.read() == b"1"
+    assert penstock("mount", source, place, "-b").returncode == 0
+    assert read_tree(place) == FILES
+    assert penstock("umount", place).returncode == 0
+
+
+def test_nonempty_hides_what_is_there_and_gives_it_back(source: str, place: Path) -> None:
+    write_tree(place, {"mine": b"precious"})
+    assert penstock("mount", source, place, "-b", "-o", "nonempty").returncode == 0
+    assert read_tree(place) == FILES
+    assert penstock("umount", place).returncode == 0
+    assert read_tree(place) == {"mine": b"precious"}
