@@ -100,7 +100,7 @@ from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_siz
 @click.option(
     "--prefetch",
     type=click.IntRange(0, 256),
-    default=8,
+    default=4,
     show_default=True,
     metavar="N",
     help="Blocks to stay ahead of a sequential reader.",

@@ -1,0 +1,118 @@
+"""Puts a run's figures into the README: a table and a picture, both from its JSON.
+
+    python -m penstock.bench.publish bench-results/peers.json
+
+So no figure there was ever typed by hand. Measures nothing.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+_NAMES = {
+    "native": "native", "penstock": "Penstock", "juicefs": "JuiceFS", "rclone": "rclone mount",
+    "s3fs": "s3fs",
+}  # fmt: skip
+_BEGIN, _END = "<!-- bench:begin -->", "<!-- bench:end -->"
+_COLOURS = {"penstock": "#0b7285", "native": "#868e96"}
+_OTHER = "#ced4da"
+
+
+def main(arguments: Sequence[str]) -> int:
+    results = Path(arguments[0] if arguments else "bench-results/peers.json")
+    report: dict[str, Any] = json.loads(results.read_text())
+    root = Path.cwd()
+    (root / "docs" / "images").mkdir(parents=True, exist_ok=True)
+    (root / "docs" / "images" / "warm-small-files.svg").write_text(picture(report))
+    readme = root / "README.md"
+    readme.write_text(insert(readme.read_text(), table(report)))
+    return 0
+
+
+def insert(page: str, text: str) -> str:
+    pattern = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
+    return pattern.sub(lambda _: f"{_BEGIN}\n{text}\n{_END}", page)
+
+
+def table(report: dict[str, Any]) -> str:
+    """One line for each system, the states as columns, eight readers."""
+    machine = report["machine"]
+    settings = report["settings"]
+    lines = [
+        f"{settings['files']:,} files of 110 KiB, shuffled, and {settings['large']} of 128 MiB; "
+        f"8 readers; {machine['cores']} cores, Linux {machine['kernel'].split('-')[0]}, cache on "
+        f"{settings['medium']}:",
+        "",
+        "| files/s, MB/s | cold | cached | warm | of native | large, warm | of native |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for arm, name in _NAMES.items():
+        warm = _row(report, arm, "small", "warm")
+        if warm is None:
+            continue
+        large = _row(report, arm, "large", "warm")
+        cells = [
+            _figure(_row(report, arm, "small", "cold"), "files_per_s"),
+            _figure(_row(report, arm, "small", "cached"), "files_per_s"),
+            _figure(warm, "files_per_s"),
+            _ratio(warm, arm),
+            _figure(large, "mb_per_s"),
+            _ratio(large, arm),
+        ]
+        lines.append(f"| {'**Penstock**' if arm == 'penstock' else name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def picture(report: dict[str, Any]) -> str:
+    """Bars of files per second, warm, eight readers."""
+    rows = [(arm, _row(report, arm, "small", "warm")) for arm in _NAMES]
+    bars = [(arm, row["files_per_s"]) for arm, row in rows if row is not None]
+    most = max(value for _, value in bars)
+    height, left, width = 34, 130, 560
+    parts: list[str] = []
+    for number, (arm, value) in enumerate(bars):
+        y = 40 + number * height
+        length = max(2.0, value / most * width)
+        parts.append(
+            f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{escape(_NAMES[arm])}</text>'
+            f'<rect x="{left}" y="{y}" width="{length:.0f}" height="24" rx="3" '
+            f'fill="{_COLOURS.get(arm, _OTHER)}"/>'
+            f'<text x="{left + length + 8:.0f}" y="{y + 17}">{value:,.0f}</text>'
+        )
+    total = 40 + len(bars) * height + 10
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{total}" '
+        f'viewBox="0 0 780 {total}" font-family="system-ui, sans-serif" font-size="14" '
+        'fill="#212529"><rect width="100%" height="100%" fill="#ffffff"/>'
+        '<text x="10" y="24" font-weight="600">Second epoch of small files: files per second, '
+        "8 readers</text>" + "".join(parts) + "</svg>\n"
+    )
+
+
+def _row(report: dict[str, Any], arm: str, dataset: str, state: str) -> dict[str, Any] | None:
+    found = [
+        row
+        for row in report["rows"]
+        if (row["arm"], row["dataset"], row["state"], row["readers"]) == (arm, dataset, state, 8)
+    ]
+    return found[0] if found else None
+
+
+def _figure(row: dict[str, Any] | None, key: str) -> str:
+    return f"{row[key]:,.0f}" if row is not None else "–"
+
+
+def _ratio(row: dict[str, Any] | None, arm: str) -> str:
+    if row is None or row["native_ratio"] is None or arm == "native":
+        return ""
+    return (
+        f"{row['native_ratio']:.2f}" if row["native_ratio"] >= 0.1 else f"{row['native_ratio']:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
