@@ -18,10 +18,11 @@ An error is printed as one line (what and where) and a `hint:` line (what to do)
 
 class PenstockError(Exception):
     exit_code = 1
+    usual_hint: str | None = None  # where nothing more precise can be said
 
     def __init__(self, what: str, *, hint: str | None = None) -> None:
         super().__init__(what)
-        self.hint = hint
+        self.hint = hint or self.usual_hint
 
 
 class UsageError(PenstockError):
@@ -29,11 +30,11 @@ class UsageError(PenstockError):
 
 
 class OptionError(UsageError):
-    pass
+    usual_hint = "`penstock mount --help` shows what each option takes"
 
 
 class SourceError(UsageError):
-    pass
+    usual_hint = "check the source; it looks like s3://bucket/prefix or file:///folder"
 
 
 class MountpointError(UsageError):
@@ -50,6 +51,7 @@ class AccessDenied(UsageError):
 
 class StoreError(PenstockError):
     exit_code = 3
+    usual_hint = "check --endpoint and the network"
 
 
 class ObjectNotFound(StoreError):

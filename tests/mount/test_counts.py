@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import S3, Mounter, read_tree, write_tree
 
 FILES = {f"n{i // 10:04}/img{i:05}.jpg": random.Random(i).randbytes(110 * 1024) for i in range(60)}

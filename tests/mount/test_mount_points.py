@@ -28,8 +28,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
         points = [line.split(b" ")[4] for line in table]
     for point in points:
         if point.startswith(os.fsencode(folder)):
-            name = point.replace(rb"\040", b" ").replace(rb"\012", b"\n").replace(rb"\134", b"\\")
-            subprocess.run(["umount", "-l", os.fsdecode(name)], check=True, timeout=30)
+            for code in (b" ", b"\t", b"\n", b"#", b"\\"):
+                point = point.replace(b"\\%03o" % code[0], code)
+            subprocess.run(["umount", "-l", os.fsdecode(point)], check=True, timeout=30)
 
 
 def mount_use_and_unmount(source: str, mountpoint: str | Path, **options: str) -> str:
@@ -47,8 +48,7 @@ def mount_use_and_unmount(source: str, mountpoint: str | Path, **options: str) -
     return mounted.stderr
 
 
-NAMES = [b"plain", b"with blank", "ünï 写".encode(), b"line\nbreak", b"tab\t", b"back\\slash",
-         b"latin \xe9", b"-b", b"a,b=c:d", b"%2e", b"#1"]  # fmt: skip
+NAMES = ["ünï 写 'quoted' \t \n \\ %2e #1".encode(), b"latin \xe9", b"-b", b"a,b=c:d"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +68,7 @@ def test_a_mount_point_may_be_reached_through_a_link(source: str, place: Path, k
     assert "needs root" not in said or os.geteuid() != 0
 
 
-@pytest.mark.parametrize("written", ["mnt", "./mnt", "mnt/", "../places/mnt"])
+@pytest.mark.parametrize("written", ["mnt/", "../places/mnt"])
 def test_a_mount_point_may_be_relative(source: str, place: Path, written: str) -> None:
     (place / "mnt").mkdir()
     mount_use_and_unmount(source, written, cwd=str(place))

@@ -169,16 +169,14 @@ def read_on(descriptor: int, start: int) -> tuple[bytes, int | None]:
 
 @both_modes
 @pytest.mark.parametrize("told", ["with a refresh", "without a refresh"])
-@pytest.mark.parametrize("length", [len(NEW), 5 * MIB])
 def test_a_reader_of_a_file_that_is_rewritten_never_gets_a_mix(
-    s3: S3, mounter: Mounter, mode: str, told: str, length: int
+    s3: S3, mounter: Mounter, mode: str, told: str
 ) -> None:
-    name = f"mix-{mode}-{told.split()[0]}-{length}"
-    behind, mount = start_large(s3, mounter, name, "--mode", mode)
+    behind, mount = start_large(s3, mounter, f"mix-{mode}-{told.split()[0]}", "--mode", mode)
     descriptor = os.open(mount.path / "large", os.O_RDONLY)
     try:
         assert os.pread(descriptor, 2 * MIB, 0) == OLD[: 2 * MIB]
-        behind.write_bytes(NEW[:length])
+        behind.write_bytes(NEW)  # as long as before: only the version tells them apart
         if told == "with a refresh":
             mount.refresh()
         found, error = read_on(descriptor, 0)
@@ -188,7 +186,7 @@ def test_a_reader_of_a_file_that_is_rewritten_never_gets_a_mix(
     finally:
         os.close(descriptor)
     mount.refresh()
-    assert (mount.path / "large").read_bytes() == NEW[:length]
+    assert (mount.path / "large").read_bytes() == NEW
 
 
 @both_modes

@@ -50,11 +50,11 @@ def rclone_serves(kind: str, folder: Path, *options: str | Path) -> Iterator[str
 
 
 @pytest.mark.parametrize(
-    ("scheme", "variables"),
-    [("oss", ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_ENDPOINT")),
-     ("bos", ("BOS_ACCESS_KEY_ID", "BOS_SECRET_ACCESS_KEY", "BOS_ENDPOINT"))],
+    ("scheme", "variables", "place"),
+    [("oss", ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_ENDPOINT"), "option"),
+     ("oss", ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_ENDPOINT"), "variable"),
+     ("bos", ("BOS_ACCESS_KEY_ID", "BOS_SECRET_ACCESS_KEY", "BOS_ENDPOINT"), "variable")],
 )  # fmt: skip
-@pytest.mark.parametrize("place", ["option", "variable"])
 def test_oss_and_bos_take_their_own_variables_before_those_of_aws(
     s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch, scheme: str,
     variables: tuple[str, str, str], place: str,
@@ -113,8 +113,7 @@ STYLES = {
 }
 
 
-@pytest.mark.parametrize("scheme", STYLES)
-@pytest.mark.parametrize("prefix", ["", "/deep"])
+@pytest.mark.parametrize(("scheme", "prefix"), [("oss", ""), ("oss", "/deep"), ("bos", "/deep")])
 def test_each_cloud_is_addressed_in_its_own_style(
     mounter: Mounter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str, prefix: str
 ) -> None:
@@ -171,13 +170,12 @@ def _write_profile(home: Path, endpoint: str = "") -> None:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_the_endpoint_can_be_a_variable(
-    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch, variable: str
+def test_the_endpoint_can_be_a_variable_of_aws(
+    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_tree(s3.folder / variable.lower().replace("_", "-"), FILES)
-    monkeypatch.setenv(variable, s3.endpoint)
-    assert read_tree(mounter(f"s3://{variable.lower().replace('_', '-')}").path) == FILES
+    write_tree(s3.folder / "of-variable", FILES)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    assert read_tree(mounter("s3://of-variable").path) == FILES
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
@@ -240,7 +238,7 @@ def test_google_and_azure_without_credentials_say_what_is_missing(
 # -- web servers ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["", "/deep", "/deep/er/"])
+@pytest.mark.parametrize("path", ["", "/deep/er/"])
 def test_a_webdav_server_is_listed_and_read(mounter: Mounter, tmp_path: Path, path: str) -> None:
     write_tree(tmp_path / "dav", FILES)
     with rclone_serves("webdav", tmp_path / "dav") as server:
@@ -250,17 +248,17 @@ def test_a_webdav_server_is_listed_and_read(mounter: Mounter, tmp_path: Path, pa
     assert found == read_tree(tmp_path / f"dav{path}")
 
 
-@pytest.mark.parametrize("kind", ["plain", "json", "gz"])
+@pytest.mark.parametrize("kind", ["plain", "json.gz"])
 def test_a_plain_web_server_is_read_by_a_manifest(
     mounter: Mounter, tmp_path: Path, kind: str
 ) -> None:
     write_tree(tmp_path / "web/sub", FILES)
     lines = [f"{len(data)} {name}" for name, data in FILES.items()]
-    if kind == "json":
+    if kind == "json.gz":
         lines = [json.dumps({"path": name, "size": len(d)}) for name, d in FILES.items()]
-    manifest = tmp_path / ("manifest.gz" if kind == "gz" else "manifest")
-    text = "# the data set\n\n" + "\n".join(lines)
-    manifest.write_bytes(gzip.compress(text.encode()) if kind == "gz" else text.encode())
+    manifest = tmp_path / f"manifest.{kind}"
+    text = ("# the data set\n\n" + "\n".join(lines)).encode()
+    manifest.write_bytes(gzip.compress(text) if kind == "json.gz" else text)
     with rclone_serves("http", tmp_path / "web") as server:
         mount = mounter(f"http://{server}/sub", "--manifest", manifest, "--block-size", "1MiB")
         assert read_tree(mount.path) == FILES

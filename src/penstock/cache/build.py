@@ -1,6 +1,6 @@
 """From what the user said of tiers to a working cache."""
 
-from penstock.cache.directory import CacheDirectory, StripedTier
+from penstock.cache.directory import CacheDirectory, StripedTier, open_directory
 from penstock.cache.index import stored_bytes
 from penstock.cache.policy import POLICIES
 from penstock.cache.tier import Tier, TierSpec, prepare_directory
@@ -14,7 +14,7 @@ def build_tier(spec: TierSpec, policy: str, counters: Counters) -> StripedTier:
     for path in spec.paths:
         quota = prepare_directory(path, share, stored_bytes(path / "index.sqlite"))
         directories.append(
-            CacheDirectory(
+            open_directory(
                 path, name=spec.medium, quota_bytes=quota, high=spec.high, low=spec.low,
                 policy=POLICIES[policy](), counters=counters,
             )

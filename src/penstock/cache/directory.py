@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock.cache.identity import Block, CachedObject, block_of, object_path
 from penstock.cache.index import Entry, Index
 from penstock.cache.integrity import checksums, matches
 from penstock.cache.policy import Policy
+from penstock.errors import CacheDirError
 from penstock.metrics import Counters
 
 log = logging.getLogger(__name__)
@@ -188,6 +190,26 @@ class CacheDirectory:
 
     def close(self) -> None:
         self.index.close()
+
+
+def open_directory(
+    path: Path, *, name: str, quota_bytes: int, high: float, low: float, policy: Policy,
+    counters: Counters,
+) -> CacheDirectory:  # fmt: skip
+    try:
+        return CacheDirectory(
+            path, name=name, quota_bytes=quota_bytes, high=high, low=low, policy=policy,
+            counters=counters,
+        )  # fmt: skip
+    except OSError as error:
+        raise CacheDirError(
+            f"cache directory {path}: {error.strerror}", hint="give another --cache-dir"
+        ) from error
+    except sqlite3.Error as error:
+        raise CacheDirError(
+            f"cache directory {path}: its index cannot be used ({error})",
+            hint=f"remove {path / 'index.sqlite'}*; what it held is fetched again",
+        ) from error
 
 
 class StripedTier:

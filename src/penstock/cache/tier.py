@@ -9,6 +9,7 @@ from typing_extensions import Buffer
 
 from penstock.cache.identity import Block, CachedObject
 from penstock.errors import CacheDirError, OptionError
+from penstock.mounttable import filesystem_type
 from penstock.units import MIB, format_size, parse_size
 
 MEDIA = ("MEM", "SSD", "HDD")
@@ -131,17 +132,3 @@ def prepare_directory(path: Path, quota_bytes: int | None, used_bytes: int = 0) 
             hint="free some space, or give another --cache-dir",
         )
     return quota_bytes
-
-
-def filesystem_type(path: Path) -> str:
-    """The type of the file system that holds `path`, from the mount table."""
-    real = os.path.realpath(path)
-    best, kind = "", ""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            left, _, right = line.partition(" - ")
-            point = left.split(" ")[4].encode().decode("unicode_escape")
-            inside = real == point or real.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(best):
-                best, kind = point, right.split(" ", 1)[0]
-    return kind

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from penstock.cache.directory import CacheDirectory
+from penstock.cache.directory import CacheDirectory, open_directory
 from penstock.cache.policy import Keep
 from penstock.daemon.places import default_cache_dir
 from penstock.errors import CacheDirError
@@ -113,7 +113,7 @@ def _open_all(directories: tuple[Path, ...]) -> Iterator[CacheDirectory]:
 def _open(path: Path) -> Iterator[CacheDirectory]:
     if not (path / "index.sqlite").exists():
         raise CacheDirError(f"{path} is not a Penstock cache", hint="give its --cache-dir")
-    cache = CacheDirectory(
+    cache = open_directory(
         path, name="SSD", quota_bytes=1, high=1, low=1, policy=Keep(), counters=Counters()
     )
     try:

@@ -11,7 +11,7 @@ import click
 
 from penstock.blocks import UNIT_BYTES
 from penstock.cache.policy import POLICIES
-from penstock.cache.tier import TierSpec, filesystem_type, parse_quota, parse_tier
+from penstock.cache.tier import TierSpec, parse_quota, parse_tier
 from penstock.cli import background
 from penstock.cli.mount_options import (
     parse_kernel_options,
@@ -25,6 +25,7 @@ from penstock.daemon.registry import absolute
 from penstock.daemon.server import Ready, Server
 from penstock.daemon.settings import MODES, MountSettings
 from penstock.errors import OptionError
+from penstock.mounttable import filesystem_type
 from penstock.store.connect import StoreOptions
 from penstock.store.source import parse_source
 from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size

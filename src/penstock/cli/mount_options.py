@@ -79,8 +79,11 @@ def parse_timeout(text: str, what: str) -> float:
 
 
 def parse_owner(text: str, what: str) -> int:
-    if not text.isdigit():
-        raise OptionError(f"{what}: {text!r} is not a number")
+    if not text.isdigit() or int(text) >= 2**32 - 1:
+        raise OptionError(
+            f"{what}: {text!r} is not the number of a user or group",
+            hint="`id -u` and `id -g` tell",
+        )
     return int(text)
 
 

@@ -8,7 +8,8 @@ import click
 
 from penstock.daemon.registry import absolute, all_notes, remove_note
 from penstock.errors import MountpointError, PenstockError
-from penstock.fuse.mounting import FILESYSTEM_TYPE, find_mount, unmount
+from penstock.fuse.mounting import FILESYSTEM_TYPE, unmount
+from penstock.mounttable import find_mount
 
 _SERVER_ENDS_WITHIN_S = 60
 

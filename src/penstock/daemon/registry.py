@@ -7,7 +7,8 @@ from pathlib import Path
 
 from penstock.daemon.places import mounts_dir, name_of
 from penstock.errors import MountpointError
-from penstock.fuse.mounting import FILESYSTEM_TYPE, find_mount
+from penstock.fuse.mounting import FILESYSTEM_TYPE
+from penstock.mounttable import find_mount
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from penstock.cache.build import build_cache
-from penstock.cache.tier import filesystem_type
 from penstock.catalog.refresh import Mounted, catalog_path, refresh
 from penstock.catalog.tree import Tree
 from penstock.daemon.control import ControlServer
@@ -19,13 +19,20 @@ from penstock.daemon.refresher import Refresher
 from penstock.daemon.registry import MountNote, remove_note, write_note
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.statistics import collect
-from penstock.errors import MountpointError, OptionError, PenstockError, SourceError
+from penstock.errors import (
+    CacheDirError,
+    MountpointError,
+    OptionError,
+    PenstockError,
+    SourceError,
+)
 from penstock.fuse import mounting
 from penstock.fuse.backing import Backings
 from penstock.fuse.handlers import Handlers, KernelOptions
 from penstock.fuse.protocol import Init
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
+from penstock.mounttable import filesystem_type, find_mount
 from penstock.store.connect import open_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
@@ -67,6 +74,7 @@ class Server:
         settings = self._settings
         _yield_to_readers()  # first: threads inherit it, obstore's too
         mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
+        self._check_cache_is_outside()
         store = open_store(settings.source, settings.store, self._counters)
         self._cache = build_cache(
             list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
@@ -81,7 +89,8 @@ class Server:
         hidden = sum(self._tree.hidden_counts().values())
         if not saved and not files and not hidden and settings.source.prefix:
             raise SourceError(
-                f"{settings.source}: nothing is there", hint="check the prefix; it has no objects"
+                f"{settings.source}: nothing is there",
+                hint="check the prefix, and --endpoint and --region if the bucket is elsewhere",
             )
         mode = self._choose_mode(files, size)
         descriptor = mounting.open_and_mount(
@@ -119,6 +128,14 @@ class Server:
         return "pagecache" if self._backings is None else "passthrough"
 
     # -- wiring -------------------------------------------------------------------------
+
+    def _check_cache_is_outside(self) -> None:
+        for path in (path for tier in self._settings.tiers for path in tier.paths):
+            if Path(os.path.realpath(path)).is_relative_to(self._settings.mountpoint):
+                raise CacheDirError(
+                    f"cache directory {path} lies below the mount point itself",
+                    hint="give a directory elsewhere, on a local disk",
+                )
 
     def _serve(self, descriptor: int, mode: str, saved: bool) -> None:
         settings = self._settings
@@ -190,7 +207,7 @@ class Server:
         return 2 if any(filesystem_type(path) == "overlay" for path in paths) else 1
 
     def _tune_readahead(self) -> None:
-        entry = mounting.find_mount(self._settings.mountpoint)
+        entry = find_mount(self._settings.mountpoint)
         if entry is None or not mounting.raise_readahead(entry, _READAHEAD_KB):
             self._notes.append("readahead stays at 128 KiB: raising it needs root")
 

@@ -8,9 +8,9 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock.errors import MountpointError
+from penstock.mounttable import MountEntry, find_mount
 
 FILESYSTEM_TYPE = "fuse.penstock"
 
@@ -18,15 +18,6 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
 _MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class MountEntry(NamedTuple):
-    """A line of the mount table."""
-
-    device: str  # major:minor
-    mountpoint: str
-    kind: str
-    source: str
 
 
 def open_and_mount(mountpoint: Path, name: str, *, max_read_bytes: int, allow_other: bool) -> int:
@@ -69,7 +60,9 @@ def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
             f"mount point {mountpoint} does not exist", hint=f"mkdir -p {mountpoint}"
         ) from None
     except NotADirectoryError:
-        raise MountpointError(f"mount point {mountpoint} is not a directory") from None
+        raise MountpointError(
+            f"mount point {mountpoint} is not a directory", hint="give an empty directory"
+        ) from None
     except OSError as error:
         hint = None
         if error.errno == errno.ENOTCONN:
@@ -86,31 +79,6 @@ def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
             f"mount point {mountpoint} is not empty",
             hint="give an empty directory, or -o nonempty to hide what is there",
         )
-
-
-def find_mount(mountpoint: Path) -> MountEntry | None:
-    """The topmost mount at exactly this place."""
-    real = os.path.realpath(mountpoint.parent) + "/" + mountpoint.name
-    found = None
-    for entry in mount_table():
-        if entry.mountpoint in (str(mountpoint), os.path.normpath(real)):
-            found = entry
-    return found
-
-
-def mount_table() -> list[MountEntry]:
-    entries: list[MountEntry] = []
-    with open("/proc/self/mountinfo", "rb") as table:
-        for line in table:
-            left, _, right = line.partition(b" - ")
-            fields = left.split(b" ")
-            kind, source = right.split(b" ")[:2]
-            entries.append(
-                MountEntry(
-                    fields[2].decode(), _unescape(fields[4]), kind.decode(), _unescape(source)
-                )
-            )
-    return entries
 
 
 def raise_readahead(entry: MountEntry, kilobytes: int) -> bool:
@@ -190,10 +158,3 @@ def _fusermount() -> str:
             "an ordinary user needs fusermount3 to mount", hint="apt-get install fuse3, or be root"
         )
     return found
-
-
-def _unescape(field: bytes) -> str:
-    """The mount table writes blanks and the like as octal."""
-    for code in (b"040", b"011", b"012", b"134"):
-        field = field.replace(b"\\" + code, bytes([int(code, 8)]))
-    return field.decode("utf-8", "surrogateescape")

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -267,9 +268,24 @@ def _client(endpoint: str | None) -> "ClientConfig":
 
 
 def _with_scheme(endpoint: str | None) -> str | None:
-    if endpoint is None or "://" in endpoint:
-        return endpoint.rstrip("/") if endpoint else None
-    return f"https://{endpoint}".rstrip("/")
+    if not endpoint:
+        return None
+    url = endpoint if "://" in endpoint else f"https://{endpoint}"
+    hint = "write it like https://oss-cn-hangzhou.aliyuncs.com or http://127.0.0.1:9000"
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+        valid = valid and (parts.port is None or parts.port > 0) and not set(url) & set(" \t\n<>")
+    except ValueError:
+        valid, parts = False, None
+    if parts is not None and "@" in parts.netloc:
+        raise OptionError(
+            "--endpoint: credentials do not belong in an address",
+            hint="export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; an address is seen by all",
+        )
+    if not valid:
+        raise OptionError(f"--endpoint {endpoint!r} is no address", hint=hint)
+    return url.rstrip("/")
 
 
 def _is_local(endpoint: str) -> bool:

@@ -15,7 +15,13 @@ from urllib.parse import unquote
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
-from penstock.errors import AccessDenied, ObjectChanged, ObjectNotFound, StoreError
+from penstock.errors import (
+    AccessDenied,
+    ObjectChanged,
+    ObjectNotFound,
+    SourceError,
+    StoreError,
+)
 from penstock.store import ObjectInfo
 
 
@@ -27,6 +33,9 @@ class S3Fallback:
     def has_leading_slash(self) -> bool:
         """Are there keys that start with a slash? One request."""
         answer = self._call(self._client.list_objects_v2, Prefix="/", MaxKeys=1)
+        if "Name" not in answer and "IsTruncated" not in answer:
+            # Any well-formed page parses as an empty listing; a listing says of which bucket.
+            raise self._not_s3()
         return bool(answer.get("Contents"))
 
     def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
@@ -52,11 +61,19 @@ class S3Fallback:
         except HTTPClientError as error:
             raise StoreError(f"s3://{self._bucket}/{key}: {error}") from error
 
+    def _not_s3(self) -> SourceError:
+        return SourceError(
+            f"s3://{self._bucket}: the endpoint does not answer as an object store does",
+            hint="check --endpoint: it must be the address of the storage itself",
+        )
+
     def _call(self, verb: Callable[..., dict[str, Any]], **arguments: Any) -> dict[str, Any]:
         try:
             return verb(Bucket=self._bucket, **arguments)
         except ClientError as error:
             response: dict[str, Any] = error.response
+            if response.get("Error", {}).get("Code") == "500":
+                raise self._not_s3() from error  # what botocore makes of a page it cannot parse
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             kinds = {401: AccessDenied, 403: AccessDenied, 404: ObjectNotFound, 412: ObjectChanged}
             raise kinds.get(status, StoreError)(f"s3://{self._bucket}: {error}") from error

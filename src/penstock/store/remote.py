@@ -12,7 +12,13 @@ import obstore
 from obstore.exceptions import BaseError, InvalidPathError
 from typing_extensions import Buffer
 
-from penstock.errors import ObjectChanged, SourceError, StoreError
+from penstock.errors import (
+    ObjectChanged,
+    ObjectNotFound,
+    PenstockError,
+    SourceError,
+    StoreError,
+)
 from penstock.metrics import Counters
 from penstock.store import Level, ObjectInfo
 from penstock.store.translate import translate
@@ -66,14 +72,17 @@ class RemoteStore:
             for page in self._manifest():
                 yield [info._replace(version=info.version or _size_version(info)) for info in page]
             return
-        # Only at the bucket's root does obstore strip a leading slash without a word.
-        if self._fallback is not None and not self._full(prefix):
-            exact = self._fallback()
-            if exact.has_leading_slash():
-                yield from self._list_exactly(exact, prefix)
-                return
         try:
-            yield from self._list_normalised(prefix)
+            pages = self._list_normalised(prefix)
+            first = next(pages, list[ObjectInfo]())
+            # Only at the bucket's root does obstore strip a leading slash without a word.
+            if self._fallback is not None and not self._full(prefix):
+                fallback = self._fallback()
+                if fallback.has_leading_slash():
+                    yield from self._list_exactly(fallback, prefix)
+                    return
+            yield first
+            yield from pages
         except InvalidPathError as error:
             if self._fallback is None:
                 raise SourceError(
@@ -107,7 +116,7 @@ class RemoteStore:
         except InvalidPathError:
             raise
         except (BaseError, OSError) as error:
-            raise translate(error, self.identity) from error
+            raise self._translate_listing(error) from error
         for parent, infos in unclear.items():
             if (level := self.list_level(parent)) is None:
                 yield infos
@@ -127,11 +136,20 @@ class RemoteStore:
         except InvalidPathError:
             return None
         except (BaseError, OSError) as error:
-            raise translate(error, self.identity) from error
+            raise self._translate_listing(error) from error
         prefixes = [self._relative(name) for name in listed["common_prefixes"]]
         if not all(prefixes):
             return None  # keys with a leading slash, which only list_all can show
         return Level([self._info(meta) for meta in listed["objects"]], prefixes)
+
+    def _translate_listing(self, error: Exception) -> PenstockError:
+        ours = translate(error, self.identity)
+        if isinstance(ours, ObjectNotFound):
+            return SourceError(
+                f"{self.identity}: no such bucket, container or folder",
+                hint="check its name, and --endpoint and --region",
+            )
+        return ours
 
     def _info(self, meta: "ObjectMeta") -> ObjectInfo:
         modified = meta["last_modified"].timestamp()

@@ -58,9 +58,10 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
     (r"status code: (301|307|400)|PermanentRedirect", SourceError,
      "the endpoint refused the request", "check --region and --endpoint"),
     (r"status code: 40[5-9]|status code: 501|invalid list response|invalid XML|Deserialization|"
-     r"error decoding|Error parsing|unexpected end", SourceError,
+     r"[Ee]rror decoding|Error parsing|unexpected end", SourceError,
      "the endpoint does not answer as an object store does",
-     "check --endpoint: it must be the S3 (or WebDAV) address of the storage, not of its console"),
+     "check --endpoint: it must be the address of the storage itself, not of its console; a web "
+     "server that cannot list needs --manifest"),
     (r"dns error|failed to lookup|Name or service", StoreError,
      "the endpoint's name cannot be resolved", "check --endpoint and the network"),
     (r"[Cc]onnection refused|tcp connect|error sending request|[Tt]imed? ?out|timeout",
