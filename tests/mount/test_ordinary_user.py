@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import penstock as package
+from tests.cli.conftest import processes_that_name
 from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, write_tree
 
 UID = 65534  # nobody
@@ -91,13 +92,14 @@ def user(s3: S3) -> Iterator[User]:
              "AWS_EC2_METADATA_DISABLED": "true"},
         )  # fmt: skip
     finally:
-        # The namespace's mounts end with its last process: the server ends by that, too.
         subprocess.run(["nsenter", "-t", str(holder.pid), "-m", "umount", "-l", str(home / "mnt")],
                        capture_output=True, timeout=30, check=False)  # fmt: skip
+        left = _servers_of(home / "mnt")
         holder.stdin.close()
         holder.wait(30)
         holder.stdout.close()
         shutil.rmtree(home)
+        assert left == []
 
 
 def _arrange(stash: Path) -> str:
@@ -153,7 +155,7 @@ def test_a_user_mounts_reads_and_unmounts(user: User, s3: S3) -> None:
     result = user.penstock("umount", user.mountpoint)
     assert (result.returncode, result.stderr) == (0, "")
     assert user.mounted() == []
-    assert _servers_of(user) == []
+    assert _servers_of(user.mountpoint) == []
 
 
 def test_others_cannot_read_what_a_user_has_mounted_for_itself(user: User, s3: S3) -> None:
@@ -177,7 +179,7 @@ def test_passthrough_is_refused_to_a_user_with_the_reason(user: User, s3: S3) ->
             "hint: use --mode auto, which does without",
         ]
         assert user.mounted() == []
-        assert _servers_of(user) == []
+        assert _servers_of(user.mountpoint) == []
 
 
 def test_large_files_are_read_without_passthrough_and_the_user_is_told(user: User, s3: S3) -> None:
@@ -232,12 +234,9 @@ def test_a_home_that_cannot_be_written_is_told_in_one_line(user: User, words: st
     assert "/nonexistent" in result.stderr
 
 
-def _servers_of(user: User) -> list[str]:
+def _servers_of(mountpoint: Path) -> list[str]:
     """Who still serves the mount point; the kernel may need a moment to let a process go."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        found = user.as_root("pgrep", "-f", f"penstock mount .*{user.mountpoint}").stdout.split()
-        if not found:
-            return []
+    deadline = time.monotonic() + 20
+    while (found := processes_that_name(mountpoint)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found

@@ -4,6 +4,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from penstock.errors import UsageError
+
 
 def state_dir() -> Path:
     """$PENSTOCK_STATE_DIR, /var/lib/penstock for root, ~/.local/state/penstock for others."""
@@ -33,5 +35,10 @@ def name_of(mountpoint: Path) -> str:
 
 
 def _private(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {error.strerror}", hint="set PENSTOCK_STATE_DIR to a folder you can write"
+        ) from error
     return path

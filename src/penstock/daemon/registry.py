@@ -61,6 +61,8 @@ def absolute(mountpoint: str) -> Path:
     """As the mount table spells it: links resolved, but never the mount point itself, which
     may be dead."""
     path = Path(os.path.abspath(mountpoint))
+    while path.is_symlink():
+        path = Path(os.path.abspath(path.parent / os.readlink(path)))
     return Path(os.path.realpath(path.parent)) / path.name if path.name else path
 
 

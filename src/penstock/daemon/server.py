@@ -82,7 +82,7 @@ class Server:
         )  # fmt: skip
         self._mounts = [Mounted("", store)]
         self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))
-        saved = self._tree.listed_at() is not None
+        saved = self._is_listed()
         if not saved:
             refresh(self._tree, self._mounts, progress)
         files, size = self._tree.totals()
@@ -128,6 +128,13 @@ class Server:
         return "pagecache" if self._backings is None else "passthrough"
 
     # -- wiring -------------------------------------------------------------------------
+
+    def _is_listed(self) -> bool:
+        listed_at, manifest = self._tree.listed_at(), self._settings.store.manifest
+        if listed_at is None or manifest is None or not manifest.exists():
+            return listed_at is not None
+        # A manifest is the listing itself: a newer one is taken in before anything is shown.
+        return manifest.stat().st_mtime <= listed_at
 
     def _check_cache_is_outside(self) -> None:
         for path in (path for tier in self._settings.tiers for path in tier.paths):

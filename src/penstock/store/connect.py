@@ -91,7 +91,10 @@ def open_store(source: Source, options: StoreOptions, counters: Counters) -> Sto
 
 
 def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store:
-    endpoint = _with_scheme(options.endpoint or _first(_ENVIRONMENT[source.scheme][2]))
+    credentials = _S3Credentials(source, options.anonymous)
+    endpoint = _with_scheme(
+        options.endpoint or _first(_ENVIRONMENT[source.scheme][2]) or credentials.endpoint
+    )
     region = options.region or _first(("AWS_REGION", "AWS_DEFAULT_REGION"))
     virtual_hosted = False
     if source.scheme == "oss":
@@ -113,7 +116,6 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
         # With its own endpoint, obstore takes the host as it is: the bucket's name goes in here.
         host = endpoint.replace("://", f"://{source.bucket}.", 1) if virtual_hosted else endpoint
         config["endpoint"] = host
-    credentials = _S3Credentials(source, options.anonymous)
     config["region"] = region or credentials.region or "us-east-1"
     if options.anonymous:
         config["skip_signature"] = True
@@ -176,6 +178,16 @@ class _S3Credentials:
     def region(self) -> str | None:
         return self._session.get_config_variable("region") if self._session else None
 
+    @property
+    def endpoint(self) -> str | None:
+        """`endpoint_url` of the profile, or of the services that it names."""
+        if self._session is None:
+            return None
+        profile: dict[str, Any] = self._session.get_scoped_config()
+        services: dict[str, Any] = self._session.full_config.get("services", {})
+        s3: dict[str, Any] = services.get(profile.get("services", ""), {}).get("s3", {})
+        return s3.get("endpoint_url") or profile.get("endpoint_url")
+
     def __call__(self) -> "S3Credential":
         if self._session is None:
             return {
@@ -223,12 +235,14 @@ class _S3Credentials:
 
 def _open_gs(source: Source, options: StoreOptions, counters: Counters) -> Store:
     config: dict[str, Any] = {"skip_signature": True} if options.anonymous else {}
-    if options.endpoint:
-        config["base_url"] = _with_scheme(options.endpoint)
+    endpoint = _with_scheme(options.endpoint)
+    if endpoint:
+        config["base_url"] = endpoint
     store = GCSStore(
         source.bucket, client_options=_client(options.endpoint), retry_config=_RETRY, **config
     )
-    return RemoteStore(store, identity=str(source), prefix=source.prefix, counters=counters)
+    identity = f"{source}?endpoint={endpoint}" if endpoint else str(source)
+    return RemoteStore(store, identity=identity, prefix=source.prefix, counters=counters)
 
 
 def _open_az(source: Source, options: StoreOptions, counters: Counters) -> Store:
@@ -245,13 +259,14 @@ def _open_az(source: Source, options: StoreOptions, counters: Counters) -> Store
 
 
 def _open_http(source: Source, options: StoreOptions, counters: Counters) -> Store:
-    url = f"{source.scheme}://{source.bucket}/{source.prefix}"
+    # The prefix stays ours: obstore drops the last segment of an address without a slash.
+    url = f"{source.scheme}://{source.bucket}"
     manifest = options.manifest
     store = HTTPStore.from_url(url, client_options=_client(url), retry_config=_RETRY)
     return RemoteStore(
         store,
         identity=str(source),
-        prefix="",
+        prefix=source.prefix,
         counters=counters,
         manifest=(lambda: read_manifest(manifest)) if manifest else None,
     )
