@@ -6,8 +6,10 @@ directories, are streamed: there one request for each prefix would cost more tha
 """
 
 import queue
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from penstock.store import ObjectInfo, Store
 
@@ -18,67 +20,76 @@ _MOST_PREFIXES = 2000
 _WAITING_PAGES = 64
 
 
+class _Split(NamedTuple):
+    """These prefixes are to be listed by themselves."""
+
+    prefixes: list[str]
+
+
+class _Done(NamedTuple):
+    """One prefix has been listed."""
+
+
+_Message = list[ObjectInfo] | _Split | _Done | BaseException
+
+
 def list_in_parallel(store: Store) -> Iterator[list[ObjectInfo]]:
     """Every object of the store, in no order. An entry may come twice."""
-    pages: queue.Queue[list[ObjectInfo] | BaseException | None] = queue.Queue(_WAITING_PAGES)
-    stopped = False
+    messages: queue.Queue[_Message] = queue.Queue(_WAITING_PAGES)
+    stopped = threading.Event()
 
-    def put(item: list[ObjectInfo] | BaseException | None) -> None:
-        while not stopped:
+    def put(message: _Message) -> None:
+        while not stopped.is_set():
             try:
-                pages.put(item, timeout=1)
+                messages.put(message, timeout=1)
             except queue.Full:
                 continue
             return
 
     def list_prefix(prefix: str) -> None:
-        found: list[str] = []
         try:
-            found = _list_or_split(prefix)
+            for message in _list_or_split(store, prefix):
+                if stopped.is_set():
+                    return
+                put(message)
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             put(error)
-        for name in found:
-            start(name)
-        put(None)
+        put(_Done())
 
-    def _list_or_split(prefix: str) -> list[str]:
-        stream = store.list_all(prefix)
-        first = next(stream, list[ObjectInfo]())
-        if len(first) >= _FULL_PAGE and _goes_deeper(first, prefix):
-            level = store.list_level(prefix)
-            if level is not None and 1 < len(level.prefixes) <= _MOST_PREFIXES:
-                # A directory marker at this level is told by its prefix.
-                put(level.objects)
-                put([ObjectInfo(f"{name}/", 0, 0, "") for name in level.prefixes])
-                return level.prefixes
-        put(first)
-        for page in stream:
-            if stopped:
-                break
-            put(page)
-        return []
-
-    running = 0
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="list") as threads:
-
-        def start(prefix: str) -> None:
-            nonlocal running
-            running += 1  # before the parent's None is put, so it never drops to 0 too early
-            threads.submit(list_prefix, prefix)
-
-        start("")
+        threads.submit(list_prefix, "")
+        running = 1  # counted by this thread alone
         try:
             while running:
-                item = pages.get()
-                if item is None:
+                message = messages.get()
+                if isinstance(message, _Done):
                     running -= 1
-                elif isinstance(item, BaseException):
-                    raise item
+                elif isinstance(message, BaseException):
+                    raise message
+                elif isinstance(message, _Split):
+                    running += len(message.prefixes)
+                    for prefix in message.prefixes:
+                        threads.submit(list_prefix, prefix)
                 else:
-                    yield item
+                    yield message
         finally:
-            stopped = True
+            stopped.set()
             threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _list_or_split(store: Store, prefix: str) -> Iterator[list[ObjectInfo] | _Split]:
+    pages = store.list_all(prefix)
+    first = next(pages, list[ObjectInfo]())
+    if len(first) >= _FULL_PAGE and _goes_deeper(first, prefix):
+        level = store.list_level(prefix)
+        if level is not None and 1 < len(level.prefixes) <= _MOST_PREFIXES:
+            yield level.objects
+            # A directory marker at this level is told by its prefix.
+            yield [ObjectInfo(f"{name}/", 0, 0, "") for name in level.prefixes]
+            yield _Split(level.prefixes)
+            return
+    yield first
+    yield from pages
 
 
 def _goes_deeper(page: list[ObjectInfo], prefix: str) -> bool:

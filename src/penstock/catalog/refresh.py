@@ -148,6 +148,8 @@ class _Incoming:
             before = run("SELECT coalesce(max(seq), 0) FROM changes").fetchone()[0]
             self._bury()
             self._plant()
+            if run("SELECT 1 FROM meta WHERE key = 'listed_at'").fetchone() is None:
+                run("DELETE FROM changes")  # the first listing is news to nobody
             self._note_hidden()
             run(
                 "DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?",

@@ -153,9 +153,10 @@ class Tree:
         rows = self.connection().execute("SELECT reason, count(*) FROM hidden GROUP BY reason")
         return dict(rows.fetchall())
 
-    def changes_since(self, seq: int) -> list[Change]:
+    def changes_since(self, seq: int, limit: int) -> list[Change]:
         rows = self.connection().execute(
-            "SELECT seq, parent, name, buried FROM changes WHERE seq > ? ORDER BY seq", (seq,)
+            "SELECT seq, parent, name, buried FROM changes WHERE seq > ? ORDER BY seq LIMIT ?",
+            (seq, limit),
         )
         return [Change._make(row) for row in rows]
 

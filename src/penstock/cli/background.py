@@ -5,6 +5,8 @@ thing that happens; the parent shows them, and leaves with the child's exit code
 """
 
 import json
+import logging
+import logging.handlers
 import os
 import subprocess
 import sys
@@ -68,7 +70,15 @@ def parent() -> Parent | None:
         descriptor = int(os.environ.pop(_PIPE))
         os.set_inheritable(descriptor, False)
         _parent = Parent(descriptor, os.environ.pop(_LOG))
+        _bound_log(_parent.log_path)
     return _parent
+
+
+def _bound_log(path: str) -> None:
+    """A store that fails for a week must not fill the disk with it."""
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 << 20, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger().handlers = [handler]
 
 
 def launch(mountpoint: Path) -> None:

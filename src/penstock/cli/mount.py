@@ -24,7 +24,7 @@ from penstock.daemon.places import default_cache_dir
 from penstock.daemon.registry import absolute
 from penstock.daemon.server import Ready, Server
 from penstock.daemon.settings import MODES, MountSettings
-from penstock.errors import OptionError
+from penstock.errors import OptionError, PenstockError
 from penstock.mounttable import filesystem_type
 from penstock.store.connect import StoreOptions
 from penstock.store.source import parse_source
@@ -153,7 +153,11 @@ def mount(source: str, mountpoint: str, in_background: bool, **options: Any) -> 
     if parent is not None:
         with parent.reporting():
             ready = server.start(parent.progress)
-            parent.ready(describe(settings, ready))
+            try:
+                parent.ready(describe(settings, ready))
+            except PenstockError:
+                server.unmount()  # whoever asked for it is gone
+                raise
     else:
         with Listing(str(settings.source)) as listing:
             ready = server.start(listing.update)

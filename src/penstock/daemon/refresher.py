@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 # A burst of outdated reads asks for one listing, not for a hundred.
 _LEAST_INTERVAL_S = 5.0
+_CHANGES_AT_ONCE = 10_000
 
 
 class Refresher:
@@ -73,12 +74,10 @@ class Refresher:
                 time.sleep(_LEAST_INTERVAL_S)
 
     def _tell_kernel(self) -> None:
-        changes = self._tree.changes_since(self._seen)
-        if not changes:
-            return
-        self._seen = changes[-1].seq
-        self._files.outdate([change.buried for change in changes if change.buried])
-        for change in changes:
-            self._session.invalidate_entry(change.parent, change.name)
-        for parent in {change.parent for change in changes}:
-            self._session.invalidate_pages(parent)  # a directory's pages are its listing
+        while changes := self._tree.changes_since(self._seen, _CHANGES_AT_ONCE):
+            self._seen = changes[-1].seq
+            self._files.outdate([change.buried for change in changes if change.buried])
+            for change in changes:
+                self._session.invalidate_entry(change.parent, change.name)
+            for parent in {change.parent for change in changes}:
+                self._session.invalidate_pages(parent)  # a directory's pages are its listing

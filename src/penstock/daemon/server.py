@@ -111,7 +111,8 @@ class Server:
         self._control.close()
         self._cache.close()
         self._tree.close()
-        os.close(self._session.descriptor)
+        # /dev/fuse stays open: a waiter may still write its late answer, and must not write it
+        # into a file that has got the same number meanwhile.
         remove_note(self._settings.mountpoint)
 
     def unmount(self) -> None:
