@@ -36,7 +36,8 @@ class S3Fallback:
         if "Name" not in answer and "IsTruncated" not in answer:
             # Any well-formed page parses as an empty listing; a listing says of which bucket.
             raise self._not_s3()
-        return bool(answer.get("Contents"))
+        # rclone's server takes `/` for "everything", and answers with ordinary keys.
+        return any(found["Key"].startswith("/") for found in answer.get("Contents", ()))
 
     def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
         arguments: dict[str, Any] = {"Prefix": f"{prefix}/" if prefix else ""}

@@ -70,6 +70,8 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
      "the endpoint does not answer as an object store does",
      "check --endpoint: it must be the address of the storage itself, not of its console; a web "
      "server that cannot list needs --manifest"),
+    (r"certificate|UnknownIssuer|CertificateRequired", StoreError,
+     "the endpoint's certificate is not trusted", "name its authority in SSL_CERT_FILE"),
     (r"dns error|failed to lookup|Name or service", StoreError,
      "the endpoint's name cannot be resolved", "check --endpoint and the network"),
     (r"[Cc]onnection refused|tcp connect|error sending request|[Tt]imed? ?out|timeout",
