@@ -80,7 +80,7 @@ def parse_tier(text: str) -> TierSpec:
             raise OptionError(f"--tier {text}: {name} is not a number", hint=hint) from None
     if not 0 < marks["low"] <= marks["high"] <= 1:
         raise OptionError(f"--tier {text}: needs 0 < low <= high <= 1", hint=hint)
-    paths = tuple(Path(path) for path in parts[1].split(",") if path)
+    paths = tuple(Path(os.path.abspath(path)) for path in parts[1].split(",") if path)
     if not paths:
         raise OptionError(f"--tier {text}: names no directory", hint=hint)
     return TierSpec(medium, paths, parse_quota(parts[2], f"--tier {text}"), **marks)

@@ -82,7 +82,8 @@ class Server:
         )  # fmt: skip
         self._mounts = [Mounted("", store)]
         self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))
-        saved = self._is_listed()
+        # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
+        saved = self._is_listed() and self._tree.totals()[0] > 0
         if not saved:
             refresh(self._tree, self._mounts, progress)
         files, size = self._tree.totals()
