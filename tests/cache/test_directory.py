@@ -201,6 +201,8 @@ def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path
     what, data = sample("torn", 5000)
     cache._write_file(what, 0, memoryview(data))  # pyright: ignore
     assert get(cache, what, 0, 5000) is None
+    assert cache.sweep() == 1
+    assert not os.path.exists(cache.file(what.digest))
     with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
         assert database.execute("SELECT count(*) FROM objects").fetchone() == (0,)
     database.close()

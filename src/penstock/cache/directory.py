@@ -185,6 +185,17 @@ class CacheDirectory:
         self.index.drop_object(entry.digest)
         Path(self.file(entry.digest)).unlink(missing_ok=True)
 
+    def sweep(self) -> int:
+        """Removes files that the index does not know: what a process that died had written and
+        not noted. Returns how many."""
+        self.index.flush()
+        swept = 0
+        for file in (self.path / "objects").glob("??/*"):
+            if self.index.entry(bytes.fromhex(file.name)) is None:
+                file.unlink(missing_ok=True)
+                swept += 1
+        return swept
+
     def file(self, digest: bytes) -> str:
         return f"{self._root}/{object_path(digest)}"
 

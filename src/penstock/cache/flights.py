@@ -85,20 +85,24 @@ class Flights:
     def carry_out(
         self, block: Block, flight: Flight, fetch: Callable[[], Buffer],
         store: Callable[[memoryview], None], *, keep: bool,
+        then: Callable[[Callable[[], None]], None],
     ) -> None:  # fmt: skip
-        """Fetches, lets the waiters go on, stores, and only then lets go of the block: at no
-        moment is it neither here nor in a tier."""
+        """Fetches, lets the waiters go on, `then` stores, and only then lets go of the block: at
+        no moment is it neither here nor in a tier."""
         try:
             flight.land(fetch())
         except BaseException as error:
             self._finish(block, keep=False)
             flight.fail(error)
             raise
-        try:
-            assert flight.data is not None
-            store(flight.data)
-        finally:
-            self._finish(block, keep=keep)
+
+        def put_away() -> None:
+            try:
+                store(flight.wait())
+            finally:
+                self._finish(block, keep=keep)
+
+        then(put_away)
 
     def _finish(self, block: Block, *, keep: bool) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing_extensions import Buffer
 
 from penstock.blocks import Span, spans
+from penstock.cache.filler import Filler
 from penstock.cache.flights import Flight, Flights
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.tier import Tier
@@ -33,6 +34,7 @@ class Cache:
         self.block_bytes = block_bytes
         self._counters = counters
         self._flights = Flights(buffer_bytes)
+        self._filler = Filler()
         self._fetchers = ThreadPoolExecutor(fetchers, thread_name_prefix="fetch")
 
     def read_now(self, what: CachedObject, offset: int, length: int) -> list[memoryview] | None:
@@ -101,6 +103,7 @@ class Cache:
 
     def close(self) -> None:
         self._fetchers.shutdown(wait=True, cancel_futures=True)
+        self._filler.close()
         for tier in self.tiers:
             try:
                 tier.close()
@@ -137,8 +140,10 @@ class Cache:
             if fetched:
                 self._to_tiers(block, what, data)
 
+        then = self._filler.put if block.whole else _at_once
+
         def run() -> None:
-            self._flights.carry_out(block, flight, get, store, keep=not block.whole)
+            self._flights.carry_out(block, flight, get, store, keep=not block.whole, then=then)
 
         if block.whole and wait:
             run()  # a small object: the thread that asks is as good as any other
@@ -181,3 +186,7 @@ class Cache:
     def _warn(self, tier: Tier, error: Exception) -> None:
         self._counters.add("cache_warnings")
         log.warning("cache tier %s: %s; reading on without it", tier.name, error)
+
+
+def _at_once(job: Callable[[], None]) -> None:
+    job()

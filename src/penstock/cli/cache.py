@@ -79,6 +79,7 @@ def clear(directories: tuple[Path, ...], source: str | None) -> None:
                 cache.remove(entry)
                 freed += entry.cached_bytes
                 count += 1
+        cache.sweep()
     click.echo(f"{count:,} objects removed, {format_size(freed)} freed", err=True)
 
 
@@ -99,6 +100,7 @@ def verify(directories: tuple[Path, ...], source: str | None) -> int:
                 if wrong := cache.verify(entry.digest):
                     bad += 1
                     click.echo(f"{entry.source}/{entry.key}: {len(wrong)} blocks dropped")
+        cache.sweep()
     click.echo(f"{checked:,} objects checked, {bad:,} were damaged", err=True)
     return 1 if bad else 0
 
