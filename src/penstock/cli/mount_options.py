@@ -3,7 +3,6 @@
 Each is honoured, or refused with the reason; none is swallowed.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import OptionError
@@ -39,13 +38,6 @@ REFUSED = {
     "clone_fd": "one descriptor serves all threads",
     "umask": "say --file-mode and --dir-mode",
 }
-
-
-@dataclass(slots=True)
-class KernelWords:
-    """What came with -o, as settings of the mount."""
-
-    settings: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def parse_kernel_options(texts: tuple[str, ...]) -> dict[str, Any]:

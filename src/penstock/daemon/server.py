@@ -65,7 +65,6 @@ class Server:
         self._log_path = log_path
         self._counters = Counters()
         self._started_s = time.time()
-        self._agreed: Init | None = None
         self._initialised = threading.Event()
         self._notes: list[str] = []
 
@@ -184,7 +183,9 @@ class Server:
         write_note(note)
 
     def _on_init(self, agreed: Init) -> None:
-        self._agreed = agreed
+        if self._backings is not None and not agreed & Init.PASSTHROUGH:
+            self._backings.enabled = False
+            self._notes.append("this kernel offers no passthrough; reads go through the server")
         self._initialised.set()
 
     def _choose_mode(self, files: int, size_bytes: int) -> str:

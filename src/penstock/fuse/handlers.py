@@ -34,7 +34,6 @@ class KernelOptions:
     attr_timeout_s: float = 86400.0  # long: we tell the kernel when something changes
     entry_timeout_s: float = 86400.0
     max_read_bytes: int = MIB
-    passthrough: bool = False
     cache_listings: bool = True
     stack_depth: int = 1
 

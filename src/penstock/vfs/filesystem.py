@@ -9,7 +9,7 @@ from typing_extensions import Buffer
 from penstock.cache.identity import CachedObject, identify
 from penstock.cache.tiered import Cache, Fetch
 from penstock.catalog.names import decode
-from penstock.catalog.tree import ROOT, Node, Tree
+from penstock.catalog.tree import Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.store import Store
 from penstock.vfs.readahead import Readahead
@@ -123,6 +123,3 @@ class FileSystem:
 
         what = identify(store.identity, key, version, size, self.cache.block_bytes)
         return File(node, what, fetch)
-
-
-__all__ = ["ROOT", "FileSystem"]
