@@ -75,10 +75,12 @@ class Cache:
         return True
 
     def cached_bytes(self, what: CachedObject) -> int:
+        self._settle(what)
         cached = sum(tier.cached_bytes(what.digest) for tier in self.tiers)
         return min(what.size_bytes, cached)
 
     def complete_file(self, what: CachedObject) -> Path | None:
+        self._settle(what)
         for tier in self.tiers:
             try:
                 if (path := tier.complete_file(what)) is not None:
@@ -88,6 +90,7 @@ class Cache:
         return None
 
     def source_bytes(self, source: str) -> int:
+        self._filler.settle()
         return sum(tier.source_bytes(source) for tier in self.tiers)
 
     def outdate(self, objects: list[CachedObject]) -> None:
@@ -111,6 +114,11 @@ class Cache:
                 self._warn(tier, error)
 
     # -- inside -------------------------------------------------------------------------
+
+    def _settle(self, what: CachedObject) -> None:
+        """A reader may have its bytes while they are still on their way to a tier."""
+        if what.size_bytes and self._flights.find(block_of(what, 0, self.block_bytes)):
+            self._filler.settle()
 
     def _from_flight(self, block: Block, flight: Flight, span: Span) -> memoryview:
         data = flight.wait()[span.start : span.stop]
