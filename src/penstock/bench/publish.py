@@ -64,6 +64,7 @@ def table(report: dict[str, Any]) -> str:
             _ratio(large, arm),
         ]
         lines.append(f"| {'**Penstock**' if arm == 'penstock' else name} | {' | '.join(cells)} |")
+    lines += ["", "Shares are medians of neighbouring measurements, not quotients of the columns."]
     return "\n".join(lines)
 
 

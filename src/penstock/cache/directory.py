@@ -5,8 +5,10 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from typing_extensions import Buffer
 
@@ -22,6 +24,11 @@ log = logging.getLogger(__name__)
 
 _EVICT_BATCH = 256
 SMALL_BYTES = 1024 * 1024
+
+
+class _Written(NamedTuple):
+    inode: int
+    is_new: bool  # it was not there before; inode numbers alone are used again
 
 
 class CacheDirectory:
@@ -45,8 +52,9 @@ class CacheDirectory:
         self._outdated = True  # there may be some; looked up once when room is needed
         # Objects of many blocks whose every byte was checked, or written, in this process's
         # life. Smaller ones are not noted: checking one again costs less than remembering all.
-        self._verified: set[bytes] = set()
-        self._blocks_written: dict[bytes, int] = {}
+        # By the file's inode: one that was removed and made again is another file.
+        self._verified: dict[bytes, int] = {}
+        self._written: dict[bytes, tuple[int, set[int]]] = {}
 
     # -- reading ------------------------------------------------------------------------
 
@@ -75,19 +83,24 @@ class CacheDirectory:
     def _drop_corrupt(self, block: Block, why: str) -> None:
         log.warning("%s block %d: %s; fetched again", self.file(block.digest), block.number, why)
         self._counters.add("corrupt_blocks")
-        self._verified.discard(block.digest)
+        self._distrust(block.digest)
         self.index.drop_block(block)
 
     def complete_file(self, what: CachedObject) -> Path | None:
         digest = what.digest
         if self.index.cached_bytes(digest) != what.size_bytes:
             return None
-        if digest not in self._verified:
+        path = Path(self.file(digest))
+        try:
+            inode = path.stat().st_ino
+        except FileNotFoundError:
+            return None
+        if self._verified.get(digest) != inode:
             if self.verify(digest):
                 return None
             if what.size_bytes > SMALL_BYTES:
-                self._verified.add(digest)
-        return Path(self.file(digest))
+                self._verified[digest] = inode
+        return path
 
     def verify(self, digest: bytes) -> list[int]:
         """Reads every stored block back; drops those that do not match and returns them."""
@@ -95,6 +108,9 @@ class CacheDirectory:
         entry = self.index.entry(digest)
         if entry is None:
             return []
+        if not os.path.exists(self.file(digest)) or not entry.cached_bytes:
+            self.index.drop_object(digest)
+            return [0] if entry.cached_bytes else []
         what = CachedObject(entry.source, entry.key, entry.version, entry.size_bytes, digest)
         numbers = self.index.block_numbers(digest) or [0]
         blocks = [block_of(what, number, entry.block_bytes) for number in numbers]
@@ -111,11 +127,16 @@ class CacheDirectory:
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
         with self._room_lock:
-            if not self._policy.make_room(self, len(view)):
+            room = self._policy.make_room(self, len(view))
+            if not room and self.index.reread_usage():  # others may have cleared it
+                room = self._policy.make_room(self, len(view))
+            if not room:
                 return False
             self._reserved_bytes += len(view)
         try:
-            self._write_file(what, block.start, view)
+            file = self._write_file(what, block.start, view)
+            if file is None:
+                return False
             self.index.add(what, block_bytes, block, checksums(view))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -125,27 +146,40 @@ class CacheDirectory:
             with self._room_lock:
                 self._reserved_bytes -= len(view)
         if what.size_bytes > SMALL_BYTES:
-            self._note_written(what.digest, block_count(what.size_bytes, block_bytes))
+            self._note_written(block, file, block_count(what.size_bytes, block_bytes))
         return True
 
-    def _note_written(self, digest: bytes, blocks: int) -> None:
+    def _note_written(self, block: Block, file: _Written, blocks: int) -> None:
         with self._room_lock:
-            written = self._blocks_written.pop(digest, 0) + 1
-            if written == blocks:
-                self._verified.add(digest)
+            before, numbers = self._written.pop(block.digest, (file.inode, set[int]()))
+            if file.is_new or before != file.inode:
+                numbers = set[int]()  # what was written before went with another file
+            numbers.add(block.number)
+            if len(numbers) == blocks:
+                self._verified[block.digest] = file.inode
             else:
-                self._blocks_written[digest] = written
+                self._written[block.digest] = (file.inode, numbers)
 
-    def _write_file(self, what: CachedObject, offset: int, view: memoryview) -> None:
-        descriptor = os.open(self.file(what.digest), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _distrust(self, digest: bytes) -> None:
+        with self._room_lock:
+            self._verified.pop(digest, None)
+            self._written.pop(digest, None)
+
+    def _write_file(self, what: CachedObject, offset: int, view: memoryview) -> _Written | None:
+        """None if the file was removed while we wrote."""
+        path = self.file(what.digest)
+        whole = len(view) == what.size_bytes
+        descriptor, is_new = _open_to_write(path, whole=whole)
         try:
-            if len(view) != what.size_bytes:
+            if not whole:
                 # The whole length from the start: a complete file is then exactly the object.
                 os.truncate(descriptor, what.size_bytes)
             while view:
                 written = os.pwrite(descriptor, view, offset)
                 offset += written
                 view = view[written:]
+            status = os.fstat(descriptor)
+            return _Written(status.st_ino, is_new) if status.st_nlink else None
         finally:
             os.close(descriptor)
 
@@ -181,17 +215,20 @@ class CacheDirectory:
 
     def remove(self, entry: Entry) -> None:
         """The row goes first: whoever still reads the file holds it open, or misses."""
-        self._verified.discard(entry.digest)
+        self._verified.pop(entry.digest, None)
+        self._written.pop(entry.digest, None)
         self.index.drop_object(entry.digest)
         Path(self.file(entry.digest)).unlink(missing_ok=True)
 
-    def sweep(self) -> int:
+    def sweep(self, younger_than_s: float = 60.0) -> int:
         """Removes files that the index does not know: what a process that died had written and
         not noted. Returns how many."""
         self.index.flush()
-        swept = 0
+        swept, now = 0, time.time()
         for file in (self.path / "objects").glob("??/*"):
-            if self.index.entry(bytes.fromhex(file.name)) is None:
+            # What is young may belong to a mount that notes it in a moment.
+            old = now - file.stat().st_mtime > younger_than_s
+            if old and self.index.entry(bytes.fromhex(file.name)) is None:
                 file.unlink(missing_ok=True)
                 swept += 1
         return swept
@@ -201,6 +238,21 @@ class CacheDirectory:
 
     def close(self) -> None:
         self.index.close()
+
+
+def _open_to_write(path: str, *, whole: bool) -> tuple[int, bool]:
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    if whole:
+        return os.open(path, flags | os.O_CREAT, 0o600), True
+    while True:
+        try:
+            return os.open(path, flags), False
+        except FileNotFoundError:
+            pass
+        try:
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
+        except FileExistsError:
+            continue  # another thread was faster
 
 
 def open_directory(

@@ -8,6 +8,7 @@ An object of one block is one row (5 us); only larger ones have rows for their b
 """
 
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -79,6 +80,8 @@ class Index:
         self._closing = threading.Event()
         self._create()
         self._used_bytes = self._read_usage()
+        self._usage_read_s = 0.0
+        os.chmod(path, 0o600)  # it names every key
         self._writer = threading.Thread(target=self._write_batches, name="index", daemon=True)
         self._writer.start()
 
@@ -220,6 +223,15 @@ class Index:
             for filled in batch:
                 if self._waiting.pop(filled.block, None) is not None:
                     self._waiting_bytes -= filled.block.length
+
+    def reread_usage(self, least_interval_s: float = 1.0) -> bool:
+        """Counts what other processes stored and removed; False if that was done just now."""
+        now = time.monotonic()
+        if now - self._usage_read_s < least_interval_s:
+            return False
+        self._usage_read_s = now
+        self._used_bytes = self._read_usage()
+        return True
 
     def close(self) -> None:
         self._closing.set()

@@ -18,8 +18,8 @@ from penstock.catalog.names import DOUBLE_ROLE, MARKER_WITH_DATA, decode, encode
 from penstock.catalog.tree import ROOT, Tree
 from penstock.store import ObjectInfo, Store
 
-# How many changes are remembered for other mounts of the same catalog. One that has missed
-# more than these drops everything its kernel holds.
+# How many changes are remembered for other mounts of the same catalog. One that misses more
+# than these within one refresh keeps old names for at most --entry-cache.
 _CHANGES_KEPT = 1_000_000
 
 
@@ -57,7 +57,10 @@ def refresh(tree: Tree, mounts: list[Mounted], progress: Callable[[int], None]) 
 class _Incoming:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._next_ino: int = database.execute("SELECT max(ino) FROM nodes").fetchone()[0] + 1
+        self._next_ino: int = database.execute(
+            "SELECT max((SELECT max(ino) + 1 FROM nodes), "
+            "coalesce((SELECT value FROM meta WHERE key = 'next_ino'), 0))"
+        ).fetchone()[0]
         self._now = time.time_ns()
         # Every directory of the new listing. The only memory that grows, with directories.
         self._directories: dict[tuple[int, str], int | str] = {}
@@ -145,7 +148,7 @@ class _Incoming:
         )
         run("BEGIN IMMEDIATE")
         try:
-            before = run("SELECT coalesce(max(seq), 0) FROM changes").fetchone()[0]
+            before = self._last_seq()
             self._bury()
             self._plant()
             if run("SELECT 1 FROM meta WHERE key = 'listed_at'").fetchone() is None:
@@ -156,7 +159,13 @@ class _Incoming:
                 (_CHANGES_KEPT,),
             )
             files, size = run("SELECT count(*), coalesce(sum(size), 0) FROM incoming").fetchone()
-            changed = run("SELECT coalesce(max(seq), 0) FROM changes").fetchone()[0] - before
+            changed = run("SELECT count(*) FROM changes WHERE seq > ?", (before,)).fetchone()[0]
+            # Numbers are never used again, not even those of nodes that were cleared away.
+            run(
+                "INSERT OR REPLACE INTO meta SELECT 'next_ino', max(ino) + 1 FROM "
+                "(SELECT max(ino) AS ino FROM nodes UNION ALL SELECT ?)",
+                (self._next_ino - 1,),
+            )
             run(
                 "INSERT OR REPLACE INTO meta VALUES ('files', ?), ('bytes', ?), ('listed_at', ?)",
                 (files, size, time.time()),
@@ -167,6 +176,12 @@ class _Incoming:
             run("ROLLBACK")
             raise
         return Summary(files, size, changed, hidden)
+
+    def _last_seq(self) -> int:
+        row = self._database.execute(
+            "SELECT seq FROM sqlite_sequence WHERE name = 'changes'"
+        ).fetchone()
+        return row[0] if row is not None else 0
 
     def _bury(self) -> None:
         """Nodes that are gone or rewritten die; their rows stay for readers that hold them."""

@@ -209,7 +209,8 @@ class Tree:
             pass
         else:
             self.connection().executescript(
-                "BEGIN IMMEDIATE; DELETE FROM nodes WHERE dead = 1; DELETE FROM changes; COMMIT;"
+                "BEGIN IMMEDIATE; DELETE FROM nodes WHERE dead = 1; DELETE FROM changes; "
+                "DELETE FROM directories WHERE ino NOT IN (SELECT ino FROM nodes); COMMIT;"
             )
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         return descriptor

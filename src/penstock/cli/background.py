@@ -60,10 +60,6 @@ def is_child() -> bool:
     return _PIPE in os.environ or _parent is not None
 
 
-def was_child() -> bool:
-    return _parent is not None
-
-
 def parent() -> Parent | None:
     global _parent
     if _PIPE in os.environ:
@@ -81,7 +77,7 @@ def _bound_log(path: str) -> None:
     logging.getLogger().handlers = [handler]
 
 
-def launch(mountpoint: Path) -> None:
+def launch(mountpoint: Path, source: str) -> None:
     """Starts this very command again, detached, and waits until its mount is ready."""
     logs = state_dir() / "logs"
     logs.mkdir(mode=0o700, exist_ok=True)
@@ -95,7 +91,8 @@ def launch(mountpoint: Path) -> None:
             start_new_session=True,
         )  # fmt: skip
     os.close(writer)
-    with os.fdopen(reader) as messages, Listing(str(mountpoint)) as listing:
+    ready: list[str] | None = None
+    with os.fdopen(reader) as messages, Listing(source) as listing:
         for line in messages:
             message: dict[str, Any] = json.loads(line)
             if "progress" in message:
@@ -104,10 +101,12 @@ def launch(mountpoint: Path) -> None:
                 child.wait()
                 raise RemoteError(message)
             else:
-                listing.__exit__(None, None, None)
-                for text in message["ready"]:
-                    say(text)
-                return
+                ready = message["ready"]
+                break
+    if ready is not None:
+        for text in ready:
+            say(text)
+        return
     raise PenstockError(
         f"the server ended with status {child.wait()} before it was ready",
         hint=f"its log: {log_path}",

@@ -43,7 +43,7 @@ def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
     rows: list[dict[str, Any]] = []
     for cache in _open_all(directories):
         for entry in cache.index.entries():
-            if source is None or entry.source.startswith(source):
+            if _matches(entry.source, source):
                 rows.append(
                     {
                         "source": entry.source, "key": entry.key, "version": entry.version,
@@ -75,7 +75,7 @@ def clear(directories: tuple[Path, ...], source: str | None) -> None:
     freed = count = 0
     for cache in _open_all(directories):
         for entry in list(cache.index.entries()):
-            if source is None or entry.source.startswith(source):
+            if _matches(entry.source, source):
                 cache.remove(entry)
                 freed += entry.cached_bytes
                 count += 1
@@ -95,7 +95,7 @@ def verify(directories: tuple[Path, ...], source: str | None) -> int:
     checked = bad = 0
     for cache in _open_all(directories):
         for entry in list(cache.index.entries()):
-            if source is None or entry.source.startswith(source):
+            if _matches(entry.source, source):
                 checked += 1
                 if wrong := cache.verify(entry.digest):
                     bad += 1
@@ -103,6 +103,14 @@ def verify(directories: tuple[Path, ...], source: str | None) -> int:
         cache.sweep()
     click.echo(f"{checked:,} objects checked, {bad:,} were damaged", err=True)
     return 1 if bad else 0
+
+
+def _matches(found: str, wanted: str | None) -> bool:
+    """`s3://data` is all of that bucket, and nothing of `s3://data-2`."""
+    if wanted is None:
+        return True
+    rest = found.removeprefix(wanted.rstrip("/"))
+    return found.startswith(wanted.rstrip("/")) and rest[:1] in ("", "/", "?")
 
 
 def _open_all(directories: tuple[Path, ...]) -> Iterator[CacheDirectory]:

@@ -31,7 +31,8 @@ def doctor(mountpoint: str, limit: int, output: str) -> None:
         click.echo(f"the last refresh failed: {answer['refresh_error']}")
     total = sum(answer["hidden_counts"].values())
     if not total:
-        click.echo("every object of the bucket is shown as a file")
+        if not answer["refresh_error"]:
+            click.echo("every object of the bucket is shown as a file")
         return
     click.echo(f"{total:,} objects cannot be shown as files:")
     for reason, count in sorted(answer["hidden_counts"].items()):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -146,24 +145,25 @@ def mount(source: str, mountpoint: str, in_background: bool, **options: Any) -> 
     """  # fmt: skip
     settings = read_settings(source, mountpoint, options)
     if in_background and not background.is_child():
-        background.launch(settings.mountpoint)
+        background.launch(settings.mountpoint, str(settings.source))
         return
     parent = background.parent()
     server = Server(settings, log_path=parent.log_path if parent is not None else None)
+    _unmount_on_signals(server)
     if parent is not None:
         with parent.reporting():
             ready = server.start(parent.progress)
             try:
                 parent.ready(describe(settings, ready))
             except PenstockError:
-                server.unmount()  # whoever asked for it is gone
+                server.leave()  # whoever asked for it is gone
+                server.wait()
                 raise
     else:
         with Listing(str(settings.source)) as listing:
             ready = server.start(listing.update)
         for line in describe(settings, ready):
             say(line)
-    _unmount_on_signals(server)
     server.wait()
 
 
@@ -263,11 +263,15 @@ def _tiers(options: dict[str, Any]) -> tuple[TierSpec, ...]:
 
 
 def _unmount_on_signals(server: Server) -> None:
-    def leave(_number: int, _frame: object) -> None:
-        # Not in the handler itself: it runs between two bytecodes of whatever was running.
-        threading.Thread(target=server.unmount, daemon=True).start()
+    """From here on a signal is waited for by a thread of its own: a handler would run in the main
+    thread, which sleeps in a join and may sleep on."""
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # threads inherit it
 
-    signal.signal(signal.SIGINT, leave)
-    signal.signal(signal.SIGTERM, leave)
-    if not sys.stdin.closed and not background.was_child():
-        signal.signal(signal.SIGHUP, leave)
+    def wait() -> None:
+        while True:
+            number = signal.sigwait(signals)
+            if not server.leave():
+                os._exit(128 + number)  # still listing: there is nothing to put away
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()

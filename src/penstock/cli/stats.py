@@ -8,6 +8,7 @@ import click
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import absolute, all_notes, find_note
+from penstock.errors import PenstockError
 
 
 @click.command()
@@ -36,7 +37,13 @@ def _ask(mountpoint: str) -> dict[str, Any]:
 
 
 def _show_all(output: str) -> None:
-    found = [ask(note.socket_path, "stats") for note in all_notes() if note.alive]
+    found: list[dict[str, Any]] = []
+    for note in all_notes():
+        if note.alive:
+            try:
+                found.append(ask(note.socket_path, "stats"))
+            except PenstockError as error:
+                click.echo(f"penstock: {note.mountpoint}: {error}", err=True)
     if output == "json":
         click.echo(json.dumps(found, indent=2))
     elif not found:

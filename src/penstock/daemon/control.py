@@ -54,6 +54,9 @@ class ControlServer:
                 answer = {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
             except (ValueError, KeyError, TypeError) as error:
                 answer = {"error": f"bad request: {error!r}", "hint": None, "exit_code": 1}
+            except Exception as error:  # whoever asks must get an answer
+                log.error("control: a bug", exc_info=error)
+                answer = {"error": str(error), "hint": "its log says more", "exit_code": 1}
             try:
                 stream.write(json.dumps(answer).encode() + b"\n")
                 stream.flush()

@@ -66,10 +66,10 @@ class Refresher:
             self._wake.clear()
             try:
                 self.refresh_now()
-            except PenstockError as error:
-                # What is known goes on being served.
+            except Exception as error:  # what is known goes on being served
                 self.last_error = str(error)
-                log.warning("refresh: %s", error)
+                known = isinstance(error, PenstockError)
+                log.warning("refresh: %s", error, exc_info=None if known else error)
             if asked:
                 time.sleep(_LEAST_INTERVAL_S)
 

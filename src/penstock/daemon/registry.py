@@ -61,7 +61,7 @@ def absolute(mountpoint: str) -> Path:
     """As the mount table spells it: links resolved, but never the mount point itself, which
     may be dead."""
     path = Path(os.path.abspath(mountpoint))
-    while path.is_symlink():
+    while os.path.islink(path):  # which does not mind a dead mount; Path.is_symlink does
         path = Path(os.path.abspath(path.parent / os.readlink(path)))
     return Path(os.path.realpath(path.parent)) / path.name if path.name else path
 
@@ -73,8 +73,8 @@ def _file(mountpoint: Path) -> Path:
 def _read(path: Path) -> MountNote | None:
     try:
         return MountNote(**json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, ValueError, TypeError):
+        return None  # gone, or not a note of this version
 
 
 def _runs(pid: int) -> bool:

@@ -66,6 +66,8 @@ class Server:
         self._counters = Counters()
         self._started_s = time.time()
         self._initialised = threading.Event()
+        self._mounting = threading.Lock()
+        self._mounted = False
         self._notes: list[str] = []
 
     def start(self, progress: Progress) -> Ready:
@@ -93,14 +95,16 @@ class Server:
                 hint="check the prefix, and --endpoint and --region if the bucket is elsewhere",
             )
         mode = self._choose_mode(files, size)
-        descriptor = mounting.open_and_mount(
-            settings.mountpoint, settings.name or str(settings.source),
-            max_read_bytes=settings.max_read_bytes, allow_other=settings.allow_other,
-        )  # fmt: skip
+        with self._mounting:
+            descriptor = mounting.open_and_mount(
+                settings.mountpoint, settings.name or str(settings.source),
+                max_read_bytes=settings.max_read_bytes, allow_other=settings.allow_other,
+            )  # fmt: skip
+            self._mounted = True
         try:
             self._serve(descriptor, mode, saved)
         except BaseException:
-            mounting.unmount(settings.mountpoint, lazy=True)
+            self.unmount()
             raise
         return Ready(files, size, hidden, self.mode, self._notes)
 
@@ -115,14 +119,26 @@ class Server:
         # into a file that has got the same number meanwhile.
         remove_note(self._settings.mountpoint)
 
+    def leave(self) -> bool:
+        """Unmounts what is mounted; False if nothing is yet. May be called from any thread, and
+        more than once."""
+        with self._mounting:
+            if self._mounted:
+                self.unmount()
+                self._initialised.set()  # it may be waited for, and never come now
+            return self._mounted
+
     def unmount(self) -> None:
         """Asks the kernel to end it; if someone still uses it, new opens fail from now on and
         the server ends with the last user."""
+        mountpoint = self._settings.mountpoint
         try:
-            mounting.unmount(self._settings.mountpoint)
+            mounting.unmount(mountpoint)
         except MountpointError as error:
+            if find_mount(mountpoint) is None:
+                return  # someone else was faster
             log.warning("%s; detached, and served until its last user is gone", error)
-            mounting.unmount(self._settings.mountpoint, lazy=True)
+            mounting.unmount(mountpoint, lazy=True)
 
     @property
     def mode(self) -> str:
@@ -165,14 +181,14 @@ class Server:
             stack_depth=self._stack_depth(),
         )  # fmt: skip
         handlers = Handlers(self._files, options, self._backings, self._on_init)
-        self._session.start(handlers.table())
-        if not self._initialised.wait(30):
-            raise PenstockError("the kernel did not open the connection within 30 s")
-        self._tune_readahead()
         self._refresher = Refresher(
             self._tree, self._mounts, self._files, self._session, settings.refresh_s,
             self._counters,
         )  # fmt: skip
+        self._session.start(handlers.table())
+        if not self._initialised.wait(30):
+            raise PenstockError("the kernel did not open the connection within 30 s")
+        self._tune_readahead()
         self._refresher.start(at_once=saved)
         note = MountNote(
             str(settings.mountpoint), str(settings.source), os.getpid(), self._started_s,

@@ -55,6 +55,8 @@ def resident_bytes() -> int:
 
 
 def _tier(tier: StripedTier) -> dict[str, Any]:
+    for directory in tier.directories:
+        directory.index.reread_usage(least_interval_s=0)
     return {
         "name": tier.name,
         "paths": [str(directory.path) for directory in tier.directories],

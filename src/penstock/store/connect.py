@@ -72,7 +72,7 @@ def open_store(source: Source, options: StoreOptions, counters: Counters) -> Sto
     if source.scheme == "file":
         if options.endpoint or options.region or options.anonymous:
             raise OptionError("--endpoint, --region and --anonymous mean nothing for file://")
-        return LocalStore(source.prefix)
+        return LocalStore(source.prefix, counters)
     openers: Mapping[str, Callable[[Source, StoreOptions, Counters], Store]] = {
         "gs": _open_gs,
         "az": _open_az,

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from typing_extensions import Buffer
 
 from penstock.errors import AccessDenied, ObjectChanged, ObjectNotFound, SourceError, StoreError
+from penstock.metrics import Counters
 from penstock.store import Level, ObjectInfo
 
 _PAGE_ENTRIES = 1000
 
 
 class LocalStore:
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, counters: Counters) -> None:
         if not os.path.isdir(root):
             raise SourceError(f"file://{root}: no such directory")
         self._root = os.path.realpath(root)
+        self._counters = counters
         self.identity = f"file://{self._root}"
 
     def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
@@ -49,7 +51,11 @@ class LocalStore:
                     elif (info := self._info(key, entry)) is not None:
                         objects.append(info)
         except FileNotFoundError:
+            if not prefix:
+                raise SourceError(f"{self.identity} is gone") from None
             return Level([], [])  # removed between two listings
+        except NotADirectoryError as error:
+            raise SourceError(f"file://{error.filename} is not a directory any more") from error
         except PermissionError as error:
             raise AccessDenied(f"file://{error.filename}: permission denied") from error
         return Level(objects, prefixes)
@@ -74,6 +80,8 @@ class LocalStore:
             # Checked after the read: a file rewritten in place while we read must not pass.
             if _version(os.fstat(descriptor)) != version or len(data) != length:
                 raise ObjectChanged(f"file://{path} was rewritten")
+            self._counters.add("store_requests", label="get")
+            self._counters.add("store_bytes", len(data))
             return data
         finally:
             os.close(descriptor)

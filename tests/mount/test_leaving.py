@@ -1,0 +1,142 @@
+"""How a mount ends: signals, a server that died, and what must not be left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.mounttable import find_mount
+from tests.conftest import Mounter, penstock, write_tree
+
+
+def wait_until(ready: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not ready():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "set"
+    write_tree(folder, {"a/file": b"x" * 1000, "b": b"y"})
+    return folder
+
+
+def start(folder: Path, path: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    path.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", "mount", f"file://{folder}", str(path),
+         "--cache-dir", str(tmp_path / "cache")],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGTERM) * 3],
+)
+def test_a_signal_unmounts_and_leaves_nothing(
+    folder: Path, tmp_path: Path, state: Path, signals: tuple[signal.Signals, ...]
+) -> None:
+    path = tmp_path / "mnt"
+    process = start(folder, path, tmp_path)
+    wait_until(lambda: (path / "b").exists(), "mounted")
+    for number in signals:
+        process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    assert find_mount(path) is None
+    assert list((state / "mounts").iterdir()) == []
+
+
+def test_a_signal_at_any_moment_of_the_start_leaves_no_mount(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mnt"
+    for number in range(12):
+        process = start(folder, path, tmp_path)
+        if number % 3 == 0:
+            wait_until(lambda: find_mount(path) is not None, "mounted")
+        else:
+            time.sleep(number * 0.03)  # not for luck: any moment must do
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert find_mount(path) is None
+
+
+def test_a_dead_server_is_cleared_away_by_umount(folder: Path, mounter: Mounter) -> None:
+    mount = mounter(f"file://{folder}", "--attr-cache", "0", "--entry-cache", "0")
+    pid = mount.stats()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}/fd").exists() or _dead(mount.path), "dead")
+    again = penstock("mount", f"file://{folder}", mount.path, "-b")
+    assert again.returncode == 2, again.stderr
+    assert "penstock umount" in again.stderr
+    listed = penstock("stats", "-o", "json")
+    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
+    mount.umount()
+    assert find_mount(mount.path) is None
+    assert penstock("mount", f"file://{folder}", mount.path, "-b").returncode == 0
+    assert (mount.path / "b").read_bytes() == b"y"
+    assert penstock("umount", mount.path).returncode == 0
+
+
+def _dead(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except OSError:
+        return True
+    return False
+
+
+def test_a_new_directory_is_seen_after_others_have_come_and_gone(
+    folder: Path, mounter: Mounter
+) -> None:
+    first = mounter(f"file://{folder}")
+    write_tree(folder, {"z/f": b"z"})
+    first.refresh()
+    (folder / "z/f").unlink()
+    (folder / "z").rmdir()
+    first.refresh()
+    first.umount()
+    second = mounter(f"file://{folder}", "--refresh", "never")
+    assert sorted(os.listdir(second.path)) == ["a", "b"]
+    assert not (second.path / "y").exists()
+    write_tree(folder, {"y/f": b"y"})
+    told = json.loads(penstock("refresh", second.path, "-o", "json").stdout)
+    assert told["changed"] == 2, "a directory and a file"
+    assert sorted(os.listdir(second.path)) == ["a", "b", "y"]
+    assert (second.path / "y/f").read_bytes() == b"y"
+
+
+def test_a_source_that_is_gone_does_not_empty_the_mount(folder: Path, mounter: Mounter) -> None:
+    mount = mounter(f"file://{folder}", "--refresh", "never")
+    folder.rename(folder.with_name("elsewhere"))
+    result = penstock("refresh", mount.path)
+    assert result.returncode == 2
+    assert "is gone" in result.stderr
+    assert sorted(os.listdir(mount.path)) == ["a", "b"]
+    folder.with_name("elsewhere").rename(folder)
+    mount.refresh()
+
+
+def test_a_cache_that_was_cleared_is_filled_again(
+    tmp_path: Path, folder: Path, mounter: Mounter
+) -> None:
+    write_tree(folder, {f"{n}.bin": bytes([n]) * 400_000 for n in range(6)})
+    mount = mounter(f"file://{folder}", "--cache-size", "1MiB", "--refresh", "never")
+    for number in range(3):
+        (mount.path / f"{number}.bin").read_bytes()
+    full = mount.stats()["cached_bytes"]
+    assert 400_000 <= full <= 1 << 20
+    assert penstock("cache", "clear", "--cache-dir", tmp_path / "cache").returncode == 0
+    assert mount.stats()["tiers"][0]["used_bytes"] == 0
+    for number in range(3, 6):
+        (mount.path / f"{number}.bin").read_bytes()
+    assert mount.stats()["cached_bytes"] >= 400_000
