@@ -85,6 +85,8 @@ class CacheDirectory:
         self._counters.add("corrupt_blocks")
         self._distrust(block.digest)
         self.index.drop_block(block)
+        if block.whole:
+            Path(self.file(block.digest)).unlink(missing_ok=True)
 
     def complete_file(self, what: CachedObject) -> Path | None:
         digest = what.digest
@@ -109,7 +111,7 @@ class CacheDirectory:
         if entry is None:
             return []
         if not os.path.exists(self.file(digest)) or not entry.cached_bytes:
-            self.index.drop_object(digest)
+            self.remove(entry)
             return [0] if entry.cached_bytes else []
         what = CachedObject(entry.source, entry.key, entry.version, entry.size_bytes, digest)
         numbers = self.index.block_numbers(digest) or [0]
