@@ -81,10 +81,11 @@ class CacheDirectory:
         return data[start - low : stop - low]
 
     def _drop_corrupt(self, block: Block, why: str) -> None:
-        log.warning("%s block %d: %s; fetched again", self.file(block.digest), block.number, why)
-        self._counters.add("corrupt_blocks")
         self._distrust(block.digest)
-        self.index.drop_block(block)
+        if not self.index.drop_block(block):
+            return  # another thread has found it too
+        log.warning("%s block %d: %s; dropped", self.file(block.digest), block.number, why)
+        self._counters.add("corrupt_blocks")
         if block.whole:
             Path(self.file(block.digest)).unlink(missing_ok=True)
 

@@ -159,10 +159,10 @@ class Index:
         if not self._wake.is_set():
             self._wake.set()
 
-    def drop_block(self, block: Block) -> None:
+    def drop_block(self, block: Block) -> bool:
+        """Forgets the block; False if someone else had done so."""
         if block.whole:
-            self.drop_object(block.digest)
-            return
+            return self.drop_object(block.digest) > 0
         self.flush()
         with self._transaction() as run:
             gone = run.execute(
@@ -175,6 +175,7 @@ class Index:
                     (block.length, block.digest),
                 ).fetchone()
                 _count(run, source, -block.length)
+            return gone > 0
 
     def drop_object(self, digest: bytes) -> int:
         """Forgets the object; returns how many bytes that were."""
