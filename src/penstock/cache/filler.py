@@ -2,7 +2,7 @@
 
 A small file costs three system calls to store, and each lets go of the interpreter's lock. Done
 by the eight threads that fetch, they wake each other up for nothing: on 16 cores a cold epoch ran
-at 2,500 files/s so, and at 3,750 with one thread that does nothing else.
+at 2,500 files/s so, and at 2,700 to 3,100 with one thread that does nothing else.
 """
 
 import logging
