@@ -310,6 +310,10 @@ class StripedTier:
     def source_bytes(self, source: str) -> int:
         return sum(directory.index.source_bytes(source) for directory in self.directories)
 
+    def flush(self) -> None:
+        for directory in self.directories:
+            directory.index.flush()
+
     def close(self) -> None:
         for directory in self.directories:
             directory.close()

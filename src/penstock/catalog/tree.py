@@ -76,7 +76,7 @@ class Tree:
         self._local = threading.local()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._create()
-        self._users_lock = self._enter()
+        self.users_lock = self._enter()
 
     # -- lookups ------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Tree:
         return descriptor
 
     def close(self) -> None:
-        os.close(self._users_lock)
+        os.close(self.users_lock)
 
     def _meta(self, key: str, default: Any) -> Any:
         row = self.connection().execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
