@@ -9,6 +9,7 @@ readers). One thread at a time writes, in `refresh`.
 """
 
 import fcntl
+import json
 import os
 import sqlite3
 import threading
@@ -143,6 +144,7 @@ class Tree:
         return self._meta("listed_at", None)
 
     def hidden(self, limit: int) -> list[tuple[str, str]]:
+        """(key, reason) of the hidden; of very many, only the first are kept by name."""
         return (
             self.connection()
             .execute("SELECT key, reason FROM hidden ORDER BY key LIMIT ?", (limit,))
@@ -150,8 +152,11 @@ class Tree:
         )
 
     def hidden_counts(self) -> dict[str, int]:
+        """How many objects are hidden for each reason, those included that are not listed."""
+        if (counted := self._meta("hidden_counts", None)) is not None:
+            return json.loads(counted)
         rows = self.connection().execute("SELECT reason, count(*) FROM hidden GROUP BY reason")
-        return dict(rows.fetchall())
+        return dict(rows.fetchall())  # a catalog from before they were counted
 
     def changes_since(self, seq: int, limit: int) -> list[Change]:
         rows = self.connection().execute(
