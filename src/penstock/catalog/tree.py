@@ -76,6 +76,9 @@ class Tree:
         self.path = path
         self._local = threading.local()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # It names every key. Made here, because SQLite gives its journals the mode that the
+        # database has when they are made: a chmod afterwards comes too late for those.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         self._create()
         self._users_lock = self._enter()
 
@@ -195,7 +198,6 @@ class Tree:
                 f"{self.path}: a catalog of another Penstock (schema {version})",
                 hint="remove that file; it is built again from the bucket",
             )
-        os.chmod(self.path, 0o600)
         connection.executescript(
             "BEGIN IMMEDIATE;"
             + _SCHEMA
