@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from penstock.catalog.names import KEY_MAX_BYTES, cut
@@ -56,8 +56,11 @@ class _Done(NamedTuple):
 _Message = list[ObjectInfo] | _Split | _Done | BaseException
 
 
-def list_in_parallel(store: Store, *, silence_s: float = SILENCE_S) -> Iterator[list[ObjectInfo]]:
-    """Every object of the store, in no order. An entry may come twice."""
+def list_in_parallel(
+    store: Store, *, silence_s: float = SILENCE_S
+) -> Generator[list[ObjectInfo], None, None]:
+    """Every object of the store, in no order. An entry may come twice. Raises StoreError when
+    nothing has come for `silence_s`, SourceError for what is no listing. Close it if left early."""
     _check_left_behind(store)
     listing = _Listing(store)
     running = 1  # prefixes; counted by this thread alone

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,9 +59,10 @@ def refresh(
             incoming = Incoming(database, most_files)
             for number, mounted in enumerate(mounts):
                 incoming.mount_root(mounted.path, number)
-                for page in list_in_parallel(mounted.store, silence_s=silence_s):
-                    incoming.add(page, mounted.store, number)
-                    progress(incoming.listed)
+                with closing(list_in_parallel(mounted.store, silence_s=silence_s)) as pages:
+                    for page in pages:
+                        incoming.add(page, mounted.store, number)
+                        progress(incoming.listed)
             incoming.settle()
             return _Comparison(database, incoming.next_ino).apply()
     except sqlite3.OperationalError as error:
