@@ -34,7 +34,7 @@ class Seen:
                 words = (process / "cmdline").read_bytes()
             except OSError:
                 continue  # it has ended
-            if b"\0-m\0penstock\0" in words:  # the test's own S3 server is told its key there
+            if b"\0-m\0penstock" in words:  # the test's own S3 server is told its key there
                 self.said.append(words.decode(errors="replace"))
 
     def texts(self) -> Iterator[tuple[str, str]]:

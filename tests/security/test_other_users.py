@@ -1,14 +1,17 @@
 """What another user of this machine can come by: nothing of ours, and of the files only what
 --allow-other opens."""
 
+import contextlib
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.daemon.registry import find_note
 from tests.conftest import S3, Mount, penstock, write_tree
 from tests.security.conftest import AsNobody
 
@@ -80,8 +83,9 @@ def opened(in_the_open: Path, state: Path, s3: S3) -> Iterator[Mount]:
     mount.umount()
 
 
-def socket_of(state: Path) -> Path:
-    (found,) = (path for path in (state / "mounts").iterdir() if stat.S_ISSOCK(path.stat().st_mode))
+def sockets(state: Path) -> list[Path]:
+    found = [path for path in (state / "mounts").iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
+    assert found
     return found
 
 
@@ -105,10 +109,11 @@ def test_the_catalog_is_closed_to_others_even_in_a_folder_that_is_open(
 
 
 def test_the_socket_is_closed_to_others(private: Mount, state: Path, as_nobody: AsNobody) -> None:
-    socket = socket_of(state)
-    assert as_nobody(ASK, socket).stdout == "EACCES\n"
-    (state / "mounts").chmod(0o755)
-    assert as_nobody(ASK, socket).stdout == "EACCES\n", "by its own mode too"
+    for place in sockets(state):
+        (state / "mounts").chmod(0o700)
+        assert as_nobody(ASK, place).stdout == "EACCES\n"
+        (state / "mounts").chmod(0o755)
+        assert as_nobody(ASK, place).stdout == "EACCES\n", "by its own mode too"
 
 
 def test_without_allow_other_nobody_else_reads_the_files(
@@ -125,7 +130,8 @@ def test_allow_other_opens_the_files_and_nothing_else(
     places = [*(in_the_open / "cache" / "objects").rglob("*"), *state.rglob("*")]
     assert sum(path.is_file() for path in places) > 3
     assert as_nobody(TRY, *places).stdout == ""
-    assert as_nobody(ASK, socket_of(state)).stdout == "EACCES\n"
+    for place in sockets(state):
+        assert as_nobody(ASK, place).stdout == "EACCES\n"
     result = as_nobody("os.kill(int(sys.argv[1]), 0)", str(opened.stats()["pid"]))
     assert "PermissionError" in result.stderr
 
@@ -142,19 +148,17 @@ def test_allow_other_opens_files_only_as_far_as_their_modes(
         mount.umount()
 
 
-def test_what_others_wrote_into_a_request_does_not_end_the_server(
-    private: Mount, state: Path
-) -> None:
+def test_a_request_that_is_none_is_answered_with_an_error(private: Mount, state: Path) -> None:
     """The owner's own programs may be broken too."""
-    import socket
-
-    for junk in (b"\n", b"{}\n", b"[1]\n", b'"x"\n', b'{"verb": []}\n', b"\xff\n", b"x" * 100_000):
+    path = find_note(private.path).socket_path
+    for junk in (b"\n", b"{}\n", b"[1]\n", b'"x"\n', b'{"verb": []}\n', b"\xff\n", b"x" * 500_000):
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(20)
-            peer.connect(str(socket_of(state)))
-            peer.sendall(junk)
-            peer.shutdown(socket.SHUT_WR)
-            answer = peer.makefile("rb").readline()
-            assert "error" in json.loads(answer), junk[:20]
+            peer.connect(str(path))
+            # What is too long is not read to its end, and may be cut off before it is sent.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                peer.sendall(junk)
+                peer.shutdown(socket.SHUT_WR)
+                assert "error" in json.loads(peer.makefile("rb").readline()), junk[:20]
     assert private.stats()["files"] == 2
     assert os.listdir(private.path)
