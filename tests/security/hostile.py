@@ -54,6 +54,7 @@ def third(bad: str | bytes) -> Answer:
 class Hostile:
     endpoint: str = ""
     answer: Answer = lambda _query: page([])
+    after: Answer = lambda _query: page([])  # when asked what comes behind a key
     cut: bool = False  # the connection, in the middle of a listing
     asked: list[str] = field(default_factory=list[str])
 
@@ -72,7 +73,8 @@ def hostile_s3() -> Iterator[Hostile]:
             if "list-type" not in query:
                 self._send(BODY, 200)
                 return
-            listing = page([]) if query.get("prefix") == EMPTY_PREFIX else hostile.answer(query)
+            answer = hostile.after if "start-after" in query else hostile.answer
+            listing = page([]) if query.get("prefix") == EMPTY_PREFIX else answer(query)
             data = listing if isinstance(listing, bytes) else listing.encode()
             self._send(data, 200, cut=hostile.cut and query.get("prefix") != EMPTY_PREFIX)
 

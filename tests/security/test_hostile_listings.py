@@ -166,6 +166,23 @@ def test_what_cannot_be_right_of_one_object_hides_that_object_alone(
     assert found == reasons
 
 
+def test_of_very_many_hidden_objects_the_doctor_lists_the_first_and_counts_the_rest(
+    hostile: Hostile, mount: Mount
+) -> None:
+    too_long = "x" * 256
+    hostile.answer = lambda _: page([entry(f"{n:05}{too_long}") for n in range(10_500)])
+    mount.refresh()
+    assert mount.stats()["hidden"] == 10_500
+    told = penstock("doctor", mount.path, "--limit", "20000").stdout.splitlines()
+    assert told[0] == "10,500 objects cannot be shown as files:"
+    assert told[1] == "  10,500  a name longer than 255 bytes"
+    assert len(told) == 2 + 10_000 + 1
+    assert told[-1] == "… and 500 more (counted, not listed)"
+    assert penstock("doctor", mount.path, "--limit", "10").stdout.splitlines()[-1] == (
+        "… and 10,490 more (--limit)"
+    )
+
+
 # -- what has no end, asked for by the parts themselves -------------------------------------------
 
 
