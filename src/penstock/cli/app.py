@@ -52,11 +52,9 @@ for _, _commands in SECTIONS:
 
 
 def main() -> None:
-    logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    # Ours alone: at DEBUG botocore writes each request's headers into the log, tokens included.
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     sys.exit(run(sys.argv[1:]))
 
 
