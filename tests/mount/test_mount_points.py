@@ -79,8 +79,11 @@ def test_a_mount_in_use_is_not_unmounted_and_the_user_is_told(source: str, place
     with open(place / "c", "rb") as file:
         result = penstock("umount", place)
         assert result.returncode == 2
-        assert [line.split(" ")[0] for line in result.stderr.splitlines()] == ["penstock:", "hint:"]
-        assert f"{place} is in use" in result.stderr
+        first, holder, hint = result.stderr.splitlines()
+        assert first == f"penstock: {place} is in use"
+        assert holder.startswith(f"  pid {os.getpid()}  ")
+        assert "1 open file" in holder
+        assert hint.startswith("hint: ")
         assert read_tree(place) == FILES
         assert file.read() == b"22"
     assert penstock("umount", place).returncode == 0

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.mount import mount as mount_command
+from penstock.cli.upgrade import _FIELDS
 from tests.conftest import S3, Mount, Mounter, penstock, write_tree
 from tests.mount.conftest import why_no_passthrough
 from tests.survival.kills import kill_again_and_again, note, wait_until
@@ -260,3 +262,8 @@ def test_a_mount_in_the_foreground_is_supervised_too(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=30)
     assert process.returncode == 0, said
     assert "Traceback" not in said
+
+
+def test_every_option_of_a_mount_can_be_changed_by_an_upgrade_or_is_refused() -> None:
+    names = {parameter.name for parameter in mount_command.params}
+    assert names - {"source", "mountpoint", "in_background", "kernel_options"} == set(_FIELDS)

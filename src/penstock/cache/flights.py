@@ -123,6 +123,12 @@ class Flights:
             if block in self._landed:
                 self._drop(block)
 
+    def let_go(self) -> None:
+        """Of all that has landed and is kept for the next read."""
+        with self._lock:
+            while self._landed:
+                self._drop(next(iter(self._landed)))
+
     def _drop(self, block: Block) -> None:
         self._held_bytes -= self._landed.pop(block).length
 

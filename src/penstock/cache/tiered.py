@@ -104,6 +104,10 @@ class Cache:
     def buffered_bytes(self) -> int:
         return self._flights.held_bytes
 
+    def let_go(self) -> None:
+        """Of the blocks in memory that nobody waits for."""
+        self._flights.let_go()
+
     def flush(self) -> None:
         """Notes all that is stored, so that another process knows of it."""
         self._filler.settle()

@@ -10,6 +10,7 @@ import click
 from penstock.blocks import UNIT_BYTES
 from penstock.cache.policy import POLICIES
 from penstock.cache.tier import TierSpec, parse_quota, parse_tier
+from penstock.catalog.incoming import MOST_FILES
 from penstock.cli.mount_options import (
     parse_kernel_options,
     parse_mode,
@@ -18,7 +19,12 @@ from penstock.cli.mount_options import (
 )
 from penstock.daemon.places import default_cache_dir
 from penstock.daemon.registry import absolute
-from penstock.daemon.settings import MODES, MountSettings
+from penstock.daemon.settings import (
+    BASE_MEMORY_BYTES,
+    MEMORY_A_BUFFERED_BYTE,
+    MODES,
+    MountSettings,
+)
 from penstock.errors import OptionError
 from penstock.mounttable import filesystem_type
 from penstock.store.connect import StoreOptions
@@ -101,6 +107,13 @@ OPTIONS: tuple[Decorator, ...] = (
         help="Memory for blocks on their way. A bare number counts MiB.",
     ),
     click.option(
+        "--memory",
+        default="1GiB",
+        show_default=True,
+        metavar="SIZE",
+        help="What the server may hold in all. A bare number counts MiB.",
+    ),
+    click.option(
         "--threads",
         type=click.IntRange(2, 512),
         default=32,
@@ -113,6 +126,14 @@ OPTIONS: tuple[Decorator, ...] = (
     click.option("--gid", help="Group of all files. [yours]"),
     click.option("--file-mode", default="0444", show_default=True, metavar="OCTAL"),
     click.option("--dir-mode", default="0555", show_default=True, metavar="OCTAL"),
+    click.option(
+        "--max-files",
+        type=click.IntRange(1),
+        default=MOST_FILES,
+        show_default=True,
+        metavar="N",
+        help="A bucket that lists more is refused.",
+    ),
     click.option(
         "--watchdog",
         default="30s",
@@ -158,6 +179,13 @@ def read_settings(source: str, mountpoint: str, options: dict[str, Any]) -> Moun
     if not UNIT_BYTES <= block <= GIB or block % UNIT_BYTES:
         raise OptionError("--block-size: must be a multiple of 128 KiB, up to 1 GiB")
     buffer = parse_size(options["buffer_size"], what="--buffer-size", bare_unit=MIB)
+    memory = parse_size(options["memory"], what="--memory", bare_unit=MIB)
+    least = BASE_MEMORY_BYTES + block * MEMORY_A_BUFFERED_BYTE
+    if memory < least:
+        raise OptionError(
+            f"--memory: {format_size(memory)} are not enough for blocks of {format_size(block)}",
+            hint=f"give at least {format_size(least)}, or lower --block-size",
+        )
     if buffer < block:
         raise OptionError(
             f"--buffer-size: {format_size(buffer)} hold not even one block of {format_size(block)}",
@@ -183,9 +211,11 @@ def read_settings(source: str, mountpoint: str, options: dict[str, Any]) -> Moun
         mode=options["mode"],
         refresh_s=refresh_s,
         block_bytes=block,
-        buffer_bytes=buffer,
+        buffer_bytes=min(buffer, (memory - BASE_MEMORY_BYTES) // MEMORY_A_BUFFERED_BYTE),
         prefetch_blocks=options["prefetch"],
         threads=options["threads"],
+        memory_bytes=memory,
+        max_files=options["max_files"],
         watchdog_s=watchdog_s,
         grace_s=parse_duration(options["grace"], what="--grace"),
         file_mode=parse_mode(options["file_mode"], "--file-mode"),

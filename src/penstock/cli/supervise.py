@@ -32,8 +32,8 @@ def main() -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if plan.log is not None:
         handler = logging.handlers.WatchedFileHandler(plan.log)  # which the server rotates
-    level = os.environ.get("PENSTOCK_LOG", "WARNING").upper()
-    logging.basicConfig(level=level, format=_LOG_FORMAT, handlers=[handler])
+    logging.basicConfig(format=_LOG_FORMAT, handlers=[handler])
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     keep_memory_private()
     audience: Audience = Person(plan.source) if told["report"] is None else Parent(told["report"])
     try:

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.daemon.link import Link, Message
 
 LINK_VARIABLE = "PENSTOCK_LINK"
+OVER_LIMITS = 75  # the exit code of a server that makes room for another
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Child:
     @property
     def crashed(self) -> bool:
         """It ended through a fault of its own, and not because someone killed it."""
-        return self._process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM)
+        return self._process.returncode not in (0, OVER_LIMITS, -signal.SIGKILL)
 
     @property
     def how_it_ended(self) -> str:

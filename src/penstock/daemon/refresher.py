@@ -22,13 +22,14 @@ _CHANGES_AT_ONCE = 10_000
 class Refresher:
     def __init__(
         self, tree: Tree, mounts: list[Mounted], files: FileSystem, session: Session,
-        interval_s: float | None, counters: Counters, told: Callable[[int], None],
+        interval_s: float | None, max_files: int, counters: Counters, told: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._tree = tree
         self._mounts = mounts
         self._files = files
         self._session = session
         self._interval_s = interval_s
+        self._max_files = max_files
         self._counters = counters
         self._told = told  # called with the last change that the kernel knows of
         self.seen = tree.last_change()
@@ -58,7 +59,7 @@ class Refresher:
 
     def refresh_now(self, progress: Callable[[int], None] = lambda _: None) -> Summary:
         with self._one_at_a_time:
-            summary = refresh(self._tree, self._mounts, progress)
+            summary = refresh(self._tree, self._mounts, progress, most_files=self._max_files)
             self._counters.add("refreshes")
             self._tell_kernel()
             self.last_error = None

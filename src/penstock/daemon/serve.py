@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from penstock.daemon.child import LINK_VARIABLE
+from penstock.daemon.child import LINK_VARIABLE, OVER_LIMITS
 from penstock.daemon.hardening import keep_memory_private
 from penstock.daemon.link import Link, Message
 from penstock.daemon.registry import absolute
@@ -101,8 +101,13 @@ class _Process:
 
     def _beat(self) -> None:
         watchdog_s = self._settings.watchdog_s
+        server = self._server
         while True:
             time.sleep(min(_LONGEST_PULSE_S, watchdog_s / _PULSES_A_WATCHDOG))
+            if self._attached and (why := server.limits.why_to_end(server.let_go)):
+                log.error("the server ends: %s", why)
+                self._link.send({"error": {"error": why, "hint": None, "exit_code": OVER_LIMITS}})
+                _exit(OVER_LIMITS)
             if not self._attached or not self._server.is_stuck(watchdog_s):
                 self._link.try_send({"pulse": {}})
 
@@ -139,8 +144,9 @@ def _log_to(path: str | None) -> None:
     if path is not None:
         # A store that fails for a week must not fill the disk with it.
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 << 20, backupCount=1)
-    level = os.environ.get("PENSTOCK_LOG", "WARNING").upper()
-    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[handler])
+    logging.basicConfig(format=LOG_FORMAT, handlers=[handler])
+    # Ours alone: at DEBUG botocore writes each request's headers into the log, tokens included.
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
 
 
 def _accept_to_be_killed_first(score: int) -> None:

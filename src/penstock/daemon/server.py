@@ -15,6 +15,7 @@ from penstock.cache.build import build_cache
 from penstock.catalog.refresh import Mounted, catalog_path, refresh
 from penstock.catalog.tree import Tree
 from penstock.daemon.control import ControlServer, listen
+from penstock.daemon.limits import Limits
 from penstock.daemon.places import state_dir
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.registry import control_socket
@@ -78,6 +79,7 @@ class Server:
         self._settings = settings
         self._takeover = takeover
         self._counters = Counters()
+        self.limits = Limits(settings)
         self._initialised = threading.Event()
         self._agreed = Init(0)
         self._notes: list[str] = []
@@ -99,7 +101,7 @@ class Server:
         # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
         self._saved = self._takeover or (self._is_listed() and self._tree.totals()[0] > 0)
         if not self._saved:
-            refresh(self._tree, self._mounts, progress)
+            refresh(self._tree, self._mounts, progress, most_files=settings.max_files)
         files, size = self._tree.totals()
         hidden = sum(self._tree.hidden_counts().values())
         if not self._saved and not files and not hidden and settings.source.prefix:
@@ -112,12 +114,12 @@ class Server:
     def attach(self, handover: Handover) -> Ready:
         """Mounts, or goes on with the mount that is there; returns once it answers."""
         self._handover = handover
+        settings = self._settings
         if "fuse" in handover.kept:
             self._mode = handover.remembered["mode"]
             self._agreed = Init(handover.remembered["agreed"])
             descriptor = handover.kept["fuse"]
         else:
-            settings = self._settings
             descriptor = mounting.open_and_mount(
                 settings.mountpoint, settings.name or str(settings.source),
                 max_read_bytes=settings.max_read_bytes, allow_other=settings.allow_other,
@@ -128,6 +130,12 @@ class Server:
             handover.remember({"mode": self._mode, "started_s": time.time()})
         self._started_s = handover.remembered.get("started_s", time.time())
         self._serve(descriptor)
+        if settings.allow_other:
+            self._notes.append(
+                "--allow-other: every user of this machine can read these files (modes "
+                f"{settings.file_mode:04o}/{settings.dir_mode:04o}); the cache and the control "
+                "socket stay yours"
+            )
         files, size = self._tree.totals()
         hidden = sum(self._tree.hidden_counts().values())
         return Ready(files, size, hidden, self.mode, self._notes)
@@ -149,6 +157,10 @@ class Server:
     @property
     def mode(self) -> str:
         return "pagecache" if self._backings is None else "passthrough"
+
+    def let_go(self) -> None:
+        """Of memory that is not needed at once."""
+        self._cache.let_go()
 
     def is_stuck(self, longer_than_s: float) -> bool:
         """Does a thread that must never wait hang in a request?"""
@@ -199,7 +211,7 @@ class Server:
         handlers = Handlers(self._files, options, self._backings, self._on_init)
         self._refresher = Refresher(
             self._tree, self._mounts, self._files, self._session, settings.refresh_s,
-            self._counters, lambda seen: handover.remember({"seen": seen}),
+            settings.max_files, self._counters, lambda seen: handover.remember({"seen": seen}),
         )  # fmt: skip
         self._control = ControlServer(
             self._control_socket(),
@@ -278,6 +290,7 @@ class Server:
         return collect(
             self._settings, self.mode, self._files, self._session, self._backings,
             self._refresher, self._counters, self._started_s, self._handover.remembered,
+            self.limits,
         )  # fmt: skip
 
     def _refresh(self, _request: dict[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,17 @@ from pathlib import Path
 
 from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.cache.tier import TierSpec
+from penstock.catalog.incoming import MOST_FILES
 from penstock.store.connect import StoreOptions
 from penstock.store.source import Source
-from penstock.units import MIB
+from penstock.units import GIB, MIB
 
 MODES = ("auto", "pagecache", "passthrough")
+
+# What a server needs without any buffer (the interpreter, libraries, threads, databases), and what
+# a byte in a buffer costs: while a body arrives it is held in pieces, and then once as a whole.
+BASE_MEMORY_BYTES = 128 * MIB
+MEMORY_A_BUFFERED_BYTE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class MountSettings:
     max_read_bytes: int = MIB
     allow_other: bool = False
     nonempty: bool = False
+    memory_bytes: int = GIB  # what the server process may hold in all
+    max_files: int = MOST_FILES  # a listing that is longer is refused
     watchdog_s: float = 30.0  # how long a server may be silent before another takes its place
     grace_s: float = 30.0  # how long readers may go on after the mount was told to end
     name: str | None = None  # what the mount table shows; the source by default

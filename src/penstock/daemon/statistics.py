@@ -2,10 +2,10 @@
 
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 from penstock.cache.directory import StripedTier
+from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.settings import MountSettings
 from penstock.fuse.backing import Backings
@@ -17,7 +17,7 @@ from penstock.vfs.filesystem import FileSystem
 def collect(
     settings: MountSettings, mode: str, files: FileSystem, session: Session,
     backings: Backings | None, refresher: Refresher, counters: Counters, started_s: float,
-    remembered: dict[str, Any],
+    remembered: dict[str, Any], limits: Limits,
 ) -> dict[str, Any]:  # fmt: skip
     count, size = files.totals()
     return {
@@ -31,6 +31,9 @@ def collect(
         "last_end": remembered["last_end"],
         "uptime_s": round(time.time() - started_s, 3),
         "memory_bytes": resident_bytes(),
+        "memory_limit_bytes": limits.memory_bytes,
+        "descriptors": open_descriptors(),
+        "descriptor_limit": limits.descriptors,
         "files": count,
         "bytes": size,
         "hidden": sum(files.tree.hidden_counts().values()),
@@ -52,11 +55,6 @@ def collect(
         "listed_at_s": files.tree.listed_at(),
         "refresh_error": refresher.last_error,
     }
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _tier(tier: StripedTier) -> dict[str, Any]:

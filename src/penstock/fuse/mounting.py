@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from penstock.errors import MountpointError
+from penstock.fuse.holders import holders
 from penstock.mounttable import MountEntry, find_mount
 
 FILESYSTEM_TYPE = "fuse.penstock"
@@ -45,9 +46,9 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
 
 
 def busy(mountpoint: Path) -> MountpointError:
+    users = "".join(f"\n  {line}" for line in holders(mountpoint).lines())
     return MountpointError(
-        f"{mountpoint} is in use",
-        hint="end the programs that use it (`fuser -vm` names them), or add --lazy",
+        f"{mountpoint} is in use{users}", hint="end the programs that use it, or add --lazy"
     )
 
 

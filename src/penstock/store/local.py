@@ -4,9 +4,11 @@ Plain system calls and not obstore's LocalStore: that one refuses names with con
 characters, and one name that is not UTF-8 ends its whole listing.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from typing_extensions import Buffer
 
@@ -43,7 +45,7 @@ class LocalStore:
         objects: list[ObjectInfo] = []
         prefixes: list[str] = []
         try:
-            with os.scandir(os.path.join(self._root, prefix)) as entries:
+            with self._folder(prefix) as folder, os.scandir(folder) as entries:
                 for entry in entries:
                     key = f"{prefix}/{entry.name}" if prefix else entry.name
                     if entry.is_dir(follow_symlinks=False):
@@ -60,6 +62,22 @@ class LocalStore:
             raise AccessDenied(f"file://{error.filename}: permission denied") from error
         return Level(objects, prefixes)
 
+    @contextmanager
+    def _folder(self, prefix: str) -> Iterator[int]:
+        """Open, and where it should be: a link may have taken its place since it was listed."""
+        path = os.path.join(self._root, prefix)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not self._is_inside(descriptor):
+                raise FileNotFoundError(errno.ENOENT, "leads out of the source", path)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _is_inside(self, descriptor: int) -> bool:
+        real = os.readlink(f"/proc/self/fd/{descriptor}")
+        return os.path.commonpath([real, self._root]) == self._root
+
     def _info(self, key: str, entry: os.DirEntry[str]) -> ObjectInfo | None:
         try:
             status = entry.stat()
@@ -70,12 +88,16 @@ class LocalStore:
     def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
         path = os.path.join(self._root, key)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A pipe that has taken a file's place must not hang us.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise ObjectNotFound(f"file://{path} is gone") from error
         except OSError as error:
             raise StoreError(f"file://{path}: {error.strerror}") from error
         try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or not self._is_inside(descriptor):
+                raise ObjectChanged(f"file://{path} is not the file that was listed")
             data = os.pread(descriptor, length, start)
             # Checked after the read: a file rewritten in place while we read must not pass.
             if _version(os.fstat(descriptor)) != version or len(data) != length:
