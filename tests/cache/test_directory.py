@@ -201,7 +201,7 @@ def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path
     what, data = sample("torn", 5000)
     cache._write_file(what, 0, memoryview(data))  # pyright: ignore
     assert get(cache, what, 0, 5000) is None
-    assert cache.sweep(younger_than_s=0) == 1
+    assert cache.sweep(young_s=0) == (1, 0)
     assert not os.path.exists(cache.file(what.digest))
     with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
         assert database.execute("SELECT count(*) FROM objects").fetchone() == (0,)
@@ -231,5 +231,5 @@ def test_what_is_young_is_not_swept(opened: Opener) -> None:
     cache = opened()
     what, data = sample("young", 5000)
     cache._write_file(what, 0, memoryview(data))  # pyright: ignore
-    assert cache.sweep() == 0
-    assert cache.sweep(younger_than_s=0) == 1
+    assert cache.sweep() == (0, 0)
+    assert cache.sweep(young_s=0) == (1, 0)

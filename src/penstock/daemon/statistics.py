@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.cache.directory import StripedTier
+from penstock.cache.striped import StripedTier
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.settings import MountSettings
 from penstock.fuse.backing import Backings
@@ -30,7 +30,7 @@ def collect(
         "bytes": size,
         "hidden": sum(files.tree.hidden_counts().values()),
         "cached_bytes": files.source_bytes(),
-        "tiers": [_tier(tier) for tier in files.cache.tiers if isinstance(tier, StripedTier)],
+        "tiers": [tier.describe() for tier in files.cache.tiers if isinstance(tier, StripedTier)],
         "hit_bytes": counters.by_label("hit_bytes"),
         "store_requests": counters.total("store_requests"),
         "store_requests_by_verb": counters.by_label("store_requests"),
@@ -52,14 +52,3 @@ def collect(
 def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _tier(tier: StripedTier) -> dict[str, Any]:
-    for directory in tier.directories:
-        directory.index.reread_usage(least_interval_s=0)
-    return {
-        "name": tier.name,
-        "paths": [str(directory.path) for directory in tier.directories],
-        "quota_bytes": sum(directory.quota_bytes for directory in tier.directories),
-        "used_bytes": sum(directory.used_bytes for directory in tier.directories),
-    }
