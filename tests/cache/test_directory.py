@@ -233,3 +233,19 @@ def test_what_is_young_is_not_swept(opened: Opener) -> None:
     cache._write_file(what, 0, memoryview(data))  # pyright: ignore
     assert cache.sweep() == (0, 0)
     assert cache.sweep(young_s=0) == (1, 0)
+
+
+def test_bytes_that_come_after_an_object_is_outdated_are_counted_as_outdated(
+    opened: Opener,
+) -> None:
+    cache = opened()
+    what, data = sample("late", 2 * BLOCK)
+    first, second = (block_of(what, number, BLOCK) for number in range(2))
+    cache.write(what, BLOCK, first, data[:BLOCK])
+    cache.outdate([what.digest])
+    cache.write(what, BLOCK, second, data[BLOCK:])
+    assert cache.index.source_bytes("s3://b") == 0
+    assert cache.used_bytes == 2 * BLOCK
+    (entry,) = cache.index.entries()
+    cache.remove(entry)
+    assert cache.used_bytes == 0

@@ -27,6 +27,7 @@ from typing_extensions import Buffer
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.indexfile import Identity, is_damage, is_full
+from penstock.cache.sweep import PAUSE_S as SWEEP_PAUSE_S
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
 
@@ -55,6 +56,7 @@ class Guarded:
         self, path: Path, name: str, open_directory: Open, counters: Counters, *,
         must_open: bool = True, clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] | None = None,
+        sweep_pause_s: float = SWEEP_PAUSE_S,
     ) -> None:  # fmt: skip
         """With `must_open`, raises if the directory cannot be opened: for a mount that begins.
         Without, it begins out: for a server that takes over from one that died."""
@@ -64,6 +66,7 @@ class Guarded:
         self._counters = counters
         self._clock = clock
         self._start = start or _in_a_thread
+        self._sweep_pause_s = sweep_pause_s
         self._lock = threading.Lock()
         self._directory: CacheDirectory | None = None
         self._error: str | None = None
@@ -197,7 +200,7 @@ class Guarded:
         """What takes too long to be waited for: every page of the index, every name."""
         try:
             directory.index.check()
-            directory.sweep(pause_s=0.01)
+            directory.sweep(pause_s=self._sweep_pause_s)
         except _FAILURES as error:
             self._fail(directory, error)
 

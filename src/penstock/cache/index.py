@@ -108,12 +108,9 @@ class Index:
 
     def source_bytes(self, source: str) -> int:
         """How much of this source is here, in the versions that the bucket has now."""
+        self.flush()  # adding what waits would count twice what was stored before
         row = self._one("SELECT bytes FROM sources WHERE name = ?", source)
-        with self._lock:
-            waiting = sum(
-                one.block.length for one in self._waiting.values() if one.what.source == source
-            )
-        return (_number(row[0]) if row is not None else 0) + waiting
+        return _number(row[0]) if row is not None else 0
 
     @property
     def used_bytes(self) -> int:
@@ -223,6 +220,9 @@ class Index:
             touched, self._touched = self._touched, set[bytes]()
         if not batch and not touched:
             return
+        # SQLite writes happily into a file that has been deleted. Two stat calls a batch.
+        if identity_of(self._path) != self.identity:
+            raise IndexReplaced(f"{self._path} was removed")
         now = int(time.time())
         with self._transaction() as run:
             if batch:
@@ -281,9 +281,6 @@ class Index:
     def _write_batch(self) -> None:
         """What cannot be noted is not cached: it is fetched again, and nothing is wrong."""
         try:
-            # SQLite writes happily into a file that has been deleted. Two stat calls a batch.
-            if identity_of(self._path) != self.identity:
-                raise IndexReplaced(f"{self._path} was removed")
             self.flush()
             self._full = False
         except (sqlite3.Error, OSError) as error:
@@ -372,12 +369,14 @@ def _write_block(run: sqlite3.Connection, filled: _Filled, source: int, now: int
         (*filled.block[:2], filled.sums),
     ).rowcount
     if added:
-        run.execute(
+        # What is outdated stays so, and is counted there.
+        (counted,) = run.execute(
             "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET cached = cached + excluded.cached, used = excluded.used",
+            "ON CONFLICT DO UPDATE SET cached = cached + excluded.cached, "
+            "used = iif(used, excluded.used, 0) RETURNING iif(used, source, 0)",
             _row(filled, source, now, None),
-        )
-        _count(run, source, filled.block.length)
+        ).fetchone()
+        _count(run, counted, filled.block.length)
 
 
 def _row(

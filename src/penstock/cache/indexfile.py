@@ -149,15 +149,17 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def _open(path: Path) -> Opened:
-    try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+    if os.path.lexists(path):
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
             raise IndexDamaged("not a plain file")
-    except FileNotFoundError:
+        if not status.st_size:  # with its log, or someone who has it open, it cannot be filled
+            raise IndexDamaged("empty")
+    else:
+        _remove(path)  # the log of a file that was deleted
         # It names every key. O_EXCL: closing any descriptor of a file that SQLite has open would
         # let go of SQLite's locks on it.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        for beside in _beside(path):
-            beside.unlink(missing_ok=True)  # of a file that was deleted
     opened = _connect(path)
     try:
         _check(opened.connection)
@@ -221,7 +223,7 @@ def _beside(path: Path) -> list[Path]:
 
 def _inode(path: Path) -> tuple[int, int]:
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return 0, 0
     return status.st_dev, status.st_ino

@@ -50,15 +50,26 @@ def join(path: Path) -> Membership:
     if descriptor is None:
         descriptor = _open(path)
     try:
-        # Files get the time of the last tick, not of now; so this must come from a file too.
-        os.utime(descriptor)
-        since_s = os.fstat(descriptor).st_mtime
+        since_s = _next_tick(descriptor)
         # Shared locks only from here on, and those never wait for long.
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     except OSError:
         os.close(descriptor)
         raise
     return Membership(descriptor, alone, since_s)
+
+
+def _next_tick(descriptor: int) -> float:
+    """A time after that of every file that exists: files get the time of the last tick (10 ms at
+    most), so one that was written just now and one that is written next may have the same."""
+    os.utime(descriptor)
+    first_s = now_s = os.fstat(descriptor).st_mtime
+    deadline = time.monotonic() + _PATIENCE_S
+    while now_s <= first_s and time.monotonic() < deadline:
+        time.sleep(0.001)
+        os.utime(descriptor)
+        now_s = os.fstat(descriptor).st_mtime
+    return now_s
 
 
 def _try_lock(path: Path, how: int) -> int | None:

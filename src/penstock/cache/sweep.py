@@ -14,7 +14,7 @@ from penstock.cache import files
 from penstock.cache.index import Entry, Index
 
 # Readers wait for the interpreter's lock while a folder is compared; this lets them go first.
-_PAUSE_S = 0.01
+PAUSE_S = 0.01
 # A mount that shares the directory notes a file within a second of writing it.
 YOUNG_S = 60.0
 
@@ -36,7 +36,7 @@ class Sweepable(Protocol):
     def remove(self, entry: Entry) -> None: ...
 
 
-def sweep(directory: Sweepable, before_s: float, *, pause_s: float = _PAUSE_S) -> Swept:
+def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> Swept:
     """Removes files older than `before_s` that no row knows, and rows that have no file. Stops
     early when the index is closed."""
     index = directory.index
