@@ -245,10 +245,19 @@ class Index:
         return True
 
     def check(self) -> None:
-        """Looks at every page: half a second for 100 MB, and others read on meanwhile."""
-        found = self._connection().execute("PRAGMA quick_check(1)").fetchone()
+        """Looks at every page: a second for 100 MB, and others read on meanwhile."""
+        run = self._connection().execute
+        found = run("PRAGMA quick_check(1)").fetchone()
         if found is None or found[0] != "ok":
             raise IndexDamaged(f"quick_check: {found and found[0]}")
+        # Wrong numbers in good pages: a cache that thinks it is full would never be filled again.
+        found = run(
+            "SELECT (SELECT coalesce(sum(cached), 0) FROM objects), "
+            "(SELECT coalesce(sum(bytes), 0) FROM sources), "
+            "(SELECT count(*) FROM objects WHERE NOT cached BETWEEN 0 AND size)"
+        ).fetchone()
+        if found[0] != found[1] or found[2]:
+            raise IndexDamaged("its counts do not add up")
 
     def close(self) -> None:
         self._stop()
