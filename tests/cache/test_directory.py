@@ -114,6 +114,7 @@ def test_a_file_that_was_removed_is_missed_and_filled_again(opened: Opener) -> N
     assert get(cache, what, 0, len(data)) is None
     put(cache, what, data)
     assert get(cache, what, 0, len(data)) == data
+    cache.index.flush()
     assert cache.used_bytes == len(data)
 
 

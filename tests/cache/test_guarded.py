@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -373,6 +374,52 @@ def test_a_block_that_the_disk_cannot_read_goes_and_the_directory_is_back(
     assert guarded.status().state == "ok"
     assert guarded.cached_bytes(WHAT.digest) == 0
     assert get(guarded, sample("other", 100)[0]) == sample("other", 100)[1]
+
+
+def test_a_directory_whose_disk_was_unmounted_is_not_made_on_the_disk_below(
+    disk: Disk, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    disk.path = place / "cache"
+
+    def mount() -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True, timeout=30)
+
+    def umount() -> None:
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=30)
+
+    mount()
+    guarded = disk.guard()
+    assert put(guarded, WHAT, DATA)
+    umount()
+    for _ in range(3):
+        assert not put(guarded, *sample("other", 100))
+        disk.now_s += 60
+    assert "not mounted" in str(guarded.status().error)
+    assert not disk.path.exists()
+    mount()
+    try:
+        disk.path.mkdir()
+        disk.now_s += 60
+        guarded.status()
+        assert put(guarded, WHAT, DATA)
+    finally:
+        guarded.close()
+        umount()
+
+
+def test_what_a_killed_server_left_is_removed_when_the_next_one_opens_the_directory(
+    disk: Disk,
+) -> None:
+    killed = disk.open(None)
+    killed._write_file(WHAT, 0, memoryview(DATA))  # pyright: ignore
+    killed.abandon()
+    guarded = disk.guard()
+    assert not list(disk.path.glob("objects/*/*"))
+    guarded.close()
 
 
 def test_a_probe_does_not_keep_a_reader_waiting(disk: Disk) -> None:

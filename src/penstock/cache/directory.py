@@ -70,12 +70,12 @@ class CacheDirectory:
     # -- reading ------------------------------------------------------------------------
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        data = self._load(block, *unit_bounds(start, stop, block.length))
+        low, high = unit_bounds(start, stop, block.length)
+        data = self._load(block, low, high)
         if data is None:
             return None
         if self._policy.tracks_use:
             self.index.touch(block.digest)
-        low = unit_bounds(start, stop, block.length)[0]
         return data[start - low : stop - low]
 
     def _load(self, block: Block, low: int, high: int) -> memoryview | None:

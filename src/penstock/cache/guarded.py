@@ -8,13 +8,16 @@
 
 While it is out, reads miss and writes are declined. One line is logged when it goes out and one
 when it is back; nothing for each read. A probe makes the directory anew if it is gone, writes a
-file and reads it back, and opens the index, which is made anew too if it was found damaged.
+file and reads it back, and opens the index, which is made anew too if it was found damaged. Only
+when it is the whole file system that is gone the directory is not made: it would be on another.
 
 Probes are set off by whoever asks after their time has come, and run in a thread of their own: a
 failing disk can take minutes to answer, and no reader waits for it. May be used from any thread.
 """
 
+import errno
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -76,6 +79,7 @@ class Guarded:
         self._probing = False
         self._closed = False
         self._distrust: Identity | None = None
+        self._device: int | None = None
         try:
             self._let_in(self._open(None))
         except (*_FAILURES, CacheDirError) as error:
@@ -172,6 +176,7 @@ class Guarded:
 
     def _probe(self) -> None:
         try:
+            self._check_disk()
             directory = self._open(self._distrust)
         except (*_FAILURES, CacheDirError) as error:
             log.debug("cache directory %s is still out: %s", self.path, error)
@@ -185,12 +190,21 @@ class Guarded:
         finally:
             self._probing = False
 
+    def _check_disk(self) -> None:
+        """Raises if the directory would be made on another disk than the one it was on."""
+        if self._device is not None and not self.path.exists():
+            here = next(one for one in self.path.parents if one.exists())
+            if _device(here) not in (self._device, None):
+                raise OSError(errno.ENODEV, "its file system is not mounted", str(self.path))
+
     def _let_in(self, directory: CacheDirectory) -> None:
+        device = _device(self.path)
         with self._lock:
             if not self._closed:
                 self._directory = directory
                 self._changed_s = self._clock()
                 self._distrust = None
+                self._device = device
         if self._closed:
             directory.abandon()
         else:
@@ -203,6 +217,13 @@ class Guarded:
             directory.sweep(pause_s=self._sweep_pause_s)
         except _FAILURES as error:
             self._fail(directory, error)
+
+
+def _device(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None
 
 
 def _usage(directory: CacheDirectory) -> int:

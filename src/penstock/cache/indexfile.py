@@ -89,7 +89,7 @@ def open_index(path: Path, distrust: Identity | None = None) -> Opened:
 def connect(path: Path) -> Opened:
     """One more connection to the index that `path` names now."""
     with locked(_lock_file(path), alone=False):
-        return _connect(path)
+        return _connect(path, make=False)
 
 
 def identity_of(path: Path) -> Identity:
@@ -101,7 +101,11 @@ def stored_bytes(path: Path) -> int:
     if not path.exists():
         return 0
     try:
-        with locked(_lock_file(path), alone=False), closing(sqlite3.connect(path)) as connection:
+        with (
+            locked(_lock_file(path), alone=False),
+            # A damaged log looks as if others were busy with it for ever.
+            closing(sqlite3.connect(path, timeout=0.1)) as connection,
+        ):
             total = connection.execute("SELECT sum(bytes) FROM sources").fetchone()[0]
     except (sqlite3.Error, OSError):
         return 0  # whoever opens it for work will say what is wrong
@@ -160,7 +164,7 @@ def _open(path: Path) -> Opened:
         # It names every key. O_EXCL: closing any descriptor of a file that SQLite has open would
         # let go of SQLite's locks on it.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    opened = _connect(path)
+    opened = _connect(path, make=True)
     try:
         _check(opened.connection)
     except BaseException:
@@ -169,12 +173,15 @@ def _open(path: Path) -> Opened:
     return opened
 
 
-def _connect(path: Path) -> Opened:
+def _connect(path: Path, *, make: bool) -> Opened:
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=_BUSY_TIMEOUT_S, check_same_thread=False
     )
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        if make:
+            # Only here: for a file that was cut to nothing under its users it would wait for
+            # them to go, and a reader with it.
+            connection.execute("PRAGMA journal_mode = WAL")
         # A lost last batch costs a second fetch; an fsync for each costs every cold epoch.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -256")
