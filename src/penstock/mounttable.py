@@ -12,6 +12,8 @@ class MountEntry(NamedTuple):
     mountpoint: str
     kind: str
     source: str
+    mount_id: int = 0  # what /proc/PID/fdinfo calls mnt_id
+    parent_id: int = 0  # the mount that this one lies in
 
 
 def mount_table() -> list[MountEntry]:
@@ -21,11 +23,9 @@ def mount_table() -> list[MountEntry]:
             left, _, right = line.partition(b" - ")
             fields = left.split(b" ")
             kind, source = right.split(b" ")[:2]
-            entries.append(
-                MountEntry(
-                    fields[2].decode(), _unescape(fields[4]), kind.decode(), _unescape(source)
-                )
-            )
+            number, above, device = int(fields[0]), int(fields[1]), fields[2].decode()
+            names = _unescape(fields[4]), kind.decode(), _unescape(source)
+            entries.append(MountEntry(device, *names, number, above))
     return entries
 
 

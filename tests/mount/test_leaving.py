@@ -1,5 +1,6 @@
 """How a mount ends: signals, a server that died, and what must not be left behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.daemon.registry import _runs
+from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
-from tests.conftest import Mounter, penstock, write_tree
+from tests.conftest import Mount, Mounter, penstock, write_tree
 
 
 def wait_until(ready: Callable[[], bool], what: str) -> None:
@@ -70,14 +73,17 @@ def test_a_signal_at_any_moment_of_the_start_leaves_no_mount(folder: Path, tmp_p
         assert find_mount(path) is None
 
 
-def test_a_dead_server_is_cleared_away_by_umount(folder: Path, mounter: Mounter) -> None:
-    mount = mounter(f"file://{folder}", "--attr-cache", "0", "--entry-cache", "0")
-    pid = mount.stats()["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{pid}/fd").exists() or _dead(mount.path), "dead")
-    again = penstock("mount", f"file://{folder}", mount.path, "-b")
-    assert again.returncode == 2, again.stderr
-    assert "penstock umount" in again.stderr
+def kill_both(mount: Mount) -> None:
+    """The supervisor and its server, so that nobody holds the mount any more."""
+    stats = mount.stats()
+    for pid in (stats["supervisor_pid"], stats["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: is_disconnected(mount.path), "dead")
+
+
+def test_a_dead_mount_is_cleared_away_by_umount(folder: Path, mounter: Mounter) -> None:
+    mount = mounter(f"file://{folder}")
+    kill_both(mount)
     listed = penstock("stats", "-o", "json")
     assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
     mount.umount()
@@ -87,12 +93,51 @@ def test_a_dead_server_is_cleared_away_by_umount(folder: Path, mounter: Mounter)
     assert penstock("umount", mount.path).returncode == 0
 
 
-def _dead(path: Path) -> bool:
-    try:
-        os.stat(path)
-    except OSError:
-        return True
-    return False
+def test_a_dead_mount_is_cleared_away_by_the_next_mount(folder: Path, mounter: Mounter) -> None:
+    mount = mounter(f"file://{folder}")
+    kill_both(mount)
+    again = penstock("mount", f"file://{folder}", mount.path, "-b")
+    assert again.returncode == 0, again.stderr
+    assert "a dead mount was at" in again.stderr
+    assert (mount.path / "b").read_bytes() == b"y"
+
+
+def test_a_mount_whose_supervisor_died_is_served_on_and_can_be_unmounted(
+    folder: Path, mounter: Mounter
+) -> None:
+    mount = mounter(f"file://{folder}")
+    os.kill(mount.stats()["supervisor_pid"], signal.SIGKILL)
+    assert (mount.path / "b").read_bytes() == b"y"
+    assert mount.stats()["state"] == "serving"
+    again = penstock("mount", f"file://{folder}", mount.path, "-b")
+    assert (again.returncode, "already a mount point" in again.stderr) == (2, True)
+    mount.umount()
+    assert find_mount(mount.path) is None
+
+
+def test_a_server_that_is_told_to_end_ends_the_mount(folder: Path, mounter: Mounter) -> None:
+    mount = mounter(f"file://{folder}")
+    os.kill(mount.stats()["pid"], signal.SIGTERM)
+    wait_until(lambda: find_mount(mount.path) is None, "unmounted")
+    mount._mounted = False
+
+
+def test_readers_go_on_after_sigterm_for_the_grace_period_and_no_longer(
+    folder: Path, mounter: Mounter
+) -> None:
+    write_tree(folder, {"large": bytes(9 << 20)})
+    mount = mounter(f"file://{folder}", "--grace", "2s", "--prefetch", "0", "--block-size", "1MiB")
+    supervisor = mount.stats()["supervisor_pid"]
+    descriptor = os.open(mount.path / "large", os.O_RDONLY)
+    os.kill(supervisor, signal.SIGTERM)
+    wait_until(lambda: find_mount(mount.path) is None, "detached")
+    mount._mounted = False
+    assert os.pread(descriptor, 10, 0) == bytes(10)  # it is still served
+    wait_until(lambda: not _runs(supervisor), "ended")
+    with pytest.raises(OSError, match=r"not connected|abort"):
+        os.pread(descriptor, 10, 8 << 20)
+    with contextlib.suppress(OSError):  # closing tells too that nobody is there
+        os.close(descriptor)
 
 
 def test_a_new_directory_is_seen_after_others_have_come_and_gone(

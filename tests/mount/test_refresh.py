@@ -155,6 +155,13 @@ def start_large(s3: S3, mounter: Mounter, name: str, *options: str) -> tuple[Pat
     )  # fmt: skip
 
 
+def rewrite(behind: Path, data: bytes) -> None:
+    """At once, as a store does it: the server may be sending the old bytes just now."""
+    fresh = behind.with_suffix(".new")
+    fresh.write_bytes(data)
+    fresh.replace(behind)
+
+
 def read_on(descriptor: int, start: int) -> tuple[bytes, int | None]:
     """What comes from `start` on, and the error that ended it."""
     parts: list[bytes] = []
@@ -176,7 +183,7 @@ def test_a_reader_of_a_file_that_is_rewritten_never_gets_a_mix(
     descriptor = os.open(mount.path / "large", os.O_RDONLY)
     try:
         assert os.pread(descriptor, 2 * MIB, 0) == OLD[: 2 * MIB]
-        behind.write_bytes(NEW)  # as long as before: only the version tells them apart
+        rewrite(behind, NEW)  # as long as before: only the version tells them apart
         if told == "with a refresh":
             mount.refresh()
         found, error = read_on(descriptor, 0)
@@ -199,7 +206,7 @@ def test_who_has_a_cached_file_open_reads_the_old_bytes_to_the_end(
     descriptor = os.open(mount.path / "large", os.O_RDONLY)
     try:
         if change == "rewritten":
-            behind.write_bytes(NEW)
+            rewrite(behind, NEW)
         else:
             behind.unlink()
         mount.refresh()
@@ -217,7 +224,7 @@ def test_who_meets_a_new_version_sees_it_soon_without_asking(
     s3: S3, mounter: Mounter, mode: str
 ) -> None:
     behind, mount = start_large(s3, mounter, f"soon-{mode}", "--mode", mode)
-    behind.write_bytes(NEW)
+    rewrite(behind, NEW)
     assert read_or_errno(mount.path / "large") == errno.ESTALE
     seen: list[bytes | int | None] = []
     assert poll(lambda: seen.append(read_or_errno(mount.path / "large")) or seen[-1] == NEW)

@@ -110,6 +110,9 @@ class Guarded:
     def outdate(self, digests: list[bytes]) -> None:
         self._try(lambda directory: directory.outdate(digests), None)
 
+    def flush(self) -> None:
+        self._try(lambda directory: directory.index.flush(), None)
+
     def status(self) -> Status:
         used = self._try(_usage, 0)
         directory, now = self._directory, self._clock()

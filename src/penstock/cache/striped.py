@@ -43,6 +43,10 @@ class StripedTier:
     def source_bytes(self, source: str) -> int:
         return sum(directory.source_bytes(source) for directory in self.directories)
 
+    def flush(self) -> None:
+        for directory in self.directories:
+            directory.flush()
+
     def describe(self) -> dict[str, Any]:
         """For `penstock stats`. A tier of which any directory is out is out; `directories` says
         which."""

@@ -58,6 +58,10 @@ class Tier(Protocol):
         """The bucket does not have these any more."""
         ...
 
+    def flush(self) -> None:
+        """Notes on disk what is stored."""
+        ...
+
     def close(self) -> None: ...
 
 

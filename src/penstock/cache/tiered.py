@@ -104,6 +104,15 @@ class Cache:
     def buffered_bytes(self) -> int:
         return self._flights.held_bytes
 
+    def flush(self) -> None:
+        """Notes all that is stored, so that another process knows of it."""
+        self._filler.settle()
+        for tier in self.tiers:
+            try:
+                tier.flush()
+            except sqlite3.Error as error:
+                self._warn(tier, error)
+
     def close(self) -> None:
         self._fetchers.shutdown(wait=True, cancel_futures=True)
         self._filler.close()

@@ -4,10 +4,17 @@ An object store's key is any string; a file's path is not. What has no path is n
 in silence: it gets a reason, which `penstock doctor` lists.
 """
 
+import hashlib
+
 NAME_MAX_BYTES = 255
+# What the kernel takes as one path (PATH_MAX, less its NUL). No real key is longer: S3 and GCS
+# end at 1024 bytes, Azure at 1024 characters, folders of this machine here.
+KEY_MAX_BYTES = 4095
+_NOTE_CHARACTERS = 200
 
 DOUBLE_ROLE = "also a directory: other keys lie below it"
 MARKER_WITH_DATA = "a directory marker that holds data"
+NOT_UTF8 = "its name is not UTF-8"
 
 
 def why_no_name(name: str) -> str | None:
@@ -19,9 +26,43 @@ def why_no_name(name: str) -> str | None:
     if "\0" in name:
         return "a NUL in its name"
     # At most 4 bytes a character: short names need no encoding to be sure.
-    if len(name) > NAME_MAX_BYTES // 4 and len(encode(name)) > NAME_MAX_BYTES:
-        return f"a name longer than {NAME_MAX_BYTES} bytes"
+    if not name.isascii() or len(name) > NAME_MAX_BYTES // 4:
+        try:
+            length = len(encode(name))
+        except UnicodeEncodeError:
+            return NOT_UTF8  # half of a surrogate pair, as JSON can write it
+        if length > NAME_MAX_BYTES:
+            return f"a name longer than {NAME_MAX_BYTES} bytes"
     return None
+
+
+def why_no_key(key: str) -> str | None:
+    """Why a key cannot be a path, before its segments are looked at."""
+    if len(key) <= KEY_MAX_BYTES // 4:
+        return None
+    if len(key) > KEY_MAX_BYTES or len(key.encode("utf-8", "surrogatepass")) > KEY_MAX_BYTES:
+        return f"a path longer than {KEY_MAX_BYTES:,} bytes"
+    return None
+
+
+def cut(key: str) -> str:
+    """A key that is far too long as one that is just too long: other keys stay other keys."""
+    if len(key) <= KEY_MAX_BYTES + 1:
+        return key
+    return key[:KEY_MAX_BYTES] + _digest(key)
+
+
+def note_of(key: str) -> str:
+    """A key as it is noted among the hidden: text that can be printed and kept, of bounded
+    length, and still another one for another key."""
+    text = key.encode("utf-8", "backslashreplace").decode()
+    if len(key) <= KEY_MAX_BYTES:
+        return text
+    return f"{text[:_NOTE_CHARACTERS]}… [{_digest(key)}]"
+
+
+def _digest(key: str) -> str:
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
 def encode(name: str) -> bytes:

@@ -1,26 +1,31 @@
 """Takes a whole new listing into the catalog: what is new, gone, rewritten, hidden.
 
-The listing goes into a scratch table on disk and is compared in SQL, so memory does not grow
+The listing goes into scratch tables on disk and is compared in SQL, so memory does not grow
 with the bucket, and readers see the old tree until the new one is complete.
 """
 
 import fcntl
+import json
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.catalog.listing import list_in_parallel
-from penstock.catalog.names import DOUBLE_ROLE, MARKER_WITH_DATA, decode, encode, why_no_name
+from penstock.catalog.incoming import MOST_FILES, SCRATCH_SCHEMA, Incoming
+from penstock.catalog.listing import SILENCE_S, list_in_parallel
 from penstock.catalog.tree import ROOT, Tree
-from penstock.store import ObjectInfo, Store
+from penstock.errors import UsageError
+from penstock.store import Store
 
 # How many changes are remembered for other mounts of the same catalog. One that misses more
 # than these within one refresh keeps old names for at most --entry-cache.
 _CHANGES_KEPT = 1_000_000
+# So many hidden objects are listed by name; the rest are counted by their reason.
+_HIDDEN_KEPT = 10_000
+_MOST_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,113 +44,45 @@ class Summary:
     hidden: int
 
 
-def refresh(tree: Tree, mounts: list[Mounted], progress: Callable[[int], None]) -> Summary:
-    """Lists every store and makes the tree equal to what was found. One at a time per catalog."""
+def refresh(
+    tree: Tree, mounts: list[Mounted], progress: Callable[[int], None], *,
+    most_files: int = MOST_FILES, silence_s: float = SILENCE_S,
+) -> Summary:  # fmt: skip
+    """Lists every store and makes the tree equal to what was found. One at a time per catalog.
+
+    A listing that fails, that repeats itself, that holds more than `most_files` files and
+    directories or says nothing for `silence_s` raises, and leaves the tree as it was.
+    """
     database = tree.connection()
-    with _only_one(tree), _scratch(database):
-        incoming = _Incoming(database)
-        seen = 0
-        for number, mounted in enumerate(mounts):
-            incoming.mount_root(mounted.path, number)
-            for page in list_in_parallel(mounted.store):
-                incoming.add(page, mounted.store, number)
-                seen += len(page)
-                progress(seen)
-        return incoming.apply()
+    try:
+        with _only_one(tree), _scratch(database):
+            incoming = Incoming(database, most_files)
+            for number, mounted in enumerate(mounts):
+                incoming.mount_root(mounted.path, number)
+                with closing(list_in_parallel(mounted.store, silence_s=silence_s)) as pages:
+                    for page in pages:
+                        incoming.add(page, mounted.store, number)
+                        progress(incoming.listed)
+            incoming.settle()
+            return _Comparison(database, incoming.next_ino).apply()
+    except sqlite3.OperationalError as error:
+        raise UsageError(
+            f"{tree.path}: {error}",
+            hint="the catalog needs room there, and while it lists in /var/tmp (or where "
+            "SQLITE_TMPDIR says)",
+        ) from error
 
 
-class _Incoming:
-    def __init__(self, database: sqlite3.Connection) -> None:
+class _Comparison:
+    """Makes the catalog equal to what is in the scratch tables, in one transaction."""
+
+    def __init__(self, database: sqlite3.Connection, next_ino: int) -> None:
         self._database = database
-        self._next_ino: int = database.execute(
-            "SELECT max((SELECT max(ino) + 1 FROM nodes), "
-            "coalesce((SELECT value FROM meta WHERE key = 'next_ino'), 0))"
-        ).fetchone()[0]
+        self._next_ino = next_ino
         self._now = time.time_ns()
-        # Every directory of the new listing. The only memory that grows, with directories.
-        self._directories: dict[tuple[int, str], int | str] = {}
-        self._hidden: list[tuple[str, str]] = []
-        database.execute("INSERT INTO seen VALUES (?, 0, x'', -1, x'')", (ROOT,))
-
-    def mount_root(self, path: str, source: int) -> None:
-        ino = ROOT
-        for name in path.split("/") if path else []:
-            ino = self._directory_node(ino, name, -1, "")
-        if ino != ROOT:
-            self._database.execute("UPDATE seen SET source = ? WHERE ino = ?", (source, ino))
-        self._directories[source, ""] = ino
-
-    def add(self, page: list[ObjectInfo], store: Store, source: int) -> None:
-        run = self._database.execute
-        run("BEGIN")
-        rows: list[tuple[int, bytes, int, int, int, str, bytes]] = []
-        for info in page:
-            folder, slash, name = info.key.rpartition("/")
-            # `/name` has no folder and yet a slash: its first segment is empty.
-            parent = self._directory(folder, source) if folder or not slash else why_no_name("")
-            if not isinstance(parent, int):
-                self._hidden.append((info.key, parent or ""))
-            elif not name:
-                if info.size_bytes:
-                    self._hidden.append((info.key, MARKER_WITH_DATA))
-            elif reason := why_no_name(name) or store.why_unreadable(info.key):
-                self._hidden.append((info.key, reason))
-            else:
-                rows.append((parent, encode(name), source, *info[1:], encode(info.key)))
-        # An entry that was listed twice is one entry.
-        self._database.executemany(
-            "INSERT OR REPLACE INTO incoming VALUES (?, ?, ?, ?, ?, ?, ?)", rows
-        )
-        run("COMMIT")
-
-    def _directory(self, path: str, source: int) -> int | str:
-        """The directory's number, or why there can be none."""
-        found = self._directories.get((source, path))
-        if found is not None:
-            return found
-        found = self._directories[source, ""]
-        walked = ""
-        for name in path.split("/"):
-            walked = f"{walked}/{name}" if walked else name
-            known = self._directories.get((source, walked)) if name else None
-            if known is None and isinstance(found, int):
-                reason = why_no_name(name)
-                known = reason or self._directory_node(found, name, source, walked)
-            found = known if known is not None else found
-            self._directories[source, walked if name else path] = found
-            if isinstance(found, str):
-                break
-        self._directories[source, path] = found
-        return found
-
-    def _directory_node(self, parent: int, name: str, source: int, path: str) -> int:
-        row = self._database.execute(
-            "SELECT ino FROM nodes WHERE parent = ? AND name = ? AND dead = 0 AND size IS NULL",
-            (parent, encode(name)),
-        ).fetchone()
-        ino = row[0] if row else self._take_number()
-        self._database.execute(
-            "INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?, ?)",
-            (ino, parent, encode(name), source, encode(path)),
-        )
-        return ino
-
-    def _take_number(self) -> int:
-        self._next_ino += 1
-        return self._next_ino - 1
-
-    # -- the comparison -------------------------------------------------------------------
 
     def apply(self) -> Summary:
         run = self._database.execute
-        hidden_twice = run(
-            "SELECT i.key FROM incoming i JOIN seen s ON s.parent = i.parent AND s.name = i.name"
-        ).fetchall()
-        self._hidden.extend((decode(row[0]), DOUBLE_ROLE) for row in hidden_twice)
-        run(
-            "DELETE FROM incoming WHERE EXISTS (SELECT 1 FROM seen s "
-            "WHERE s.parent = incoming.parent AND s.name = incoming.name)"
-        )
         run("BEGIN IMMEDIATE")
         try:
             before = self._last_seq()
@@ -153,12 +90,12 @@ class _Incoming:
             self._plant()
             if run("SELECT 1 FROM meta WHERE key = 'listed_at'").fetchone() is None:
                 run("DELETE FROM changes")  # the first listing is news to nobody
-            self._note_hidden()
+            hidden = self._note_hidden()
             run(
                 "DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?",
                 (_CHANGES_KEPT,),
             )
-            files, size = run("SELECT count(*), coalesce(sum(size), 0) FROM incoming").fetchone()
+            files, size = self._totals()
             changed = run("SELECT count(*) FROM changes WHERE seq > ?", (before,)).fetchone()[0]
             # Numbers are never used again, not even those of nodes that were cleared away.
             run(
@@ -170,7 +107,6 @@ class _Incoming:
                 "INSERT OR REPLACE INTO meta VALUES ('files', ?), ('bytes', ?), ('listed_at', ?)",
                 (files, size, time.time()),
             )
-            hidden = run("SELECT count(*) FROM hidden").fetchone()[0]
             run("COMMIT")
         except BaseException:
             run("ROLLBACK")
@@ -227,27 +163,32 @@ class _Incoming:
             (first,),
         )
 
-    def _note_hidden(self) -> None:
-        self._database.execute("DELETE FROM hidden")
-        self._database.executemany(
-            "INSERT INTO hidden VALUES (?, ?)",
-            ((key.encode("utf-8", "backslashreplace").decode(), why) for key, why in self._hidden),
+    def _totals(self) -> tuple[int, int]:
+        # In two halves: sizes can be such that SQLite's own sum would overflow, and raise.
+        files, high, low = self._database.execute(
+            "SELECT count(*), coalesce(sum(size >> 32), 0), coalesce(sum(size & 0xffffffff), 0) "
+            "FROM incoming"
+        ).fetchone()
+        return files, min((high << 32) + low, _MOST_BYTES)
+
+    def _note_hidden(self) -> int:
+        run = self._database.execute
+        counts = dict(run("SELECT reason, count(*) FROM unshown GROUP BY reason").fetchall())
+        run("DELETE FROM hidden")
+        run(
+            "INSERT INTO hidden SELECT key, reason FROM unshown ORDER BY key LIMIT ?",
+            (_HIDDEN_KEPT,),
         )
+        run("INSERT OR REPLACE INTO meta VALUES ('hidden_counts', ?)", (json.dumps(counts),))
+        return sum(counts.values())
 
 
 @contextmanager
 def _scratch(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("ATTACH DATABASE '' AS scratch")  # '': a file that SQLite removes itself
     try:
-        database.execute(
-            "CREATE TABLE scratch.incoming (parent INTEGER, name BLOB, source INTEGER, "
-            "size INTEGER, mtime INTEGER, version TEXT, key BLOB, "
-            "PRIMARY KEY (parent, name)) WITHOUT ROWID"
-        )
-        database.execute(
-            "CREATE TABLE scratch.seen (ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB, "
-            "source INTEGER, path BLOB, UNIQUE (parent, name))"
-        )
+        for table in SCRATCH_SCHEMA:
+            database.execute(table)
         yield
     finally:
         database.execute("DETACH DATABASE scratch")

@@ -9,6 +9,7 @@ readers). One thread at a time writes, in `refresh`.
 """
 
 import fcntl
+import json
 import os
 import sqlite3
 import threading
@@ -75,8 +76,11 @@ class Tree:
         self.path = path
         self._local = threading.local()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # It names every key. Made here, because SQLite gives its journals the mode that the
+        # database has when they are made: a chmod afterwards comes too late for those.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         self._create()
-        self._users_lock = self._enter()
+        self.users_lock = self._enter()
 
     # -- lookups ------------------------------------------------------------------------
 
@@ -143,6 +147,7 @@ class Tree:
         return self._meta("listed_at", None)
 
     def hidden(self, limit: int) -> list[tuple[str, str]]:
+        """(key, reason) of the hidden; of very many, only the first are kept by name."""
         return (
             self.connection()
             .execute("SELECT key, reason FROM hidden ORDER BY key LIMIT ?", (limit,))
@@ -150,8 +155,11 @@ class Tree:
         )
 
     def hidden_counts(self) -> dict[str, int]:
+        """How many objects are hidden for each reason, those included that are not listed."""
+        if (counted := self._meta("hidden_counts", None)) is not None:
+            return json.loads(counted)
         rows = self.connection().execute("SELECT reason, count(*) FROM hidden GROUP BY reason")
-        return dict(rows.fetchall())
+        return dict(rows.fetchall())  # a catalog from before they were counted
 
     def changes_since(self, seq: int, limit: int) -> list[Change]:
         rows = self.connection().execute(
@@ -190,7 +198,6 @@ class Tree:
                 f"{self.path}: a catalog of another Penstock (schema {version})",
                 hint="remove that file; it is built again from the bucket",
             )
-        os.chmod(self.path, 0o600)
         connection.executescript(
             "BEGIN IMMEDIATE;"
             + _SCHEMA
@@ -216,7 +223,7 @@ class Tree:
         return descriptor
 
     def close(self) -> None:
-        os.close(self._users_lock)
+        os.close(self.users_lock)
 
     def _meta(self, key: str, default: Any) -> Any:
         row = self.connection().execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

@@ -13,11 +13,13 @@ from penstock.cli.doctor import doctor
 from penstock.cli.mount import mount
 from penstock.cli.refresh import refresh
 from penstock.cli.stats import stats
+from penstock.cli.talk import report
 from penstock.cli.umount import umount
+from penstock.cli.upgrade import upgrade
 from penstock.errors import PenstockError
 
 SECTIONS: Sequence[tuple[str, Sequence[click.Command]]] = (
-    ("Mount a bucket", (mount, umount)),
+    ("Mount a bucket", (mount, umount, upgrade)),
     ("Look inside", (stats, doctor)),
     ("Keep it fresh", (refresh, cache_group)),
 )
@@ -50,11 +52,9 @@ for _, _commands in SECTIONS:
 
 
 def main() -> None:
-    logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    # Ours alone: at DEBUG botocore writes each request's headers into the log, tokens included.
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     sys.exit(run(sys.argv[1:]))
 
 
@@ -73,10 +73,3 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Abort:
         return 130
     return result if isinstance(result, int) else 0
-
-
-def report(what: str, hint: str | None, exit_code: int) -> int:
-    click.echo(f"penstock: {what}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
-    return exit_code

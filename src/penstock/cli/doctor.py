@@ -39,5 +39,8 @@ def doctor(mountpoint: str, limit: int, output: str) -> None:
         click.echo(f"  {count:,}  {reason}")
     for key, reason in answer["hidden"]:
         click.echo(f"{key!r}: {reason}")
-    if total > len(answer["hidden"]):
-        click.echo(f"… and {total - len(answer['hidden']):,} more (--limit)")
+    more = total - len(answer["hidden"])
+    if more:
+        # Of very many the catalog itself keeps only the first by name.
+        why = "--limit" if len(answer["hidden"]) >= limit else "counted, not listed"
+        click.echo(f"… and {more:,} more ({why})")

@@ -2,12 +2,13 @@
 
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from penstock.daemon.control import ask
-from penstock.daemon.registry import absolute, all_notes, find_note
+from penstock.daemon.registry import MountNote, absolute, all_notes, find_note
 from penstock.errors import PenstockError
 
 
@@ -33,7 +34,14 @@ def stats(mountpoint: str | None, output: str, watch: bool) -> None:
 
 
 def _ask(mountpoint: str) -> dict[str, Any]:
-    return ask(find_note(absolute(mountpoint)).socket_path, "stats")
+    return _stats_of(find_note(absolute(mountpoint)))
+
+
+def _stats_of(note: MountNote) -> dict[str, Any]:
+    if note.state == "serving":
+        return ask(note.socket_path, "stats")
+    # Between two servers, and while it waits to start another: what the supervisor knows.
+    return {**asdict(note), "pid": note.server_pid, "supervisor_pid": note.pid}
 
 
 def _show_all(output: str) -> None:
@@ -41,7 +49,7 @@ def _show_all(output: str) -> None:
     for note in all_notes():
         if note.alive:
             try:
-                found.append(ask(note.socket_path, "stats"))
+                found.append(_stats_of(note))
             except PenstockError as error:
                 click.echo(f"penstock: {note.mountpoint}: {error}", err=True)
     if output == "json":

@@ -24,6 +24,9 @@ def show_all(found: list[dict[str, Any]]) -> None:
         right = name in ("FILES", "SIZE", "CACHED", "UPTIME", "PID")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for one in found:
+        if one["state"] != "serving":
+            table.add_row(one["mountpoint"], one["source"], one["state"], *["-"] * 5)
+            continue
         table.add_row(
             one["mountpoint"], one["source"], one["mode"], f"{one['files']:,}",
             format_size(one["bytes"]), format_size(one["cached_bytes"]),
@@ -44,6 +47,10 @@ def watch(ask: Callable[[], dict[str, Any]]) -> None:
 
 def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
     """One mount for a person; with what was before, also how fast things go."""
+    if now["state"] != "serving":
+        return _view_of_a_mount_without_server(now)
+    if before is not None and before["pid"] != now["pid"]:
+        before = None  # another server, which counts anew
     seconds = now["uptime_s"] - before["uptime_s"] if before else 0.0
 
     def rate(key: str) -> str:
@@ -74,6 +81,8 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
         ("requests", "  ".join(f"{name} {count:,}" for name, count in
                                sorted(now["requests"].items(), key=lambda item: -item[1])[:8])),
     ]  # fmt: skip
+    if now["restarts"]:
+        rows.append(("restarts", f"{now['restarts']:,}; last: {now['last_end']}"))
     if now["errors"]:
         named = "  ".join(f"{name} {count}" for name, count in now["errors_by_name"].items())
         rows.append(("errors", f"{now['errors']:,}  {named}"))
@@ -84,6 +93,19 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
     for name, text in rows:
         table.add_row(name, Text(text))
     return Group(table)
+
+
+def _view_of_a_mount_without_server(now: dict[str, Any]) -> Group:
+    what = {
+        "restarting": "a new server is starting",
+        "waiting": "its server ends again and again; it is started anew after a pause",
+    }[now["state"]]
+    rows = [
+        f"{now['source']}  →  {now['mountpoint']}: {what}; readers wait",
+        f"restarts: {now['restarts']:,}; last: {now['last_end']}",
+        *([f"its log: {now['log']}"] if now["log"] else []),
+    ]
+    return Group(*map(Text, rows))
 
 
 def _bar(share: float, width: int = 20) -> str:

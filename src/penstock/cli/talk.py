@@ -4,11 +4,16 @@ import sys
 import time
 from types import TracebackType
 
-import click
-
 
 def say(line: str) -> None:
-    click.echo(line, err=True)
+    print(line, file=sys.stderr, flush=True)
+
+
+def report(what: str, hint: str | None, exit_code: int) -> int:
+    say(f"penstock: {what}")
+    if hint:
+        say(f"hint: {hint}")
+    return exit_code
 
 
 class Listing:
@@ -37,6 +42,10 @@ class Listing:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        self.clear()
+
+    def clear(self) -> None:
         if self._drawn_s:
+            self._drawn_s = 0.0
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -35,12 +35,15 @@ def umount(mountpoint: str, lazy: bool) -> None:
         )
     unmount(path, lazy=lazy)
     if note is not None and not lazy:
-        _wait_for_end(note.pid, path)
+        for pid in (note.pid, note.server_pid):
+            _wait_for_end(pid, path)
     if note is not None and not note.alive:
         remove_note(path)
 
 
-def _wait_for_end(pid: int, path: Path) -> None:
+def _wait_for_end(pid: int | None, path: Path) -> None:
+    if pid is None:
+        return
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,27 +16,35 @@ from penstock.errors import PenstockError
 log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
-_MOST_REQUEST_BYTES = 64 * 1024
+_MOST_REQUEST_BYTES = 256 * 1024
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
+
+
+def listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        with _short(path) as address:
+            listener.bind(address)
+    finally:
+        os.umask(before)
+    listener.listen(16)
+    return listener
 
 
 class ControlServer:
-    def __init__(self, path: Path, verbs: Mapping[str, Callable[[Answer], Answer]]) -> None:
-        self._path = path
+    """Answers on a socket that listens already; whoever made that removes it."""
+
+    def __init__(
+        self, listener: socket.socket, verbs: Mapping[str, Callable[[Answer], Answer]]
+    ) -> None:
+        self._socket = listener
         self._verbs = verbs
-        path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            with _short(path) as address:
-                self._socket.bind(address)
-        finally:
-            os.umask(before)
-        self._socket.listen(16)
         threading.Thread(target=self._accept, name="control", daemon=True).start()
 
     def close(self) -> None:
         self._socket.close()
-        self._path.unlink(missing_ok=True)
 
     def _accept(self) -> None:
         while True:
@@ -47,6 +56,8 @@ class ControlServer:
 
     def _answer(self, peer: socket.socket) -> None:
         with peer, peer.makefile("rwb") as stream:
+            if _uid_of(peer) not in (0, os.geteuid()):
+                return  # the folder's mode should have kept them out already
             try:
                 request = json.loads(stream.readline(_MOST_REQUEST_BYTES))
                 answer = self._verbs[request["verb"]](request)
@@ -62,6 +73,12 @@ class ControlServer:
                 stream.flush()
             except OSError as error:
                 log.debug("control: the asker went away: %s", error)
+
+
+def _uid_of(peer: socket.socket) -> int:
+    """Who is at the other end, as the kernel knows it."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(credentials)[1]
 
 
 @contextmanager
@@ -83,23 +100,31 @@ class RemoteError(PenstockError):
 
 
 def ask(path: Path, verb: str, *, timeout_s: float = 30, **arguments: Any) -> Answer:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.settimeout(timeout_s)
-        try:
-            with _short(path) as address:
-                peer.connect(address)
-            with peer.makefile("rwb") as stream:
-                stream.write(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
-                stream.flush()
-                line = stream.readline()
-        except OSError as error:
-            raise PenstockError(
-                f"the server of this mount does not answer ({error.strerror or error})",
-                hint="if it died, `penstock umount` clears the mount away",
-            ) from error
+    request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
+    # A server that is killed while it answers is replaced: its successor is asked again, once.
+    line = _exchange(path, request, timeout_s) or _exchange(path, request, timeout_s)
     if not line:
         raise PenstockError("the server of this mount went away")
     answer: Answer = json.loads(line)
     if "error" in answer:
         raise RemoteError(answer)
     return answer
+
+
+def _exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(timeout_s)
+        try:
+            with _short(path) as address:
+                peer.connect(address)
+            with peer.makefile("rwb") as stream:
+                stream.write(request)
+                stream.flush()
+                return stream.readline()
+        except ConnectionResetError:
+            return b""
+        except OSError as error:
+            raise PenstockError(
+                f"the server of this mount does not answer ({error.strerror or error})",
+                hint="if it died, `penstock umount` clears the mount away",
+            ) from error

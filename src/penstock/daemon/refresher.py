@@ -22,7 +22,7 @@ _CHANGES_AT_ONCE = 10_000
 class Refresher:
     def __init__(
         self, tree: Tree, mounts: list[Mounted], files: FileSystem, session: Session,
-        interval_s: float | None, counters: Counters,
+        interval_s: float | None, counters: Counters, told: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._tree = tree
         self._mounts = mounts
@@ -30,12 +30,18 @@ class Refresher:
         self._session = session
         self._interval_s = interval_s
         self._counters = counters
-        self._seen = tree.last_change()
+        self._told = told  # called with the last change that the kernel knows of
+        self.seen = tree.last_change()
         self._one_at_a_time = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
         self.last_error: str | None = None
+
+    def catch_up(self, seen: int) -> None:
+        """Tells the kernel what the server before us may not have told it any more."""
+        self.seen = seen
+        self._tell_kernel()
 
     def start(self, *, at_once: bool) -> None:
         if at_once and self._interval_s is not None:
@@ -74,10 +80,11 @@ class Refresher:
                 time.sleep(_LEAST_INTERVAL_S)
 
     def _tell_kernel(self) -> None:
-        while changes := self._tree.changes_since(self._seen, _CHANGES_AT_ONCE):
-            self._seen = changes[-1].seq
+        while changes := self._tree.changes_since(self.seen, _CHANGES_AT_ONCE):
             self._files.outdate([change.buried for change in changes if change.buried])
             for change in changes:
                 self._session.invalidate_entry(change.parent, change.name)
             for parent in {change.parent for change in changes}:
                 self._session.invalidate_pages(parent)  # a directory's pages are its listing
+            self.seen = changes[-1].seq
+            self._told(self.seen)

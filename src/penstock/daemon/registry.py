@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.daemon.places import mounts_dir, name_of
 from penstock.errors import MountpointError
-from penstock.fuse.mounting import FILESYSTEM_TYPE
+from penstock.fuse.mounting import FILESYSTEM_TYPE, is_disconnected, unmount
 from penstock.mounttable import find_mount
 
 
@@ -15,18 +15,35 @@ from penstock.mounttable import find_mount
 class MountNote:
     mountpoint: str
     source: str
-    pid: int
+    pid: int  # the supervisor's
     started_s: float
     log: str | None
+    state: str = "serving"  # or restarting, or waiting before the next restart
+    server_pid: int | None = None
+    restarts: int = 0
+    last_end: str | None = None  # when and how a server ended last
 
     @property
     def socket_path(self) -> Path:
-        return mounts_dir() / f"{name_of(Path(self.mountpoint))}.sock"
+        return control_socket(Path(self.mountpoint))
 
     @property
     def alive(self) -> bool:
         entry = find_mount(Path(self.mountpoint))
-        return entry is not None and entry.kind == FILESYSTEM_TYPE and _runs(self.pid)
+        return (
+            entry is not None
+            and entry.kind == FILESYSTEM_TYPE
+            # A server that has lost its supervisor goes on serving.
+            and (_runs(self.pid) or (self.server_pid is not None and _runs(self.server_pid)))
+        )
+
+
+def control_socket(mountpoint: Path) -> Path:
+    return mounts_dir() / f"{name_of(mountpoint)}.sock"
+
+
+def supervisor_socket(mountpoint: Path) -> Path:
+    return mounts_dir() / f"{name_of(mountpoint)}.supervisor.sock"
 
 
 def write_note(note: MountNote) -> None:
@@ -40,6 +57,7 @@ def remove_note(mountpoint: Path) -> None:
     note = _file(mountpoint)
     note.unlink(missing_ok=True)
     note.with_suffix(".sock").unlink(missing_ok=True)
+    supervisor_socket(mountpoint).unlink(missing_ok=True)
 
 
 def all_notes() -> list[MountNote]:
@@ -55,6 +73,20 @@ def find_note(mountpoint: Path) -> MountNote:
             hint="`penstock stats` lists what is mounted by you",
         )
     return note
+
+
+def clear_dead_mount(mountpoint: Path) -> bool:
+    """Removes what a supervisor and server left that were both killed; False if all is well."""
+    note = _read(_file(mountpoint))
+    if note is not None and note.alive:
+        return False
+    entry = find_mount(mountpoint)
+    dead = entry is not None and entry.kind == FILESYSTEM_TYPE and is_disconnected(mountpoint)
+    if dead:
+        unmount(mountpoint, lazy=True)
+    if dead or (note is not None and entry is None):
+        remove_note(mountpoint)
+    return dead
 
 
 def absolute(mountpoint: str) -> Path:
@@ -78,10 +110,9 @@ def _read(path: Path) -> MountNote | None:
 
 
 def _runs(pid: int) -> bool:
+    """Not so a process that has ended and was not buried yet by its parent."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except PermissionError:
-        return True
-    return True
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

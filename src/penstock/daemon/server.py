@@ -1,34 +1,30 @@
-"""Puts the parts together and serves one mount until it is unmounted."""
+"""Puts the parts together and serves one mount until it is unmounted, or this process ends."""
 
 import hashlib
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.cache.build import build_cache
 from penstock.catalog.refresh import Mounted, catalog_path, refresh
 from penstock.catalog.tree import Tree
-from penstock.daemon.control import ControlServer
+from penstock.daemon.control import ControlServer, listen
 from penstock.daemon.places import state_dir
 from penstock.daemon.refresher import Refresher
-from penstock.daemon.registry import MountNote, remove_note, write_note
+from penstock.daemon.registry import control_socket
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.statistics import collect
-from penstock.errors import (
-    CacheDirError,
-    MountpointError,
-    OptionError,
-    PenstockError,
-    SourceError,
-)
+from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError
 from penstock.fuse import mounting
 from penstock.fuse.backing import Backings
 from penstock.fuse.handlers import Handlers, KernelOptions
+from penstock.fuse.ledger import Ledger, new_ledger
 from penstock.fuse.protocol import Init
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
@@ -44,8 +40,12 @@ log = logging.getLogger(__name__)
 _PASSTHROUGH_MEAN_BYTES = 4 * MIB
 _READAHEAD_KB = 1024
 _FETCHERS = 16
+# After this many quick ends in a row, the requests that every new server
+# gets again are the likely cause: they are answered with an error then, so that all others go on.
+_POISONED = 3
 
 Progress = Callable[[int], None]
+Keep = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +59,35 @@ class Ready:
     notes: list[str]  # what could not be had, and why
 
 
+@dataclass(slots=True)
+class Handover:
+    """What outlives a server: descriptors that its supervisor keeps open, and values that the
+    next server must know. Empty for the first one."""
+
+    kept: dict[str, int] = field(default_factory=dict[str, int])
+    remembered: dict[str, Any] = field(default_factory=dict[str, Any])
+    keep: Keep = lambda _name, _descriptor: None
+    remember: Callable[[dict[str, Any]], None] = lambda _values: None
+
+
 class Server:
-    def __init__(self, settings: MountSettings, log_path: str | None = None) -> None:
+    """prepare, then attach, then wait. A server that takes over is prepared while the one before
+    it still serves."""
+
+    def __init__(self, settings: MountSettings, *, takeover: bool = False) -> None:
         self._settings = settings
-        self._log_path = log_path
+        self._takeover = takeover
         self._counters = Counters()
-        self._started_s = time.time()
         self._initialised = threading.Event()
-        self._mounting = threading.Lock()
-        self._mounted = False
+        self._agreed = Init(0)
         self._notes: list[str] = []
 
-    def start(self, progress: Progress) -> Ready:
-        """Mounts; returns once the mount answers. Leaves nothing behind if it fails."""
+    def prepare(self, progress: Progress) -> None:
+        """All that can be done before the mount is there."""
         settings = self._settings
         _yield_to_readers()  # first: threads inherit it, obstore's too
-        mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
+        if not self._takeover:
+            mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
         store = open_store(settings.source, settings.store, self._counters)
         self._cache = build_cache(
@@ -84,28 +97,39 @@ class Server:
         self._mounts = [Mounted("", store)]
         self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))
         # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
-        saved = self._is_listed() and self._tree.totals()[0] > 0
-        if not saved:
+        self._saved = self._takeover or (self._is_listed() and self._tree.totals()[0] > 0)
+        if not self._saved:
             refresh(self._tree, self._mounts, progress)
         files, size = self._tree.totals()
         hidden = sum(self._tree.hidden_counts().values())
-        if not saved and not files and not hidden and settings.source.prefix:
+        if not self._saved and not files and not hidden and settings.source.prefix:
             raise SourceError(
                 f"{settings.source}: nothing is there",
                 hint="check the prefix, and --endpoint and --region if the bucket is elsewhere",
             )
-        mode = self._choose_mode(files, size)
-        with self._mounting:
+        self._mode = self._choose_mode(files, size)
+
+    def attach(self, handover: Handover) -> Ready:
+        """Mounts, or goes on with the mount that is there; returns once it answers."""
+        self._handover = handover
+        if "fuse" in handover.kept:
+            self._mode = handover.remembered["mode"]
+            self._agreed = Init(handover.remembered["agreed"])
+            descriptor = handover.kept["fuse"]
+        else:
+            settings = self._settings
             descriptor = mounting.open_and_mount(
                 settings.mountpoint, settings.name or str(settings.source),
                 max_read_bytes=settings.max_read_bytes, allow_other=settings.allow_other,
             )  # fmt: skip
-            self._mounted = True
-        try:
-            self._serve(descriptor, mode, saved)
-        except BaseException:
-            self.unmount()
-            raise
+            handover.keep("fuse", descriptor)
+            # While it is held, no other mount clears away nodes that our kernel may hold.
+            handover.keep("catalog", self._tree.users_lock)
+            handover.remember({"mode": self._mode, "started_s": time.time()})
+        self._started_s = handover.remembered.get("started_s", time.time())
+        self._serve(descriptor)
+        files, size = self._tree.totals()
+        hidden = sum(self._tree.hidden_counts().values())
         return Ready(files, size, hidden, self.mode, self._notes)
 
     def wait(self) -> None:
@@ -117,32 +141,18 @@ class Server:
         self._tree.close()
         # /dev/fuse stays open: a waiter may still write its late answer, and must not write it
         # into a file that has got the same number meanwhile.
-        remove_note(self._settings.mountpoint)
 
-    def leave(self) -> bool:
-        """Unmounts what is mounted; False if nothing is yet. May be called from any thread, and
-        more than once."""
-        with self._mounting:
-            if self._mounted:
-                self.unmount()
-                self._initialised.set()  # it may be waited for, and never come now
-            return self._mounted
-
-    def unmount(self) -> None:
-        """Asks the kernel to end it; if someone still uses it, new opens fail from now on and
-        the server ends with the last user."""
-        mountpoint = self._settings.mountpoint
-        try:
-            mounting.unmount(mountpoint)
-        except MountpointError as error:
-            if find_mount(mountpoint) is None:
-                return  # someone else was faster
-            log.warning("%s; detached, and served until its last user is gone", error)
-            mounting.unmount(mountpoint, lazy=True)
+    def flush(self) -> None:
+        """Notes on disk what is cached: another server is about to take over."""
+        self._cache.flush()
 
     @property
     def mode(self) -> str:
         return "pagecache" if self._backings is None else "passthrough"
+
+    def is_stuck(self, longer_than_s: float) -> bool:
+        """Does a thread that must never wait hang in a request?"""
+        return self._session.stuck_for_s() > longer_than_s
 
     # -- wiring -------------------------------------------------------------------------
 
@@ -161,8 +171,8 @@ class Server:
                     hint="give a directory elsewhere, on a local disk",
                 )
 
-    def _serve(self, descriptor: int, mode: str, saved: bool) -> None:
-        settings = self._settings
+    def _serve(self, descriptor: int) -> None:
+        settings, handover = self._settings, self._handover
         self._session = Session(descriptor, settings.threads, self._counters)
         readahead = Readahead(self._cache, settings.prefetch_blocks)
         stores = [mounted.store for mounted in self._mounts]
@@ -170,8 +180,14 @@ class Server:
             self._tree, stores, self._cache, readahead, lambda: self._refresher.request()
         )
         self._backings = None
-        if mode == "passthrough":
-            self._backings = Backings(descriptor, self._files, self._session.invalidate_pages)
+        if self._mode == "passthrough":
+            if "opens" not in handover.kept:
+                handover.kept["opens"] = new_ledger()
+                handover.keep("opens", handover.kept["opens"])
+            self._backings = Backings(
+                descriptor, self._files, self._session.invalidate_pages,
+                Ledger(handover.kept["opens"]),
+            )  # fmt: skip
         options = KernelOptions(
             uid=os.getuid() if settings.uid is None else settings.uid,
             gid=os.getgid() if settings.gid is None else settings.gid,
@@ -183,23 +199,42 @@ class Server:
         handlers = Handlers(self._files, options, self._backings, self._on_init)
         self._refresher = Refresher(
             self._tree, self._mounts, self._files, self._session, settings.refresh_s,
-            self._counters,
+            self._counters, lambda seen: handover.remember({"seen": seen}),
         )  # fmt: skip
-        self._session.start(handlers.table())
+        self._control = ControlServer(
+            self._control_socket(),
+            {"stats": self._stats, "refresh": self._refresh, "doctor": self._doctor},
+        )
+        if self._agreed:
+            self._session.take_over(refuse_resent=handover.remembered["quick_ends"] >= _POISONED)
+            self._apply_agreed()
+        else:
+            handover.remember({"seen": self._refresher.seen})
+        # Unmounted at once, it is never initialised.
+        self._session.start(handlers.table(), on_end=self._initialised.set)
+        if self._takeover:
+            # Only now: dropping a page waits for whoever reads it, and those wait for us.
+            self._refresher.catch_up(handover.remembered["seen"])
         if not self._initialised.wait(30):
             raise PenstockError("the kernel did not open the connection within 30 s")
         self._tune_readahead()
-        self._refresher.start(at_once=saved)
-        note = MountNote(
-            str(settings.mountpoint), str(settings.source), os.getpid(), self._started_s,
-            self._log_path,
-        )  # fmt: skip
-        verbs = {"stats": self._stats, "refresh": self._refresh, "doctor": self._doctor}
-        self._control = ControlServer(note.socket_path, verbs)
-        write_note(note)
+        self._refresher.start(at_once=self._saved and not self._takeover)
+
+    def _control_socket(self) -> socket.socket:
+        """The one that the server before us listened on, with whoever waits there meanwhile."""
+        if "control" not in self._handover.kept:
+            listener = listen(control_socket(self._settings.mountpoint))
+            self._handover.keep("control", listener.fileno())
+            return listener
+        return socket.socket(fileno=self._handover.kept["control"])
 
     def _on_init(self, agreed: Init) -> None:
-        if self._backings is not None and not agreed & Init.PASSTHROUGH:
+        self._agreed = agreed
+        self._handover.remember({"agreed": int(agreed)})
+        self._apply_agreed()
+
+    def _apply_agreed(self) -> None:
+        if self._backings is not None and not self._agreed & Init.PASSTHROUGH:
             self._backings.enabled = False
             self._notes.append("this kernel offers no passthrough; reads go through the server")
         self._initialised.set()
@@ -242,7 +277,7 @@ class Server:
     def _stats(self, _request: dict[str, Any]) -> dict[str, Any]:
         return collect(
             self._settings, self.mode, self._files, self._session, self._backings,
-            self._refresher, self._counters, self._started_s,
+            self._refresher, self._counters, self._started_s, self._handover.remembered,
         )  # fmt: skip
 
     def _refresh(self, _request: dict[str, Any]) -> dict[str, Any]:

@@ -34,4 +34,6 @@ class MountSettings:
     max_read_bytes: int = MIB
     allow_other: bool = False
     nonempty: bool = False
+    watchdog_s: float = 30.0  # how long a server may be silent before another takes its place
+    grace_s: float = 30.0  # how long readers may go on after the mount was told to end
     name: str | None = None  # what the mount table shows; the source by default

@@ -17,13 +17,18 @@ from penstock.vfs.filesystem import FileSystem
 def collect(
     settings: MountSettings, mode: str, files: FileSystem, session: Session,
     backings: Backings | None, refresher: Refresher, counters: Counters, started_s: float,
+    remembered: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     count, size = files.totals()
     return {
         "mountpoint": str(settings.mountpoint),
         "source": str(settings.source),
         "mode": mode,
+        "state": "serving",
         "pid": os.getpid(),
+        "supervisor_pid": remembered["supervisor_pid"],
+        "restarts": remembered["restarts"],
+        "last_end": remembered["last_end"],
         "uptime_s": round(time.time() - started_s, 3),
         "memory_bytes": resident_bytes(),
         "files": count,

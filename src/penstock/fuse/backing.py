@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.fuse.ledger import BACKING, DAEMON_OPENS, USERS, Ledger
 from penstock.fuse.protocol import BACKING_MAP, IOC_BACKING_CLOSE, IOC_BACKING_OPEN, OpenFlag
 from penstock.vfs.filesystem import FileSystem
 
@@ -24,6 +25,7 @@ _PASSTHROUGH_HANDLE = 1
 
 @dataclass(slots=True)
 class _Inode:
+    slot: int  # in the ledger
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
     backing: int = 0  # the kernel's number for the backing file; 0: none
@@ -32,51 +34,77 @@ class _Inode:
 
 class Backings:
     def __init__(
-        self, descriptor: int, files: FileSystem, drop_pages: Callable[[int], None]
-    ) -> None:
+        self, descriptor: int, files: FileSystem, drop_pages: Callable[[int], None],
+        ledger: Ledger,
+    ) -> None:  # fmt: skip
         self._descriptor = descriptor
         self._files = files
         self._drop_pages = drop_pages
         self._lock = threading.Lock()
         self._inodes: dict[int, _Inode] = {}
         self._read_through_us: set[int] = set()
+        self._ledger = ledger
         self.enabled = True
         self.opens = 0
+        for known in ledger.opens():  # of the server before us
+            inode = _Inode(
+                known.slot, users=known.users, backing=known.backing,
+                daemon_opens=known.daemon_opens,
+            )  # fmt: skip
+            if known.users:
+                self._inodes[known.ino] = inode
+            else:
+                self._let_go(inode)
 
     def open(self, ino: int) -> tuple[int, int, int]:
         """(file handle, open flags, backing number) for the answer to OPEN."""
         with self._lock:
-            inode = self._inodes.setdefault(ino, _Inode())
+            inode = self._inodes.get(ino)
+            if inode is None:
+                inode = self._inodes[ino] = _Inode(self._ledger.enter(ino))
             inode.users += 1
+            self._ledger.write(inode.slot, USERS, inode.users)
         try:
             with inode.lock:  # those who open the same file meanwhile wait, and then share it
                 if not inode.backing and not inode.daemon_opens and self.enabled:
                     inode.backing = self._back(ino)
+                    self._ledger.write(inode.slot, BACKING, inode.backing)
                 if inode.backing:
                     self.opens += 1
                     return _PASSTHROUGH_HANDLE, OpenFlag.PASSTHROUGH, inode.backing
                 inode.daemon_opens += 1
+                self._ledger.write(inode.slot, DAEMON_OPENS, inode.daemon_opens)
                 self._read_through_us.add(ino)
                 return _DAEMON_HANDLE, OpenFlag.KEEP_CACHE, 0
         except BaseException:
             self._leave(ino, inode)
             raise
 
-    def release(self, ino: int, handle: int) -> None:
+    def release(self, ino: int, handle: int, *, resent: bool) -> None:
         inode = self._inodes.get(ino)
-        if inode is None:
+        # A server that was killed may have counted it already: better one too many than too few.
+        if inode is None or resent:
             return
         if handle == _DAEMON_HANDLE:
             with inode.lock:
                 inode.daemon_opens -= 1
+                self._ledger.write(inode.slot, DAEMON_OPENS, inode.daemon_opens)
         self._leave(ino, inode)
 
     def _leave(self, ino: int, inode: _Inode) -> None:
         with self._lock:
             inode.users -= 1
+            self._ledger.write(inode.slot, USERS, inode.users)
             if not inode.users:
                 del self._inodes[ino]
-                self._unregister(inode.backing)
+                self._let_go(inode)
+
+    def _let_go(self, inode: _Inode) -> None:
+        """The note goes first: a backing file that is noted is one that the kernel knows."""
+        self._ledger.leave(inode.slot)
+        if inode.backing:
+            number = inode.backing.to_bytes(4, "little")
+            fcntl.ioctl(self._descriptor, IOC_BACKING_CLOSE, number)
 
     def _back(self, ino: int) -> int:
         path = self._complete_file(ino)
@@ -108,7 +136,3 @@ class Backings:
             return 0
         finally:
             os.close(descriptor)
-
-    def _unregister(self, backing: int) -> None:
-        if backing:
-            fcntl.ioctl(self._descriptor, IOC_BACKING_CLOSE, backing.to_bytes(4, "little"))

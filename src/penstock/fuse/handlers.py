@@ -200,7 +200,7 @@ class Handlers:
     def release(self, ino: int, request: bytearray, _length: int) -> Reply:
         (handle,) = p.RELEASE_IN.unpack_from(request, p.IN_HEADER_BYTES)
         assert self._backings is not None
-        self._backings.release(ino, handle)
+        self._backings.release(ino, handle, resent=p.is_resent(request))
         return ()
 
     # -- extended attributes ----------------------------------------------------------------

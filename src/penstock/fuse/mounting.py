@@ -81,6 +81,15 @@ def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
         )
 
 
+def is_disconnected(mountpoint: Path) -> bool:
+    """Does nobody hold the other end any more? Waits if someone does and does not answer."""
+    try:
+        os.statvfs(mountpoint)  # always asked for; attributes and names the kernel may know
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
 def raise_readahead(entry: MountEntry, kilobytes: int) -> bool:
     """The kernel reads 128 KiB ahead by default, whatever was agreed. Needs root."""
     try:

@@ -3,6 +3,8 @@
 import struct
 from enum import IntEnum, IntFlag
 
+from typing_extensions import Buffer
+
 KERNEL_VERSION = 7
 KERNEL_MINOR = 40  # what we speak; the kernel talks down to it
 
@@ -121,6 +123,8 @@ STATFS = struct.Struct(
 INVAL_INODE = struct.Struct("<Qqq")  # ino off len
 INVAL_ENTRY = struct.Struct("<QII")  # parent namelen flags; the name and a NUL follow
 
+UNIQUE_RESENT = 1 << 63
+
 IN_HEADER_BYTES = IN_HEADER.size
 OUT_HEADER_BYTES = OUT_HEADER.size
 
@@ -131,3 +135,8 @@ DT_REG = 8
 IOC_BACKING_OPEN = 0x4010E501
 IOC_BACKING_CLOSE = 0x4004E502
 BACKING_MAP = struct.Struct("<iIQ")  # fd flags padding
+
+
+def is_resent(request: Buffer) -> bool:
+    """Was this request read before, by a server that did not answer it? (from 6.9 on)"""
+    return bool(IN_HEADER.unpack_from(request)[2] & UNIQUE_RESENT)

@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from penstock.fuse.protocol import (
     OP_COUNT,
     OUT_HEADER,
     OUT_HEADER_BYTES,
+    UNIQUE_RESENT,
     Notify,
     Op,
 )
@@ -67,18 +69,34 @@ class Session:
         self._counters = counters
         self._counts: list[list[int]] = []
         self._takers: list[threading.Thread] = []
+        # What each taker works on: the request's number; 0 while it waits for the next.
+        self._in_hand: list[list[int]] = []
+        self._stuck_on: list[int] = []
+        self._stuck_since_s = 0.0
+        self._refuse_resent = False
         self._waiting: queue.SimpleQueue[tuple[int, int, int, Later]] = queue.SimpleQueue()
 
-    def start(self, handlers: dict[int, Handler]) -> None:
+    def take_over(self, *, refuse_resent: bool) -> None:
+        """Goes on where a server was that is gone: the kernel sends again what that one had read
+        and not answered. Refused are they if they have crashed every server so far."""
+        self._refuse_resent = refuse_resent
+        self._notify(Notify.RESEND, b"")
+
+    def start(self, handlers: dict[int, Handler], on_end: Callable[[], None]) -> None:
+        """`on_end` is called once the file system is unmounted."""
+        self._on_end = on_end
         for number in range(self._waiters):
             name = f"wait-{number}"
             threading.Thread(target=self._answer_later, name=name, daemon=True).start()
         for number in range(_TAKERS):
             counts = [0] * OP_COUNT
             self._counts.append(counts)
+            in_hand = [0]
+            self._in_hand.append(in_hand)
             taker = threading.Thread(
-                target=self._take, args=(handlers, counts), name=f"fuse-{number}", daemon=True
-            )
+                target=self._take, args=(handlers, counts, in_hand), name=f"fuse-{number}",
+                daemon=True,
+            )  # fmt: skip
             self._takers.append(taker)
             taker.start()
 
@@ -92,23 +110,40 @@ class Session:
         sums = [sum(column) for column in zip(*self._counts, strict=True)]
         return {_name(opcode): count for opcode, count in enumerate(sums) if count}
 
+    def stuck_for_s(self) -> float:
+        """For how long the takers have been at the very requests they are at now. To be asked
+        again and again."""
+        now = time.monotonic()
+        in_hand = [number for (number,) in self._in_hand if number]
+        if not set(in_hand) & set(self._stuck_on):
+            self._stuck_since_s = now
+        self._stuck_on = in_hand
+        return now - self._stuck_since_s
+
     # -- the loop -----------------------------------------------------------------------
 
-    def _take(self, handlers: dict[int, Handler], counts: list[int]) -> None:
+    def _take(self, handlers: dict[int, Handler], counts: list[int], in_hand: list[int]) -> None:
         descriptor = self.descriptor
         buffer = bytearray(_REQUEST_BYTES)
         into = [buffer]
         while True:
+            in_hand[0] = 0
             try:
                 length = os.readv(descriptor, into)
             except OSError as error:
                 if error.errno == errno.ENODEV:
+                    self._on_end()
                     return  # unmounted
                 if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
                     continue  # interrupted before we got it
                 raise
             _, opcode, unique, node, *_ = IN_HEADER.unpack_from(buffer)
+            in_hand[0] = unique
             counts[opcode if opcode < OP_COUNT else 0] += 1
+            if self._refuse_resent and unique & UNIQUE_RESENT:
+                log.error("%s of inode %d crashed every server: refused", _name(opcode), node)
+                self._reply_error(unique, errno.EIO)
+                continue
             handler = handlers.get(opcode)
             if handler is None:
                 self._reply_error(unique, errno.ENOSYS)

@@ -1,0 +1,184 @@
+"""A listing on its way into the scratch tables: each entry becomes a file, a directory or hidden.
+
+Everything that grows with the bucket lies in those tables, on disk; what is kept in memory has a
+bound. A listing that cannot end (it repeats itself, or always brings something new) is given up.
+
+Threading: one thread, the one that refreshes.
+"""
+
+import sqlite3
+
+from penstock.catalog.entries import plausible_mtime_ns, why_not_believed
+from penstock.catalog.names import (
+    DOUBLE_ROLE,
+    MARKER_WITH_DATA,
+    decode,
+    encode,
+    note_of,
+    why_no_key,
+    why_no_name,
+)
+from penstock.catalog.tree import ROOT
+from penstock.errors import SourceError
+from penstock.store import ObjectInfo, Store
+
+MOST_FILES = 100_000_000
+
+# The same entry may come again for good reasons: a listing that starts over in the exact way, a
+# marker beside its prefix. That is twice or three times, never four; the rest is for small ones.
+_MOST_TIMES_LISTED = 4
+_REPEATS_FORGIVEN = 10_000
+# Directories remembered by path; when full, all are forgotten, and found again in SQL. Listings
+# come in order, so it is nearly always the one before that is asked for.
+_DIRECTORIES_REMEMBERED = 16_384
+
+SCRATCH_SCHEMA = (
+    "CREATE TABLE scratch.incoming (parent INTEGER, name BLOB, source INTEGER, size INTEGER, "
+    "mtime INTEGER, version TEXT, key BLOB, PRIMARY KEY (parent, name)) WITHOUT ROWID",
+    "CREATE TABLE scratch.seen (ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB, "
+    "source INTEGER, path BLOB, UNIQUE (parent, name))",
+    "CREATE TABLE scratch.unshown (key TEXT PRIMARY KEY, reason TEXT) WITHOUT ROWID",
+)
+
+
+class Incoming:
+    def __init__(self, database: sqlite3.Connection, most_files: int) -> None:
+        self._database = database
+        self._most_files = most_files
+        self.next_ino: int = database.execute(
+            "SELECT max((SELECT max(ino) + 1 FROM nodes), "
+            "coalesce((SELECT value FROM meta WHERE key = 'next_ino'), 0))"
+        ).fetchone()[0]
+        self.listed = 0  # entries that came
+        self._found = 0  # files, directories and hidden objects that they were
+        self._roots: dict[int, int] = {}
+        self._directories: dict[tuple[int, str], int | str] = {}
+        database.execute("INSERT INTO seen VALUES (?, 0, x'', -1, x'')", (ROOT,))
+
+    def mount_root(self, path: str, source: int) -> None:
+        ino = ROOT
+        for name in path.split("/") if path else []:
+            ino = self._directory_node(ino, name, -1, "")
+        if ino != ROOT:
+            self._database.execute("UPDATE seen SET source = ? WHERE ino = ?", (source, ino))
+        self._roots[source] = ino
+
+    def add(self, page: list[ObjectInfo], store: Store, source: int) -> None:
+        self._database.execute("BEGIN")
+        files: list[tuple[int, bytes, int, int, int, str, bytes]] = []
+        unshown: list[tuple[str, str]] = []
+        for info in page:
+            folder, slash, name = info.key.rpartition("/")
+            parent = why_no_key(info.key) or self._parent(folder, slash, source)
+            if isinstance(parent, str):
+                unshown.append((note_of(info.key), parent))
+            elif not name:
+                if info.size_bytes:
+                    unshown.append((note_of(info.key), MARKER_WITH_DATA))
+            elif reason := (
+                why_no_name(name) or store.why_unreadable(info.key) or why_not_believed(info)
+            ):
+                unshown.append((note_of(info.key), reason))
+            else:
+                mtime_ns = plausible_mtime_ns(info)
+                files.append((parent, encode(name), source, info.size_bytes, mtime_ns,
+                              info.version, encode(info.key)))  # fmt: skip
+        self._insert_files(files)
+        self._insert_unshown(unshown)
+        self._database.execute("COMMIT")
+        self.listed += len(page)
+        self._check_that_it_ends(store)
+
+    def settle(self) -> None:
+        """Where a key is a file and a directory, the directory stays."""
+        twice = self._database.execute(
+            "SELECT i.key FROM incoming i JOIN seen s ON s.parent = i.parent AND s.name = i.name"
+        )
+        self._database.executemany(
+            "INSERT OR IGNORE INTO unshown VALUES (?, ?)",
+            ((note_of(decode(row[0])), DOUBLE_ROLE) for row in twice),
+        )
+        self._database.execute(
+            "DELETE FROM incoming WHERE EXISTS (SELECT 1 FROM seen s "
+            "WHERE s.parent = incoming.parent AND s.name = incoming.name)"
+        )
+
+    # -- rows -----------------------------------------------------------------------------
+
+    def _insert_files(self, rows: list[tuple[int, bytes, int, int, int, str, bytes]]) -> None:
+        run = self._database.executemany
+        fresh = run("INSERT OR IGNORE INTO incoming VALUES (?, ?, ?, ?, ?, ?, ?)", rows).rowcount
+        if fresh < len(rows):
+            # An entry that was listed twice is one entry, as it was told last.
+            run("INSERT OR REPLACE INTO incoming VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._found += max(0, fresh)
+
+    def _insert_unshown(self, rows: list[tuple[str, str]]) -> None:
+        fresh = self._database.executemany("INSERT OR IGNORE INTO unshown VALUES (?, ?)", rows)
+        self._found += max(0, fresh.rowcount)
+
+    def _check_that_it_ends(self, store: Store) -> None:
+        if self._found > self._most_files:
+            raise SourceError(
+                f"{store.identity}: more than {self._most_files:,} files and directories",
+                hint="mount a prefix of it, or raise --max-files",
+            )
+        if self.listed > _MOST_TIMES_LISTED * self._found + _REPEATS_FORGIVEN:
+            raise SourceError(
+                f"{store.identity}: its listing repeats itself: {self.listed:,} entries came, and "
+                f"only {self._found:,} of them are different",
+                hint="the endpoint does not go on from page to page as an object store does; "
+                "check --endpoint, and any proxy before it",
+            )
+
+    # -- directories ----------------------------------------------------------------------
+
+    def _parent(self, folder: str, slash: str, source: int) -> int | str:
+        if folder:
+            return self._directory(folder, source)
+        # `/name` has no folder and yet a slash: its first segment is empty.
+        return why_no_name("") or "" if slash else self._roots[source]
+
+    def _directory(self, path: str, source: int) -> int | str:
+        """The directory's number, or why there can be none."""
+        found = self._directories.get((source, path))
+        if found is not None:
+            return found
+        missing: list[str] = []  # from here up to what is known
+        above = path
+        while found is None:
+            missing.append(above)
+            above, slash, _ = above.rpartition("/")
+            found = self._directories.get((source, above)) or (
+                None if above else self._parent("", slash, source)
+            )
+        for walked in reversed(missing):
+            if isinstance(found, int):
+                name = walked.rpartition("/")[2]
+                found = why_no_name(name) or self._directory_node(found, name, source, walked)
+            self._remember(source, walked, found)
+        return found
+
+    def _directory_node(self, parent: int, name: str, source: int, path: str) -> int:
+        run = self._database.execute
+        place = parent, encode(name)
+        row = run("SELECT ino FROM seen WHERE parent = ? AND name = ?", place).fetchone()
+        if row is not None:
+            return row[0]
+        row = run(
+            "SELECT ino FROM nodes WHERE parent = ? AND name = ? AND dead = 0 AND size IS NULL",
+            place,
+        ).fetchone()
+        ino: int = row[0] if row else self._take_number()
+        run("INSERT INTO seen VALUES (?, ?, ?, ?, ?)", (ino, *place, source, encode(path)))
+        self._found += 1
+        return ino
+
+    def _remember(self, source: int, path: str, found: int | str) -> None:
+        if len(self._directories) >= _DIRECTORIES_REMEMBERED:
+            self._directories.clear()
+        self._directories[source, path] = found
+
+    def _take_number(self) -> int:
+        self.next_ino += 1
+        return self.next_ino - 1

@@ -1,0 +1,96 @@
+"""penstock upgrade: another server for a mount that is in use."""
+
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from penstock.cli.mount_options import parse_kernel_options
+from penstock.cli.mount_settings import read_settings, with_mount_options
+from penstock.cli.talk import say
+from penstock.daemon.control import ask
+from penstock.daemon.registry import absolute, find_note, supervisor_socket
+from penstock.daemon.settings import MountSettings
+from penstock.daemon.settings_codec import decode, encode
+from penstock.errors import OptionError
+
+# Which fields of the settings each option decides.
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "mode": ("mode",), "refresh_": ("refresh_s",), "policy": ("policy",),
+    "endpoint": ("store",), "region": ("store",), "anonymous": ("store",), "manifest": ("store",),
+    "cache_dir": ("tiers",), "cache_size": ("tiers",), "tiers": ("tiers",), "no_cache": ("tiers",),
+    "block_size": ("block_bytes",), "prefetch": ("prefetch_blocks",),
+    "buffer_size": ("buffer_bytes",), "threads": ("threads",),
+    "attr_cache": ("attr_timeout_s",), "entry_cache": ("entry_timeout_s",), "uid": ("uid",),
+    "gid": ("gid",), "file_mode": ("file_mode",), "dir_mode": ("dir_mode",),
+    "watchdog": ("watchdog_s",), "grace": ("grace_s",), "allow_other": ("allow_other",),
+}  # fmt: skip
+# What the kernel was told once and for all, or what the mount is.
+_FIXED = {
+    "mode": "--mode", "store": "where the store is", "allow_other": "--allow-other",
+    "max_read_bytes": "-o max_read", "name": "-o fsname", "nonempty": "-o nonempty",
+}  # fmt: skip
+_CREDENTIALS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")
+_WITHIN_S = 120
+
+
+@click.command()
+@click.argument("mountpoint")
+@with_mount_options
+@click.pass_context
+def upgrade(context: click.Context, mountpoint: str, **options: Any) -> None:
+    """Replace the server of a mount that is in use: this release, new options, fresh keys.
+
+    Readers see a pause and nothing else. Options that are not given stay as they are. If the new
+    server cannot start, the old one goes on.
+
+    \b
+    Example:
+      penstock upgrade /mnt/imagenet --threads 64
+    """  # fmt: skip
+    note = find_note(absolute(mountpoint))
+    path = supervisor_socket(absolute(mountpoint))
+    current = decode(ask(path, "settings")["settings"])
+    given = {
+        name for name in options
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }  # fmt: skip
+    settings = changed(current, note.source, options, given)
+    answer = ask(
+        path, "upgrade", timeout_s=_WITHIN_S, settings=encode(settings), python=sys.executable,
+        environment=_credentials(),
+    )  # fmt: skip
+    say(
+        f"{note.mountpoint} is served by a new server (pid {answer['pid']}); "
+        f"readers waited for {answer['pause_s'] * 1000:.0f} ms"
+    )
+
+
+def changed(
+    current: MountSettings, source: str, options: dict[str, Any], given: set[str]
+) -> MountSettings:
+    """The settings of a running mount with the given options, if a running mount can have them."""
+    fresh = read_settings(source, str(current.mountpoint), options)
+    names = {field for name in given if name in _FIELDS for field in _FIELDS[name]}
+    names |= set(parse_kernel_options(options["kernel_options"]))
+    if "cache_size" in given and not given & {"cache_dir", "tiers", "no_cache"}:
+        if len(current.tiers) != 1:
+            raise OptionError("--cache-size: this mount has several tiers", hint="say --tier")
+        names.discard("tiers")
+        quota = fresh.tiers[0].quota_bytes
+        current = replace(current, tiers=(replace(current.tiers[0], quota_bytes=quota),))
+    for name in names & set(_FIXED):
+        if getattr(fresh, name) != getattr(current, name):
+            raise OptionError(
+                f"{_FIXED[name]} cannot change while it is mounted",
+                hint=f"penstock umount {current.mountpoint}, and mount it anew",
+            )
+    return replace(current, **{name: getattr(fresh, name) for name in names})
+
+
+def _credentials() -> dict[str, str]:
+    """Keys that were rotated since: the new server gets those of whoever asks for it."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_CREDENTIALS)}

@@ -1,0 +1,77 @@
+"""How a supervisor and its server talk: small JSON messages, and descriptors beside them.
+
+A packet socket: a message arrives whole or not at all, also when its sender is killed.
+
+    server to supervisor                       supervisor to server
+    progress   objects listed so far           start     settings, and whether a mount is there
+    prepared   all but the mount is ready      go        serve: what is kept and remembered
+    keep       a descriptor that must          flush     note what is cached: you will be replaced
+               outlive the server
+    remember   values for the next server
+    ready      what the user is told
+    pulse      the server is well
+    flushed    done
+    leave      someone asked the server to end the mount
+    unmounted  the mount is over
+    error      why the server ends
+"""
+
+import array
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+_MOST_BYTES = 128 * 1024
+_MOST_DESCRIPTORS = 16
+
+
+class Link:
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    @classmethod
+    def pair(cls) -> "tuple[Link, socket.socket]":
+        """Our end, and the socket that the other process is given."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(ours), theirs
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
+        """False if nobody is there any more."""
+        return self._send(message, descriptors, 0)
+
+    def try_send(self, message: Message) -> bool:
+        """False also if the other side does not read at the moment; never waits."""
+        return self._send(message, (), socket.MSG_DONTWAIT)
+
+    def _send(self, message: Message, descriptors: Sequence[int], flags: int) -> bool:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        text = json.dumps(message).encode()
+        try:
+            self._socket.sendmsg([text], ancillary if descriptors else [], flags)
+        except (BrokenPipeError, ConnectionError, BlockingIOError):
+            return False
+        return True
+
+    def receive(self) -> tuple[Message, list[int]] | None:
+        """The next message with its descriptors; None once the other side is gone."""
+        descriptors = array.array("i")
+        room = socket.CMSG_LEN(_MOST_DESCRIPTORS * descriptors.itemsize)
+        try:
+            text, ancillary, _, _ = self._socket.recvmsg(_MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            return None
+        if not text:
+            return None
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        return json.loads(text), list(descriptors)
+
+    def close(self) -> None:
+        self._socket.close()

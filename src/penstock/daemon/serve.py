@@ -1,0 +1,176 @@
+"""The server process: `python -m penstock.daemon.serve MOUNTPOINT`, started by a supervisor.
+
+Its settings come over the link, and not as arguments: a process list is read by all.
+"""
+
+import logging
+import logging.handlers
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from penstock.daemon.child import LINK_VARIABLE
+from penstock.daemon.hardening import keep_memory_private
+from penstock.daemon.link import Link, Message
+from penstock.daemon.registry import absolute
+from penstock.daemon.server import Handover, Ready, Server
+from penstock.daemon.settings import MountSettings
+from penstock.daemon.settings_codec import decode
+from penstock.errors import PenstockError
+from penstock.fuse import mounting
+from penstock.units import format_size
+
+log = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_PULSES_A_WATCHDOG = 6
+_LONGEST_PULSE_S = 1.0
+
+
+def main() -> None:
+    link = Link(socket.socket(fileno=int(os.environ.pop(LINK_VARIABLE))))
+    received = link.receive()
+    if received is None:
+        return  # our supervisor is gone already
+    start: Message = received[0]["start"]
+    _log_to(start["log"])
+    _accept_to_be_killed_first(start["oom_score_adj"])
+    keep_memory_private()
+    _forward_signals(link)
+    process = _Process(link, decode(start["settings"]), takeover=start["takeover"])
+    try:
+        process.run()
+    except PenstockError as error:
+        answer = {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
+        link.send({"error": answer})
+        _exit(error.exit_code)
+    except BaseException as error:  # whoever waits must be told; then it is a crash like any other
+        log.critical("the server ends: a bug", exc_info=error)
+        what = f"{type(error).__name__}: {error}"
+        link.send({"error": {"error": what, "hint": "its log says more", "exit_code": 1}})
+        _exit(1)
+    _exit(0)
+
+
+class _Process:
+    def __init__(self, link: Link, settings: MountSettings, *, takeover: bool) -> None:
+        self._link = link
+        self._settings = settings
+        self._server = Server(settings, takeover=takeover)
+        self._attached = False
+
+    def run(self) -> None:
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        self._server.prepare(lambda count: _or_end(self._link.send({"progress": count})))
+        self._link.send({"prepared": True})
+        received = self._link.receive()
+        if received is None:
+            return  # the supervisor is gone, and no mount depends on us
+        message, descriptors = received
+        ready = self._server.attach(self._handover(message["go"], descriptors))
+        self._attached = True
+        self._link.send({"ready": describe(self._settings, ready)})
+        threading.Thread(target=self._obey, name="link", daemon=True).start()
+        self._server.wait()
+        self._link.send({"unmounted": True})
+
+    def _handover(self, go: Message, descriptors: list[int]) -> Handover:
+        remembered: dict[str, Any] = go["remembered"]
+
+        def keep(name: str, descriptor: int) -> None:
+            self._link.send({"keep": name}, [descriptor])
+
+        def remember(values: dict[str, Any]) -> None:
+            remembered.update(values)
+            self._link.send({"remember": values})
+
+        kept = dict(zip(go["kept"], descriptors, strict=True))
+        return Handover(kept, remembered, keep, remember)
+
+    def _obey(self) -> None:
+        while (received := self._link.receive()) is not None:
+            if "flush" in received[0]:
+                self._server.flush()
+                self._link.send({"flushed": True})
+        # The mount works as long as one process holds /dev/fuse: readers need not know.
+        log.warning("the supervisor is gone: this mount is served, but nobody restarts its server")
+
+    def _beat(self) -> None:
+        watchdog_s = self._settings.watchdog_s
+        while True:
+            time.sleep(min(_LONGEST_PULSE_S, watchdog_s / _PULSES_A_WATCHDOG))
+            if not self._attached or not self._server.is_stuck(watchdog_s):
+                self._link.try_send({"pulse": {}})
+
+
+def describe(settings: MountSettings, ready: Ready) -> list[str]:
+    """The lines a user sees once the mount is ready."""
+    cache = "no cache"
+    if settings.tiers:
+        cache = "cache " + ", ".join(
+            f"{tier.medium} {':'.join(map(str, tier.paths))}"
+            + (f" ({format_size(tier.quota_bytes)})" if tier.quota_bytes else "")
+            for tier in settings.tiers
+        )
+    lines = [
+        f"{settings.source} is mounted at {settings.mountpoint}: {ready.files:,} files, "
+        f"{format_size(ready.size_bytes)}; mode {ready.mode}; {cache}",
+        f"unmount with: penstock umount {settings.mountpoint}",
+    ]
+    if ready.hidden:
+        lines.append(
+            f"{ready.hidden:,} objects cannot be shown as files; "
+            f"`penstock doctor {settings.mountpoint}` lists them"
+        )
+    return lines + [f"note: {note}" for note in ready.notes]
+
+
+def _or_end(told: bool) -> None:
+    if not told:
+        raise PenstockError("the supervisor of this mount is gone")
+
+
+def _log_to(path: str | None) -> None:
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if path is not None:
+        # A store that fails for a week must not fill the disk with it.
+        handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 << 20, backupCount=1)
+    level = os.environ.get("PENSTOCK_LOG", "WARNING").upper()
+    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[handler])
+
+
+def _accept_to_be_killed_first(score: int) -> None:
+    """Before the supervisor, which can replace us. Everyone may make their own score worse."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(score))
+
+
+def _forward_signals(link: Link) -> None:
+    """Who ends the server by hand means the mount. Waited for by a thread of its own: a handler
+    would run in the main thread, which sleeps in a join and may sleep on."""
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # threads inherit it
+
+    def wait() -> None:
+        while True:
+            signal.sigwait(signals)
+            if not link.send({"leave": True}):
+                # No supervisor any more: the mount goes with the last user.
+                mounting.unmount(absolute(sys.argv[1]), lazy=True)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
+def _exit(code: int) -> None:
+    """At once: threads may hang in a request to a store that does not answer."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

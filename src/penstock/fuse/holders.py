@@ -1,0 +1,157 @@
+"""Who keeps a mount busy, as /proc tells it.
+
+Never touches the mount itself, which may be dead or hang: only what /proc says of processes is
+read, and links there are read as text, not followed.
+"""
+
+import os
+import pwd
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.mounttable import MountEntry, find_mount, mount_table
+
+_COMMAND_CHARACTERS = 60
+_MOST_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that uses a mount."""
+
+    pid: int
+    command: str
+    user: str
+    how: str  # "2 open files, cwd"
+
+    def __str__(self) -> str:
+        return f"pid {self.pid}  {self.command}  ({self.user})  {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    processes: list[Holder]
+    mounted_inside: list[str]  # other mounts that lie in this one hold it too
+    unseen: int  # processes, mostly of other users, that could not be looked into
+
+    def lines(self) -> list[str]:
+        """What a person is told, a line for each."""
+        lines = [str(holder) for holder in self.processes[:_MOST_LINES]]
+        if len(self.processes) > _MOST_LINES:
+            lines.append(f"and {len(self.processes) - _MOST_LINES} more processes")
+        lines += [f"{path} is mounted inside it" for path in self.mounted_inside[:_MOST_LINES]]
+        # In a container even root may not look into all; then it is told only for want of better.
+        if self.unseen and (os.geteuid() != 0 or not lines):
+            what = "es" if self.unseen > 1 else ""
+            lines.append(f"perhaps one of {self.unseen} process{what} that you may not look into")
+        return lines
+
+
+def holders(mountpoint: Path) -> Holders:
+    """Who uses the mount at exactly this place; nobody if nothing is mounted there."""
+    entry = find_mount(mountpoint)
+    if entry is None:
+        return Holders([], [], 0)
+    found: list[Holder] = []
+    unseen = 0
+    for pid in _processes():
+        try:
+            how = _how(pid, entry)
+        except PermissionError:
+            unseen += bool(_words(pid))  # the kernel's own threads have none
+            continue
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        if how:
+            found.append(Holder(pid, _command(pid), _user(pid), how))
+    inside = [other.mountpoint for other in mount_table() if other.parent_id == entry.mount_id]
+    return Holders(found, inside, unseen)
+
+
+def _processes() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _how(pid: int, entry: MountEntry) -> str:
+    if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
+        return ""  # it sees other mounts: what it holds is a copy of this one
+    ways: list[str] = []
+    if files := _open_files(pid, entry.mount_id):
+        ways.append(f"{files} open file{'s' if files > 1 else ''}")
+    ways += [
+        name for name, link in (("cwd", "cwd"), ("root", "root"), ("program", "exe"))
+        if _lies_in(_read_link(f"/proc/{pid}/{link}"), entry.mountpoint)
+    ]  # fmt: skip
+    if mapped := _mapped_files(pid, entry.device):
+        ways.append(f"{mapped} mapped file{'s' if mapped > 1 else ''}")
+    return ", ".join(ways)
+
+
+def _open_files(pid: int, mount_id: int) -> int:
+    count = 0
+    for number in os.listdir(f"/proc/{pid}/fdinfo"):
+        try:
+            with open(f"/proc/{pid}/fdinfo/{number}", "rb") as lines:
+                count += any(
+                    line.startswith(b"mnt_id:") and int(line.split()[1]) == mount_id
+                    for line in lines
+                )
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return count
+
+
+def _mapped_files(pid: int, device: str) -> int:
+    """A mapping holds its file, and so the mount, after the descriptor is closed."""
+    major, minor = map(int, device.split(":"))
+    wanted = f"{major:02x}:{minor:02x}".encode()
+    inodes: set[bytes] = set()
+    with open(f"/proc/{pid}/maps", "rb") as lines:
+        for line in lines:
+            _, _, _, where, inode = line.split(maxsplit=5)[:5]
+            if where == wanted:
+                inodes.add(inode)
+    return len(inodes)
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""  # the kernel's own threads run no program
+
+
+def _lies_in(path: str, mountpoint: str) -> bool:
+    return path == mountpoint or path.startswith(f"{mountpoint.rstrip('/')}/")
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return text.decode("utf-8", "backslashreplace").rstrip("\0").split("\0") if text else []
+
+
+def _command(pid: int) -> str:
+    """`python train.py --lr 3`: the program without its folder. On one line, whatever it holds."""
+    words = _words(pid) or ["?"]
+    text = " ".join([words[0].rpartition("/")[2] or words[0], *words[1:]])
+    text = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return text if len(text) <= _COMMAND_CHARACTERS else text[: _COMMAND_CHARACTERS - 1] + "…"
+
+
+def _user(pid: int) -> str:
+    """From its status: the folder of a process that hides its memory belongs to root."""
+    try:
+        with open(f"/proc/{pid}/status") as lines:
+            uid = next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
+    except (FileNotFoundError, ProcessLookupError):
+        uid = None  # it has ended meanwhile
+    if uid is None:
+        return "?"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,358 @@
+"""Listings that no honest store gives: endless, repeating, huge, malformed. Each is bounded."""
+
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typing_extensions import Buffer
+
+from penstock.catalog import listing
+from penstock.catalog.names import KEY_MAX_BYTES
+from penstock.catalog.refresh import Mounted, Summary, refresh
+from penstock.catalog.tree import ROOT, Tree
+from penstock.errors import SourceError, StoreError
+from penstock.store import Level, ObjectInfo
+
+NOW_NS = 1_700_000_000_000_000_000
+
+
+def entry(key: str, size: int = 1, mtime_ns: int = NOW_NS, version: str = "v") -> ObjectInfo:
+    return ObjectInfo(key, size, mtime_ns, version)
+
+
+@dataclass
+class Pages:
+    """A store that lists what it is told to, however odd."""
+
+    pages: Callable[[], Iterator[list[ObjectInfo]]]
+    identity: str = "odd://store"
+
+    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+        return self.pages()
+
+    def list_level(self, prefix: str) -> Level | None:
+        return None
+
+    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+        raise AssertionError("nothing is read")
+
+    def why_unreadable(self, key: str) -> str | None:
+        return None
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    tree = Tree(tmp_path / "catalog.sqlite")
+    take_in(tree, [entry("there/before")])
+    yield tree
+    tree.close()
+
+
+def take_in(tree: Tree, entries: list[ObjectInfo], most_files: int = 10**8) -> Summary:
+    return take_in_pages(tree, lambda: iter([entries]), most_files)
+
+
+def take_in_pages(
+    tree: Tree, pages: Callable[[], Iterator[list[ObjectInfo]]], most_files: int = 10**8
+) -> Summary:
+    return refresh(tree, [Mounted("", Pages(pages))], lambda _: None, most_files=most_files)
+
+
+def names(tree: Tree) -> list[str]:
+    return [node.name.decode() for node in tree.children(ROOT, 0, 100)]
+
+
+def numbered(start: int, count: int = 1000) -> list[ObjectInfo]:
+    return [entry(f"{number:09}") for number in range(start, start + count)]
+
+
+# -- listings without an end --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cycle", [1, 2, 7])
+def test_a_listing_that_repeats_itself_is_given_up(tree: Tree, cycle: int) -> None:
+    sent = 0
+
+    def pages() -> Iterator[list[ObjectInfo]]:
+        nonlocal sent
+        for number in itertools.count():
+            sent += 1
+            yield numbered(number % cycle * 1000)
+
+    with pytest.raises(SourceError, match="repeats itself") as caught:
+        take_in_pages(tree, pages)
+    assert caught.value.hint
+    assert sent <= 4 * cycle + 10 + listing._WAITING_PAGES + 2
+    assert names(tree) == ["there"], "the tree is as it was"
+
+
+@pytest.mark.parametrize("key", ["marker/", "a//b", "../x"])
+def test_what_is_no_file_cannot_repeat_for_ever_either(tree: Tree, key: str) -> None:
+    with pytest.raises(SourceError, match="repeats itself"):
+        take_in_pages(tree, lambda: itertools.repeat([entry(key, 0)] * 1000))
+    assert names(tree) == ["there"]
+
+
+def test_a_listing_that_always_brings_new_keys_ends_at_the_limit(tree: Tree) -> None:
+    with pytest.raises(SourceError, match=r"more than 5,000 files and directories") as caught:
+        take_in_pages(tree, lambda: map(numbered, itertools.count(0, 1000)), most_files=5000)
+    assert "--max-files" in (caught.value.hint or "")
+    assert names(tree) == ["there"]
+
+
+@pytest.mark.parametrize(
+    "key", ["{}/x", "x/" * 50 + "{}/" + "y/" * 50 + "f", "{}/", "{}//", "\0{}"]
+)
+def test_directories_and_hidden_objects_count_toward_the_limit(tree: Tree, key: str) -> None:
+    def pages() -> Iterator[list[ObjectInfo]]:
+        for number in itertools.count():
+            yield [entry(key.format(number), 0)]
+
+    with pytest.raises(SourceError, match="more than 500 files and directories"):
+        take_in_pages(tree, pages, most_files=500)
+    assert names(tree) == ["there"]
+
+
+def test_exactly_as_many_as_the_limit_are_shown(tree: Tree) -> None:
+    assert take_in(tree, numbered(0), most_files=1000).files == 1000
+
+
+def test_an_entry_that_comes_three_times_is_one_entry_as_it_was_told_last(tree: Tree) -> None:
+    def pages() -> Iterator[list[ObjectInfo]]:
+        for size in (1, 2, 3):
+            yield from ([entry(f"{part}/{n}", size) for n in range(1000)] for part in range(20))
+
+    summary = take_in_pages(tree, pages)
+    assert (summary.files, summary.size_bytes) == (20_000, 60_000)
+
+
+def test_a_store_that_never_answers_ends_the_listing_and_not_the_thread(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    monkeypatch.setattr(listing, "_THREADS_END_WITHIN_S", 0.1)
+
+    def pages() -> Iterator[list[ObjectInfo]]:
+        let_go.wait()
+        yield numbered(0)
+
+    store = Mounted("", Pages(pages))
+    with pytest.raises(StoreError, match=r"nothing for 0\.1 s"):
+        refresh(tree, [store], lambda _: None, silence_s=0.1)
+    (left,) = (thread for thread in listing._left_behind if thread.is_alive())
+    assert left.daemon, "the process can end without it"
+    assert names(tree) == ["there"]
+    let_go.set()
+    left.join(20)
+    assert not left.is_alive()
+
+
+def test_requests_that_never_end_do_not_pile_up(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    monkeypatch.setattr(listing, "_THREADS_END_WITHIN_S", 0.1)
+    monkeypatch.setattr(listing, "_MOST_LEFT_BEHIND", 2)
+
+    def pages() -> Iterator[list[ObjectInfo]]:
+        let_go.wait()
+        yield []
+
+    store = Mounted("", Pages(pages))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="nothing for"):
+            refresh(tree, [store], lambda _: None, silence_s=0.01)
+    with pytest.raises(StoreError, match="2 requests of earlier listings still wait"):
+        refresh(tree, [store], lambda _: None, silence_s=0.01)
+    waiting = list(listing._left_behind)
+    let_go.set()
+    for thread in waiting:
+        thread.join(20)
+    assert take_in(tree, [entry("again")]).files == 1
+
+
+def test_a_tree_of_very_many_prefixes_does_not_queue_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing, "_WAITING_PREFIXES", 50)
+    levels: list[str] = []
+
+    class Wide(Pages):
+        def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+            above = f"{prefix}/" if prefix else ""
+            if prefix.count("/") == 1:
+                yield [entry(f"{above}file")]
+            else:
+                yield [entry(f"{above}{n}/file") for n in range(1000)]
+
+        def list_level(self, prefix: str) -> Level:
+            levels.append(prefix)
+            above = f"{prefix}/" if prefix else ""
+            return Level([], [f"{above}{n}" for n in range(1000)])
+
+    for _ in listing.list_in_parallel(Wide(lambda: iter(()))):
+        pass
+    assert len(levels) < 100, "1,001 if each were split"
+
+
+# -- entries that cannot be right -----------------------------------------------------------
+
+LONG = "k" * KEY_MAX_BYTES
+ODD = {
+    "a size below zero": (entry("x", -1), "a size that no file can have"),
+    "a size of 2**63": (entry("x", 2**63), "a size that no file can have"),
+    "a size of 2**200": (entry("x", 2**200), "a size that no file can have"),
+    "a version of 1 MB": (
+        entry("x", version="v" * 1_000_000),
+        "a version (ETag) longer than 1,024 characters",
+    ),
+    **{
+        f"a version with {name}": (
+            entry("x", version=f"v{text}"),
+            "a version (ETag) with characters that cannot be sent back",
+        )
+        for name, text in {
+            "a NUL": "\0", "a line end": "\r\nX-Evil: 1", "a surrogate": "\ud800", "an umlaut": "ü",
+        }.items()
+    },
+    "half a surrogate pair in its name": (entry("a\ud800b"), "its name is not UTF-8"),
+    "half a surrogate pair in its folder": (entry("\udfff/b"), "its name is not UTF-8"),
+    "a NUL in its folder": (entry("a\0b/c"), "a NUL in its name"),
+    "a key of 4,096 bytes": (entry("k/" * 2048), "a path longer than 4,095 bytes"),
+    "a key of 1 MB": (entry("k/" * 500_000), "a path longer than 4,095 bytes"),
+    "a key of 3 MB that is no text": (
+        entry("\ud800" * 1_000_000),
+        "a path longer than 4,095 bytes",
+    ),
+    "a key of 4,096 bytes in 2,048 characters": (
+        entry("é" * 2048),
+        "a path longer than 4,095 bytes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_cannot_be_right_is_hidden_with_its_reason(tree: Tree, name: str) -> None:
+    odd, reason = ODD[name]
+    summary = take_in(tree, [odd, entry("good")])
+    assert (summary.files, summary.hidden) == (1, 1)
+    assert tree.hidden_counts() == {reason: 1}
+    ((noted, why),) = tree.hidden(10)
+    assert why == reason
+    assert noted.encode(), "it can be printed"
+    assert len(noted) < KEY_MAX_BYTES * 6
+
+
+def test_long_keys_that_begin_alike_are_noted_as_many(tree: Tree) -> None:
+    summary = take_in(tree, [entry("k" * 10_000 + str(n)) for n in range(100)])
+    assert summary.hidden == 100
+    assert len({key for key, _ in tree.hidden(1000)}) == 100
+    assert all(len(key) < 250 for key, _ in tree.hidden(1000))
+
+
+@pytest.mark.parametrize(
+    ("told_ns", "kept_ns"),
+    [(-1, 0), (-(10**30), 0), (10**30, 2**63 - 1), (2**63, 2**63 - 1), (NOW_NS, NOW_NS)],
+)
+def test_a_time_out_of_range_is_bent_into_it(tree: Tree, told_ns: int, kept_ns: int) -> None:
+    take_in(tree, [entry("x", mtime_ns=told_ns)])
+    (node,) = tree.files()
+    assert node.mtime_ns == kept_ns
+
+
+def test_sizes_whose_sum_is_too_large_are_summed_as_far_as_can_be_told(tree: Tree) -> None:
+    summary = take_in(tree, [entry(f"{n}", 2**63 - 1) for n in range(5)])
+    assert (summary.files, summary.size_bytes) == (5, 2**63 - 1)
+    take_in(tree, [entry(f"{n}", 5 << 40) for n in range(1000)])
+    assert tree.totals() == (1000, 5000 << 40)
+
+
+def test_a_key_of_two_thousand_segments_is_a_path(tree: Tree) -> None:
+    key = "/".join("d" * 2048)
+    assert len(key) == KEY_MAX_BYTES
+    assert take_in(tree, [entry(key)]).files == 1
+    ino = ROOT
+    for _ in range(2047):
+        found = tree.lookup(ino, b"d")
+        assert found is not None
+        ino = found.ino
+    assert tree.directory_path(ino) == key[:-2]
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("Size"), ValueError("year 20000"), OverflowError(), EOFError(),
+              AttributeError("None"), RecursionError()],
+)  # fmt: skip
+def test_an_answer_that_the_library_stumbles_over_is_a_source_error(
+    tree: Tree, error: Exception
+) -> None:
+    def pages() -> Iterator[list[ObjectInfo]]:
+        yield numbered(0)
+        raise error
+
+    with pytest.raises(SourceError, match=f"cannot be understood .{type(error).__name__}"):
+        take_in_pages(tree, pages)
+    assert names(tree) == ["there"]
+
+
+# -- what is kept -----------------------------------------------------------------------------
+
+
+def test_of_very_many_hidden_objects_the_first_are_listed_and_all_are_counted(tree: Tree) -> None:
+    summary = take_in(
+        tree, [entry(f"{n:06}//x") for n in range(12_000)] + [entry(f"z/{n}\0") for n in range(500)]
+    )
+    assert summary.hidden == 12_500
+    assert tree.hidden_counts() == {
+        "an empty segment in its path": 12_000,
+        "a NUL in its name": 500,
+    }
+    assert len(tree.hidden(100_000)) == 10_000
+    take_in(tree, [entry("good")])
+    assert (tree.hidden_counts(), tree.hidden(10)) == ({}, [])
+
+
+def test_directories_that_were_forgotten_meanwhile_are_found_again(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.catalog.incoming._DIRECTORIES_REMEMBERED", 3)
+    keys = [f"{a}/{b}/{c}" for c in range(3) for b in range(4) for a in range(5)]
+    for _ in range(2):
+        summary = take_in(tree, [entry(key) for key in keys])
+        assert summary.files == 60
+        assert summary.changed in (0, 1 + 5 + 20 + 60 + 1), "each directory once"
+    assert summary.changed == 0, "and the same ones again"
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from penstock.catalog.refresh import Mounted, refresh
+from penstock.catalog.tree import Tree
+from tests.catalog.test_bounds import Pages, entry
+
+def pages():
+    for first in range(0, 100_000, 1000):
+        yield [entry(f"{n % 2}/{n:0200}/x" + "//" * (n % 2)) for n in range(first, first + 1000)]
+
+tree = Tree(Path(sys.argv[1]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+summary = refresh(tree, [Mounted("", Pages(pages))], lambda _: None)
+print(summary.files, summary.hidden, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_does_not_grow_with_directories_and_hidden_objects(tmp_path: Path) -> None:
+    """It took 98 MiB for these when all directories and all hidden keys were remembered."""
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, tmp_path / "catalog.sqlite"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    files, hidden, grown_kib = map(int, result.stdout.split())
+    assert (files, hidden) == (50_000, 50_000)
+    assert grown_kib < 30 * 1024

@@ -1,0 +1,167 @@
+"""Who holds a busy mount: real mounts, real processes that hold them, each in one way."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.fuse.holders import Holder, Holders, holders
+from tests.conftest import Mount, Mounter, penstock, write_tree
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def mount(tmp_path: Path, mounter: Mounter) -> Mount:
+    write_tree(tmp_path / "set", {"a/file": b"x" * 10_000, "b": b"y"})
+    return mounter(f"file://{tmp_path / 'set'}", "--refresh", "never", "--allow-other")
+
+
+@contextmanager
+def process(code: str, *words: str | Path, cwd: Path | None = None) -> Iterator[int]:
+    """A Python that does this, says so, and then waits to be let go."""
+    code += "\nimport sys; print('ready', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, *map(str, words)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd or "/")
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        yield child.pid
+    finally:
+        child.stdin.close()
+        child.wait(20)
+        child.stdout.close()
+
+
+OPEN = "import sys; held = [open(word, 'rb') for word in sys.argv[1:]]"
+MAP = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)  # mmap.mmap keeps a descriptor of its own
+libc.mmap.restype = ctypes.c_void_p
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+mapped = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, descriptor, ctypes.c_long(0))
+assert ctypes.string_at(mapped, 1) == b"x"
+os.close(descriptor)
+"""
+AS_NOBODY = f"""
+import os, pathlib, sys
+from penstock.fuse.holders import holders
+os.setgroups([])
+os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
+os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+print(*holders(pathlib.Path(sys.argv[1])).lines(), sep="\\n")
+"""
+
+
+def only(found: Holders) -> Holder:
+    (holder,) = found.processes
+    return holder
+
+
+def test_a_mount_that_nobody_uses_has_no_holders(mount: Mount) -> None:
+    found = holders(mount.path)
+    assert (found.processes, found.mounted_inside) == ([], [])
+
+
+def test_where_nothing_is_mounted_nobody_is_looked_for(tmp_path: Path) -> None:
+    assert holders(tmp_path).lines() == []
+
+
+def test_a_process_with_open_files_is_named_with_their_number(mount: Mount) -> None:
+    with process(OPEN, mount.path / "a/file", mount.path / "b") as pid:
+        holder = only(holders(mount.path))
+    assert (holder.pid, holder.user, holder.how) == (pid, "root", "2 open files")
+    assert holder.command.startswith("python")
+    assert len(str(holder).splitlines()) == 1
+
+
+def test_a_process_whose_working_directory_it_is_is_named(mount: Mount) -> None:
+    for place in (mount.path, mount.path / "a"):
+        with process("", cwd=place) as pid:
+            holder = only(holders(mount.path))
+            assert (holder.pid, holder.how) == (pid, "cwd")
+            busy = penstock("umount", mount.path)
+            assert (busy.returncode, "is in use" in busy.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("mode", ["pagecache", "passthrough"])
+def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
+    tmp_path: Path, mounter: Mounter, mode: str
+) -> None:
+    write_tree(tmp_path / "set", {"a": b"x" * 10_000})
+    mount = mounter(f"file://{tmp_path / 'set'}", "--mode", mode)
+    (mount.path / "a").read_bytes()  # passthrough: from now on the kernel has the cached file
+    with process(MAP, mount.path / "a") as pid:
+        holder = only(holders(mount.path))
+    assert (holder.pid, holder.how) == (pid, "1 mapped file")
+
+
+def test_a_program_that_runs_from_the_mount_is_named(tmp_path: Path, mounter: Mounter) -> None:
+    write_tree(tmp_path / "set", {"sleep": Path("/bin/sleep").read_bytes()})
+    mount = mounter(f"file://{tmp_path / 'set'}", "--file-mode", "0555")
+    child = subprocess.Popen([mount.path / "sleep", "1000"])
+    try:
+        holder = only(holders(mount.path))
+    finally:
+        child.kill()
+        child.wait(20)
+    assert (holder.pid, holder.command) == (child.pid, "sleep 1000")
+    assert holder.how == "program, 1 mapped file"
+
+
+def test_a_mount_inside_the_mount_is_named(mount: Mount) -> None:
+    inner = mount.path / "a"
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
+    try:
+        found = holders(mount.path)
+        assert found.mounted_inside == [str(inner)]
+        assert found.lines() == [f"{inner} is mounted inside it"]
+    finally:
+        subprocess.run(["umount", inner], check=True)
+
+
+def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(
+    tmp_path: Path, mount: Mount
+) -> None:
+    beside = tmp_path / f"{mount.path.name}-beside"
+    beside.mkdir()
+    (beside / "f").write_bytes(b"")
+    with process(OPEN, beside / "f", cwd=beside):
+        assert holders(mount.path).processes == []
+    assert holders(beside).processes == []
+
+
+def test_a_server_that_hangs_does_not_hang_the_search(mount: Mount) -> None:
+    with process(OPEN, mount.path / "a/file") as pid:
+        server = mount.stats()["pid"]
+        os.kill(server, signal.SIGSTOP)
+        try:
+            assert only(holders(mount.path)).pid == pid
+        finally:
+            os.kill(server, signal.SIGCONT)
+
+
+def test_an_ordinary_user_is_told_that_others_may_hold_it_too(mount: Mount) -> None:
+    with process(OPEN, mount.path / "b"):
+        result = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, mount.path],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert re.fullmatch(
+        r"perhaps one of \d+ process(es)? that you may not look into\n", result.stdout
+    )
+
+
+def test_of_very_many_holders_the_first_are_named_and_the_rest_counted() -> None:
+    many = Holders([Holder(n, "cat", "root", "cwd") for n in range(50)], [], 0)
+    assert many.lines()[0] == "pid 0  cat  (root)  cwd"
+    assert many.lines()[-1] == "and 30 more processes"
