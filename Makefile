@@ -8,7 +8,7 @@ BIN := .venv/bin
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
 .venv/ready: pyproject.toml constraints.txt tools/system-packages
-	tools/system-packages fuse3 rsync
+	tools/system-packages fuse3 rsync strace
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

@@ -114,6 +114,7 @@ def test_a_file_that_was_removed_is_missed_and_filled_again(opened: Opener) -> N
     assert get(cache, what, 0, len(data)) is None
     put(cache, what, data)
     assert get(cache, what, 0, len(data)) == data
+    cache.index.flush()
     assert cache.used_bytes == len(data)
 
 
@@ -201,7 +202,7 @@ def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path
     what, data = sample("torn", 5000)
     cache._write_file(what, 0, memoryview(data))  # pyright: ignore
     assert get(cache, what, 0, 5000) is None
-    assert cache.sweep(younger_than_s=0) == 1
+    assert cache.sweep(young_s=0) == (1, 0)
     assert not os.path.exists(cache.file(what.digest))
     with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
         assert database.execute("SELECT count(*) FROM objects").fetchone() == (0,)
@@ -231,5 +232,21 @@ def test_what_is_young_is_not_swept(opened: Opener) -> None:
     cache = opened()
     what, data = sample("young", 5000)
     cache._write_file(what, 0, memoryview(data))  # pyright: ignore
-    assert cache.sweep() == 0
-    assert cache.sweep(younger_than_s=0) == 1
+    assert cache.sweep() == (0, 0)
+    assert cache.sweep(young_s=0) == (1, 0)
+
+
+def test_bytes_that_come_after_an_object_is_outdated_are_counted_as_outdated(
+    opened: Opener,
+) -> None:
+    cache = opened()
+    what, data = sample("late", 2 * BLOCK)
+    first, second = (block_of(what, number, BLOCK) for number in range(2))
+    cache.write(what, BLOCK, first, data[:BLOCK])
+    cache.outdate([what.digest])
+    cache.write(what, BLOCK, second, data[BLOCK:])
+    assert cache.index.source_bytes("s3://b") == 0
+    assert cache.used_bytes == 2 * BLOCK
+    (entry,) = cache.index.entries()
+    cache.remove(entry)
+    assert cache.used_bytes == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cache.build import build_cache
-from penstock.cache.directory import StripedTier
 from penstock.cache.identity import CachedObject, identify
+from penstock.cache.striped import StripedTier
 from penstock.cache.tier import TierSpec, parse_tier
 from penstock.cache.tiered import Cache
 from penstock.errors import OptionError, StoreError

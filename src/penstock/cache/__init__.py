@@ -5,6 +5,8 @@ and never an error for a reader because a cache failed. Knows nothing of files o
 
 What lies on disk, in each directory of each tier:
 
+    users.lock            held by every process that uses the directory
+    index.lock            held while the index is opened (shared) or replaced (alone)
     index.sqlite          which blocks of which objects are here, with their checksums
     objects/ab/abcd…      one plain file for each object; sparse while blocks are missing
 
@@ -13,9 +15,16 @@ process that dies in between leaves nothing that is believed; a machine that die
 row without its bytes, which the checksum finds. Two processes that fill the same block write
 the same bytes to the same place, so they need no lock.
 
+Who knows what of failures: `integrity` and `files` find a bad file, and `directory` drops it;
+`indexfile` finds a bad index and makes it anew; `guarded` takes a directory that fails out, and
+lets it in again; `sweep` removes what the dead have left. Nothing of it is raised to a reader.
+
 Locks, in the order in which they may be taken (never the other way round):
 
     Flights._lock      who is fetching which block        held for dictionary access only
+    Guarded._lock      is the directory in or out         held for a few assignments
+    _room_lock         of a directory: what is reserved   held while room is made
+    index.lock         between processes                  held while a connection is opened
     Index._lock        rows waiting to be written         held for list access only
     SQLite's own       between processes                  held for one batch
 """

@@ -1,33 +1,71 @@
 """From what the user said of tiers to a working cache."""
 
-from penstock.cache.directory import CacheDirectory, StripedTier, open_directory
-from penstock.cache.index import stored_bytes
-from penstock.cache.policy import POLICIES
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+from penstock.cache.directory import CacheDirectory
+from penstock.cache.guarded import Guarded
+from penstock.cache.indexfile import Identity, stored_bytes
+from penstock.cache.policy import POLICIES, Policy
+from penstock.cache.striped import StripedTier
 from penstock.cache.tier import Tier, TierSpec, prepare_directory
 from penstock.cache.tiered import Cache
+from penstock.errors import CacheDirError
 from penstock.metrics import Counters
-
-
-def build_tier(spec: TierSpec, policy: str, counters: Counters) -> StripedTier:
-    share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
-    directories: list[CacheDirectory] = []
-    for path in spec.paths:
-        quota = prepare_directory(path, share, stored_bytes(path / "index.sqlite"))
-        directories.append(
-            open_directory(
-                path, name=spec.medium, quota_bytes=quota, high=spec.high, low=spec.low,
-                policy=POLICIES[policy](), counters=counters,
-            )
-        )  # fmt: skip
-    return StripedTier(spec.medium, directories)
 
 
 def build_cache(
     specs: list[TierSpec], *, policy: str, block_bytes: int, buffer_bytes: int, fetchers: int,
-    counters: Counters,
+    counters: Counters, must_open: bool = True,
 ) -> Cache:  # fmt: skip
-    tiers: list[Tier] = [build_tier(spec, policy, counters) for spec in specs]
+    """Without `must_open`, a directory that cannot be used now is out, and tried again later."""
+    tiers: list[Tier] = [build_tier(spec, policy, counters, must_open=must_open) for spec in specs]
     return Cache(
         tiers, block_bytes=block_bytes, buffer_bytes=buffer_bytes, fetchers=fetchers,
         counters=counters,
     )  # fmt: skip
+
+
+def build_tier(
+    spec: TierSpec, policy: str, counters: Counters, *, must_open: bool = True
+) -> StripedTier:
+    directories = [
+        Guarded(
+            path, spec.medium, partial(_open_prepared, path, spec, policy, counters), counters,
+            must_open=must_open,
+        )
+        for path in spec.paths
+    ]  # fmt: skip
+    return StripedTier(spec.medium, directories)
+
+
+def _open_prepared(
+    path: Path, spec: TierSpec, policy: str, counters: Counters, distrust: Identity | None
+) -> CacheDirectory:
+    share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
+    quota = prepare_directory(path, share, stored_bytes(path / "index.sqlite"))
+    return open_directory(
+        path, name=spec.medium, quota_bytes=quota, high=spec.high, low=spec.low,
+        policy=POLICIES[policy](), counters=counters, distrust=distrust,
+    )  # fmt: skip
+
+
+def open_directory(
+    path: Path, *, name: str, quota_bytes: int, high: float, low: float, policy: Policy,
+    counters: Counters, distrust: Identity | None = None,
+) -> CacheDirectory:  # fmt: skip
+    try:
+        return CacheDirectory(
+            path, name=name, quota_bytes=quota_bytes, high=high, low=low, policy=policy,
+            counters=counters, distrust=distrust,
+        )  # fmt: skip
+    except OSError as error:
+        raise CacheDirError(
+            f"cache directory {path}: {error.strerror}", hint="give another --cache-dir"
+        ) from error
+    except sqlite3.Error as error:
+        raise CacheDirError(
+            f"cache directory {path}: its index cannot be used ({error})",
+            hint=f"remove {path / 'index.sqlite'}*; what it held is fetched again",
+        ) from error

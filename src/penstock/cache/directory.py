@@ -1,40 +1,44 @@
-"""One directory of a local tier: plain files, and an index that says what is in them."""
+"""One directory of a local tier: plain files, and an index that says what is in them.
+
+Raises OSError or sqlite3.Error when the disk or the index fails; `Guarded` deals with that. A
+file that is damaged is no failure: it is dropped, and missed. May be used from any thread.
+"""
 
 import errno
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from typing_extensions import Buffer
 
 from penstock.blocks import UNIT_BYTES, block_count, unit_bounds
-from penstock.cache.identity import Block, CachedObject, block_of, object_path
+from penstock.cache import files
+from penstock.cache.files import Stamp
+from penstock.cache.identity import Block, CachedObject, block_of, identify, object_path
 from penstock.cache.index import Entry, Index
+from penstock.cache.indexfile import Identity, identity_of, is_full
 from penstock.cache.integrity import checksums, matches
+from penstock.cache.locks import join
 from penstock.cache.policy import Policy
-from penstock.errors import CacheDirError
+from penstock.cache.sweep import YOUNG_S, Swept, sweep
 from penstock.metrics import Counters
 
 log = logging.getLogger(__name__)
 
 _EVICT_BATCH = 256
 SMALL_BYTES = 1024 * 1024
-
-
-class _Written(NamedTuple):
-    inode: int
-    is_new: bool  # it was not there before; inode numbers alone are used again
+# A disk that others have filled is not tried again for each block that comes.
+_FULL_PAUSE_S = 1.0
 
 
 class CacheDirectory:
     def __init__(
         self, path: Path, *, name: str, quota_bytes: int, high: float, low: float,
-        policy: Policy, counters: Counters,
+        policy: Policy, counters: Counters, distrust: Identity | None = None,
     ) -> None:  # fmt: skip
         self.path = path
         self.name = name
@@ -44,41 +48,73 @@ class CacheDirectory:
         self._root = str(path)
         self._policy = policy
         self._counters = counters
-        for number in range(256):
-            (path / "objects" / f"{number:02x}").mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.index = Index(path / "index.sqlite")
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._membership = join(path / "users.lock")
+        try:
+            if files.make_folders(path):  # an index that is there knows files that are not
+                distrust = identity_of(path / "index.sqlite")
+            self.index = Index(path / "index.sqlite", distrust)
+        except BaseException:
+            os.close(self._membership.descriptor)
+            raise
         self._room_lock = threading.Lock()
         self._reserved_bytes = 0  # on their way to the disk
+        self._full_until_s = 0.0
         self._outdated = True  # there may be some; looked up once when room is needed
         # Objects of many blocks whose every byte was checked, or written, in this process's
         # life. Smaller ones are not noted: checking one again costs less than remembering all.
-        # By the file's inode: one that was removed and made again is another file.
-        self._verified: dict[bytes, int] = {}
+        # By the file's stamp: one that someone has changed since is checked again.
+        self._verified: dict[bytes, Stamp] = {}
         self._written: dict[bytes, tuple[int, set[int]]] = {}
 
     # -- reading ------------------------------------------------------------------------
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        # The file first: on a miss, which is all that a cold epoch has, opening it fails in 2 us,
-        # while a query lets go of the interpreter's lock four times.
-        try:
-            descriptor = os.open(self.file(block.digest), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
-            sums = self.index.sums(block)
-            if sums is None:
-                return None
-            low, high = unit_bounds(start, stop, block.length)
-            data = memoryview(os.pread(descriptor, high - low, block.start + low))
-        finally:
-            os.close(descriptor)
-        if len(data) != high - low or not matches(data, sums, low // UNIT_BYTES):
-            self._drop_corrupt(block, "its checksum does not match")
+        low, high = unit_bounds(start, stop, block.length)
+        data = self._load(block, low, high)
+        if data is None:
             return None
         if self._policy.tracks_use:
             self.index.touch(block.digest)
         return data[start - low : stop - low]
+
+    def _load(self, block: Block, low: int, high: int) -> memoryview | None:
+        """Whole units of the block, if they match their checksums."""
+        # The file first: on a miss, which is all that a cold epoch has, opening it fails in 2 us,
+        # while a query lets go of the interpreter's lock four times.
+        try:
+            descriptor = os.open(self.file(block.digest), files.TO_READ)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return self._not_loaded(block, error)
+        try:
+            sums = self.index.sums(block)
+            if sums is None:
+                return None
+            data = memoryview(os.pread(descriptor, high - low, block.start + low))
+            if _is_right(data, high - low, sums, low):
+                return data
+            # Another thread may have found it too, and have filled it again since.
+            data = memoryview(os.pread(descriptor, high - low, block.start + low))
+            if _is_right(data, high - low, sums, low):
+                return data
+        except OSError as error:
+            return self._not_loaded(block, error)
+        finally:
+            os.close(descriptor)
+        self._drop_corrupt(block, "its checksum does not match")
+        return None
+
+    def _not_loaded(self, block: Block, error: OSError) -> None:
+        if files.is_odd(error):
+            self._drop_corrupt(block, f"no plain file ({error.strerror})")
+            return
+        if error.errno == errno.EIO:
+            # Most of the disk may be fine: without this file it can be used again.
+            with suppress(OSError):
+                self._drop_corrupt(block, str(error.strerror))
+        raise error
 
     def _drop_corrupt(self, block: Block, why: str) -> None:
         self._distrust(block.digest)
@@ -86,24 +122,49 @@ class CacheDirectory:
             return  # another thread has found it too
         log.warning("%s block %d: %s; dropped", self.file(block.digest), block.number, why)
         self._counters.add("corrupt_blocks")
-        if block.whole:
-            Path(self.file(block.digest)).unlink(missing_ok=True)
+        if block.whole or files.stamp_of(self.file(block.digest)) is None:
+            files.remove(self.file(block.digest))
 
     def complete_file(self, what: CachedObject) -> Path | None:
         digest = what.digest
         if self.index.cached_bytes(digest) != what.size_bytes:
             return None
-        path = Path(self.file(digest))
-        try:
-            inode = path.stat().st_ino
-        except FileNotFoundError:
+        path = self.file(digest)
+        stamp = files.stamp_of(path)
+        if stamp is not None and self._verified.get(digest) == stamp:
+            return Path(path)
+        if not self._is_consistent(what) or self.verify(digest):
             return None
-        if self._verified.get(digest) != inode:
-            if self.verify(digest):
-                return None
-            if what.size_bytes > SMALL_BYTES:
-                self._verified[digest] = inode
-        return path
+        stamp_now = files.stamp_of(path)
+        if stamp is None or stamp != stamp_now:
+            return None  # changed while we looked
+        if what.size_bytes > SMALL_BYTES:
+            self._verified[digest] = stamp
+        return Path(path)
+
+    def _is_consistent(self, what: CachedObject) -> bool:
+        """Is it the object that the caller means, in all its blocks, and not a byte more? The row
+        says so, but the row may be damaged; what is not is dropped."""
+        entry = self.index.entry(what.digest)
+        if entry is None:
+            return False
+        again = identify(what.source, what.key, what.version, what.size_bytes, entry.block_bytes)
+        blocks = block_count(what.size_bytes, max(1, entry.block_bytes))
+        numbers = list(range(blocks)) if blocks > 1 else []
+        stamp = files.stamp_of(self.file(what.digest))
+        if (
+            entry.size_bytes == what.size_bytes
+            and entry.block_bytes > 0
+            and again.digest == what.digest
+            and self.index.block_numbers(what.digest) == numbers
+            # A shorter file is for `verify`, which keeps what is there of it.
+            and (stamp is None or stamp.size_bytes <= what.size_bytes)
+        ):
+            return True
+        log.warning("%s: not what its row says; dropped", self.file(what.digest))
+        self._counters.add("corrupt_blocks")
+        self.remove(entry)
+        return False
 
     def verify(self, digest: bytes) -> list[int]:
         """Reads every stored block back; drops those that do not match and returns them."""
@@ -111,9 +172,12 @@ class CacheDirectory:
         entry = self.index.entry(digest)
         if entry is None:
             return []
-        if not os.path.exists(self.file(digest)) or not entry.cached_bytes:
+        if not entry.cached_bytes:
             self.remove(entry)
-            return [0] if entry.cached_bytes else []
+            return []
+        if files.stamp_of(self.file(digest)) is None or entry.block_bytes <= 0:
+            self.remove(entry)
+            return [0]
         what = CachedObject(entry.source, entry.key, entry.version, entry.size_bytes, digest)
         numbers = self.index.block_numbers(digest) or [0]
         blocks = [block_of(what, number, entry.block_bytes) for number in numbers]
@@ -129,6 +193,8 @@ class CacheDirectory:
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
+        if time.monotonic() < self._full_until_s:
+            return False
         with self._room_lock:
             room = self._policy.make_room(self, len(view))
             if not room and self.index.reread_usage():  # others may have cleared it
@@ -137,42 +203,56 @@ class CacheDirectory:
                 return False
             self._reserved_bytes += len(view)
         try:
-            file = self._write_file(what, block.start, view)
-            if file is None:
+            stamp, is_new = self._write_file(what, block.start, view)
+            if stamp is None:
                 return False
             self.index.add(what, block_bytes, block, checksums(view))
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_full(error):
                 raise
-            return False  # full before its quota: others use the disk too
+            # Full before its quota: others use the disk too.
+            self._full_until_s = time.monotonic() + _FULL_PAUSE_S
+            return False
         finally:
             with self._room_lock:
                 self._reserved_bytes -= len(view)
         if what.size_bytes > SMALL_BYTES:
-            self._note_written(block, file, block_count(what.size_bytes, block_bytes))
+            self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
         return True
 
-    def _note_written(self, block: Block, file: _Written, blocks: int) -> None:
+    def _note_written(self, block: Block, stamp: Stamp, is_new: bool, blocks: int) -> None:
         with self._room_lock:
-            before, numbers = self._written.pop(block.digest, (file.inode, set[int]()))
-            if file.is_new or before != file.inode:
+            before, numbers = self._written.pop(block.digest, (stamp.inode, set[int]()))
+            if is_new or before != stamp.inode:
                 numbers = set[int]()  # what was written before went with another file
             numbers.add(block.number)
-            if len(numbers) == blocks:
-                self._verified[block.digest] = file.inode
-            else:
-                self._written[block.digest] = (file.inode, numbers)
+            if len(numbers) < blocks:
+                self._written[block.digest] = (stamp.inode, numbers)
+                return
+        # Threads that wrote other blocks may have changed it after us.
+        now = files.stamp_of(self.file(block.digest))
+        if now is not None and now[:2] == stamp[:2]:
+            self._verified[block.digest] = now
 
     def _distrust(self, digest: bytes) -> None:
         with self._room_lock:
             self._verified.pop(digest, None)
             self._written.pop(digest, None)
 
-    def _write_file(self, what: CachedObject, offset: int, view: memoryview) -> _Written | None:
-        """None if the file was removed while we wrote."""
+    def _write_file(
+        self, what: CachedObject, offset: int, view: memoryview
+    ) -> tuple[Stamp | None, bool]:
+        """What the file is now, None if it was removed while we wrote; and whether it is new:
+        inode numbers alone are used again."""
         path = self.file(what.digest)
         whole = len(view) == what.size_bytes
-        descriptor, is_new = _open_to_write(path, whole=whole)
+        try:
+            descriptor, is_new = files.open_to_write(path, whole=whole)
+        except OSError as error:
+            if not files.is_odd(error):
+                raise
+            files.remove(path)
+            return None, False
         try:
             if not whole:
                 # The whole length from the start: a complete file is then exactly the object.
@@ -182,7 +262,12 @@ class CacheDirectory:
                 offset += written
                 view = view[written:]
             status = os.fstat(descriptor)
-            return _Written(status.st_ino, is_new) if status.st_nlink else None
+            stamp = Stamp(status.st_ino, status.st_size, status.st_ctime_ns)
+            return stamp if status.st_nlink else None, is_new
+        except OSError:
+            if is_new:  # half of it would only take room
+                files.remove(path)
+            raise
         finally:
             os.close(descriptor)
 
@@ -221,99 +306,40 @@ class CacheDirectory:
         self._verified.pop(entry.digest, None)
         self._written.pop(entry.digest, None)
         self.index.drop_object(entry.digest)
-        Path(self.file(entry.digest)).unlink(missing_ok=True)
+        files.remove(self.file(entry.digest))
 
-    def sweep(self, younger_than_s: float = 60.0) -> int:
-        """Removes files that the index does not know: what a process that died had written and
-        not noted. Returns how many."""
-        self.index.flush()
-        swept, now = 0, time.time()
-        for file in (self.path / "objects").glob("??/*"):
-            # What is young may belong to a mount that notes it in a moment.
-            old = now - file.stat().st_mtime > younger_than_s
-            if old and self.index.entry(bytes.fromhex(file.name)) is None:
-                file.unlink(missing_ok=True)
-                swept += 1
-        return swept
+    def sweep(self, young_s: float = YOUNG_S, *, pause_s: float = 0) -> Swept:
+        """Removes files that the index does not know, and rows that have no file."""
+        # What is young may belong to a mount that notes it in a moment. But if nobody else was
+        # here when we came, whoever wrote what is older than that is dead.
+        before_s = time.time() - young_s
+        if self._membership.alone:
+            before_s = max(before_s, self._membership.since_s)
+        return sweep(self, before_s, pause_s=pause_s)
 
     def file(self, digest: bytes) -> str:
         return f"{self._root}/{object_path(digest)}"
 
     def close(self) -> None:
-        self.index.close()
-
-
-def _open_to_write(path: str, *, whole: bool) -> tuple[int, bool]:
-    flags = os.O_WRONLY | os.O_CLOEXEC
-    if whole:
-        return os.open(path, flags | os.O_CREAT, 0o600), True
-    while True:
         try:
-            return os.open(path, flags), False
-        except FileNotFoundError:
-            pass
-        try:
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
-        except FileExistsError:
-            continue  # another thread was faster
+            self.index.close()
+        finally:
+            self._leave()
+
+    def abandon(self) -> None:
+        """Lets go of a directory that failed, without waiting for its disk."""
+        self.index.abandon()
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._room_lock:
+            descriptor, self._membership = (
+                self._membership.descriptor,
+                self._membership._replace(descriptor=-1),
+            )
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
-def open_directory(
-    path: Path, *, name: str, quota_bytes: int, high: float, low: float, policy: Policy,
-    counters: Counters,
-) -> CacheDirectory:  # fmt: skip
-    try:
-        return CacheDirectory(
-            path, name=name, quota_bytes=quota_bytes, high=high, low=low, policy=policy,
-            counters=counters,
-        )  # fmt: skip
-    except OSError as error:
-        raise CacheDirError(
-            f"cache directory {path}: {error.strerror}", hint="give another --cache-dir"
-        ) from error
-    except sqlite3.Error as error:
-        raise CacheDirError(
-            f"cache directory {path}: its index cannot be used ({error})",
-            hint=f"remove {path / 'index.sqlite'}*; what it held is fetched again",
-        ) from error
-
-
-class StripedTier:
-    """Several directories as one tier: an object's digest picks its directory."""
-
-    def __init__(self, name: str, directories: list[CacheDirectory]) -> None:
-        self.name = name
-        self.directories = directories
-
-    def _of(self, digest: bytes) -> CacheDirectory:
-        return self.directories[digest[0] % len(self.directories)]
-
-    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        return self._of(block.digest).read(block, start, stop)
-
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
-        return self._of(what.digest).write(what, block_bytes, block, data)
-
-    def has(self, block: Block) -> bool:
-        return self._of(block.digest).has(block)
-
-    def cached_bytes(self, digest: bytes) -> int:
-        return self._of(digest).cached_bytes(digest)
-
-    def complete_file(self, what: CachedObject) -> Path | None:
-        return self._of(what.digest).complete_file(what)
-
-    def outdate(self, digests: list[bytes]) -> None:
-        for directory in self.directories:
-            directory.outdate([one for one in digests if self._of(one) is directory])
-
-    def source_bytes(self, source: str) -> int:
-        return sum(directory.index.source_bytes(source) for directory in self.directories)
-
-    def flush(self) -> None:
-        for directory in self.directories:
-            directory.index.flush()
-
-    def close(self) -> None:
-        for directory in self.directories:
-            directory.close()
+def _is_right(data: memoryview, length: int, sums: bytes, low: int) -> bool:
+    return len(data) == length and matches(data, sums, low // UNIT_BYTES)

@@ -5,44 +5,39 @@ than the file. What waits to be written is already seen by lookups of this proce
 process dies, those blocks are merely fetched again.
 
 An object of one block is one row (5 us); only larger ones have rows for their blocks.
+
+An `Index` belongs to one file. When that file is damaged, or not the one that has its name any
+more, every call raises, and whoever owns the index opens another. May be used from any thread;
+each has a connection of its own, closed when the index is let go of.
 """
 
 import logging
-import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.cache.identity import Block, CachedObject
+from penstock.cache.indexfile import (
+    Identity,
+    IndexDamaged,
+    IndexReplaced,
+    connect,
+    identity_of,
+    is_damage,
+    is_full,
+    open_index,
+    transaction,
+)
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
 _BATCH_INTERVAL_S = 0.1
 # Each statement lets go of the interpreter's lock several times, and readers wake up for nothing.
 _ROWS_A_STATEMENT = 32
-_OUTDATED = ""  # the source that outdated objects are counted under
-
-_SCHEMA = """
-CREATE TABLE sources (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, bytes INTEGER NOT NULL);
-CREATE TABLE objects (
-    digest BLOB PRIMARY KEY,
-    source INTEGER NOT NULL,
-    key TEXT NOT NULL, version TEXT NOT NULL, size INTEGER NOT NULL,
-    block_bytes INTEGER NOT NULL,
-    cached INTEGER NOT NULL,      -- how many of its bytes are here
-    used INTEGER NOT NULL,        -- seconds; 0: outdated, first to go
-    sums BLOB                     -- of an object of one block
-);
-CREATE TABLE blocks (
-    digest BLOB NOT NULL, number INTEGER NOT NULL, sums BLOB NOT NULL, PRIMARY KEY (digest, number)
-) WITHOUT ROWID;
-CREATE INDEX objects_outdated ON objects (used) WHERE used = 0;
-"""
 
 _ENTRY = (
     "SELECT digest, name, key, version, size, block_bytes, cached, used "
@@ -69,7 +64,7 @@ class _Filled(NamedTuple):
 
 
 class Index:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, distrust: Identity | None = None) -> None:
         self._path = path
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -77,11 +72,14 @@ class Index:
         self._waiting_bytes = 0
         self._touched: set[bytes] = set()
         self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._create()
-        self._used_bytes = self._read_usage()
+        self.closing = threading.Event()
+        self._broken: Exception | None = None  # found by the writer, which has nobody to tell
+        self._full = False
+        # Held as long as the index is: with the last connection SQLite removes the log, and who
+        # comes next would see another one.
+        self._held, self.identity = open_index(path, distrust)
+        self._used_bytes = _usage(self._held)
         self._usage_read_s = 0.0
-        os.chmod(path, 0o600)  # it names every key
         self._writer = threading.Thread(target=self._write_batches, name="index", daemon=True)
         self._writer.start()
 
@@ -99,22 +97,20 @@ class Index:
             row = run(
                 "SELECT sums FROM blocks WHERE digest = ? AND number = ?", block[:2]
             ).fetchone()
-        return row[0] if row is not None else None
+        # Of any other type or length it would not be ours, and nothing matches it.
+        return row[0] if row is not None and isinstance(row[0], bytes) else None
 
     def cached_bytes(self, digest: bytes) -> int:
         """How much of the object is here."""
         self.flush()
         row = self._one("SELECT cached FROM objects WHERE digest = ?", digest)
-        return row[0] if row is not None else 0
+        return _number(row[0]) if row is not None else 0
 
     def source_bytes(self, source: str) -> int:
         """How much of this source is here, in the versions that the bucket has now."""
+        self.flush()  # adding what waits would count twice what was stored before
         row = self._one("SELECT bytes FROM sources WHERE name = ?", source)
-        with self._lock:
-            waiting = sum(
-                one.block.length for one in self._waiting.values() if one.what.source == source
-            )
-        return (row[0] if row is not None else 0) + waiting
+        return _number(row[0]) if row is not None else 0
 
     @property
     def used_bytes(self) -> int:
@@ -122,29 +118,38 @@ class Index:
 
     def entry(self, digest: bytes) -> Entry | None:
         row = self._one(f"{_ENTRY} WHERE digest = ?", digest)
-        return Entry._make(row) if row is not None else None
+        return _entry(row) if row is not None else None
 
     def entries(self) -> Iterator[Entry]:
-        yield from map(Entry._make, self._connection().execute(_ENTRY))
+        yield from map(_entry, self._connection().execute(_ENTRY))
+
+    def digests(self, first: int) -> set[bytes]:
+        """Of all objects whose digest begins with this byte."""
+        rows = self._connection().execute(
+            "SELECT digest FROM objects WHERE digest BETWEEN ? AND ?",
+            (bytes([first]), bytes([first]) + b"\xff" * 16),
+        )
+        return {row[0] for row in rows}
 
     def block_numbers(self, digest: bytes) -> list[int]:
         """The blocks of a larger object that are here."""
         rows = self._connection().execute(
             "SELECT number FROM blocks WHERE digest = ? ORDER BY number", (digest,)
         )
-        return [row[0] for row in rows]
+        return [_number(row[0]) for row in rows]
 
     def least_recently_used(self, limit: int) -> list[Entry]:
         rows = self._connection().execute(f"{_ENTRY} ORDER BY used LIMIT ?", (limit,))
-        return [Entry._make(row) for row in rows]
+        return [_entry(row) for row in rows]
 
     def outdated(self, limit: int) -> list[Entry]:
         rows = self._connection().execute(f"{_ENTRY} WHERE used = 0 LIMIT ?", (limit,))
-        return [Entry._make(row) for row in rows]
+        return [_entry(row) for row in rows]
 
     # -- changes ------------------------------------------------------------------------
 
     def add(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
+        self._raise_if_broken()
         with self._lock:
             if block not in self._waiting:
                 self._waiting[block] = _Filled(what, block_bytes, block, sums)
@@ -169,12 +174,14 @@ class Index:
                 "DELETE FROM blocks WHERE digest = ? AND number = ?", block[:2]
             ).rowcount
             if gone:
-                (source,) = run.execute(
+                row = run.execute(
                     "UPDATE objects SET cached = cached - ? WHERE digest = ? "
                     "RETURNING iif(used, source, 0)",
                     (block.length, block.digest),
                 ).fetchone()
-                _count(run, source, -block.length)
+                if row is None:
+                    raise IndexDamaged("a block without its object")
+                _count(run, row[0], -block.length)
             return gone > 0
 
     def drop_object(self, digest: bytes) -> int:
@@ -188,7 +195,7 @@ class Index:
             ).fetchone()
             if row is None:
                 return 0
-            _count(run, row[1], -row[0])
+            _count(run, row[1], -_number(row[0]))
             return row[0]
 
     def outdate(self, digests: list[bytes]) -> None:
@@ -213,6 +220,9 @@ class Index:
             touched, self._touched = self._touched, set[bytes]()
         if not batch and not touched:
             return
+        # SQLite writes happily into a file that has been deleted. Two stat calls a batch.
+        if identity_of(self._path) != self.identity:
+            raise IndexReplaced(f"{self._path} was removed")
         now = int(time.time())
         with self._transaction() as run:
             if batch:
@@ -231,87 +241,113 @@ class Index:
         if now - self._usage_read_s < least_interval_s:
             return False
         self._usage_read_s = now
-        self._used_bytes = self._read_usage()
+        self._used_bytes = _usage(self._connection())
         return True
 
+    def check(self) -> None:
+        """Looks at every page: a second for 100 MB, and others read on meanwhile."""
+        run = self._connection().execute
+        found = run("PRAGMA quick_check(1)").fetchone()
+        if found is None or found[0] != "ok":
+            raise IndexDamaged(f"quick_check: {found and found[0]}")
+        # Wrong numbers in good pages: a cache that thinks it is full would never be filled again.
+        found = run(
+            "SELECT (SELECT coalesce(sum(cached), 0) FROM objects), "
+            "(SELECT coalesce(sum(bytes), 0) FROM sources), "
+            "(SELECT count(*) FROM objects WHERE NOT cached BETWEEN 0 AND size)"
+        ).fetchone()
+        if found[0] != found[1] or found[2]:
+            raise IndexDamaged("its counts do not add up")
+
     def close(self) -> None:
-        self._closing.set()
-        self._wake.set()
+        self._stop()
         self._writer.join()
-        self.flush()
+        if self._broken is None:
+            self.flush()
+
+    def abandon(self) -> None:
+        """Lets go of an index that failed: nothing more is written, nobody is waited for."""
+        self._broken = self._broken or IndexReplaced(f"{self._path} was given up")
+        self._stop()
+        self._forget_waiting()
 
     # -- inside -------------------------------------------------------------------------
 
+    def _stop(self) -> None:
+        self.closing.set()
+        self._wake.set()
+
     def _write_batches(self) -> None:
-        while not self._closing.is_set():
+        self._local.connection = self._held
+        while not self.closing.is_set():
             self._wake.wait()
             self._wake.clear()
-            try:
-                self.flush()
-            except sqlite3.Error as error:
-                # What cannot be noted is not cached: it is fetched again, and nothing is wrong.
-                self._forget_waiting()
-                log.warning("%s: %s; the last blocks are not cached", self._path, error)
+            if self._broken is None:
+                self._write_batch()
             # Gathers the next batch; a row that waits is seen by lookups all the same.
-            self._closing.wait(_BATCH_INTERVAL_S)
+            self.closing.wait(_BATCH_INTERVAL_S)
+
+    def _write_batch(self) -> None:
+        """What cannot be noted is not cached: it is fetched again, and nothing is wrong."""
+        try:
+            self.flush()
+            self._full = False
+        except (sqlite3.Error, OSError) as error:
+            self._forget_waiting()
+            if not is_full(error):
+                self._broken = error
+            elif not self._full:
+                self._full = True
+                log.warning("%s: %s; what comes now is not cached", self._path, error)
 
     def _forget_waiting(self) -> None:
         with self._lock:
             self._waiting.clear()
             self._waiting_bytes = 0
 
-    def _one(self, query: str, value: bytes | str) -> tuple[int, ...] | None:
+    def _one(self, query: str, value: bytes | str) -> tuple[Any, ...] | None:
         return self._connection().execute(query, (value,)).fetchone()
-
-    def _read_usage(self) -> int:
-        run = self._connection().execute
-        return run("SELECT coalesce(sum(bytes), 0) FROM sources").fetchone()[0]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = self._connection()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
-        self._used_bytes = self._read_usage()  # counts what other processes did, too
+        with transaction(self._connection()) as run:
+            yield run
+        self._used_bytes = _usage(run)  # counts what other processes did, too
 
     def _connection(self) -> sqlite3.Connection:
+        self._raise_if_broken()
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
-            found = sqlite3.connect(self._path, isolation_level=None, timeout=60)
-            found.execute("PRAGMA journal_mode = WAL")
-            # A lost last batch costs a second fetch; an fsync for each costs every cold epoch.
-            found.execute("PRAGMA synchronous = NORMAL")
-            found.execute("PRAGMA cache_size = -256")
+            found, identity = connect(self._path)
+            if identity != self.identity:
+                found.close()
+                self._broken = IndexReplaced(f"{self._path} was replaced")
+                self._raise_if_broken()
             self._local.connection = found
         return found
 
-    def _create(self) -> None:
-        connection = self._connection()
-        connection.execute("BEGIN IMMEDIATE")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            for statement in _SCHEMA.split(";\n")[:-1]:
-                connection.execute(statement)
-            connection.execute("INSERT INTO sources VALUES (0, ?, 0)", (_OUTDATED,))
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("COMMIT")
+    def _raise_if_broken(self) -> None:
+        if self._broken is not None:
+            kind = IndexDamaged if is_damage(self._broken) else IndexReplaced
+            raise kind(str(self._broken))
 
 
-def stored_bytes(path: Path) -> int:
-    """How much an index says is stored, without opening it for work; 0 if there is none."""
-    if not path.exists():
-        return 0
-    connection = sqlite3.connect(path)
-    try:
-        return connection.execute("SELECT coalesce(sum(bytes), 0) FROM sources").fetchone()[0]
-    except sqlite3.Error:
-        return 0
-    finally:
-        connection.close()
+def _entry(row: tuple[Any, ...]) -> Entry:
+    entry = Entry._make(row)
+    if not isinstance(entry.digest, bytes) or not all(isinstance(one, int) for one in entry[4:]):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise IndexDamaged("a row that we never wrote")
+    return entry
+
+
+def _usage(run: sqlite3.Connection) -> int:
+    return _number(run.execute("SELECT coalesce(sum(bytes), 0) FROM sources").fetchone()[0])
+
+
+def _number(value: object) -> int:
+    """SQLite keeps any type in any column, and a flipped bit changes the type."""
+    if not isinstance(value, int):
+        raise IndexDamaged(f"{value!r:.20} where a number should be")
+    return value
 
 
 def _write(run: sqlite3.Connection, batch: list[_Filled], now: int) -> None:
@@ -342,12 +378,14 @@ def _write_block(run: sqlite3.Connection, filled: _Filled, source: int, now: int
         (*filled.block[:2], filled.sums),
     ).rowcount
     if added:
-        run.execute(
+        # What is outdated stays so, and is counted there.
+        (counted,) = run.execute(
             "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET cached = cached + excluded.cached, used = excluded.used",
+            "ON CONFLICT DO UPDATE SET cached = cached + excluded.cached, "
+            "used = iif(used, excluded.used, 0) RETURNING iif(used, source, 0)",
             _row(filled, source, now, None),
-        )
-        _count(run, source, filled.block.length)
+        ).fetchone()
+        _count(run, counted, filled.block.length)
 
 
 def _row(
@@ -364,7 +402,10 @@ def _row(
 
 def _source(run: sqlite3.Connection, name: str) -> int:
     run.execute("INSERT OR IGNORE INTO sources (name, bytes) VALUES (?, 0)", (name,))
-    return run.execute("SELECT id FROM sources WHERE name = ?", (name,)).fetchone()[0]
+    row = run.execute("SELECT id FROM sources WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise IndexDamaged("a source that cannot be found again")
+    return row[0]
 
 
 def _count(run: sqlite3.Connection, source: int, length: int) -> None:

@@ -21,6 +21,8 @@ def checksums(block: Buffer) -> bytes:
 def matches(data: memoryview, sums: bytes, first_unit: int) -> bool:
     """Do these whole units, the first of which is `first_unit`, match the block's checksums?"""
     position = first_unit * _SUM.size
+    if len(sums) < position + -(-len(data) // UNIT_BYTES) * _SUM.size:
+        return False  # not the sums of this block: the index is damaged
     for start in range(0, len(data), UNIT_BYTES):
         (expected,) = _SUM.unpack_from(sums, position)
         if xxhash.xxh3_64_intdigest(data[start : start + UNIT_BYTES]) != expected:

@@ -1,5 +1,6 @@
 """What a tier is: the user's words for it, checked; and the protocol that all tiers share."""
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,17 +102,30 @@ def parse_quota(text: str, what: str, *, bare_unit: int = 1) -> int:
     return size
 
 
+def _probe(file: Path) -> None:
+    """Can the disk be written, and does it give back what was written?"""
+    wanted = b"penstock" * 512
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(file, flags, 0o600)
+    try:
+        os.write(descriptor, wanted)
+        os.fsync(descriptor)  # a disk that fails says so only here
+        if os.pread(descriptor, len(wanted), 0) != wanted:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+    finally:
+        os.close(descriptor)
+        file.unlink(missing_ok=True)
+
+
 def prepare_directory(path: Path, quota_bytes: int | None, used_bytes: int = 0) -> int:
     """Makes the directory, checks that it can hold a cache; returns the quota in bytes."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe = path / f".penstock-{os.getpid()}"
-        probe.write_bytes(b"penstock" * 512)
-        probe.unlink()
+        _probe(path / f".penstock-{os.getpid()}")
     except OSError as error:
         hint = {
-            28: "free some space, or give another --cache-dir",
-            30: "give a --cache-dir that can be written",
+            errno.ENOSPC: "free some space, or give another --cache-dir",
+            errno.EROFS: "give a --cache-dir that can be written",
         }.get(error.errno or 0, "give another --cache-dir")
         raise CacheDirError(f"cache directory {path}: {error.strerror}", hint=hint) from error
     if (kind := filesystem_type(path)).startswith("fuse"):

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from penstock.cache.directory import CacheDirectory, open_directory
+from penstock.cache.build import open_directory
+from penstock.cache.directory import CacheDirectory
 from penstock.cache.policy import Keep
 from penstock.daemon.places import default_cache_dir
 from penstock.errors import CacheDirError

@@ -71,7 +71,9 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
         ("cached", f"{format_size(now['cached_bytes'])}  {_bar(share)} {share:.0%}"),
         *((f"tier {tier['name']}",
            f"{format_size(tier['used_bytes'])} of {format_size(tier['quota_bytes'])}  "
-           + ":".join(tier["paths"])) for tier in now["tiers"]),
+           + ":".join(tier["paths"])
+           + (f"  out: {tier['error']}" if tier["state"] == "out" else ""))
+          for tier in now["tiers"]),
         ("from cache", format_size(hits)
             + "".join(f"  {name} {format_size(size)}" for name, size in now["hit_bytes"].items())),
         ("from store", f"{format_size(now['store_bytes'])} in {now['store_requests']:,} requests"

@@ -95,6 +95,8 @@ class Server:
         self._cache = build_cache(
             list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
             buffer_bytes=settings.buffer_bytes, fetchers=_FETCHERS, counters=self._counters,
+            # Who mounts is told of a bad directory; readers of a mount that is there are spared.
+            must_open=not self._takeover,
         )  # fmt: skip
         self._mounts = [Mounted("", store)]
         self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))

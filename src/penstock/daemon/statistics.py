@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from penstock.cache.directory import StripedTier
+from penstock.cache.striped import StripedTier
 from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.settings import MountSettings
@@ -38,7 +38,7 @@ def collect(
         "bytes": size,
         "hidden": sum(files.tree.hidden_counts().values()),
         "cached_bytes": files.source_bytes(),
-        "tiers": [_tier(tier) for tier in files.cache.tiers if isinstance(tier, StripedTier)],
+        "tiers": [tier.describe() for tier in files.cache.tiers if isinstance(tier, StripedTier)],
         "hit_bytes": counters.by_label("hit_bytes"),
         "store_requests": counters.total("store_requests"),
         "store_requests_by_verb": counters.by_label("store_requests"),
@@ -54,15 +54,4 @@ def collect(
         "refreshes": counters.total("refreshes"),
         "listed_at_s": files.tree.listed_at(),
         "refresh_error": refresher.last_error,
-    }
-
-
-def _tier(tier: StripedTier) -> dict[str, Any]:
-    for directory in tier.directories:
-        directory.index.reread_usage(least_interval_s=0)
-    return {
-        "name": tier.name,
-        "paths": [str(directory.path) for directory in tier.directories],
-        "quota_bytes": sum(directory.quota_bytes for directory in tier.directories),
-        "used_bytes": sum(directory.used_bytes for directory in tier.directories),
     }

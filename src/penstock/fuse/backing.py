@@ -123,7 +123,7 @@ class Backings:
 
     def _register(self, path: str) -> int:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return 0  # evicted a moment ago
         try:

@@ -1,0 +1,238 @@
+"""A cache directory that may fail, and comes back by itself. Never raises.
+
+                  fails (OSError, sqlite3.Error; not: full)
+          ┌────┐ ────────────────────────────────────────▶ ┌─────┐ ──┐ a probe fails:
+          │ ok │                                            │ out │   │ twice as long
+          └────┘ ◀──────────────────────────────────────── └─────┘ ◀─┘ until the next
+                  a probe, 1 s to 60 s later, succeeds
+
+While it is out, reads miss and writes are declined. One line is logged when it goes out and one
+when it is back; nothing for each read. A probe makes the directory anew if it is gone, writes a
+file and reads it back, and opens the index, which is made anew too if it was found damaged. Only
+when it is the whole file system that is gone the directory is not made: it would be on another.
+
+Probes are set off by whoever asks after their time has come, and run in a thread of their own: a
+failing disk can take minutes to answer, and no reader waits for it. May be used from any thread.
+"""
+
+import errno
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from typing_extensions import Buffer
+
+from penstock.cache.directory import CacheDirectory
+from penstock.cache.identity import Block, CachedObject
+from penstock.cache.indexfile import Identity, is_damage, is_full
+from penstock.cache.sweep import PAUSE_S as SWEEP_PAUSE_S
+from penstock.errors import CacheDirError
+from penstock.metrics import Counters
+
+log = logging.getLogger(__name__)
+
+FIRST_PROBE_S = 1.0
+LAST_PROBE_S = 60.0
+_FAILURES = (OSError, sqlite3.Error)
+
+T = TypeVar("T")
+# Opens the directory; not with the index of this identity, which was found damaged.
+Open = Callable[[Identity | None], CacheDirectory]
+
+
+class Status(NamedTuple):
+    path: Path
+    state: str  # ok, or out
+    error: str | None
+    out_s: float | None  # for how long it has been out
+    quota_bytes: int
+    used_bytes: int
+
+
+class Guarded:
+    def __init__(
+        self, path: Path, name: str, open_directory: Open, counters: Counters, *,
+        must_open: bool = True, clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], None] | None = None,
+        sweep_pause_s: float = SWEEP_PAUSE_S,
+    ) -> None:  # fmt: skip
+        """With `must_open`, raises if the directory cannot be opened: for a mount that begins.
+        Without, it begins out: for a server that takes over from one that died."""
+        self.path = path
+        self.name = name
+        self._open = open_directory
+        self._counters = counters
+        self._clock = clock
+        self._start = start or _in_a_thread
+        self._sweep_pause_s = sweep_pause_s
+        self._lock = threading.Lock()
+        self._directory: CacheDirectory | None = None
+        self._error: str | None = None
+        self._changed_s = clock()  # when it went out, or came back
+        self._delay_s = FIRST_PROBE_S
+        self._next_probe_s = 0.0
+        self._probing = False
+        self._closed = False
+        self._distrust: Identity | None = None
+        self._device: int | None = None
+        try:
+            self._let_in(self._open(None))
+        except (*_FAILURES, CacheDirError) as error:
+            if must_open:
+                raise
+            self._say_out(error)
+
+    # -- a tier's verbs -----------------------------------------------------------------
+
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        return self._try(lambda directory: directory.read(block, start, stop), None)
+
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        return self._try(lambda directory: directory.write(what, block_bytes, block, data), False)
+
+    def has(self, block: Block) -> bool:
+        return self._try(lambda directory: directory.has(block), False)
+
+    def cached_bytes(self, digest: bytes) -> int:
+        return self._try(lambda directory: directory.cached_bytes(digest), 0)
+
+    def complete_file(self, what: CachedObject) -> Path | None:
+        return self._try(lambda directory: directory.complete_file(what), None)
+
+    def source_bytes(self, source: str) -> int:
+        return self._try(lambda directory: directory.index.source_bytes(source), 0)
+
+    def outdate(self, digests: list[bytes]) -> None:
+        self._try(lambda directory: directory.outdate(digests), None)
+
+    def flush(self) -> None:
+        self._try(lambda directory: directory.index.flush(), None)
+
+    def status(self) -> Status:
+        used = self._try(_usage, 0)
+        directory, now = self._directory, self._clock()
+        if directory is None:
+            return Status(self.path, "out", self._error, round(now - self._changed_s, 3), 0, 0)
+        return Status(self.path, "ok", None, None, directory.quota_bytes, used)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            directory = self._directory
+        if directory is not None:
+            try:
+                directory.close()
+            except _FAILURES as error:
+                log.warning("cache directory %s: %s; its last blocks are not cached",
+                            self.path, error)  # fmt: skip
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _try(self, work: Callable[[CacheDirectory], T], otherwise: T) -> T:
+        directory = self._directory
+        if directory is None:
+            if self._clock() >= self._next_probe_s:
+                self._set_off_probe()
+            return otherwise
+        try:
+            return work(directory)
+        except _FAILURES as error:
+            self._fail(directory, error)
+            return otherwise
+
+    def _fail(self, directory: CacheDirectory, error: Exception) -> None:
+        if is_full(error):
+            self._counters.add("cache_warnings")
+            log.debug("cache directory %s is full: %s", self.path, error)
+            return
+        with self._lock:
+            if self._directory is not directory:
+                return  # another thread was faster
+            self._directory = None
+            if is_damage(error):
+                self._distrust = directory.index.identity
+            now = self._clock()
+            # Fine for its probe, and failing again when it is used: no line a second for that.
+            again = now - self._changed_s < LAST_PROBE_S and self._error is not None
+            self._delay_s = min(2 * self._delay_s, LAST_PROBE_S) if again else FIRST_PROBE_S
+            self._changed_s = now
+            self._say_out(error)
+        directory.abandon()
+
+    def _say_out(self, error: Exception) -> None:
+        self._error = str(error)
+        self._next_probe_s = self._clock() + self._delay_s
+        self._counters.add("cache_warnings")
+        log.warning("cache directory %s is out: %s; reading on without it", self.path, error)
+
+    def _set_off_probe(self) -> None:
+        with self._lock:
+            if self._probing or self._closed or self._directory is not None:
+                return
+            self._probing = True
+        self._start(self._probe)
+
+    def _probe(self) -> None:
+        try:
+            self._check_disk()
+            directory = self._open(self._distrust)
+        except (*_FAILURES, CacheDirError) as error:
+            log.debug("cache directory %s is still out: %s", self.path, error)
+            with self._lock:
+                self._error = str(error)
+                self._delay_s = min(2 * self._delay_s, LAST_PROBE_S)
+                self._next_probe_s = self._clock() + self._delay_s
+        else:
+            log.warning("cache directory %s is back", self.path)
+            self._let_in(directory)
+        finally:
+            self._probing = False
+
+    def _check_disk(self) -> None:
+        """Raises if the directory would be made on another disk than the one it was on."""
+        if self._device is not None and not self.path.exists():
+            here = next(one for one in self.path.parents if one.exists())
+            if _device(here) not in (self._device, None):
+                raise OSError(errno.ENODEV, "its file system is not mounted", str(self.path))
+
+    def _let_in(self, directory: CacheDirectory) -> None:
+        device = _device(self.path)
+        with self._lock:
+            if not self._closed:
+                self._directory = directory
+                self._changed_s = self._clock()
+                self._distrust = None
+                self._device = device
+        if self._closed:
+            directory.abandon()
+        else:
+            self._start(lambda: self._tidy(directory))
+
+    def _tidy(self, directory: CacheDirectory) -> None:
+        """What takes too long to be waited for: every page of the index, every name."""
+        try:
+            directory.index.check()
+            directory.sweep(pause_s=self._sweep_pause_s)
+        except _FAILURES as error:
+            self._fail(directory, error)
+
+
+def _device(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None
+
+
+def _usage(directory: CacheDirectory) -> int:
+    directory.index.reread_usage(least_interval_s=0)
+    return directory.used_bytes
+
+
+def _in_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="cache-care", daemon=True).start()

@@ -1,0 +1,240 @@
+"""The file under a cache directory's index: made, opened, checked, replaced when it is damaged.
+
+What an index says can be fetched again, so a damaged one is removed and an empty one made; the
+files it knew are swept. Several processes may have it open meanwhile. Two rules keep that safe:
+
+- A connection is opened under the shared side of `index.lock`, the file is replaced under its
+  exclusive side: nobody ever joins a new file to the write-ahead log of an old one.
+- Who has the old one open goes on with a file that has no name any more, and finds that out by
+  comparing inodes (`Identity`). SQLite does the same before it removes a log by name.
+
+Functions only; may be called from any thread.
+"""
+
+import errno
+import logging
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.cache.locks import locked
+
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+# A process that was stopped in mid-transaction must not stop the others for longer.
+_BUSY_TIMEOUT_S = 10
+_OUTDATED = ""  # the source that outdated objects are counted under
+
+_SCHEMA = """\
+CREATE TABLE sources (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, bytes INTEGER NOT NULL);
+CREATE TABLE objects (
+    digest BLOB PRIMARY KEY,
+    source INTEGER NOT NULL,
+    key TEXT NOT NULL, version TEXT NOT NULL, size INTEGER NOT NULL,
+    block_bytes INTEGER NOT NULL,
+    cached INTEGER NOT NULL,      -- how many of its bytes are here
+    used INTEGER NOT NULL,        -- seconds; 0: outdated, first to go
+    sums BLOB                     -- of an object of one block
+);
+CREATE TABLE blocks (
+    digest BLOB NOT NULL, number INTEGER NOT NULL, sums BLOB NOT NULL, PRIMARY KEY (digest, number)
+) WITHOUT ROWID;
+CREATE INDEX objects_outdated ON objects (used) WHERE used = 0;
+"""
+_STATEMENTS = _SCHEMA.split(";\n")[:-1]
+
+
+class IndexDamaged(sqlite3.DatabaseError):
+    """The index holds what we never wrote."""
+
+
+class IndexReplaced(sqlite3.OperationalError):
+    """The file we have open is not the one that has the index's name: someone removed it."""
+
+
+class Identity(NamedTuple):
+    """Which file an index is, and which its log: inodes, which are not reused while open."""
+
+    database: tuple[int, int]
+    log: tuple[int, int]
+
+
+class Opened(NamedTuple):
+    connection: sqlite3.Connection
+    identity: Identity
+
+
+def open_index(path: Path, distrust: Identity | None = None) -> Opened:
+    """Opens the index, made anew if there is none, if it is damaged, or if it is still the file
+    that someone found damaged (`distrust`)."""
+    with locked(_lock_file(path), alone=True):
+        if distrust is not None and path.exists() and identity_of(path) == distrust:
+            log.warning("%s is damaged; made anew, and what it held is fetched again", path)
+            _remove(path)
+        try:
+            return _open(path)
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            log.warning("%s: %s; made anew, and what it held is fetched again", path, error)
+        _remove(path)
+        return _open(path)
+
+
+def connect(path: Path) -> Opened:
+    """One more connection to the index that `path` names now."""
+    with locked(_lock_file(path), alone=False):
+        return _connect(path, make=False)
+
+
+def identity_of(path: Path) -> Identity:
+    return Identity(_inode(path), _inode(Path(f"{path}-wal")))
+
+
+def stored_bytes(path: Path) -> int:
+    """How much an index says is stored, without opening it for work; 0 if there is none."""
+    if not path.exists():
+        return 0
+    try:
+        with (
+            locked(_lock_file(path), alone=False),
+            # A damaged log looks as if others were busy with it for ever.
+            closing(sqlite3.connect(path, timeout=0.1)) as connection,
+        ):
+            total = connection.execute("SELECT sum(bytes) FROM sources").fetchone()[0]
+    except (sqlite3.Error, OSError):
+        return 0  # whoever opens it for work will say what is wrong
+    return total if isinstance(total, int) else 0
+
+
+def is_damage(error: Exception) -> bool:
+    """Would opening the same index again give the same error?"""
+    if not isinstance(error, sqlite3.Error) or isinstance(error, IndexReplaced):
+        return False
+    if isinstance(error, IndexDamaged):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # the sqlite3 module's own, like text that is not UTF-8
+        return isinstance(error, sqlite3.OperationalError)
+    return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF in (
+        sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
+        sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_ERROR,  # no such table, no such column
+    )  # fmt: skip
+
+
+def is_full(error: Exception) -> bool:
+    """A full disk is not a failing one: what is there can be read."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    code = getattr(error, "sqlite_errorcode", None)
+    # SHMSIZE: no room on a tmpfs for the memory that its users share.
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    finally:
+        # A COMMIT that fails (full, I/O error) may leave the transaction open, or may not.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+# -- inside -----------------------------------------------------------------------------
+
+
+def _open(path: Path) -> Opened:
+    if os.path.lexists(path):
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise IndexDamaged("not a plain file")
+        if not status.st_size:  # with its log, or someone who has it open, it cannot be filled
+            raise IndexDamaged("empty")
+    else:
+        _remove(path)  # the log of a file that was deleted
+        # It names every key. O_EXCL: closing any descriptor of a file that SQLite has open would
+        # let go of SQLite's locks on it.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    opened = _connect(path, make=True)
+    try:
+        _check(opened.connection)
+    except BaseException:
+        opened.connection.close()
+        raise
+    return opened
+
+
+def _connect(path: Path, *, make: bool) -> Opened:
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=_BUSY_TIMEOUT_S, check_same_thread=False
+    )
+    try:
+        if make:
+            # Only here: for a file that was cut to nothing under its users it would wait for
+            # them to go, and a reader with it.
+            connection.execute("PRAGMA journal_mode = WAL")
+        # A lost last batch costs a second fetch; an fsync for each costs every cold epoch.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA cache_size = -256")
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # opens the log
+        return Opened(connection, identity_of(path))
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """What can be checked whatever its size; `Index.check` looks at all of it, later."""
+    with transaction(connection) as run:
+        (version,) = run.execute("PRAGMA user_version").fetchone()
+        found = {row[0] for row in run.execute("SELECT sql FROM sqlite_schema") if row[0]}
+        if not found and version == 0:
+            for statement in _STATEMENTS:
+                run.execute(statement)
+            run.execute("INSERT INTO sources VALUES (0, ?, 0)", (_OUTDATED,))
+            run.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif version != SCHEMA_VERSION:
+            raise IndexDamaged(f"its format is {version}, and ours {SCHEMA_VERSION}")
+        elif found != set(_STATEMENTS):
+            raise IndexDamaged("its tables are not ours")
+        sources: list[tuple[Any, ...]] = run.execute(
+            "SELECT id, name, bytes FROM sources"
+        ).fetchall()
+        if not all(isinstance(row[2], int) and row[2] >= 0 for row in sources):
+            raise IndexDamaged("its counts are not numbers")
+        if (0, _OUTDATED) not in {row[:2] for row in sources}:
+            raise IndexDamaged("its counts are not complete")
+
+
+def _remove(path: Path) -> None:
+    """Whoever has them open keeps them, without a name."""
+    for one in (path, *_beside(path)):
+        if one.is_dir() and not one.is_symlink():
+            one.rmdir()
+        else:
+            one.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> list[Path]:
+    return [Path(f"{path}-{name}") for name in ("wal", "shm", "journal")]
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_dev, status.st_ino
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name("index.lock")

@@ -1,0 +1,71 @@
+"""Several directories as one tier: an object's digest picks its directory.
+
+One that fails takes only its own share out: what it held is missed, and read from the next tier
+or the store. May be used from any thread.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Buffer
+
+from penstock.cache.guarded import Guarded
+from penstock.cache.identity import Block, CachedObject
+
+
+class StripedTier:
+    def __init__(self, name: str, directories: list[Guarded]) -> None:
+        self.name = name
+        self.directories = directories
+
+    def _of(self, digest: bytes) -> Guarded:
+        return self.directories[digest[0] % len(self.directories)]
+
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        return self._of(block.digest).read(block, start, stop)
+
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        return self._of(what.digest).write(what, block_bytes, block, data)
+
+    def has(self, block: Block) -> bool:
+        return self._of(block.digest).has(block)
+
+    def cached_bytes(self, digest: bytes) -> int:
+        return self._of(digest).cached_bytes(digest)
+
+    def complete_file(self, what: CachedObject) -> Path | None:
+        return self._of(what.digest).complete_file(what)
+
+    def outdate(self, digests: list[bytes]) -> None:
+        for directory in self.directories:
+            directory.outdate([one for one in digests if self._of(one) is directory])
+
+    def source_bytes(self, source: str) -> int:
+        return sum(directory.source_bytes(source) for directory in self.directories)
+
+    def flush(self) -> None:
+        for directory in self.directories:
+            directory.flush()
+
+    def describe(self) -> dict[str, Any]:
+        """For `penstock stats`. A tier of which any directory is out is out; `directories` says
+        which."""
+        found = [directory.status() for directory in self.directories]
+        out = [one for one in found if one.state == "out"]
+        return {
+            "name": self.name,
+            "paths": [str(one.path) for one in found],
+            "quota_bytes": sum(one.quota_bytes for one in found),
+            "used_bytes": sum(one.used_bytes for one in found),
+            "state": "out" if out else "ok",
+            "error": out[0].error if out else None,
+            "out_s": max((one.out_s or 0.0 for one in out), default=None),
+            "directories": [
+                {"path": str(one.path), "state": one.state, "error": one.error, "out_s": one.out_s}
+                for one in found
+            ],
+        }
+
+    def close(self) -> None:
+        for directory in self.directories:
+            directory.close()

@@ -1,0 +1,452 @@
+"""A cache directory that fails is taken out, costs nobody a read, and comes back by itself."""
+
+import errno
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cache.build import build_tier, open_directory
+from penstock.cache.directory import CacheDirectory
+from penstock.cache.guarded import Guarded
+from penstock.cache.identity import CachedObject, block_of
+from penstock.cache.indexfile import Identity
+from penstock.cache.policy import Keep
+from penstock.cache.tier import TierSpec
+from penstock.metrics import Counters
+from tests.cache.test_directory import BLOCK, sample
+
+Store = Callable[[CachedObject, bytes], bool]
+
+
+class Disk:
+    """Opens a directory, unless it is told to fail; its clock stands still until it is moved."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now_s = 1000.0
+        self.error: Exception | None = None
+        self.probes = 0
+        self.counters = Counters()
+
+    def open(self, distrust: Identity | None) -> CacheDirectory:
+        self.probes += 1
+        if self.error is not None:
+            raise self.error
+        return open_directory(
+            self.path, name="SSD", quota_bytes=1 << 30, high=1, low=1, policy=Keep(),
+            counters=self.counters, distrust=distrust,
+        )  # fmt: skip
+
+    def guard(self, *, must_open: bool = True) -> Guarded:
+        return Guarded(
+            self.path, "SSD", self.open, self.counters, must_open=must_open,
+            clock=lambda: self.now_s, start=lambda work: work(),
+            sweep_pause_s=0,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path / "cache")
+
+
+@pytest.fixture
+def guarded(disk: Disk) -> Iterator[Guarded]:
+    guarded = disk.guard()
+    yield guarded
+    guarded.close()
+
+
+def put(tier: Guarded, what: CachedObject, data: bytes) -> bool:
+    return all(
+        tier.write(what, BLOCK, block_of(what, start // BLOCK, BLOCK), data[start : start + BLOCK])
+        for start in range(0, len(data), BLOCK)
+    )
+
+
+def get(tier: Guarded, what: CachedObject) -> bytes | None:
+    found = tier.read(block_of(what, 0, BLOCK), 0, min(BLOCK, what.size_bytes))
+    return None if found is None else bytes(found)
+
+
+def settle(tier: Guarded) -> None:
+    """Returns when what was written is in the index: asking that makes it so."""
+    tier.cached_bytes(b"")
+
+
+WHAT, DATA = sample("one", 5000)
+LARGE, LARGE_DATA = sample("large", 3 * BLOCK)
+
+
+def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
+    disk: Disk, guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert put(guarded, WHAT, DATA)
+    settle(guarded)
+    disk.error = OSError(errno.EIO, "Input/output error")
+    shutil.rmtree(disk.path / "objects")
+    caplog.set_level(logging.INFO)
+    assert not put(guarded, *sample("other", 100))
+    probed_at: list[float] = []
+    for _ in range(20_000):
+        before = disk.probes
+        assert get(guarded, WHAT) is None
+        assert not put(guarded, WHAT, DATA)
+        if disk.probes > before:
+            probed_at.append(disk.now_s - 1000)
+        disk.now_s += 0.01
+    assert [round(at) for at in probed_at] == [1, 3, 7, 15, 31, 63, 123, 183]
+    status = guarded.status()
+    assert (status.state, status.error) == ("out", "[Errno 5] Input/output error")
+    assert status.out_s == pytest.approx(200, abs=0.1)
+    assert disk.counters.total("cache_warnings") == 1
+    disk.error = None
+    disk.now_s += 60
+    guarded.status()
+    assert guarded.status()[1:4] == ("ok", None, None)
+    assert put(guarded, WHAT, DATA)
+    assert get(guarded, WHAT) == DATA
+    said = [record.message for record in caplog.records if "cache directory" in record.message]
+    assert len(said) == 2, "one line when it goes out, one when it is back"
+    assert "is out" in said[0]
+    assert "is back" in said[1]
+
+
+def test_one_that_fails_again_as_soon_as_it_is_used_is_not_probed_every_second(
+    disk: Disk, guarded: Guarded
+) -> None:
+    for _ in range(600):
+        if guarded.status().state == "ok":
+            shutil.rmtree(disk.path)
+            put(guarded, WHAT, DATA)
+        disk.now_s += 1
+    assert disk.probes < 20
+
+
+def test_a_server_that_takes_over_starts_without_a_directory_that_fails(disk: Disk) -> None:
+    disk.error = OSError(errno.EROFS, "Read-only file system")
+    with pytest.raises(OSError, match="Read-only"):
+        disk.guard()
+    guarded = disk.guard(must_open=False)
+    assert guarded.status().state == "out"
+    disk.error = None
+    disk.now_s += 1
+    guarded.status()
+    assert put(guarded, WHAT, DATA)
+    guarded.close()
+
+
+def no_answers(guarded: Guarded) -> None:
+    """Whatever is asked of a directory that is out, or about to be, nothing is raised."""
+    guarded.read(block_of(LARGE, 1, BLOCK), 0, 100)
+    guarded.has(block_of(LARGE, 1, BLOCK))
+    guarded.complete_file(LARGE)
+    guarded.cached_bytes(LARGE.digest)
+    guarded.source_bytes("s3://b")
+    guarded.outdate([LARGE.digest])
+    guarded.status()
+
+
+def delete_all(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def delete_objects(path: Path) -> None:
+    shutil.rmtree(path / "objects")
+
+
+def delete_index(path: Path) -> None:
+    (path / "index.sqlite").unlink()
+
+
+def delete_log(path: Path) -> None:
+    (path / "index.sqlite-wal").unlink()
+
+
+def delete_locks(path: Path) -> None:
+    for lock in path.glob("*.lock"):
+        lock.unlink()
+
+
+def zero_index(path: Path) -> None:
+    overwrite(path / "index.sqlite", b"\0")
+
+
+def garbage_in_index(path: Path) -> None:
+    overwrite(path / "index.sqlite", b"\xa5")
+
+
+def truncate_index(path: Path) -> None:
+    os.truncate(path / "index.sqlite", 5000)
+
+
+def empty_index(path: Path) -> None:
+    os.truncate(path / "index.sqlite", 0)
+
+
+def index_is_a_link(path: Path) -> None:
+    (path / "index.sqlite").rename(path / "elsewhere")
+    (path / "index.sqlite").symlink_to(path / "elsewhere")
+
+
+def other_version(path: Path) -> None:
+    database = sqlite3.connect(path / "index.sqlite")
+    database.execute("PRAGMA user_version = 77")
+    database.close()
+
+
+def other_tables(path: Path) -> None:
+    database = sqlite3.connect(path / "index.sqlite")
+    database.execute("DROP TABLE blocks")
+    database.close()
+
+
+def overwrite(file: Path, byte: bytes) -> None:
+    # Not by this process: closing a descriptor would let go of SQLite's own locks.
+    size = file.stat().st_size
+    pid = os.fork()
+    if not pid:
+        try:
+            with open(file, "r+b") as stream:
+                stream.write(byte * size)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def checkpoint(path: Path) -> None:
+    """Moves everything from the log into the database, where it is then damaged."""
+    database = sqlite3.connect(path / "index.sqlite")
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+
+
+HARM = [
+    delete_all, delete_objects, delete_index, delete_log, delete_locks, zero_index,
+    garbage_in_index, truncate_index, empty_index, index_is_a_link, other_tables,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
+def test_whatever_is_done_to_the_directory_in_use_it_is_used_again_without_a_restart(
+    disk: Disk, guarded: Guarded, harm: Callable[[Path], None]
+) -> None:
+    for what, data in (sample(f"o{number}", 2000) for number in range(300)):
+        assert put(guarded, what, data)
+    assert put(guarded, LARGE, LARGE_DATA)
+    settle(guarded)
+    checkpoint(disk.path)
+    harm(disk.path)
+    for number in range(300):
+        what, data = sample(f"o{number}", 2000)
+        assert get(guarded, what) in (None, data)
+    for round_number in range(5):
+        no_answers(guarded)
+        for number in range(10):  # writes are what finds out about a file without a name
+            put(guarded, *sample(f"new{round_number}-{number}", 500))
+        settle(guarded)
+        disk.now_s += 60
+    assert guarded.status().state == "ok"
+    assert put(guarded, WHAT, DATA)
+    assert put(guarded, LARGE, LARGE_DATA)
+    settle(guarded)
+    assert guarded.complete_file(LARGE) is not None
+    # And what it says now is on disk under its own name: another process sees it.
+    other = disk.open(None)
+    assert other.cached_bytes(WHAT.digest) == len(DATA)
+    assert other.cached_bytes(LARGE.digest) == len(LARGE_DATA)
+    assert other.complete_file(LARGE) is not None
+    other.close()
+
+
+@pytest.mark.parametrize("harm", [*HARM, other_version], ids=lambda harm: harm.__name__)
+def test_whatever_was_done_to_the_directory_it_can_be_opened(
+    disk: Disk, harm: Callable[[Path], None]
+) -> None:
+    guarded = disk.guard()
+    for number in range(300):
+        put(guarded, *sample(f"o{number}", 2000))
+    guarded.close()
+    harm_closed(disk.path, harm)
+    guarded = disk.guard()
+    no_answers(guarded)
+    disk.now_s += 1
+    for number in range(300):
+        what, data = sample(f"o{number}", 2000)
+        assert get(guarded, what) in (None, data)
+        assert put(guarded, what, data)
+    settle(guarded)
+    status = guarded.status()
+    assert (status.state, status.used_bytes) == ("ok", 300 * 2000)
+    guarded.close()
+
+
+def harm_closed(path: Path, harm: Callable[[Path], None]) -> None:
+    if harm is not delete_log:  # a closed index may have none
+        harm(path)
+
+
+def test_two_mounts_that_find_the_same_damage_make_one_new_index(disk: Disk) -> None:
+    one, two = disk.guard(), disk.guard()
+    put(one, LARGE, LARGE_DATA)
+    settle(one)
+    checkpoint(disk.path)
+    garbage_in_index(disk.path)
+    for guarded in (one, two):
+        for number in range(50):
+            get(guarded, sample(f"o{number}", 10)[0])
+            put(guarded, *sample(f"o{number}", 10))
+            settle(guarded)
+        assert guarded.status().state == "out"
+    disk.now_s += 1
+    for guarded in (one, two):
+        guarded.status()
+    assert put(one, WHAT, DATA)
+    settle(one)
+    assert get(two, WHAT) == DATA, "they share the new one"
+    assert disk.counters.total("cache_warnings") == 2
+    one.close()
+    two.close()
+
+
+def test_one_bad_disk_of_a_tier_does_not_take_the_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = Counters()
+    spec = TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30)
+    tier = build_tier(spec, "keep", counters)
+    objects = [sample(f"o{number}", 1000) for number in range(40)]
+    for what, data in objects:
+        assert tier.write(what, BLOCK, block_of(what, 0, BLOCK), data)
+    (tmp_path / "a").rename(tmp_path / "was-a")
+    (tmp_path / "a").write_text("in the way")
+    stored = [tier.write(what, BLOCK, block_of(what, 0, BLOCK), data) for what, data in objects]
+    found = [tier.read(block_of(what, 0, BLOCK), 0, 1000) for what, _ in objects]
+    assert stored == [what.digest[0] % 2 == 1 for what, _ in objects]
+    assert [one is not None for one in found] == stored
+    described = tier.describe()
+    assert described["state"] == "out"
+    assert [one["state"] for one in described["directories"]] == ["out", "ok"]
+    assert tier.source_bytes("s3://b") == 1000 * sum(stored)
+    tier.close()
+
+
+def test_a_full_disk_is_not_a_failing_one(
+    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert put(guarded, WHAT, DATA)
+    settle(guarded)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        other, data = sample("other", 100)
+        assert not put(guarded, other, data)
+        file = disk.path / "objects" / other.digest.hex()[:2] / other.digest.hex()
+        assert not file.exists(), "half of it would only take room"
+    assert guarded.status().state == "ok"
+    assert get(guarded, WHAT) == DATA
+
+
+def test_a_block_that_the_disk_cannot_read_goes_and_the_directory_is_back(
+    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(guarded, WHAT, DATA)
+    put(guarded, *sample("other", 100))
+
+    def broken(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", broken)
+        assert get(guarded, WHAT) is None
+    assert guarded.status().state == "out"
+    disk.now_s += 1
+    guarded.status()
+    assert guarded.status().state == "ok"
+    assert guarded.cached_bytes(WHAT.digest) == 0
+    assert get(guarded, sample("other", 100)[0]) == sample("other", 100)[1]
+
+
+def test_a_directory_whose_disk_was_unmounted_is_not_made_on_the_disk_below(
+    disk: Disk, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    disk.path = place / "cache"
+
+    def mount() -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True, timeout=30)
+
+    def umount() -> None:
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=30)
+
+    mount()
+    guarded = disk.guard()
+    assert put(guarded, WHAT, DATA)
+    umount()
+    for _ in range(3):
+        assert not put(guarded, *sample("other", 100))
+        disk.now_s += 60
+    assert "not mounted" in str(guarded.status().error)
+    assert not disk.path.exists()
+    mount()
+    try:
+        disk.path.mkdir()
+        disk.now_s += 60
+        guarded.status()
+        assert put(guarded, WHAT, DATA)
+    finally:
+        guarded.close()
+        umount()
+
+
+def test_what_a_killed_server_left_is_removed_when_the_next_one_opens_the_directory(
+    disk: Disk,
+) -> None:
+    killed = disk.open(None)
+    killed._write_file(WHAT, 0, memoryview(DATA))  # pyright: ignore
+    killed.abandon()
+    guarded = disk.guard()
+    assert not list(disk.path.glob("objects/*/*"))
+    guarded.close()
+
+
+def test_a_probe_does_not_keep_a_reader_waiting(disk: Disk) -> None:
+    waiting: list[Callable[[], None]] = []
+    guarded = Guarded(
+        disk.path, "SSD", disk.open, disk.counters, clock=lambda: disk.now_s, start=waiting.append
+    )
+    waiting.clear()
+    shutil.rmtree(disk.path)
+    put(guarded, WHAT, DATA)
+    disk.now_s += 1
+    assert [get(guarded, WHAT) for _ in range(3)] == [None] * 3
+    (probe,) = waiting
+    probe()
+    assert put(guarded, WHAT, DATA)
+    guarded.close()
+
+
+def test_a_probe_that_ends_after_the_mount_has_left_opens_nothing(disk: Disk) -> None:
+    waiting: list[Callable[[], None]] = []
+    guarded = Guarded(
+        disk.path, "SSD", disk.open, disk.counters, clock=lambda: disk.now_s, start=waiting.append
+    )
+    shutil.rmtree(disk.path)
+    put(guarded, WHAT, DATA)
+    disk.now_s += 1
+    guarded.status()
+    guarded.close()
+    waiting[-1]()
+    assert guarded.status().state == "out"
