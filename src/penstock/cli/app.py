@@ -15,6 +15,7 @@ from penstock.cli.refresh import refresh
 from penstock.cli.stats import stats
 from penstock.cli.umount import umount
 from penstock.errors import PenstockError
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
 SECTIONS: Sequence[tuple[str, Sequence[click.Command]]] = (
     ("Mount a bucket", (mount, umount)),
@@ -52,9 +53,10 @@ for _, _commands in SECTIONS:
 def main() -> None:
     logging.basicConfig(
         level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(RedactingFormatter(LOG_FORMAT))
     sys.exit(run(sys.argv[1:]))
 
 

@@ -19,6 +19,7 @@ from penstock.cli.talk import Listing, say
 from penstock.daemon.control import RemoteError
 from penstock.daemon.places import name_of, state_dir
 from penstock.errors import PenstockError
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
 _PIPE = "PENSTOCK_REPORT_FD"
 _LOG = "PENSTOCK_REPORT_LOG"
@@ -73,7 +74,7 @@ def parent() -> Parent | None:
 def _bound_log(path: str) -> None:
     """A store that fails for a week must not fill the disk with it."""
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 << 20, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
     logging.getLogger().handlers = [handler]
 
 

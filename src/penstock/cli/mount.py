@@ -13,6 +13,7 @@ from penstock.cache.policy import POLICIES
 from penstock.cache.tier import TierSpec, parse_quota, parse_tier
 from penstock.cli import background
 from penstock.cli.mount_options import (
+    parse_deadline,
     parse_kernel_options,
     parse_mode,
     parse_owner,
@@ -27,6 +28,7 @@ from penstock.errors import OptionError, PenstockError
 from penstock.mounttable import filesystem_type
 from penstock.store.connect import StoreOptions
 from penstock.store.source import parse_source
+from penstock.store.verified import WAYS
 from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size
 
 
@@ -63,6 +65,20 @@ from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_siz
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="For https: `SIZE PATH` lines instead of a listing.",
+)
+@click.option(
+    "--deadline",
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long a read may wait for a failing store before EIO.",
+)
+@click.option(
+    "--verify-store",
+    type=click.Choice(WAYS),
+    default="auto",
+    show_default=True,
+    help="Compare bodies with their ETags; auto: where TLS does not protect them.",
 )
 @click.option(
     "--cache-dir",
@@ -218,7 +234,12 @@ def read_settings(source: str, mountpoint: str, options: dict[str, Any]) -> Moun
         source=parse_source(source),
         mountpoint=absolute(mountpoint),
         store=StoreOptions(
-            options["endpoint"], options["region"], options["anonymous"], options["manifest"]
+            options["endpoint"],
+            options["region"],
+            options["anonymous"],
+            options["manifest"],
+            parse_deadline(options["deadline"]),
+            options["verify_store"],
         ),
         tiers=_tiers(options),
         policy=options["policy"],

@@ -33,7 +33,7 @@ from penstock.fuse.protocol import Init
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type, find_mount
-from penstock.store.connect import open_store
+from penstock.store.reliable import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
@@ -76,7 +76,7 @@ class Server:
         _yield_to_readers()  # first: threads inherit it, obstore's too
         mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
-        store = open_store(settings.source, settings.store, self._counters)
+        store = open_reliable_store(settings.source, settings.store, self._counters)
         self._cache = build_cache(
             list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
             buffer_bytes=settings.buffer_bytes, fetchers=_FETCHERS, counters=self._counters,
@@ -86,7 +86,7 @@ class Server:
         # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
         saved = self._is_listed() and self._tree.totals()[0] > 0
         if not saved:
-            refresh(self._tree, self._mounts, progress)
+            refresh(self._tree, [Mounted("", store.hurried(FIRST_CONTACT_S))], progress)
         files, size = self._tree.totals()
         hidden = sum(self._tree.hidden_counts().values())
         if not saved and not files and not hidden and settings.source.prefix:

@@ -35,3 +35,8 @@ class MountSettings:
     allow_other: bool = False
     nonempty: bool = False
     name: str | None = None  # what the mount table shows; the source by default
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a read may wait for storage that fails before it gets EIO."""
+        return self.store.deadline_s
