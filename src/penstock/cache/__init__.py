@@ -15,7 +15,11 @@ the same bytes to the same place, so they need no lock.
 
 Locks, in the order in which they may be taken (never the other way round):
 
+    a delivery's own   which blocks of a read are here    held for list access only
     Flights._lock      who is fetching which block        held for dictionary access only
+    Flight._lock       who waits for a block              held for list access only, alone
     Index._lock        rows waiting to be written         held for list access only
     SQLite's own       between processes                  held for one batch
+
+Callbacks (the answers to readers) run with none of them held.
 """

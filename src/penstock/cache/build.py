@@ -24,10 +24,10 @@ def build_tier(spec: TierSpec, policy: str, counters: Counters) -> StripedTier:
 
 def build_cache(
     specs: list[TierSpec], *, policy: str, block_bytes: int, buffer_bytes: int, fetchers: int,
-    counters: Counters,
+    counters: Counters, threads: int = 32, deadline_s: float = 60.0,
 ) -> Cache:  # fmt: skip
     tiers: list[Tier] = [build_tier(spec, policy, counters) for spec in specs]
     return Cache(
         tiers, block_bytes=block_bytes, buffer_bytes=buffer_bytes, fetchers=fetchers,
-        counters=counters,
+        threads=threads, deadline_s=deadline_s, counters=counters,
     )  # fmt: skip

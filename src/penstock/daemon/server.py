@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _PASSTHROUGH_MEAN_BYTES = 4 * MIB
 _READAHEAD_KB = 1024
 _FETCHERS = 16
+_DISK_WAITERS = 4
 
 Progress = Callable[[int], None]
 
@@ -80,6 +81,7 @@ class Server:
         self._cache = build_cache(
             list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
             buffer_bytes=settings.buffer_bytes, fetchers=_FETCHERS, counters=self._counters,
+            threads=settings.threads, deadline_s=settings.deadline_s,
         )  # fmt: skip
         self._mounts = [Mounted("", store)]
         self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))
@@ -163,7 +165,7 @@ class Server:
 
     def _serve(self, descriptor: int, mode: str, saved: bool) -> None:
         settings = self._settings
-        self._session = Session(descriptor, settings.threads, self._counters)
+        self._session = Session(descriptor, _DISK_WAITERS, self._counters)
         readahead = Readahead(self._cache, settings.prefetch_blocks)
         stores = [mounted.store for mounted in self._mounts]
         self._files = FileSystem(
