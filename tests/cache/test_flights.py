@@ -1,11 +1,14 @@
 """One fetch for many: who is called back, what is dropped, and how much is held."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from typing_extensions import Buffer
 
 from penstock.cache.flights import Flight, Flights
 from penstock.cache.identity import Block, identify
@@ -27,22 +30,37 @@ def block(number: int, length: int = LENGTH) -> Block:
     return Block(b"digest", number, number * length, length, False)
 
 
+def build(
+    clock: Callable[[], float], *, blocks: int = 4, keep: bool = False,
+    then: Callable[[Callable[[], None]], None] = lambda finish: finish(),
+) -> Flights:  # fmt: skip
+    """Flights that are put away at once, unless `then` does it later."""
+
+    def put_away(flight: Flight) -> None:
+        then(lambda: flights.finish(flight, keep=keep))
+
+    def get(flight: Flight) -> Buffer:
+        return flight.fetch(flight.block.start, flight.block.length)
+
+    flights = Flights(blocks * LENGTH, 60.0, get=get, put_away=put_away, now=clock)
+    return flights
+
+
+WHAT = identify("s3://b", "key", "v", 1000, 1000)
+
+
 def start(
-    flights: Flights, number: int, get: Callable[[], bytes] = lambda: DATA, *, keep: bool = False,
-    length: int = LENGTH,
-) -> Flight:  # fmt: skip
-    flight, mine = flights.join_or_start(block(number, length))
+    flights: Flights, number: int, get: Callable[[], bytes] = lambda: DATA, *, length: int = LENGTH
+) -> Flight:
+    flight, mine = flights.join_or_start(
+        block(number, length), WHAT, lambda _start, _length: get(), looked=True
+    )
     assert mine
-    prepare(flights, flight, get, keep=keep)
     return flight
 
 
-def prepare(
-    flights: Flights, flight: Flight, get: Callable[[], bytes] = lambda: DATA, *, keep: bool = False
-) -> None:
-    flight.what = identify("s3://b", "key", "v", 1000, 1000)
-    flight.get = flight.fetch = get
-    flight.put_away = lambda: flights.finish(flight, keep=keep)
+def join(flights: Flights, number: int) -> tuple[Flight, bool]:
+    return flights.join_or_start(block(number), WHAT, lambda _start, _length: DATA, looked=True)
 
 
 @pytest.fixture
@@ -52,7 +70,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def flights(clock: Clock) -> Flights:
-    return Flights(4 * LENGTH, 60.0, clock)
+    return build(clock)
+
+
+def lone() -> Flight:
+    return Flight(block(0), WHAT, lambda _start, _length: DATA, 0.0, looked=True)
 
 
 def wait_until(what: Callable[[], bool]) -> None:
@@ -67,7 +89,7 @@ def wait_until(what: Callable[[], bool]) -> None:
 
 def test_the_first_to_land_or_fail_it_wins_and_each_waiter_is_called_once() -> None:
     calls: list[object] = []
-    flight = Flight(block(0), 0.0)
+    flight = lone()
     flight.then(lambda flight: calls.append(flight.data))
     assert flight.land(b"first")
     assert not flight.land(b"second")
@@ -78,7 +100,7 @@ def test_the_first_to_land_or_fail_it_wins_and_each_waiter_is_called_once() -> N
 
 def test_who_failed_stays_failed_whatever_comes_later() -> None:
     error = StoreError("overdue")
-    flight = Flight(block(0), 0.0)
+    flight = lone()
     assert flight.fail(error)
     assert not flight.land(DATA)
     assert (flight.data, flight.error, flight.landed, flight.done) == (None, error, False, True)
@@ -87,7 +109,7 @@ def test_who_failed_stays_failed_whatever_comes_later() -> None:
 def test_of_many_threads_that_land_it_exactly_one_does() -> None:
     calls: list[object] = []
     for _ in range(50):
-        flight = Flight(block(0), 0.0)
+        flight = lone()
         flight.then(lambda flight: calls.append(flight))
         barrier = threading.Barrier(8)
 
@@ -107,7 +129,7 @@ def test_the_second_joins_and_holds_no_thread(flights: Flights) -> None:
     called: list[Flight] = []
     flight = start(flights, 0)
     for _ in range(100):
-        joined, mine = flights.join_or_start(block(0))
+        joined, mine = join(flights, 0)
         assert joined is flight
         assert not mine
         joined.then(called.append)
@@ -123,7 +145,7 @@ def test_who_asks_after_a_failure_starts_anew(flights: Flights) -> None:
     assert flights.carry_out(flight) is None
     assert isinstance(flight.error, StoreError)
     assert flights.held_bytes == 0
-    assert flights.join_or_start(block(0))[1]
+    assert join(flights, 0)[1]
 
 
 def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(
@@ -134,10 +156,10 @@ def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(
     clock.now_s += 60
     flights.fail(flight, StoreError("overdue"))
     clock.now_s += 0.5
-    assert flights.join_or_start(block(0)) == (flight, False)
-    assert flights.join_or_start(block(1))[1], "another block is asked for"
+    assert join(flights, 0) == (flight, False)
+    assert join(flights, 1)[1], "another block is asked for"
     clock.now_s += 0.6
-    assert flights.join_or_start(block(0))[1]
+    assert join(flights, 0)[1]
 
 
 def test_what_comes_after_the_deadline_is_dropped_and_its_bytes_stay_counted_until_then(
@@ -149,7 +171,7 @@ def test_what_comes_after_the_deadline_is_dropped_and_its_bytes_stay_counted_unt
         gate.wait(30)
         return DATA
 
-    flight = start(flights, 0, get, keep=True)
+    flight = start(flights, 0, get)
     with ThreadPoolExecutor(1) as threads:
         fetching = threads.submit(flights.carry_out, flight)
         wait_until(lambda: flight.fetching_s is not None)
@@ -160,6 +182,20 @@ def test_what_comes_after_the_deadline_is_dropped_and_its_bytes_stay_counted_unt
         fetching.result(30)
     assert flights.held_bytes == 0
     assert flight.data is None
+
+
+def test_a_failure_that_is_remembered_holds_no_bytes(flights: Flights, clock: Clock) -> None:
+    alive: list[weakref.ref[Bytes]] = []
+
+    def get() -> bytes:
+        body = Bytes(LENGTH)
+        alive.append(weakref.ref(body))
+        clock.now_s += 60
+        raise StoreError(f"{len(body)} bytes that do not match")
+
+    flights.carry_out(start(flights, 0, get))
+    assert not join(flights, 0)[1]
+    assert alive[0]() is None
 
 
 # -- memory ---------------------------------------------------------------------------------
@@ -189,31 +225,56 @@ def test_what_is_demanded_waits_for_room_and_never_exceeds_the_budget(flights: F
     assert all(flight.landed for flight in many)
 
 
-def test_what_waits_to_be_stored_counts_as_held(flights: Flights) -> None:
+def test_what_waits_to_be_stored_counts_as_held(clock: Clock) -> None:
     waiting: list[Callable[[], None]] = []
+    flights = build(clock, then=waiting.append)
     many = [start(flights, number) for number in range(5)]
-    for flight in many:
-        flight.put_away = lambda flight=flight: waiting.append(
-            lambda: flights.finish(flight, keep=False)
-        )
     with ThreadPoolExecutor(5) as threads:
         for flight in many:
             threads.submit(flights.carry_out, flight)
-        wait_until(lambda: sum(flight.landed for flight in many) == 4)
+        wait_until(lambda: len(waiting) == 4)
         assert flights.held_bytes == 4 * LENGTH
+        assert sum(flight.landed for flight in many) == 4
         waiting.pop()()
-        wait_until(lambda: all(flight.landed for flight in many))
+        wait_until(lambda: len(waiting) == 4)
+    assert all(flight.landed for flight in many)
     for finish in waiting:
         finish()
     assert flights.held_bytes == 0
 
 
-def test_what_has_landed_makes_way(flights: Flights) -> None:
+def test_what_has_landed_makes_way(clock: Clock) -> None:
+    flights = build(clock, keep=True)
     for number in range(10):
-        flights.carry_out(start(flights, number, keep=True))
+        flights.carry_out(start(flights, number))
         assert flights.held_bytes <= 4 * LENGTH
     assert flights.find(block(9)) is not None
     assert flights.find(block(0)) is None
+
+
+class Bytes(bytearray):
+    """Bytes that can be watched."""
+
+
+def test_bytes_go_with_the_last_who_needs_them_and_not_with_the_next_collection(
+    clock: Clock,
+) -> None:
+    flights, seen = build(clock), list[object]()
+    gc.collect()
+    gc.disable()
+    try:
+        data = Bytes(LENGTH)
+        alive = weakref.ref(data)
+        arriving = [data]
+        del data
+        flight = start(flights, 0, arriving.pop)  # type: ignore[arg-type]
+        flight.then(lambda flight: seen.append(flight.error))
+        flights.carry_out(flight)
+        del flight
+        assert seen == [None]
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_one_fetch_is_always_admitted_however_large(flights: Flights) -> None:
@@ -262,11 +323,13 @@ def test_who_waits_for_room_longer_than_its_deadline_leaves_the_queue(flights: F
 
 
 def test_what_nobody_waits_for_starts_only_where_there_is_room(flights: Flights) -> None:
-    started = [flights.start_if_room(block(number)) for number in range(6)]
+    started = [
+        flights.start_if_room(block(number), WHAT, lambda _start, _length: DATA)
+        for number in range(6)
+    ]
     assert [flight is not None for flight in started] == [True] * 4 + [False] * 2
     assert flights.held_bytes == 4 * LENGTH
     for flight in started:
         if flight is not None:
-            prepare(flights, flight)
             flights.carry_out(flight)
     assert flights.held_bytes == 0

@@ -1,16 +1,16 @@
 """A second fetch for a slow one: when, how many, and who wins. And the end of a hanging one."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.cache.flights import Flights
 from penstock.cache.hedging import MOST_AT_ONCE, Hedging
 from penstock.cache.watcher import Watcher
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from tests.cache.test_flights import DATA, LENGTH, Clock, block, prepare, start, wait_until
+from tests.cache.test_flights import DATA, LENGTH, WHAT, Clock, block, build, start, wait_until
 
 
 def seasoned(seconds: float = 0.1, count: int = 1000) -> Hedging:
@@ -60,7 +60,7 @@ class Watched:
     def __init__(self) -> None:
         self.clock = Clock()
         self.counters = Counters()
-        self.flights = Flights(100 * LENGTH, 60.0, self.clock)
+        self.flights = build(self.clock, blocks=100)
         self.watcher = Watcher(self.flights, seasoned(), self.counters, 60.0, self.clock)
         self.gates: list[threading.Event] = []
         self.threads: list[threading.Thread] = []
@@ -70,12 +70,8 @@ class Watched:
         gate = threading.Event()
         self.gates.append(gate)
 
-        def get() -> bytes:
-            gate.wait(30)
-            return first
-
-        flight = start(self.flights, number, get)
-        flight.fetch = lambda: second
+        attempts = iter((lambda: bytes(0 * gate.wait(30)) + first, lambda: second))
+        flight = start(self.flights, number, lambda: next(attempts)())
         flight.then(lambda _: None)
         thread = threading.Thread(target=self.flights.carry_out, args=(flight,))
         thread.start()
@@ -115,9 +111,8 @@ def test_a_slow_fetch_gets_one_second_one_which_wins(watched: Watched) -> None:
 
 
 def test_what_nobody_waits_for_is_not_hedged(watched: Watched) -> None:
-    flight = watched.flights.start_if_room(block(0))
+    flight = watched.flights.start_if_room(block(0), WHAT, lambda _start, _length: DATA)
     assert flight is not None
-    prepare(watched.flights, flight)
     flight.fetching_s = watched.clock.now_s
     watched.clock.now_s += 50
     watched.watcher.look()
@@ -131,7 +126,7 @@ def test_no_more_than_a_few_are_hedged_at_once(watched: Watched) -> None:
     for number in range(20):
         watched.slow(number)
     for flight in watched.flights.flying():
-        flight.fetch = lambda: bytes(blocked.wait(30)) + DATA
+        flight.fetch = lambda _start, _length: bytes(0 * blocked.wait(30)) + DATA
     watched.clock.now_s += 0.2
     for _ in range(3):
         watched.watcher.look()
@@ -139,7 +134,7 @@ def test_no_more_than_a_few_are_hedged_at_once(watched: Watched) -> None:
 
 
 def test_a_second_fetch_that_fails_changes_nothing(watched: Watched) -> None:
-    def fail() -> bytes:
+    def fail(_start: int, _length: int) -> bytes:
         raise StoreError("down")
 
     gate = watched.slow(0, b"first")
@@ -173,7 +168,7 @@ def test_a_fetch_that_hangs_fails_at_its_deadline(watched: Watched) -> None:
 
 def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() -> None:
     counters = Counters()
-    flights = Flights(100 * LENGTH, 1.0)
+    flights = build(time.monotonic)
     watcher = Watcher(flights, Hedging(), counters, 1.0)
     wait_until(lambda: not flights._watched)
     flight = start(flights, 0)

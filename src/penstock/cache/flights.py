@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing_extensions import Buffer
 
 from penstock.cache.identity import Block, CachedObject
+from penstock.errors import PenstockError
 
 _LATELY = 256
 # The kernel asks again, page by page, for what its readahead did not get. Who has waited a
@@ -29,22 +30,27 @@ _FAILED_S = 1.0
 _FAILED = 4096
 
 
+# fetch(start, length) -> bytes of one object from its store
+Fetch = Callable[[int, int], Buffer]
+
+
 class Flight:
-    """A block on its way. `get`, `fetch` and `put_away` are set by who starts it."""
+    """A block on its way. It refers to nothing that refers to it: its bytes go when the last who
+    needs them is done, and not when Python next looks for cycles."""
 
     __slots__ = (
         "_lock", "_then", "asked_s", "block", "data", "error", "fetch", "fetching_s", "from_store",
-        "get", "hedged", "put_away", "reserved", "what",
+        "hedged", "looked", "reserved", "what",
     )  # fmt: skip
 
-    what: CachedObject
-    get: Callable[[], Buffer]  # from a tier that has it meanwhile, or from the store
-    fetch: Callable[[], Buffer]  # from the store
-    put_away: Callable[[], None]  # called once, by whoever landed it
-
-    def __init__(self, block: Block, asked_s: float) -> None:
+    def __init__(
+        self, block: Block, what: CachedObject, fetch: Fetch, asked_s: float, *, looked: bool
+    ) -> None:
         self.block = block
+        self.what = what
+        self.fetch = fetch
         self.asked_s = asked_s
+        self.looked = looked  # who asked has just looked for it in the tiers
         self.fetching_s: float | None = None  # None: not yet admitted
         self.reserved = False  # admitted already when it was started
         self.from_store = True
@@ -97,11 +103,17 @@ class Flight:
 
 
 class Flights:
+    """`get` brings a flight's bytes, from a tier that has them meanwhile or from the store;
+    `put_away` is called once for each that lands, and calls `finish` when it has stored it."""
+
     def __init__(
-        self, budget_bytes: int, deadline_s: float, now: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, budget_bytes: int, deadline_s: float, *, get: Callable[[Flight], Buffer],
+        put_away: Callable[[Flight], None], now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._budget_bytes = budget_bytes
         self._deadline_s = deadline_s
+        self._get = get
+        self._put_away = put_away
         self._now = now
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -123,7 +135,9 @@ class Flights:
     def ended_lately(self, block: Block) -> bool:
         return block in self._lately
 
-    def join_or_start(self, block: Block) -> tuple[Flight, bool]:
+    def join_or_start(
+        self, block: Block, what: CachedObject, fetch: Fetch, *, looked: bool
+    ) -> tuple[Flight, bool]:
         """The flight for this block, and whether it is the caller's to carry out."""
         now_s = self._now()
         with self._lock:
@@ -132,9 +146,9 @@ class Flights:
                 flight = self._failed_lately(block, now_s)
             if flight is not None:
                 return flight, False
-            return self._start(block, now_s), True
+            return self._start(Flight(block, what, fetch, now_s, looked=looked)), True
 
-    def start_if_room(self, block: Block) -> Flight | None:
+    def start_if_room(self, block: Block, what: CachedObject, fetch: Fetch) -> Flight | None:
         """A flight that nobody waits for yet; None if there is one, or no room for it."""
         with self._lock:
             if block in self._flights or block in self._landed or self._queue:
@@ -142,12 +156,12 @@ class Flights:
             if not self._make_room(block.length):
                 return None
             self._held_bytes += block.length
-            flight = self._start(block, self._now())
+            flight = Flight(block, what, fetch, self._now(), looked=True)
             flight.reserved = True
-            return flight
+            return self._start(flight)
 
-    def _start(self, block: Block, now_s: float) -> Flight:
-        flight = self._flights[block] = Flight(block, now_s)
+    def _start(self, flight: Flight) -> Flight:
+        self._flights[flight.block] = flight
         if not self._watched:
             self._watched = True
             self._some.set()
@@ -181,7 +195,7 @@ class Flights:
             return None  # too late already
         flight.fetching_s = started_s = self._now()
         try:
-            data = flight.get()
+            data = self._get(flight)
         except Exception as error:  # noqa: BLE001 - whoever waits for it is told, and logs it
             self.fail(flight, error)
             self._free(flight.block.length)
@@ -194,7 +208,7 @@ class Flights:
         """A second fetch of the same block; True if it came first. One that fails changes nothing:
         the first may still come. Needs `reserve`."""
         try:
-            data = flight.fetch()
+            data = flight.fetch(flight.block.start, flight.block.length)
         except BaseException:
             self._free(flight.block.length)
             raise
@@ -241,7 +255,7 @@ class Flights:
         if not flight.land(data):
             self._free(flight.block.length)
             return False
-        flight.put_away()
+        self._put_away(flight)
         return True
 
     def finish(self, flight: Flight, *, keep: bool) -> None:
@@ -262,6 +276,10 @@ class Flights:
         """Who asks from now on starts anew. The bytes of its fetch stay counted until that ends."""
         if flight.done:
             return False
+        if isinstance(error, PenstockError):
+            # Its text says it all; the frames of its traceback would hold a body that did not
+            # match for as long as the failure is remembered.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
         with self._lock:
             self._forget(flight)
             if self._now() - flight.asked_s >= self._deadline_s / 2:

@@ -42,3 +42,5 @@ class Pool:
                 job()
             except Exception:  # a bug costs one job, not the thread
                 log.exception("a job failed")
+            finally:
+                del job  # a thread that sleeps must not hold on to the last block it fetched

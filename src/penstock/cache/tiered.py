@@ -17,7 +17,7 @@ from typing_extensions import Buffer
 
 from penstock.blocks import Span, spans
 from penstock.cache.filler import Filler
-from penstock.cache.flights import Flight, Flights
+from penstock.cache.flights import Fetch, Flight, Flights
 from penstock.cache.hedging import Hedging
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.pool import Pool
@@ -27,8 +27,6 @@ from penstock.metrics import Counters
 
 log = logging.getLogger(__name__)
 
-# fetch(start, length) -> bytes of one object from its store
-Fetch = Callable[[int, int], Buffer]
 # Called once, with all of a range or with why not, from whichever thread knows.
 Done = Callable[[list[memoryview] | Exception], None]
 
@@ -44,7 +42,7 @@ class Cache:
         self.tiers = tiers
         self.block_bytes = block_bytes
         self._counters = counters
-        self._flights = Flights(buffer_bytes, deadline_s)
+        self._flights = Flights(buffer_bytes, deadline_s, get=self._get, put_away=self._put_away)
         self._filler = Filler()
         self._small = Pool(threads, "wait")
         self._large = Pool(fetchers, "fetch")
@@ -102,10 +100,10 @@ class Cache:
         block = block_of(what, number, self.block_bytes)
         if self._flights.find(block) is not None or self._is_stored(block):
             return True
-        flight = self._flights.start_if_room(block)
+        flight = self._flights.start_if_room(block, what, fetch)
         if flight is None:
             return False
-        self._launch(flight, what, fetch, looked=True)
+        self._large.put(partial(self._carry_out, flight))
         self._counters.add("prefetched_blocks")
         return True
 
@@ -189,10 +187,11 @@ class Cache:
         self, what: CachedObject, fetch: Fetch, span: Span, arrived: Callable[[Flight], None],
         *, looked: bool,
     ) -> None:  # fmt: skip
-        flight, mine = self._flights.join_or_start(block_of(what, span.number, self.block_bytes))
+        block = block_of(what, span.number, self.block_bytes)
+        flight, mine = self._flights.join_or_start(block, what, fetch, looked=looked)
         flight.then(arrived)
         if mine:
-            self._launch(flight, what, fetch, looked=looked)
+            (self._small if block.whole else self._large).put(partial(self._carry_out, flight))
 
     def _cut(self, flight: Flight, span: Span) -> memoryview:
         assert flight.data is not None
@@ -200,35 +199,33 @@ class Cache:
             self._flights.release(flight.block)
         return flight.data[span.start : span.stop]
 
-    def _launch(self, flight: Flight, what: CachedObject, fetch: Fetch, *, looked: bool) -> None:
+    def _carry_out(self, flight: Flight) -> None:
+        took_s = self._flights.carry_out(flight)
+        if took_s is not None:
+            self._hedging.note(flight.block.length, took_s)
+
+    def _get(self, flight: Flight) -> Buffer:
         block = flight.block
+        # An earlier flight may have landed, and been stored, since the caller looked.
+        if not flight.looked or self._flights.ended_lately(block):
+            stored = self._from_tiers(block, 0, block.length)
+            if stored is not None:
+                flight.from_store = False
+                return stored
+        return flight.fetch(block.start, block.length)
 
-        def get() -> Buffer:
-            # An earlier flight may have landed, and been stored, since the caller looked.
-            if not looked or self._flights.ended_lately(block):
-                stored = self._from_tiers(block, 0, block.length)
-                if stored is not None:
-                    flight.from_store = False
-                    return stored
-            return fetch(block.start, block.length)
+    def _put_away(self, flight: Flight) -> None:
+        if flight.block.whole:
+            self._filler.put(partial(self._store, flight))
+        else:
+            self._store(flight)
 
-        def store() -> None:
-            try:
-                if flight.from_store and flight.data is not None:
-                    self._to_tiers(block, what, flight.data)
-            finally:
-                self._flights.finish(flight, keep=not block.whole)
-
-        def run() -> None:
-            took_s = self._flights.carry_out(flight)
-            if took_s is not None:
-                self._hedging.note(block.length, took_s)
-
-        flight.what = what
-        flight.get = get
-        flight.fetch = partial(fetch, block.start, block.length)
-        flight.put_away = partial(self._filler.put, store) if block.whole else store
-        (self._small if block.whole else self._large).put(run)
+    def _store(self, flight: Flight) -> None:
+        try:
+            if flight.from_store and flight.data is not None:
+                self._to_tiers(flight.block, flight.what, flight.data)
+        finally:
+            self._flights.finish(flight, keep=not flight.block.whole)
 
     def _from_tiers(self, block: Block, start: int, stop: int) -> memoryview | None:
         for tier in self.tiers:
