@@ -9,6 +9,7 @@ by one of `threads`, which also answers; blocks of large ones by one of `fetcher
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 Done = Callable[[list[memoryview] | Exception], None]
 
 # After an unmount nobody waits for what is on its way; what comes soon is still stored.
-_CLOSE_WITHIN_S = 5.0
+_CLOSE_WITHIN_S = 2.0
 
 
 class Cache:
@@ -138,8 +139,9 @@ class Cache:
         return self._flights.held_bytes
 
     def close(self) -> None:
+        until_s = time.monotonic() + _CLOSE_WITHIN_S
         for part in (self._watcher, self._large, self._small):
-            part.close(_CLOSE_WITHIN_S)
+            part.close(max(0.0, until_s - time.monotonic()))
         self._filler.close()
         for tier in self.tiers:
             try:
