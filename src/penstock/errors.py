@@ -50,16 +50,23 @@ class AccessDenied(UsageError):
 
 
 class StoreError(PenstockError):
+    """`kind` says in one word what happened; retries are counted by it."""
+
     exit_code = 3
     usual_hint = "check --endpoint and the network"
+    transient = True  # trying again may help
+
+    def __init__(self, what: str, *, hint: str | None = None, kind: str = "other") -> None:
+        super().__init__(what, hint=hint)
+        self.kind = kind
 
 
 class ObjectNotFound(StoreError):
-    pass
+    transient = False
 
 
 class ObjectChanged(StoreError):
-    pass
+    transient = False
 
 
 class StaleInode(PenstockError):

@@ -261,7 +261,7 @@ def test_a_saved_catalog_is_ready_while_the_server_is_down(
     server = [rclone(), "serve", "s3", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr",
               f"127.0.0.1:{port}", "--dir-cache-time", "0s", "--config", "/dev/null",
               str(tmp_path / "s3")]  # fmt: skip
-    arguments = ("s3://saved", "--endpoint", f"http://127.0.0.1:{port}")
+    arguments = ("s3://saved", "--endpoint", f"http://127.0.0.1:{port}", "--deadline", "2s")
     with ExitStack() as up:
         up.enter_context(running(server, port))
         first = mounter(*arguments)

@@ -21,10 +21,14 @@ lets it in again; `sweep` removes what the dead have left. Nothing of it is rais
 
 Locks, in the order in which they may be taken (never the other way round):
 
+    a delivery's own   which blocks of a read are here    held for list access only
     Flights._lock      who is fetching which block        held for dictionary access only
+    Flight._lock       who waits for a block              held for list access only, alone
     Guarded._lock      is the directory in or out         held for a few assignments
     _room_lock         of a directory: what is reserved   held while room is made
     index.lock         between processes                  held while a connection is opened
     Index._lock        rows waiting to be written         held for list access only
     SQLite's own       between processes                  held for one batch
+
+Callbacks (the answers to readers) run with none of them held.
 """

@@ -17,13 +17,13 @@ from penstock.metrics import Counters
 
 def build_cache(
     specs: list[TierSpec], *, policy: str, block_bytes: int, buffer_bytes: int, fetchers: int,
-    counters: Counters, must_open: bool = True,
+    counters: Counters, threads: int = 32, deadline_s: float = 60.0, must_open: bool = True,
 ) -> Cache:  # fmt: skip
     """Without `must_open`, a directory that cannot be used now is out, and tried again later."""
     tiers: list[Tier] = [build_tier(spec, policy, counters, must_open=must_open) for spec in specs]
     return Cache(
         tiers, block_bytes=block_bytes, buffer_bytes=buffer_bytes, fetchers=fetchers,
-        counters=counters,
+        threads=threads, deadline_s=deadline_s, counters=counters,
     )  # fmt: skip
 
 

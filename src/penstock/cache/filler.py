@@ -45,3 +45,5 @@ class Filler:
                 job()
             except Exception:  # the reader has its bytes; a bug here costs a copy
                 log.exception("a block was not stored")
+            finally:
+                del job  # and the bytes that it holds

@@ -1,41 +1,54 @@
 """Reads through the tiers, fastest first, then the store; fills the first tier with room.
 
 A tier that fails costs a warning and a miss, never the read.
+
+Threading: any thread. `read_now` and `deliver` never wait for the store: small objects are fetched
+by one of `threads`, which also answers; blocks of large ones by one of `fetchers`.
 """
 
 import logging
 import sqlite3
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import Buffer
 
 from penstock.blocks import Span, spans
 from penstock.cache.filler import Filler
-from penstock.cache.flights import Flight, Flights
+from penstock.cache.flights import Fetch, Flight, Flights
+from penstock.cache.hedging import Hedging
 from penstock.cache.identity import Block, CachedObject, block_of
+from penstock.cache.pool import Pool
 from penstock.cache.tier import Tier
-from penstock.errors import PenstockError
+from penstock.cache.watcher import Watcher
 from penstock.metrics import Counters
 
 log = logging.getLogger(__name__)
 
-# fetch(start, length) -> bytes of one object from its store
-Fetch = Callable[[int, int], Buffer]
+# Called once, with all of a range or with why not, from whichever thread knows.
+Done = Callable[[list[memoryview] | Exception], None]
+
+# After an unmount nobody waits for what is on its way; what comes soon is still stored.
+_CLOSE_WITHIN_S = 2.0
 
 
 class Cache:
     def __init__(
         self, tiers: list[Tier], *, block_bytes: int, buffer_bytes: int, fetchers: int,
-        counters: Counters,
+        counters: Counters, threads: int = 32, deadline_s: float = 60.0,
     ) -> None:  # fmt: skip
         self.tiers = tiers
         self.block_bytes = block_bytes
         self._counters = counters
-        self._flights = Flights(buffer_bytes)
+        self._flights = Flights(buffer_bytes, deadline_s, get=self._get, put_away=self._put_away)
         self._filler = Filler()
-        self._fetchers = ThreadPoolExecutor(fetchers, thread_name_prefix="fetch")
+        self._small = Pool(threads, "wait")
+        self._large = Pool(fetchers, "fetch")
+        self._hedging = Hedging()
+        self._watcher = Watcher(self._flights, self._hedging, counters, deadline_s)
 
     def read_now(self, what: CachedObject, offset: int, length: int) -> list[memoryview] | None:
         """What the tiers and landed flights hold; None if anything has to be fetched."""
@@ -46,31 +59,52 @@ class Cache:
             if flight is None:
                 data = self._from_tiers(block, span.start, span.stop)
             else:
-                data = self._from_flight(block, flight, span) if flight.landed else None
+                data = self._cut(flight, span) if flight.landed else None
             if data is None:
                 return None
             parts.append(data)
         return parts
 
-    def read(self, what: CachedObject, fetch: Fetch, offset: int, length: int) -> list[memoryview]:
-        """All of the range, fetched where it must be: for after `read_now` has said None."""
-        parts: list[memoryview] = []
+    def deliver(
+        self, what: CachedObject, fetch: Fetch, offset: int, length: int, done: Done
+    ) -> None:
+        """All of the range, fetched where it must be: for after `read_now` has said None. Returns
+        at once; `done` is called by whoever lands the last block of it, or fails one."""
         wanted = spans(offset, length, what.size_bytes, self.block_bytes)
-        for span in wanted:
-            block = block_of(what, span.number, self.block_bytes)
-            # Of several blocks, `read_now` may have found some and not all.
-            flight = self._start(block, what, fetch, wait=True, looked=len(wanted) == 1)
-            parts.append(self._from_flight(block, flight, span))
-        return parts
+        if len(wanted) != 1:
+            self._deliver_many(what, fetch, wanted, done)
+            return
+        (span,) = wanted
+
+        def arrived(flight: Flight) -> None:
+            done([self._cut(flight, span)] if flight.error is None else flight.error)
+
+        self._join(what, fetch, span, arrived, looked=True)
+
+    def read(self, what: CachedObject, fetch: Fetch, offset: int, length: int) -> list[memoryview]:
+        """The same for those who wait here."""
+        answers: list[list[memoryview] | Exception] = []
+        answered = threading.Event()
+
+        def done(answer: list[memoryview] | Exception) -> None:
+            answers.append(answer)
+            answered.set()
+
+        self.deliver(what, fetch, offset, length, done)
+        answered.wait()
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
 
     def prefetch(self, what: CachedObject, fetch: Fetch, number: int) -> bool:
         """Starts fetching a block nobody waits for yet; False if there is no room for it."""
         block = block_of(what, number, self.block_bytes)
         if self._flights.find(block) is not None or self._is_stored(block):
             return True
-        if not self._flights.has_room(block.length):
+        flight = self._flights.start_if_room(block, what, fetch)
+        if flight is None:
             return False
-        self._start(block, what, fetch, wait=False, looked=True)
+        self._large.put(partial(self._carry_out, flight))
         self._counters.add("prefetched_blocks")
         return True
 
@@ -118,7 +152,9 @@ class Cache:
                 self._warn(tier, error)
 
     def close(self) -> None:
-        self._fetchers.shutdown(wait=True, cancel_futures=True)
+        until_s = time.monotonic() + _CLOSE_WITHIN_S
+        for part in (self._watcher, self._large, self._small):
+            part.close(max(0.0, until_s - time.monotonic()))
         self._filler.close()
         for tier in self.tiers:
             try:
@@ -133,50 +169,78 @@ class Cache:
         if what.size_bytes and self._flights.find(block_of(what, 0, self.block_bytes)):
             self._filler.settle()
 
-    def _from_flight(self, block: Block, flight: Flight, span: Span) -> memoryview:
-        data = flight.wait()[span.start : span.stop]
-        if span.stop == block.length:
-            self._flights.release(block)
-        return data
+    def _deliver_many(
+        self, what: CachedObject, fetch: Fetch, wanted: list[Span], done: Done
+    ) -> None:
+        if not wanted:
+            done([])
+            return
+        parts: list[memoryview | None] = [None] * len(wanted)
+        lock = threading.Lock()
+        missing = len(wanted)  # 0 once `done` was called
 
-    def _start(
-        self, block: Block, what: CachedObject, fetch: Fetch, *, wait: bool, looked: bool
-    ) -> Flight:
-        flight, mine = self._flights.join_or_start(block)
-        if not mine:
-            return flight
-        fetched = True
+        def arrived(place: int, flight: Flight) -> None:
+            nonlocal missing
+            with lock:
+                if not missing:
+                    return
+                missing = 0 if flight.error is not None else missing - 1
+                if flight.error is None:
+                    part = self._cut(flight, wanted[place])
+                    # A copy, where others are waited for: it must not hold on to a whole block
+                    # that nobody counts any more.
+                    parts[place] = memoryview(bytes(part)) if missing else part
+                if missing:
+                    return
+            done([part for part in parts if part] if flight.error is None else flight.error)
 
-        def get() -> Buffer:
-            nonlocal fetched
-            # An earlier flight may have landed, and been stored, since the caller looked.
-            if not looked or self._flights.ended_lately(block):
-                stored = self._from_tiers(block, 0, block.length)
-                if stored is not None:
-                    fetched = False
-                    return stored
-            return fetch(block.start, block.length)
+        for place, span in enumerate(wanted):
+            # `read_now` may have found some of them.
+            self._join(what, fetch, span, partial(arrived, place), looked=False)
 
-        def store(data: memoryview) -> None:
-            if fetched:
-                self._to_tiers(block, what, data)
+    def _join(
+        self, what: CachedObject, fetch: Fetch, span: Span, arrived: Callable[[Flight], None],
+        *, looked: bool,
+    ) -> None:  # fmt: skip
+        block = block_of(what, span.number, self.block_bytes)
+        flight, mine = self._flights.join_or_start(block, what, fetch, looked=looked)
+        flight.then(arrived)
+        if mine:
+            (self._small if block.whole else self._large).put(partial(self._carry_out, flight))
 
-        then = self._filler.put if block.whole else _at_once
+    def _cut(self, flight: Flight, span: Span) -> memoryview:
+        assert flight.data is not None
+        if span.stop == flight.block.length:
+            self._flights.release(flight.block)
+        return flight.data[span.start : span.stop]
 
-        def run() -> None:
-            self._flights.carry_out(block, flight, get, store, keep=not block.whole, then=then)
+    def _carry_out(self, flight: Flight) -> None:
+        took_s = self._flights.carry_out(flight)
+        if took_s is not None:
+            self._hedging.note(flight.block.length, took_s)
 
-        if block.whole and wait:
-            run()  # a small object: the thread that asks is as good as any other
+    def _get(self, flight: Flight) -> Buffer:
+        block = flight.block
+        # An earlier flight may have landed, and been stored, since the caller looked.
+        if not flight.looked or self._flights.ended_lately(block):
+            stored = self._from_tiers(block, 0, block.length)
+            if stored is not None:
+                flight.from_store = False
+                return stored
+        return flight.fetch(block.start, block.length)
+
+    def _put_away(self, flight: Flight) -> None:
+        if flight.block.whole:
+            self._filler.put(partial(self._store, flight))
         else:
-            self._fetchers.submit(self._run_quietly, run)
-        return flight
+            self._store(flight)
 
-    def _run_quietly(self, run: Callable[[], None]) -> None:
+    def _store(self, flight: Flight) -> None:
         try:
-            run()
-        except PenstockError as error:
-            log.debug("fetch failed: %s", error)  # whoever waits for it gets it raised
+            if flight.from_store and flight.data is not None:
+                self._to_tiers(flight.block, flight.what, flight.data)
+        finally:
+            self._flights.finish(flight, keep=not flight.block.whole)
 
     def _from_tiers(self, block: Block, start: int, stop: int) -> memoryview | None:
         for tier in self.tiers:
@@ -207,7 +271,3 @@ class Cache:
     def _warn(self, tier: Tier, error: Exception) -> None:
         self._counters.add("cache_warnings")
         log.warning("cache tier %s: %s; reading on without it", tier.name, error)
-
-
-def _at_once(job: Callable[[], None]) -> None:
-    job()

@@ -17,6 +17,7 @@ from penstock.cli.talk import report
 from penstock.cli.umount import umount
 from penstock.cli.upgrade import upgrade
 from penstock.errors import PenstockError
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
 SECTIONS: Sequence[tuple[str, Sequence[click.Command]]] = (
     ("Mount a bucket", (mount, umount, upgrade)),
@@ -52,7 +53,9 @@ for _, _commands in SECTIONS:
 
 
 def main() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(RedactingFormatter(LOG_FORMAT))
     # Ours alone: at DEBUG botocore writes each request's headers into the log, tokens included.
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     sys.exit(run(sys.argv[1:]))

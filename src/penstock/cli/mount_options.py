@@ -70,6 +70,13 @@ def parse_timeout(text: str, what: str) -> float:
     return parse_duration(text, what=what)
 
 
+def parse_deadline(text: str) -> float:
+    seconds = parse_duration(text, what="--deadline")
+    if not 1 <= seconds <= 3600:
+        raise OptionError("--deadline: from 1s to 1h", hint="what is cached never waits for it")
+    return seconds
+
+
 def parse_owner(text: str, what: str) -> int:
     if not text.isdigit() or int(text) >= 2**32 - 1:
         raise OptionError(

@@ -12,6 +12,7 @@ from penstock.cache.policy import POLICIES
 from penstock.cache.tier import TierSpec, parse_quota, parse_tier
 from penstock.catalog.incoming import MOST_FILES
 from penstock.cli.mount_options import (
+    parse_deadline,
     parse_kernel_options,
     parse_mode,
     parse_owner,
@@ -29,6 +30,7 @@ from penstock.errors import OptionError
 from penstock.mounttable import filesystem_type
 from penstock.store.connect import StoreOptions
 from penstock.store.source import parse_source
+from penstock.store.verified import WAYS
 from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -57,6 +59,20 @@ OPTIONS: tuple[Decorator, ...] = (
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="For https: `SIZE PATH` lines instead of a listing.",
+    ),
+    click.option(
+        "--deadline",
+        default="60s",
+        show_default=True,
+        metavar="DURATION",
+        help="How long a read may wait for a failing store before EIO.",
+    ),
+    click.option(
+        "--verify-store",
+        type=click.Choice(WAYS),
+        default="auto",
+        show_default=True,
+        help="Compare bodies with their ETags; auto: where TLS does not protect them.",
     ),
     click.option(
         "--cache-dir",
@@ -204,7 +220,12 @@ def read_settings(source: str, mountpoint: str, options: dict[str, Any]) -> Moun
         source=parse_source(source),
         mountpoint=absolute(mountpoint),
         store=StoreOptions(
-            options["endpoint"], options["region"], options["anonymous"], options["manifest"]
+            options["endpoint"],
+            options["region"],
+            options["anonymous"],
+            options["manifest"],
+            parse_deadline(options["deadline"]),
+            options["verify_store"],
         ),
         tiers=_tiers(options),
         policy=options["policy"],

@@ -83,6 +83,16 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
     ]  # fmt: skip
     if now["restarts"]:
         rows.append(("restarts", f"{now['restarts']:,}; last: {now['last_end']}"))
+    if now["store_retries"] or now["hedges"]:
+        named = "  ".join(f"{kind} {count:,}" for kind, count in
+                          now["store_retries_by_kind"].items())  # fmt: skip
+        rows.append(
+            (
+                "store trouble",
+                f"{now['store_retries']:,} retries  {named}  "
+                f"{now['hedges']:,} hedged, {now['hedges_won']:,} won",
+            )
+        )
     if now["errors"]:
         named = "  ".join(f"{name} {count}" for name, count in now["errors_by_name"].items())
         rows.append(("errors", f"{now['errors']:,}  {named}"))

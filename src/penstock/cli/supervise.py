@@ -17,8 +17,9 @@ from penstock.daemon.child import Plan
 from penstock.daemon.hardening import keep_memory_private
 from penstock.daemon.supervisor import Audience, Supervisor
 from penstock.errors import PenstockError
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter, remember_environment
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s supervisor: %(message)s"
+_LOG_FORMAT = LOG_FORMAT.replace("%(message)s", "supervisor: %(message)s")
 
 
 def main() -> None:
@@ -29,10 +30,12 @@ def main() -> None:
         log=told["log"], watchdog_s=told["settings"]["watchdog_s"],
         grace_s=told["settings"]["grace_s"],
     )  # fmt: skip
+    remember_environment()
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if plan.log is not None:
         handler = logging.handlers.WatchedFileHandler(plan.log)  # which the server rotates
-    logging.basicConfig(format=_LOG_FORMAT, handlers=[handler])
+    handler.setFormatter(RedactingFormatter(_LOG_FORMAT))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     keep_memory_private()
     audience: Audience = Person(plan.source) if told["report"] is None else Parent(told["report"])

@@ -18,9 +18,14 @@ from penstock.daemon.settings_codec import decode, encode
 from penstock.errors import OptionError
 
 # Which fields of the settings each option decides.
+_STORE = {
+    "endpoint": "endpoint", "region": "region", "anonymous": "anonymous", "manifest": "manifest",
+    "deadline": "deadline_s", "verify_store": "verify",
+}  # fmt: skip
+_PLACE = {"endpoint", "region", "anonymous", "manifest"}
 _FIELDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_STORE, ("store",)),
     "mode": ("mode",), "refresh_": ("refresh_s",), "policy": ("policy",),
-    "endpoint": ("store",), "region": ("store",), "anonymous": ("store",), "manifest": ("store",),
     "cache_dir": ("tiers",), "cache_size": ("tiers",), "tiers": ("tiers",), "no_cache": ("tiers",),
     "block_size": ("block_bytes",), "prefetch": ("prefetch_blocks",),
     "buffer_size": ("buffer_bytes",), "threads": ("threads",),
@@ -31,7 +36,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # What the kernel was told once and for all, or what the mount is.
 _FIXED = {
-    "mode": "--mode", "store": "where the store is", "allow_other": "--allow-other",
+    "mode": "--mode", "allow_other": "--allow-other",
     "max_read_bytes": "-o max_read", "name": "-o fsname", "nonempty": "-o nonempty",
 }  # fmt: skip
 _CREDENTIALS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")
@@ -83,13 +88,21 @@ def changed(
         names.discard("tiers")
         quota = fresh.tiers[0].quota_bytes
         current = replace(current, tiers=(replace(current.tiers[0], quota_bytes=quota),))
+    store = {field: getattr(fresh.store, field) for name, field in _STORE.items() if name in given}
+    fresh = replace(fresh, store=replace(current.store, **store))
+    if given & _PLACE and fresh.store != current.store:
+        raise _fixed("where the store is", current)
     for name in names & set(_FIXED):
         if getattr(fresh, name) != getattr(current, name):
-            raise OptionError(
-                f"{_FIXED[name]} cannot change while it is mounted",
-                hint=f"penstock umount {current.mountpoint}, and mount it anew",
-            )
+            raise _fixed(_FIXED[name], current)
     return replace(current, **{name: getattr(fresh, name) for name in names})
+
+
+def _fixed(what: str, current: MountSettings) -> OptionError:
+    return OptionError(
+        f"{what} cannot change while it is mounted",
+        hint=f"penstock umount {current.mountpoint}, and mount it anew",
+    )
 
 
 def _credentials() -> dict[str, str]:

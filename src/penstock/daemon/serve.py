@@ -22,11 +22,11 @@ from penstock.daemon.settings import MountSettings
 from penstock.daemon.settings_codec import decode
 from penstock.errors import PenstockError
 from penstock.fuse import mounting
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 from penstock.units import format_size
 
 log = logging.getLogger(__name__)
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _PULSES_A_WATCHDOG = 6
 _LONGEST_PULSE_S = 1.0
 
@@ -41,7 +41,11 @@ def main() -> None:
     _accept_to_be_killed_first(start["oom_score_adj"])
     keep_memory_private()
     _forward_signals(link)
-    process = _Process(link, decode(start["settings"]), takeover=start["takeover"])
+    settings = decode(start["settings"])
+    process = _Process(
+        link, settings,
+        Server(settings, takeover=start["takeover"], asked_for=start["asked_for"]),
+    )  # fmt: skip
     try:
         process.run()
     except PenstockError as error:
@@ -57,10 +61,10 @@ def main() -> None:
 
 
 class _Process:
-    def __init__(self, link: Link, settings: MountSettings, *, takeover: bool) -> None:
+    def __init__(self, link: Link, settings: MountSettings, server: Server) -> None:
         self._link = link
         self._settings = settings
-        self._server = Server(settings, takeover=takeover)
+        self._server = server
         self._attached = False
 
     def run(self) -> None:
@@ -144,7 +148,8 @@ def _log_to(path: str | None) -> None:
     if path is not None:
         # A store that fails for a week must not fill the disk with it.
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 << 20, backupCount=1)
-    logging.basicConfig(format=LOG_FORMAT, handlers=[handler])
+    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler])
     # Ours alone: at DEBUG botocore writes each request's headers into the log, tokens included.
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
 

@@ -30,7 +30,7 @@ from penstock.fuse.protocol import Init
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type, find_mount
-from penstock.store.connect import open_store
+from penstock.store.reliable import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 _PASSTHROUGH_MEAN_BYTES = 4 * MIB
 _READAHEAD_KB = 1024
 _FETCHERS = 16
+_DISK_WAITERS = 4
 # After this many quick ends in a row, the requests that every new server
 # gets again are the likely cause: they are answered with an error then, so that all others go on.
 _POISONED = 3
@@ -75,8 +76,11 @@ class Server:
     """prepare, then attach, then wait. A server that takes over is prepared while the one before
     it still serves."""
 
-    def __init__(self, settings: MountSettings, *, takeover: bool = False) -> None:
+    def __init__(
+        self, settings: MountSettings, *, takeover: bool = False, asked_for: bool = True
+    ) -> None:
         self._settings = settings
+        self._asked_for = asked_for
         self._takeover = takeover
         self._counters = Counters()
         self.limits = Limits(settings)
@@ -91,19 +95,21 @@ class Server:
         if not self._takeover:
             mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
-        store = open_store(settings.source, settings.store, self._counters)
+        store = open_reliable_store(settings.source, settings.store, self._counters)
         self._cache = build_cache(
             list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
             buffer_bytes=settings.buffer_bytes, fetchers=_FETCHERS, counters=self._counters,
-            # Who mounts is told of a bad directory; readers of a mount that is there are spared.
-            must_open=not self._takeover,
+            threads=settings.threads, deadline_s=settings.deadline_s,
+            # Who asks for a mount is told of a bad directory; its readers later are spared.
+            must_open=self._asked_for,
         )  # fmt: skip
         self._mounts = [Mounted("", store)]
         self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))
         # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
         self._saved = self._takeover or (self._is_listed() and self._tree.totals()[0] > 0)
         if not self._saved:
-            refresh(self._tree, self._mounts, progress, most_files=settings.max_files)
+            hurried = [Mounted("", store.hurried(FIRST_CONTACT_S))]
+            refresh(self._tree, hurried, progress, most_files=settings.max_files)
         files, size = self._tree.totals()
         hidden = sum(self._tree.hidden_counts().values())
         if not self._saved and not files and not hidden and settings.source.prefix:
@@ -187,7 +193,7 @@ class Server:
 
     def _serve(self, descriptor: int) -> None:
         settings, handover = self._settings, self._handover
-        self._session = Session(descriptor, settings.threads, self._counters)
+        self._session = Session(descriptor, _DISK_WAITERS, self._counters)
         readahead = Readahead(self._cache, settings.prefetch_blocks)
         stores = [mounted.store for mounted in self._mounts]
         self._files = FileSystem(

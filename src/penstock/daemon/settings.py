@@ -45,3 +45,8 @@ class MountSettings:
     watchdog_s: float = 30.0  # how long a server may be silent before another takes its place
     grace_s: float = 30.0  # how long readers may go on after the mount was told to end
     name: str | None = None  # what the mount table shows; the source by default
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a read may wait for storage that fails before it gets EIO."""
+        return self.store.deadline_s

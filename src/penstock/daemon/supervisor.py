@@ -111,10 +111,14 @@ class Supervisor:
 
     def _start(self) -> None:
         self._start_at_s = None
-        self._server = self._spawn(self._plan)
+        self._server = self._spawn(self._plan, asked_for=self._note is None)
 
-    def _spawn(self, plan: Plan) -> Child:
-        start = {"takeover": "fuse" in self._kept, "oom_score_adj": self._oom_score}
+    def _spawn(self, plan: Plan, *, asked_for: bool) -> Child:
+        """`asked_for`: someone waits who can be told what is wrong, and mend it."""
+        start = {
+            "takeover": "fuse" in self._kept, "asked_for": asked_for,
+            "oom_score_adj": self._oom_score,
+        }  # fmt: skip
         child = Child(plan, start)
         self._selector.register(child.link, selectors.EVENT_READ, lambda: self._on_message(child))
         self._selector.register(child.end, selectors.EVENT_READ, lambda: self._on_end(child))
@@ -289,7 +293,7 @@ class Supervisor:
             return
         self._upgrade = answer
         self._start_at_s = None
-        self._candidate = self._spawn(self._plan.upgraded(request))
+        self._candidate = self._spawn(self._plan.upgraded(request), asked_for=True)
 
     def _refuse_upgrade(self, child: Child) -> None:
         """The old server goes on as if nothing had been."""

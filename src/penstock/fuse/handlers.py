@@ -8,11 +8,12 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.catalog.tree import Node
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
-from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, Reply
+from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, OnDisk, Reply
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 
@@ -185,7 +186,7 @@ class Handlers:
         _, offset, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
         ready = self._files.read_now(ino, offset, size)
         if ready is None:
-            return Later(lambda: self._files.read(ino, offset, size))
+            return Later(partial(self._files.read, ino, offset, size))
         return ready
 
     def open(self, ino: int, request: bytearray, _length: int) -> Reply:
@@ -194,8 +195,8 @@ class Handlers:
             raise FuseError(errno.EROFS)
         backings = self._backings
         assert backings is not None
-        # Later, because a file that was never opened is read through first, to verify it.
-        return Later(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
+        # A file that was never opened is read through first, to verify it.
+        return OnDisk(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
 
     def release(self, ino: int, request: bytearray, _length: int) -> Reply:
         (handle,) = p.RELEASE_IN.unpack_from(request, p.IN_HEADER_BYTES)

@@ -30,8 +30,12 @@ class Store(Protocol):
         """Names the data without credentials; part of every cache key."""
         ...
 
-    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        """Everything below `prefix` ("" or a path without a trailing slash), page by page."""
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        """Everything below `prefix` ("" or a path without a trailing slash), page by page.
+
+        `after` goes on with a listing that broke behind this key. What lies before it may come
+        again: not every store lists in order.
+        """
         ...
 
     def list_level(self, prefix: str) -> Level | None:

@@ -13,22 +13,26 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-
-from penstock.errors import (
-    AccessDenied,
-    ObjectChanged,
-    ObjectNotFound,
-    SourceError,
-    StoreError,
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ReadTimeoutError,
 )
+
+from penstock.errors import ObjectChanged, SourceError, StoreError
 from penstock.store import ObjectInfo
+from penstock.store.secrets import redact
+from penstock.store.translate import translate_status
 
 
 class S3Fallback:
     def __init__(self, client: Any, bucket: str) -> None:
         self._client = client
         self._bucket = bucket
+        self._answered = False
 
     def has_leading_slash(self) -> bool:
         """Are there keys that start with a slash? One request."""
@@ -39,8 +43,10 @@ class S3Fallback:
         # rclone's server takes `/` for "everything", and answers with ordinary keys.
         return any(found["Key"].startswith("/") for found in answer.get("Contents", ()))
 
-    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
         arguments: dict[str, Any] = {"Prefix": f"{prefix}/" if prefix else ""}
+        if after:
+            arguments["StartAfter"] = after
         while True:
             answer = self._call(self._client.list_objects_v2, EncodingType="url", **arguments)
             # Some servers ignore encoding-type; then the keys are as they are.
@@ -59,8 +65,8 @@ class S3Fallback:
             raise ObjectChanged(f"s3://{self._bucket}/{key}: rewritten while it was read")
         try:
             return answer["Body"].read()
-        except HTTPClientError as error:
-            raise StoreError(f"s3://{self._bucket}/{key}: {error}") from error
+        except BotoCoreError as error:
+            raise self._failed(error, "short_body") from error
 
     def _not_s3(self) -> SourceError:
         return SourceError(
@@ -70,16 +76,30 @@ class S3Fallback:
 
     def _call(self, verb: Callable[..., dict[str, Any]], **arguments: Any) -> dict[str, Any]:
         try:
-            return verb(Bucket=self._bucket, **arguments)
+            answer = verb(Bucket=self._bucket, **arguments)
         except ClientError as error:
             response: dict[str, Any] = error.response
-            if response.get("Error", {}).get("Code") == "500":
+            code: str = response.get("Error", {}).get("Code", "")
+            if code == "500" and not self._answered:
                 raise self._not_s3() from error  # what botocore makes of a page it cannot parse
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            kinds = {401: AccessDenied, 403: AccessDenied, 404: ObjectNotFound, 412: ObjectChanged}
-            raise kinds.get(status, StoreError)(f"s3://{self._bucket}: {error}") from error
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise translate_status(status, code, f"s3://{self._bucket}", str(error)) from error
         except BotoCoreError as error:
-            raise StoreError(f"s3://{self._bucket}: {error}") from error
+            raise self._failed(error, "other") from error
+        self._answered = True
+        return answer
+
+    def _failed(self, error: BotoCoreError, otherwise: str) -> StoreError:
+        kind = next((kind for known, kind in _KINDS if isinstance(error, known)), otherwise)
+        return StoreError(redact(f"s3://{self._bucket}: {error}"), kind=kind)
+
+
+_KINDS: tuple[tuple[type[BotoCoreError], str], ...] = (
+    (ConnectTimeoutError, "timeout"),
+    (ReadTimeoutError, "timeout"),
+    (ConnectionClosedError, "reset"),
+    (EndpointConnectionError, "refused"),
+)
 
 
 def _info(found: dict[str, Any], encoded: bool) -> ObjectInfo:

@@ -27,7 +27,7 @@ class LocalStore:
         self._counters = counters
         self.identity = f"file://{self._root}"
 
-    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
         page: list[ObjectInfo] = []
         waiting = [prefix]
         while waiting:
@@ -92,6 +92,8 @@ class LocalStore:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise ObjectNotFound(f"file://{path} is gone") from error
+        except PermissionError as error:
+            raise AccessDenied(f"file://{path}: permission denied") from error
         except OSError as error:
             raise StoreError(f"file://{path}: {error.strerror}") from error
         try:

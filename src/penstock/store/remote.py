@@ -39,7 +39,7 @@ class Fallback(Protocol):
 
     def has_leading_slash(self) -> bool: ...
 
-    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]: ...
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]: ...
 
     def get_range(
         self, key: str, version: str, start: int, length: int, size_bytes: int
@@ -56,6 +56,7 @@ class RemoteStore:
         counters: Counters,
         fallback: Callable[[], Fallback] | None = None,
         manifest: Callable[[], Iterator[list[ObjectInfo]]] | None = None,
+        ordered: bool = True,
     ) -> None:
         self._store = store
         self.identity = identity
@@ -64,22 +65,27 @@ class RemoteStore:
         self._fallback = fallback
         self._answers_ranges_with_200 = False
         self._manifest = manifest
+        self._ordered = ordered  # by key, so that a listing can go on behind one
+        self._withheld: set[str] = set()  # prefixes that must be listed from their start again
 
     # -- listing ------------------------------------------------------------------------
 
-    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        if not self._ordered or prefix in self._withheld:
+            after = ""
+        self._withheld.discard(prefix)
         if self._manifest is not None:
             for page in self._manifest():
                 yield [info._replace(version=info.version or _size_version(info)) for info in page]
             return
         try:
-            pages = self._list_normalised(prefix)
+            pages = self._list_normalised(prefix, after)
             first = next(pages, list[ObjectInfo]())
             # Only at the bucket's root does obstore strip a leading slash without a word.
             if self._fallback is not None and not self._full(prefix):
                 fallback = self._fallback()
                 if fallback.has_leading_slash():
-                    yield from self._list_exactly(fallback, prefix)
+                    yield from self._list_exactly(fallback, prefix, after)
                     return
             yield first
             yield from pages
@@ -93,17 +99,24 @@ class RemoteStore:
             # Starts this prefix again: the catalog takes an entry that comes twice as one.
             yield from self._list_exactly(self._fallback(), prefix)
 
-    def _list_exactly(self, exact: Fallback, prefix: str) -> Iterator[list[ObjectInfo]]:
-        for page in exact.list_all(self._full(prefix)):
+    def _list_exactly(
+        self, exact: Fallback, prefix: str, after: str = ""
+    ) -> Iterator[list[ObjectInfo]]:
+        for page in exact.list_all(self._full(prefix), self._full(after) if after else ""):
             self._counters.add("store_requests", label="list")
             yield [info._replace(key=self._relative(info.key)) for info in page]
 
-    def _list_normalised(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+    def _list_normalised(self, prefix: str, after: str) -> Iterator[list[ObjectInfo]]:
         # obstore strips a trailing slash, so an empty object may be a file or the marker of a
         # directory. One listing by level of its parent tells, for all its siblings at once.
         unclear: dict[str, list[ObjectInfo]] = {}
         try:
-            pages = obstore.list(self._store, self._full(prefix) or None, chunk_size=_PAGE_ENTRIES)
+            pages = obstore.list(
+                self._store,
+                self._full(prefix) or None,
+                offset=self._full(after) if after else None,
+                chunk_size=_PAGE_ENTRIES,
+            )
             for metas in pages:
                 self._counters.add("store_requests", label="list")
                 page: list[ObjectInfo] = []
@@ -116,9 +129,16 @@ class RemoteStore:
         except InvalidPathError:
             raise
         except (BaseError, OSError) as error:
+            if unclear:
+                self._withheld.add(prefix)
             raise self._translate_listing(error) from error
         for parent, infos in unclear.items():
-            if (level := self.list_level(parent)) is None:
+            try:
+                level = self.list_level(parent)
+            except PenstockError:
+                self._withheld.add(prefix)
+                raise
+            if level is None:
                 yield infos
                 continue
             prefixes = set(level.prefixes)
@@ -173,12 +193,7 @@ class RemoteStore:
         try:
             result = obstore.get(self._store, self._full(key), options=options)
             # Not every server honours If-Match: what came back is checked too.
-            meta = result.meta
-            changed = meta["size"] != size_bytes or (
-                not version.startswith(_BY_SIZE) and _version(meta) != version
-            )
-            if changed:
-                raise ObjectChanged(f"{self.identity}/{key}: rewritten while it was read")
+            self._check_version(key, version, size_bytes, result.meta)
             data = result.bytes()
         except (BaseError, OSError) as error:
             if self._fallback is not None and "non-partial response" in str(error):
@@ -186,6 +201,20 @@ class RemoteStore:
                 return self._get_range_by_fallback(key, version, start, length, size_bytes)
             raise translate(error, f"{self.identity}/{key}") from error
         return self._counted(key, data, length)
+
+    def _check_version(self, key: str, version: str, size_bytes: int, meta: "ObjectMeta") -> None:
+        if version.startswith(_BY_SIZE):
+            changed = meta["size"] != size_bytes
+        else:
+            changed = _version(meta) != version
+        if changed:
+            raise ObjectChanged(f"{self.identity}/{key}: rewritten while it was read")
+        if meta["size"] != size_bytes:
+            # The same ETag, so the same object: this answer is wrong, the next may be right.
+            raise StoreError(
+                f"{self.identity}/{key}: {meta['size']} bytes were announced of {size_bytes}",
+                kind="wrong_length",
+            )
 
     def _get_range_by_fallback(
         self, key: str, version: str, start: int, length: int, size_bytes: int
@@ -200,7 +229,9 @@ class RemoteStore:
         self._counters.add("store_requests", label="get")
         self._counters.add("store_bytes", came)
         if came != length:
-            raise StoreError(f"{self.identity}/{key}: {came} bytes came of {length}")
+            raise StoreError(
+                f"{self.identity}/{key}: {came} bytes came of {length}", kind="wrong_length"
+            )
         return data
 
     def why_unreadable(self, key: str) -> str | None:

@@ -1,6 +1,7 @@
 """obstore's exceptions become ours, here and nowhere else."""
 
 import re
+from datetime import UTC, datetime
 
 from obstore.exceptions import (
     AlreadyExistsError,
@@ -26,6 +27,7 @@ from penstock.errors import (
     SourceError,
     StoreError,
 )
+from penstock.store.secrets import redact
 
 _KEYS = "the keys of this cloud"  # stands for the hint that fits the scheme
 _KEYS_HINTS = {
@@ -60,12 +62,14 @@ TRANSLATIONS: tuple[tuple[type[Exception], type[PenstockError], str | None], ...
 _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
     (r"status code: 40[13]|SignatureDoesNotMatch|InvalidAccessKeyId", AccessDenied,
      "access denied", _KEYS),
+    (r"ExpiredToken|TokenRefreshRequired|InvalidToken|RequestExpired", AccessDenied,
+     "access denied, the credentials have expired", _KEYS),
     (r"token request|service account|[Cc]redential|Access Key|Account must be", AccessDenied,
      "no credentials that work", _KEYS),
     (r"NoSuchBucket|status code: 404", ObjectNotFound, "not found", None),
     (r"status code: (301|307|400)|PermanentRedirect", SourceError,
      "the endpoint refused the request", "check --region and --endpoint"),
-    (r"status code: 40[5-9]|status code: 501|invalid list response|invalid XML|Deserialization|"
+    (r"status code: 40[5679]|status code: 501|invalid list response|invalid XML|Deserialization|"
      r"[Ee]rror decoding|Error parsing|unexpected end", SourceError,
      "the endpoint does not answer as an object store does",
      "check --endpoint: it must be the address of the storage itself, not of its console; a web "
@@ -78,17 +82,63 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
      StoreError, "storage cannot be reached", "check --endpoint and the network"),
 )  # fmt: skip
 
+# What failed, in the word that retries are counted by. First match wins.
+_KINDS: tuple[tuple[str, str], ...] = (
+    (r"status code: (429|503)|SlowDown|TooManyRequests", "slow_down"),
+    (r"status code: 408|TimedOut|kind: Timeout|timed out", "timeout"),
+    (r"status code: 5", "server_error"),
+    (r"[Cc]onnection ?[Rr]efused", "refused"),
+    (r"dns error|failed to lookup|Name or service", "unresolved"),
+    (r"IncompleteBody|UnexpectedEof|end of file", "short_body"),
+    (r"ConnectionReset|[Cc]onnection reset|IncompleteMessage|BrokenPipe|closed", "reset"),
+)
+
+_SKEWED = "RequestTimeTooSkewed"
+_ADDRESS = re.compile(r"https?://\S+|for path .*?: |retry_timeout: \S+")
+
 
 def translate(error: Exception, where: str) -> PenstockError:
     text = str(error)
+    # Keys are part of addresses, and may be called `credentials/timeout`.
+    said = _ADDRESS.sub("", text)
+    if re.search(_SKEWED, said):
+        return _skewed(where)
     if isinstance(error, GenericError):
         for pattern, kind, what, hint in _GENERIC:
-            if re.search(pattern, text):
-                return kind(f"{where}: {what} ({_short(text)})", hint=_hint(hint, where))
+            if re.search(pattern, said):
+                return _made(kind, f"{where}: {what} ({_short(text)})", _hint(hint, where), said)
     for known, kind, hint in TRANSLATIONS:
         if isinstance(error, known):
-            return kind(f"{where}: {_short(text)}", hint=_hint(hint, where))
+            return _made(kind, f"{where}: {_short(text)}", _hint(hint, where), said)
     raise AssertionError(f"no translation for {type(error)}") from error
+
+
+def translate_status(status: int, code: str, where: str, text: str) -> PenstockError:
+    """The same for a client that tells S3's status and code by themselves."""
+    said = f"status code: {status} {code}"
+    if re.search(_SKEWED, said):
+        return _skewed(where)
+    for pattern, kind, _, hint in _GENERIC:
+        if kind is not SourceError and re.search(pattern, said):
+            return _made(kind, f"{where}: {_short(text)}", _hint(hint, where), said)
+    kind = ObjectChanged if status == 412 else StoreError
+    return _made(kind, f"{where}: {_short(text)}", None, said)
+
+
+def _made(kind: type[PenstockError], what: str, hint: str | None, said: str) -> PenstockError:
+    if issubclass(kind, StoreError):
+        word = next((word for pattern, word in _KINDS if re.search(pattern, said)), "other")
+        return kind(what, hint=hint, kind=word)
+    return kind(what, hint=hint)
+
+
+def _skewed(where: str) -> StoreError:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return StoreError(
+        f"{where}: this machine's clock differs too much from the store's; here it is {now} UTC",
+        hint="set the clock (timedatectl set-ntp true, or chronyc makestep)",
+        kind="clock_skew",
+    )
 
 
 def _hint(hint: str | None, where: str) -> str | None:
@@ -101,5 +151,5 @@ def _hint(hint: str | None, where: str) -> str | None:
 def _short(text: str) -> str:
     """The first line, without the chain of wrappers and without query strings (signatures)."""
     line = text.split("\n", 1)[0]
-    line = re.sub(r"\?[^\s\")]*", "", line)
+    line = redact(re.sub(r"\?[^\s\")]*", "", line))
     return line if len(line) <= 220 else line[:217] + "…"

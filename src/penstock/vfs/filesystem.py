@@ -7,7 +7,7 @@ from typing import NamedTuple
 from typing_extensions import Buffer
 
 from penstock.cache.identity import CachedObject, identify
-from penstock.cache.tiered import Cache, Fetch
+from penstock.cache.tiered import Cache, Done, Fetch
 from penstock.catalog.names import decode
 from penstock.catalog.tree import Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
@@ -63,15 +63,20 @@ class FileSystem:
         self._readahead.observe(file.what, file.fetch, offset, length)
         return self.cache.read_now(file.what, offset, length)
 
-    def read(self, ino: int, offset: int, length: int) -> list[memoryview]:
+    def read(self, ino: int, offset: int, length: int, done: Done) -> None:
+        """For after `read_now` has said None. Returns at once; `done` is called once, by whichever
+        thread has the bytes, or knows that they will not come."""
         file = self._file(ino)
-        try:
-            return self.cache.read(file.what, file.fetch, offset, length)
-        except (ObjectChanged, ObjectNotFound) as error:
-            # The bucket is ahead of our listing: look again soon, and never mix versions.
-            if not file.node.dead:
-                self._on_outdated()
-            raise StaleInode(str(error)) from error
+
+        def finish(result: list[memoryview] | Exception) -> None:
+            if isinstance(result, (ObjectChanged, ObjectNotFound)):
+                # The bucket is ahead of our listing: look again soon, and never mix versions.
+                if not file.node.dead:
+                    self._on_outdated()
+                result = StaleInode(str(result))
+            done(result)
+
+        self.cache.deliver(file.what, file.fetch, offset, length, finish)
 
     def cached_bytes(self, ino: int) -> int:
         return self.cache.cached_bytes(self._file(ino).what)
@@ -113,6 +118,8 @@ class FileSystem:
         store = self._stores[node.source]
         folder = self._paths.get(node.parent)
         if folder is None:
+            if len(self._paths) >= _NODES_REMEMBERED:
+                self._paths = {}
             folder = self._paths[node.parent] = self.tree.directory_path(node.parent)
         name = decode(node.name)
         key = f"{folder}/{name}" if folder else name

@@ -1,0 +1,131 @@
+"""The keys of S3 and of what speaks it: where each store's users have them, and fresh ones.
+
+Credentials come the way their users already have them, and never from the command line.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import AccessDenied
+from penstock.store.secrets import redact, remember
+from penstock.store.source import Source
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+# Where each S3-compatible store keeps its keys and its endpoint, besides AWS's own variables.
+ENVIRONMENT: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "oss": (
+        ("OSS_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_ID"),
+        ("OSS_ACCESS_KEY_SECRET", "ALIBABA_CLOUD_ACCESS_KEY_SECRET"),
+        ("OSS_ENDPOINT",),
+    ),
+    "bos": (
+        ("BOS_ACCESS_KEY_ID", "BCE_ACCESS_KEY_ID"),
+        ("BOS_SECRET_ACCESS_KEY", "BCE_SECRET_ACCESS_KEY"),
+        ("BOS_ENDPOINT",),
+    ),
+    "s3": ((), (), ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
+}
+
+
+class S3Credentials:
+    """Hands obstore fresh credentials: plain variables first, then all that botocore knows
+    (profiles, SSO, web identity, credential processes, container and instance roles).
+
+    obstore's own lookup of an instance role retries for minutes on machines that have none.
+    """
+
+    def __init__(self, source: Source, anonymous: bool) -> None:
+        key_names, secret_names, _ = ENVIRONMENT[source.scheme]
+        self._key = first_set((*key_names, "AWS_ACCESS_KEY_ID"))
+        self._secret = first_set((*secret_names, "AWS_SECRET_ACCESS_KEY"))
+        self._anonymous = anonymous
+        self._session: Any = None
+        if anonymous or (self._key and self._secret and not os.environ.get("AWS_PROFILE")):
+            return
+        import botocore.exceptions
+        import botocore.session
+
+        try:
+            self._session = botocore.session.get_session()
+            found = self._session.get_credentials()
+        except botocore.exceptions.BotoCoreError as error:
+            text = redact(f"{source}: {error}")
+            raise AccessDenied(text, hint="check AWS_PROFILE") from error
+        if found is None:
+            raise AccessDenied(
+                f"{source}: no credentials found",
+                hint="export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
+                "a public bucket needs --anonymous",
+            )
+
+    @property
+    def region(self) -> str | None:
+        return self._session.get_config_variable("region") if self._session else None
+
+    @property
+    def endpoint(self) -> str | None:
+        """`endpoint_url` of the profile, or of the services that it names."""
+        if self._session is None:
+            return None
+        profile: dict[str, Any] = self._session.get_scoped_config()
+        services: dict[str, Any] = self._session.full_config.get("services", {})
+        s3: dict[str, Any] = services.get(profile.get("services", ""), {}).get("s3", {})
+        return s3.get("endpoint_url") or profile.get("endpoint_url")
+
+    def __call__(self) -> "S3Credential":
+        if self._session is None:
+            return {
+                "access_key_id": self._key or "",
+                "secret_access_key": self._secret or "",
+                "token": os.environ.get("AWS_SESSION_TOKEN"),
+                "expires_at": None,
+            }
+        frozen = self._session.get_credentials().get_frozen_credentials()
+        remember(frozen.access_key, frozen.secret_key, frozen.token)
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            # botocore refreshes in time by itself; asking it again is cheap.
+            "expires_at": datetime.now(UTC) + timedelta(minutes=5),
+        }
+
+    def client(
+        self, endpoint: str | None, region: str, virtual_hosted: bool, deadline_s: float
+    ) -> Any:
+        import botocore.session
+        from botocore import UNSIGNED
+        from botocore.config import Config
+
+        session = self._session or botocore.session.get_session()
+        # A session that found its credentials itself also refreshes them.
+        frozen = None if self._anonymous or self._session is not None else self()
+        return session.create_client(
+            "s3",
+            region_name=region,
+            endpoint_url=endpoint,
+            aws_access_key_id=frozen and frozen["access_key_id"],
+            aws_secret_access_key=frozen and frozen["secret_access_key"],
+            aws_session_token=frozen and frozen.get("token"),
+            config=Config(
+                signature_version=UNSIGNED if self._anonymous else None,
+                s3={"addressing_style": "virtual" if virtual_hosted or not endpoint else "path"},
+                retries={"total_max_attempts": 1},  # penstock.store.patience tries again
+                connect_timeout=min(CONNECT_S, deadline_s),
+                read_timeout=min(IDLE_S, deadline_s),
+                max_pool_connections=32,
+            ),
+        )
+
+
+# One attempt: to connect, and between two pieces of an answer.
+CONNECT_S = 5.0
+IDLE_S = 30.0
+
+
+def first_set(names: tuple[str, ...]) -> str | None:
+    return next((value for name in names if (value := os.environ.get(name))), None)

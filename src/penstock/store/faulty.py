@@ -1,0 +1,102 @@
+"""A store that fails on purpose, at random, from a seed that can be used again.
+
+For tests of everything above it. It sits where the network does, below what checks and retries.
+
+Threading: any thread. With several, who draws which fault depends on their order; how often each
+is drawn does not.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from typing_extensions import Buffer
+
+from penstock.errors import (
+    AccessDenied,
+    ObjectChanged,
+    ObjectNotFound,
+    PenstockError,
+    StoreError,
+)
+from penstock.store import Level, ObjectInfo, Store
+
+log = logging.getLogger(__name__)
+
+_TRANSIENT = (
+    "refused", "reset", "server_error", "slow_down", "timeout", "short_body", "wrong_length",
+)  # fmt: skip
+_LASTING: Mapping[str, type[PenstockError]] = {
+    "changed": ObjectChanged,
+    "not_found": ObjectNotFound,
+    "denied": AccessDenied,
+}
+DELAY, WRONG_BYTES = "delay", "wrong_bytes"
+FAULTS = (*_TRANSIENT, *_LASTING, DELAY, WRONG_BYTES)
+
+# What a store does on a bad day, and may do without a reader noticing anything but time.
+BAD_DAY: Mapping[str, float] = {**dict.fromkeys(_TRANSIENT, 0.03), DELAY: 0.05}
+
+
+class FaultyStore:
+    """`rates` gives the probability of each fault for each request; at most one is injected."""
+
+    def __init__(
+        self, store: Store, rates: Mapping[str, float] = BAD_DAY, *, seed: int | None = None,
+        delay_s: float = 0.02, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        if unknown := set(rates) - set(FAULTS):
+            raise ValueError(f"unknown faults: {sorted(unknown)}")
+        self.identity = store.identity
+        self.rates = dict(rates)  # may be changed while it is in use
+        self.seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+        self.injected: Counter[str] = Counter()
+        self._store = store
+        self._delay_s = delay_s
+        self._sleep = sleep
+        self._random = random.Random(self.seed)
+        self._lock = threading.Lock()
+        log.warning("faults are drawn from seed %d", self.seed)
+
+    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+        fault = self._draw(f"{self.identity}/{key}")
+        data = self._store.get(key, version, start, length, size_bytes)
+        if fault != WRONG_BYTES or not length:
+            return data
+        damaged = bytearray(data)
+        with self._lock:
+            damaged[self._random.randrange(length)] ^= 1 << self._random.randrange(8)
+        return damaged
+
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        for page in self._store.list_all(prefix, after):
+            self._draw(f"{self.identity}/{prefix}")
+            yield page
+
+    def list_level(self, prefix: str) -> Level | None:
+        self._draw(f"{self.identity}/{prefix}")
+        return self._store.list_level(prefix)
+
+    def why_unreadable(self, key: str) -> str | None:
+        return self._store.why_unreadable(key)
+
+    def _draw(self, where: str) -> str | None:
+        with self._lock:
+            point = self._random.random()
+            fault = None
+            for name, rate in self.rates.items():
+                point -= rate
+                if point < 0:
+                    fault = name
+                    self.injected[name] += 1
+                    break
+        if fault == DELAY:
+            self._sleep(self._delay_s)
+        elif fault is not None and fault in _TRANSIENT:
+            raise StoreError(f"{where}: injected {fault}", kind=fault)
+        elif fault is not None and fault in _LASTING:
+            raise _LASTING[fault](f"{where}: injected {fault}")
+        return fault

@@ -1,0 +1,173 @@
+"""Tries again, in one place: a wrapper with the protocol of a store, around any store.
+
+What may pass (refused, reset, 5xx, slow down, timeouts, short or wrong bodies) is tried again
+with exponential backoff and full jitter, until a deadline. What will not pass (not found,
+rewritten, a wrong source) is raised at once. Keys that worked and work no more are read again.
+
+Threading: any thread; whoever asks also waits. Nothing is held while waiting.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from typing_extensions import Buffer
+
+from penstock.errors import AccessDenied, StoreError
+from penstock.metrics import Counters
+from penstock.store import Level, ObjectInfo, Store
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+# A store that refuses everybody is not asked for a new token by every read.
+_REOPEN_INTERVAL_S = 30.0
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """What waiting needs; tests bring their own."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    draw: Callable[[], float] = random.random  # in [0, 1)
+
+
+@dataclass(slots=True)
+class _Link:
+    """The store as it is open now; shared by all that are patient with it."""
+
+    store: Store
+    reopen: Callable[[], Store] | None
+    worked: bool = False
+    reopened_s: float | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class PatientStore:
+    def __init__(
+        self, store: Store, counters: Counters, *, deadline_s: float,
+        reopen: Callable[[], Store] | None = None, time: Time | None = None,
+    ) -> None:  # fmt: skip
+        self.identity = store.identity
+        self._link = _Link(store, reopen)
+        self._counters = counters
+        self._deadline_s = deadline_s
+        self._first_contact_s = deadline_s
+        self._time = time or Time()
+
+    def hurried(self, first_contact_s: float) -> "PatientStore":
+        """The same store for someone who must soon know whether it is there at all: as long as it
+        has never answered, it is waited for so long and no longer."""
+        hurried = PatientStore(
+            self._link.store, self._counters, deadline_s=self._deadline_s, time=self._time
+        )
+        hurried._link = self._link
+        hurried._first_contact_s = min(first_contact_s, self._deadline_s)
+        return hurried
+
+    # -- the protocol -------------------------------------------------------------------
+
+    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+        return self._ask(lambda store: store.get(key, version, start, length, size_bytes))
+
+    def list_level(self, prefix: str) -> Level | None:
+        return self._ask(lambda store: store.list_level(prefix))
+
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        tries: _Tries | None = None
+        while True:
+            store = self._link.store
+            try:
+                for page in store.list_all(prefix, after):
+                    self._link.worked = True
+                    tries = None  # each page has the whole deadline
+                    after = page[-1].key if page else after
+                    yield page
+                return
+            except StoreError as error:
+                tries = tries or _Tries(self._time, self._patience_s)
+                self._wait(tries, error)
+            except AccessDenied:
+                if not self._opened_again(store):
+                    raise
+
+    def why_unreadable(self, key: str) -> str | None:
+        return self._link.store.why_unreadable(key)
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[Store], _Answer]) -> _Answer:
+        tries = _Tries(self._time, self._patience_s)
+        while True:
+            store = self._link.store
+            try:
+                answer = question(store)
+            except StoreError as error:
+                self._wait(tries, error)
+            except AccessDenied:
+                if not self._opened_again(store):
+                    raise
+            else:
+                self._link.worked = True
+                return answer
+
+    @property
+    def _patience_s(self) -> float:
+        return self._deadline_s if self._link.worked else self._first_contact_s
+
+    def _wait(self, tries: "_Tries", error: StoreError) -> None:
+        """Returns when it may be tried again; raises the error when it may not."""
+        if not error.transient:
+            self._link.worked = True  # it is there, and answers
+            raise error
+        if not tries.pause():
+            raise error
+        log.info("trying again: %s", error)
+        self._counters.add("store_retries", label=error.kind)
+
+    def _opened_again(self, refused: Store) -> bool:
+        """Were the credentials read again since `refused` was opened? Only keys that worked are:
+        those that never did are a mistake, and not a rotation."""
+        link = self._link
+        if link.reopen is None or not link.worked:
+            return False
+        with link.lock:
+            if link.store is not refused:
+                return True  # by another thread
+            now = self._time.now()
+            if link.reopened_s is not None and now - link.reopened_s < _REOPEN_INTERVAL_S:
+                return False
+            link.reopened_s = now
+            link.store = link.reopen()
+        log.warning("%s: access was denied; the credentials were read again", self.identity)
+        self._counters.add("store_reopens")
+        return True
+
+
+class _Tries:
+    """The pauses between the attempts at one thing."""
+
+    __slots__ = ("_longest_s", "_time", "_until_s")
+
+    def __init__(self, time: Time, patience_s: float) -> None:
+        self._time = time
+        self._until_s = time.now() + patience_s
+        self._longest_s = _FIRST_PAUSE_S
+
+    def pause(self) -> bool:
+        """Sleeps; False if the deadline would pass meanwhile. Full jitter, since those who failed
+        together would otherwise come back together."""
+        pause_s = self._longest_s * self._time.draw()
+        self._longest_s = min(_LONGEST_PAUSE_S, self._longest_s * 2)
+        if self._time.now() + pause_s >= self._until_s:
+            return False
+        self._time.sleep(pause_s)
+        return True

@@ -1,0 +1,145 @@
+"""Reads answered by whoever lands their blocks: no thread held, no hang, bounded memory."""
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cache.build import build_tier
+from penstock.cache.identity import CachedObject, identify
+from penstock.cache.tier import TierSpec
+from penstock.cache.tiered import Cache
+from penstock.errors import StoreError
+from penstock.metrics import Counters
+from tests.cache.test_flights import wait_until
+
+BLOCK = 256 * 1024
+DATA = random.Random(5).randbytes(4 * BLOCK + 7)
+
+Answer = list[memoryview] | Exception
+
+
+class Answers:
+    """Collects what readers are told."""
+
+    def __init__(self) -> None:
+        self.all: list[Answer] = []
+
+    def __call__(self, answer: Answer) -> None:
+        self.all.append(answer)
+
+    @property
+    def kinds(self) -> set[type]:
+        return {type(answer) for answer in self.all}
+
+
+class Gated:
+    """A store that answers when the gate is open."""
+
+    def __init__(self, data: bytes = DATA) -> None:
+        self.data = data
+        self.gate = threading.Event()
+        self.fetches = 0
+
+    def fetch(self, start: int, length: int) -> bytes:
+        self.fetches += 1
+        self.gate.wait(30)
+        return self.data[start : start + length]
+
+
+def small(number: int) -> CachedObject:
+    return identify("s3://b", f"small/{number}", "v", 1000, BLOCK)
+
+
+LARGE = identify("s3://b", "large", "v", len(DATA), BLOCK)
+
+
+@pytest.fixture
+def store() -> Iterator[Gated]:
+    store = Gated()
+    yield store
+    store.gate.set()
+
+
+def build(deadline_s: float = 60.0, **options: int) -> Cache:
+    sizes = {"block_bytes": BLOCK, "buffer_bytes": 1 << 30, "fetchers": 2, "threads": 2}
+    return Cache([], counters=Counters(), deadline_s=deadline_s, **(sizes | options))
+
+
+def test_many_more_readers_than_threads_are_answered_by_one_fetch_of_each_block(
+    store: Gated,
+) -> None:
+    cache, answers = build(), Answers()
+    for _ in range(200):
+        cache.deliver(small(0), store.fetch, 0, 1000, answers)
+        cache.deliver(LARGE, store.fetch, BLOCK - 10, 20, answers)
+    assert not answers.all
+    store.gate.set()
+    wait_until(lambda: len(answers.all) == 400)
+    assert store.fetches == 3
+    texts = {b"".join(answer) for answer in answers.all if not isinstance(answer, Exception)}
+    assert texts == {DATA[:1000], DATA[BLOCK - 10 : BLOCK + 10]}
+    cache.close()
+
+
+def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(store: Gated) -> None:
+    cache, answers = build(deadline_s=0.5), Answers()
+    for number in range(200):
+        cache.deliver(small(number), store.fetch, 0, 1000, answers)
+    cache.deliver(LARGE, store.fetch, 0, len(DATA), answers)
+    wait_until(lambda: len(answers.all) == 201)
+    assert answers.kinds == {StoreError}
+    assert store.fetches == 4, "two threads for small objects, two for blocks: all of them hang"
+    store.gate.set()
+    wait_until(lambda: cache.buffered_bytes == 0)
+    assert store.fetches == 4, "what nobody waits for any more is not fetched"
+    assert len(answers.all) == 201
+    cache.close()
+
+
+def test_one_block_that_fails_fails_the_read_once() -> None:
+    def fetch(start: int, length: int) -> bytes:
+        if start == BLOCK:
+            raise StoreError("down")
+        return DATA[start : start + length]
+
+    cache, answers = build(), Answers()
+    for _ in range(10):
+        cache.deliver(LARGE, fetch, 0, len(DATA), answers)
+    wait_until(lambda: len(answers.all) == 10)
+    cache.close()
+    assert answers.kinds == {StoreError}
+    assert len(answers.all) == 10
+
+
+def test_a_read_behind_the_end_is_answered_at_once(store: Gated) -> None:
+    cache, answers = build(), Answers()
+    cache.deliver(LARGE, store.fetch, len(DATA), 10, answers)
+    assert answers.all == [[]]
+    cache.close()
+
+
+def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Gated
+) -> None:
+    """What waits to be stored is held: without a bound, 256 objects of a block each."""
+    tier = build_tier(TierSpec("SSD", (tmp_path,), 1 << 30), "keep", Counters())
+    disk, write = threading.Event(), tier.write
+    monkeypatch.setattr(tier, "write", lambda *what: disk.wait(30) and write(*what))
+    cache = Cache([tier], block_bytes=BLOCK, buffer_bytes=4 * BLOCK, fetchers=2, threads=8,
+                  counters=Counters())  # fmt: skip
+    answers = Answers()
+    store.gate.set()
+    for number in range(50):
+        what = identify("s3://b", f"{number}", "v", BLOCK, BLOCK)
+        cache.deliver(what, store.fetch, 0, BLOCK, answers)
+    wait_until(lambda: len(answers.all) == 4)
+    assert cache.buffered_bytes == 4 * BLOCK
+    disk.set()
+    wait_until(lambda: len(answers.all) == 50)
+    assert answers.kinds == {list}
+    wait_until(lambda: cache.buffered_bytes == 0)
+    cache.close()
+    assert store.fetches == 50

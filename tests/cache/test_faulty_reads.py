@@ -1,0 +1,75 @@
+"""The cache over a store that fails at random: right bytes or a told error, and nothing stays."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.cache.build import build_cache
+from penstock.cache.identity import CachedObject, identify
+from penstock.cache.tier import TierSpec
+from penstock.errors import ObjectChanged
+from penstock.metrics import Counters
+from penstock.store.connect import StoreOptions, open_store
+from penstock.store.faulty import BAD_DAY, FaultyStore
+from penstock.store.patience import PatientStore, Time
+from penstock.store.source import parse_source
+from tests.cache.test_flights import wait_until
+from tests.conftest import write_tree
+
+BLOCK = 128 * 1024
+FILES = {f"{n}": random.Random(n).randbytes(n * 20_011 % (5 * BLOCK) + 1) for n in range(60)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
+    tmp_path: Path, seed: int
+) -> None:
+    write_tree(tmp_path / "set", FILES)
+    counters = Counters()
+    real = open_store(parse_source(f"file://{tmp_path}/set"), StoreOptions(), counters)
+    versions = {info.key: info.version for page in real.list_all("") for info in page}
+    rates = {**BAD_DAY, "changed": 0.01}
+    faulty = FaultyStore(real, rates, seed=seed, delay_s=0.002)
+    patient = PatientStore(faulty, counters, deadline_s=60, time=Time(sleep=lambda _: None))
+    cache = build_cache(
+        [TierSpec("MEM", (tmp_path / "cache",), 10 * BLOCK)], policy="lru", block_bytes=BLOCK,
+        buffer_bytes=6 * BLOCK, fetchers=4, threads=4, counters=counters,
+    )  # fmt: skip
+
+    def read_many(reader: int) -> int:
+        draw, told = random.Random(seed * 100 + reader), 0
+        for _ in range(60):
+            key = draw.choice(list(FILES))
+            data = FILES[key]
+            offset = draw.randrange(len(data))
+            length = draw.randrange(1, 3 * BLOCK)
+
+            def fetch(start: int, length: int, key: str = key) -> bytes:
+                body = patient.get(key, versions[key], start, length, len(FILES[key]))
+                return bytes(memoryview(body))
+
+            what = identity(key, versions[key], len(data))
+            try:
+                parts = cache.read_now(what, offset, length)
+                if parts is None:
+                    parts = cache.read(what, fetch, offset, length)
+            except ObjectChanged:
+                told += 1
+                continue
+            assert b"".join(parts) == data[offset : offset + length]
+        return told
+
+    with ThreadPoolExecutor(8) as readers:
+        told = sum(readers.map(read_many, range(8)))
+    assert bool(told) == bool(faulty.injected["changed"])
+    failures = sum(faulty.injected.values()) - faulty.injected["delay"] - faulty.injected["changed"]
+    assert counters.total("store_retries") == failures > 0
+    wait_until(lambda: not cache._flights.flying())
+    cache.close()
+    assert cache._flights._flights == {}
+
+
+def identity(key: str, version: str, size_bytes: int) -> CachedObject:
+    return identify("file://set", key, version, size_bytes, BLOCK)

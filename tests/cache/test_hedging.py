@@ -1,0 +1,177 @@
+"""A second fetch for a slow one: when, how many, and who wins. And the end of a hanging one."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.cache.hedging import MOST_AT_ONCE, Hedging
+from penstock.cache.watcher import Watcher
+from penstock.errors import StoreError
+from penstock.metrics import Counters
+from tests.cache.test_flights import DATA, LENGTH, WHAT, Clock, block, build, start, wait_until
+
+
+def seasoned(seconds: float = 0.1, count: int = 1000) -> Hedging:
+    hedging = Hedging()
+    for _ in range(count):
+        hedging.note(LENGTH, seconds)
+    return hedging
+
+
+def test_nothing_is_slow_before_a_hundred_have_been_seen() -> None:
+    hedging = seasoned(count=99)
+    assert hedging.slow_after_s(LENGTH) is None
+    hedging.note(LENGTH, 0.1)
+    assert hedging.slow_after_s(LENGTH) == 0.1
+
+
+def test_slow_is_slower_than_ninety_nine_of_a_hundred() -> None:
+    hedging = Hedging()
+    for number in range(1000):
+        hedging.note(LENGTH, 1.0 if number % 200 == 0 else 0.1)
+    assert hedging.slow_after_s(LENGTH) == 0.1
+    for _ in range(50):
+        hedging.note(LENGTH, 1.0)
+    assert hedging.slow_after_s(LENGTH) == 1.0
+
+
+def test_what_large_blocks_take_says_nothing_of_small_ones() -> None:
+    hedging = seasoned(0.1)
+    assert hedging.slow_after_s(64 * LENGTH) is None
+
+
+def test_nothing_faster_than_the_floor_is_slow() -> None:
+    assert seasoned(0.001).slow_after_s(LENGTH) == 0.02
+
+
+def test_at_most_one_in_twenty_is_hedged_and_little_is_saved_up() -> None:
+    hedging = seasoned(count=100_000)
+    assert sum(hedging.spend() for _ in range(100)) == 8
+    for _ in range(40):
+        hedging.note(LENGTH, 0.1)
+    assert [hedging.spend() for _ in range(3)] == [True, True, False]
+
+
+class Watched:
+    """Flights with a watcher that looks when the test says so."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.counters = Counters()
+        self.flights = build(self.clock, blocks=100)
+        self.watcher = Watcher(self.flights, seasoned(), self.counters, 60.0, self.clock)
+        self.gates: list[threading.Event] = []
+        self.threads: list[threading.Thread] = []
+
+    def slow(self, number: int, first: bytes = DATA, second: bytes = DATA) -> threading.Event:
+        """Starts a fetch whose first attempt waits for the event; the second comes at once."""
+        gate = threading.Event()
+        self.gates.append(gate)
+
+        attempts = iter((lambda: bytes(0 * gate.wait(30)) + first, lambda: second))
+        flight = start(self.flights, number, lambda: next(attempts)())
+        flight.then(lambda _: None)
+        thread = threading.Thread(target=self.flights.carry_out, args=(flight,))
+        thread.start()
+        self.threads.append(thread)
+        wait_until(lambda: flight.fetching_s is not None)
+        return gate
+
+    def count(self, name: str) -> int:
+        return self.counters.total(name)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched()
+    yield watched
+    for gate in watched.gates:
+        gate.set()
+    for thread in watched.threads:
+        thread.join()
+    watched.watcher.close(10)
+    assert watched.flights.held_bytes == 0
+
+
+def test_a_slow_fetch_gets_one_second_one_which_wins(watched: Watched) -> None:
+    gate = watched.slow(0, b"first", b"second")
+    flight = watched.flights.find(block(0))
+    assert flight is not None
+    watched.watcher.look()
+    assert watched.count("hedges") == 0
+    watched.clock.now_s += 0.2
+    wait_until(lambda: flight.done)
+    assert flight.data == b"second"
+    wait_until(lambda: watched.count("hedges_won") == 1)
+    gate.set()
+    wait_until(lambda: watched.flights.held_bytes == 0)
+    assert (watched.count("hedges"), flight.data) == (1, b"second")
+
+
+def test_what_nobody_waits_for_is_not_hedged(watched: Watched) -> None:
+    flight = watched.flights.start_if_room(block(0), WHAT, lambda _start, _length: DATA)
+    assert flight is not None
+    flight.fetching_s = watched.clock.now_s
+    watched.clock.now_s += 50
+    watched.watcher.look()
+    assert watched.count("hedges") == 0
+    watched.flights.carry_out(flight)
+
+
+def test_no_more_than_a_few_are_hedged_at_once(watched: Watched) -> None:
+    blocked = threading.Event()
+    watched.gates.append(blocked)
+    for number in range(20):
+        watched.slow(number)
+    for flight in watched.flights.flying():
+        flight.fetch = lambda _start, _length: bytes(0 * blocked.wait(30)) + DATA
+    watched.clock.now_s += 0.2
+    for _ in range(3):
+        watched.watcher.look()
+    assert watched.count("hedges") == MOST_AT_ONCE
+
+
+def test_a_second_fetch_that_fails_changes_nothing(watched: Watched) -> None:
+    def fail(_start: int, _length: int) -> bytes:
+        raise StoreError("down")
+
+    gate = watched.slow(0, b"first")
+    flight = watched.flights.find(block(0))
+    assert flight is not None
+    flight.fetch = fail
+    watched.clock.now_s += 0.2
+    wait_until(lambda: watched.count("hedges") == 1)
+    assert not flight.done
+    gate.set()
+    wait_until(lambda: flight.done)
+    assert flight.data == b"first"
+    assert watched.count("hedges_won") == 0
+
+
+def test_a_fetch_that_hangs_fails_at_its_deadline(watched: Watched) -> None:
+    watched.slow(0)
+    flight = watched.flights.find(block(0))
+    assert flight is not None
+    flight.hedged = True
+    watched.clock.now_s += 59
+    watched.watcher.look()
+    assert not flight.done
+    watched.clock.now_s += 1
+    wait_until(lambda: flight.done)
+    assert isinstance(flight.error, StoreError)
+    assert flight.error.kind == "timeout"
+    assert "s3://b/key" in str(flight.error)
+    assert "1m00s" in str(flight.error)
+
+
+def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() -> None:
+    counters = Counters()
+    flights = build(time.monotonic)
+    watcher = Watcher(flights, Hedging(), counters, 1.0)
+    wait_until(lambda: not flights._watched)
+    flight = start(flights, 0)
+    wait_until(lambda: flight.done)
+    assert isinstance(flight.error, StoreError)
+    watcher.close(10)

@@ -1,0 +1,363 @@
+"""What is tried again, how long, and what is not."""
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import (
+    AccessDenied,
+    ObjectChanged,
+    ObjectNotFound,
+    PenstockError,
+    SourceError,
+    StoreError,
+)
+from penstock.metrics import Counters
+from penstock.store import Level, ObjectInfo
+from penstock.store.connect import StoreOptions, open_store
+from penstock.store.patience import PatientStore, Time
+from penstock.store.reliable import open_reliable_store
+from penstock.store.source import parse_source
+from tests.conftest import S3, write_tree
+
+
+class Clock:
+    """Time that passes only by sleeping. Draws the longest pause, unless told otherwise."""
+
+    def __init__(self, draw: Callable[[], float] = lambda: 1.0) -> None:
+        self.now_s = 0.0
+        self.pauses: list[float] = []
+        self.time = Time(lambda: self.now_s, self.sleep, draw)
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now_s += seconds
+
+
+class Scripted:
+    """A store that answers with what it is given: bytes, or an error to raise."""
+
+    identity = "s3://scripted"
+
+    def __init__(self, *answers: bytes | PenstockError) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> bytes:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
+
+    def list_level(self, prefix: str) -> Level | None:
+        self.get(prefix, "", 0, 0, 0)
+        return Level([], [prefix])
+
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        raise NotImplementedError
+
+    def why_unreadable(self, key: str) -> str | None:
+        return None
+
+
+def ask(store: PatientStore) -> bytes:
+    return bytes(memoryview(store.get("key", "v", 0, 4, 4)))
+
+
+DOWN = StoreError("down", kind="refused")
+
+
+def test_what_may_pass_is_tried_again_and_counted_by_kind() -> None:
+    counters, clock = Counters(), Clock()
+    store = Scripted(DOWN, StoreError("busy", kind="slow_down"), DOWN, b"data")
+    patient = PatientStore(store, counters, deadline_s=60, time=clock.time)
+    assert ask(patient) == b"data"
+    assert counters.by_label("store_retries") == {"refused": 2, "slow_down": 1}
+
+
+def test_pauses_double_up_to_a_limit_and_are_drawn_from_all_below() -> None:
+    clock = Clock()
+    patient = PatientStore(Scripted(DOWN), Counters(), deadline_s=60, time=clock.time)
+    with pytest.raises(StoreError):
+        ask(patient)
+    assert clock.pauses[:7] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0])
+    assert max(clock.pauses) == 5.0
+    jittered = Clock(random.Random(1).random)
+    with pytest.raises(StoreError):
+        ask(PatientStore(Scripted(DOWN), Counters(), deadline_s=60, time=jittered.time))
+    assert len(set(jittered.pauses)) == len(jittered.pauses)
+    assert min(jittered.pauses) < 1.0 < max(jittered.pauses) < 5.0
+
+
+@pytest.mark.parametrize("deadline_s", [1.0, 10.0, 60.0])
+def test_at_the_deadline_the_last_error_is_raised_as_it_was(deadline_s: float) -> None:
+    clock, store = Clock(), Scripted(StoreError("first", kind="reset"), DOWN)
+    patient = PatientStore(store, Counters(), deadline_s=deadline_s, time=clock.time)
+    with pytest.raises(StoreError) as raised:
+        ask(patient)
+    assert raised.value is DOWN
+    assert deadline_s - 5.0 <= clock.now_s < deadline_s
+
+
+@pytest.mark.parametrize("kind", [ObjectNotFound, ObjectChanged, AccessDenied, SourceError])
+def test_what_will_not_pass_is_not_tried_again(kind: type[PenstockError]) -> None:
+    clock, store = Clock(), Scripted(kind("no"))
+    with pytest.raises(kind):
+        ask(PatientStore(store, Counters(), deadline_s=60, time=clock.time))
+    assert store.asked == 1
+    assert not clock.pauses
+
+
+def test_a_level_is_tried_again_too() -> None:
+    clock, store = Clock(), Scripted(DOWN, b"")
+    patient = PatientStore(store, Counters(), deadline_s=60, time=clock.time)
+    assert patient.list_level("a") == Level([], ["a"])
+
+
+def test_who_is_in_a_hurry_waits_less_until_the_store_has_answered_once() -> None:
+    clock = Clock()
+    store = Scripted(DOWN)
+    patient = PatientStore(store, Counters(), deadline_s=60, time=clock.time)
+    hurried = patient.hurried(3.0)
+    with pytest.raises(StoreError):
+        ask(hurried)
+    assert clock.now_s < 3.0
+    store.answers = [b"data", DOWN]
+    assert ask(patient) == b"data"
+    before_s = clock.now_s
+    with pytest.raises(StoreError):
+        ask(hurried)
+    assert clock.now_s - before_s > 50.0
+
+
+# -- listings -----------------------------------------------------------------------------
+
+
+class Breaking(Scripted):
+    """Lists keys two by two, in order; every other page breaks."""
+
+    def __init__(self, keys: list[str]) -> None:
+        super().__init__(b"")
+        self.keys = keys
+        self.pages = 0
+
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        keys = [key for key in self.keys if key > after]
+        while keys:
+            self.pages += 1
+            if self.pages % 2 == 0:
+                raise DOWN
+            yield [ObjectInfo(key, 1, 0, "v") for key in keys[:2]]
+            keys = keys[2:]
+
+
+def test_a_listing_that_breaks_goes_on_where_it_broke() -> None:
+    keys = [f"{number:02}" for number in range(20)]
+    clock, store = Clock(), Breaking(keys)
+    patient = PatientStore(store, Counters(), deadline_s=1, time=clock.time)
+    assert [info.key for page in patient.list_all("") for info in page] == keys
+    assert store.pages == 19, "ten pages and nine breaks, and none from the start"
+    assert clock.now_s > 0.8, "together longer than one deadline would allow for one page"
+
+
+def test_a_real_listing_goes_on_behind_a_key(s3: S3) -> None:
+    write_tree(s3.bucket("goes-on"), {f"set/{number:03}": b"x" for number in range(50)})
+    store = open_store(
+        parse_source("s3://goes-on/set"), StoreOptions(endpoint=s3.endpoint), Counters()
+    )
+    found = [info.key for page in store.list_all("", "030") for info in page]
+    assert found == [f"{number:03}" for number in range(31, 50)]
+
+
+# -- credentials --------------------------------------------------------------------------
+
+
+def test_keys_that_worked_and_are_refused_are_read_again_once_in_half_a_minute() -> None:
+    clock, counters = Clock(), Counters()
+    refused = AccessDenied("denied")
+    opened: list[Scripted] = []
+
+    def reopen() -> Scripted:
+        opened.append(Scripted(b"data", refused))
+        return opened[-1]
+
+    patient = PatientStore(
+        Scripted(b"data", refused), counters, deadline_s=60, reopen=reopen, time=clock.time
+    )
+    assert [ask(patient), ask(patient)] == [b"data", b"data"]
+    assert len(opened) == 1
+    with pytest.raises(AccessDenied):
+        ask(patient)
+    assert len(opened) == 1
+    clock.now_s += 31
+    assert ask(patient) == b"data"
+    assert len(opened) == 2
+    assert counters.total("store_reopens") == 2
+
+
+def test_keys_that_never_worked_are_not_read_again() -> None:
+    patient = PatientStore(
+        Scripted(AccessDenied("denied")), Counters(), deadline_s=60, time=Clock().time,
+        reopen=lambda: pytest.fail("read again"),
+    )  # fmt: skip
+    with pytest.raises(AccessDenied):
+        ask(patient)
+
+
+def test_rotated_keys_are_read_from_their_file(
+    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile whose keys are replaced, and a server that knows only the new ones."""
+    key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    profile = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+    monkeypatch.setenv("AWS_PROFILE", "training")
+
+    def write(key: str, secret: str) -> None:
+        profile.write_text(
+            f"[training]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+        )
+
+    bucket = s3.bucket("rotated")
+    write_tree(bucket, {"file": b"data"})
+    write(key, secret)
+    counters = Counters()
+    store = open_reliable_store(
+        parse_source("s3://rotated"), StoreOptions(endpoint=s3.endpoint), counters
+    )
+    (info,) = next(store.list_all(""))
+    write("AKIAOLDOLDOLDOLDOLD0", "an-old-secret-that-was-replaced")
+    stale = open_store(parse_source("s3://rotated"), StoreOptions(endpoint=s3.endpoint), Counters())
+    store._link.store = stale  # as if the server had dropped the keys it was opened with
+    write(key, secret)
+    assert bytes(memoryview(store.get("file", info.version, 0, 4, 4))) == b"data"
+    assert counters.total("store_reopens") == 1
+
+
+# -- what a server does -------------------------------------------------------------------
+
+
+@contextmanager
+def server_that_answers(answer: Callable[[socket.socket], None]) -> Iterator[tuple[str, list[int]]]:
+    """One connection for each request; (endpoint, [how many came])."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    count = [0]
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return  # closed
+            count[0] += 1
+            with client:
+                client.recv(65536)
+                answer(client)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", count
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def said(status: str, body: bytes, length: int | None = None) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nConnection: close\r\nETag: \"v\"\r\n"
+        "Last-Modified: Sun, 15 Nov 2026 10:00:00 GMT\r\n"
+        f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
+    )  # fmt: skip
+    return head.encode() + body
+
+
+def code(name: str) -> bytes:
+    return f"<Error><Code>{name}</Code><Message>no</Message></Error>".encode()
+
+
+FAULTS: dict[str, tuple[bytes, type[PenstockError], str]] = {
+    "500": (said("500 Internal Server Error", code("InternalError")), StoreError, "server_error"),
+    "503": (said("503 Slow Down", code("SlowDown")), StoreError, "slow_down"),
+    "429": (said("429 Too Many Requests", b""), StoreError, "slow_down"),
+    "408": (said("408 Request Timeout", b""), StoreError, "timeout"),
+    "cut short": (said("200 OK", b"da", 4), StoreError, "short_body"),
+    "nothing": (b"", StoreError, "reset"),
+    "another length": (said("200 OK", b"data and more"), StoreError, "wrong_length"),
+    "clock": (said("403 Forbidden", code("RequestTimeTooSkewed")), StoreError, "clock_skew"),
+    "expired": (said("400 Bad Request", code("ExpiredToken")), AccessDenied, ""),
+    "unknown key": (said("403 Forbidden", code("InvalidAccessKeyId")), AccessDenied, ""),
+    "gone": (said("404 Not Found", code("NoSuchKey")), ObjectNotFound, ""),
+    "rewritten": (said("412 Precondition Failed", code("PreconditionFailed")), ObjectChanged, ""),
+}
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAPENSTOCKTEST")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-for-loopback-only")
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_answer_of_a_server_is_told_apart_and_asked_for_once(fault: str) -> None:
+    answer, kind, word = FAULTS[fault]
+    with server_that_answers(lambda client: client.sendall(answer)) as (endpoint, count):
+        store = open_store(
+            parse_source("s3://bucket/credentials"), StoreOptions(endpoint=endpoint), Counters()
+        )
+        with pytest.raises(PenstockError) as raised:
+            store.get("timeout.bin", "v", 0, 4, 4)
+    assert type(raised.value) is kind, raised.value
+    assert not isinstance(raised.value, StoreError) or not word or raised.value.kind == word
+    assert count[0] == 1, "retried by the library"
+    assert fault != "clock" or "clock" in str(raised.value)
+    assert raised.value.hint or not raised.value.usual_hint
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_port_where_nobody_listens_is_told_as_such() -> None:
+    with server_that_answers(lambda client: None) as (endpoint, _):
+        pass
+    store = open_store(parse_source("s3://bucket"), StoreOptions(endpoint=endpoint), Counters())
+    with pytest.raises(StoreError) as raised:
+        store.get("key", "v", 0, 4, 4)
+    assert raised.value.kind == "refused"
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_server_that_never_answers_is_left_at_the_deadline() -> None:
+    release = threading.Event()
+    with server_that_answers(lambda client: release.wait(30)) as (endpoint, _):
+        options = StoreOptions(endpoint=endpoint, deadline_s=0.3)
+        store = open_store(parse_source("s3://bucket"), options, Counters())
+        with pytest.raises(StoreError) as raised:
+            store.get("key", "v", 0, 4, 4)
+        release.set()
+    assert raised.value.kind == "timeout"
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_server_that_fails_and_then_answers_is_read_from() -> None:
+    answers = [FAULTS[name][0] for name in ("500", "nothing", "cut short", "503")]
+    answers.append(said("200 OK", b"data"))
+    counters = Counters()
+    with server_that_answers(lambda client: client.sendall(answers.pop(0))) as (endpoint, count):
+        store = open_reliable_store(
+            parse_source("s3://bucket"), StoreOptions(endpoint=endpoint), counters
+        )
+        assert bytes(memoryview(store.get("key", "v", 0, 4, 4))) == b"data"
+    assert count[0] == 5
+    assert counters.by_label("store_retries") == {
+        "server_error": 1, "reset": 1, "short_body": 1, "slow_down": 1,
+    }  # fmt: skip

@@ -1,0 +1,60 @@
+"""No key, secret or token is ever read in an error or a log line."""
+
+import logging
+
+import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError
+
+from penstock.store.secrets import RedactingFormatter, redact, remember, remember_environment
+from penstock.store.translate import translate
+
+KEY, SECRET, TOKEN = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCY", "FwoGZXIvYXdzEBYaD"
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+    remember_environment()
+
+
+@pytest.mark.parametrize("value", [KEY, SECRET, TOKEN, "wJalrXUtnFEMI%2FK7MDENG%2BbPxRfiCY"])
+@pytest.mark.parametrize("kind", [GenericError, PermissionDeniedError])
+def test_what_a_server_repeats_is_not_repeated(value: str, kind: type[Exception]) -> None:
+    text = f"status code: 403 Forbidden: <Error><Code>No</Code><What>{value}</What></Error>"
+    error = translate(kind(text), "s3://bucket")
+    assert value not in str(error)
+    assert "403" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET http://host/key?X-Amz-Credential=AKIAOTHER/2026&X-Amz-Signature=0a1b2c failed",
+        "<AWSAccessKeyId>0a1b2c</AWSAccessKeyId><StringToSign>AWS4\n0a1b2c</StringToSign>",
+        "Authorization: AWS4-HMAC-SHA256 Credential=x, Signature=0a1b2c",
+        "the key ASIA0A1B2C0A1B2C0A1B is unknown 0a1b2c"[:40],
+    ],
+)
+def test_what_looks_like_a_credential_is_hidden_also_where_it_is_not_ours(text: str) -> None:
+    assert "0a1b2c" not in redact(text).lower()
+
+
+def test_ordinary_words_stay() -> None:
+    remember("", None, "root")
+    text = "s3://root-bucket/test: storage cannot be reached"
+    assert redact(text) == text
+
+
+def test_a_log_line_is_cleaned_with_its_traceback() -> None:
+    try:
+        raise ValueError(f"signed with {SECRET}")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "x", logging.ERROR, "", 0, "with %s", (TOKEN,), (ValueError, error, None)
+        )
+    line = RedactingFormatter("%(message)s").format(record)
+    assert "with" in line
+    assert SECRET not in line
+    assert TOKEN not in line
