@@ -45,17 +45,20 @@ def mount(mode: str, tmp_path: Path, mounter: Mounter) -> Mount:
     )
 
 
+@pytest.mark.parametrize("kernel", ["resends", "does not resend"])
 def test_kills_under_sixteen_readers_cost_no_error_and_no_byte(
-    mode: str, s3: S3, tmp_path: Path, state: Path, mounter: Mounter
+    mode: str, kernel: str, s3: S3, tmp_path: Path, state: Path, mounter: Mounter
 ) -> None:
-    bucket = s3.bucket(f"kills-{mode}")
-    write_tree(bucket, FILES)
+    name = f"kills-{mode}-{kernel[:4].strip()}"
+    write_tree(s3.bucket(name), FILES)
     # A cache that holds two thirds of it: files are opened and read in every way there is.
     mounter(
-        f"s3://kills-{mode}", "--endpoint", s3.endpoint, "--mode", mode, "--block-size", "1MiB",
-        "--cache-size", "16MiB",
+        f"s3://{name}", "--endpoint", s3.endpoint, "--mode", mode, "--block-size", "1MiB",
+        "--cache-size", "16MiB", *(() if kernel == "resends" else ("-o", "no_resend")),
     )  # fmt: skip
-    found = kill_again_and_again(tmp_path / "mnt1", bucket, state, kills=12, readers=16, seed=3)
+    found = kill_again_and_again(
+        tmp_path / "mnt1", s3.folder / name, state, kills=8, readers=16, seed=3
+    )
     assert (found["errors"], found["wrong"]) == ([], [])
     assert found["reads"] > 100
 

@@ -50,7 +50,8 @@ def parse_kernel_options(texts: tuple[str, ...]) -> dict[str, Any]:
         if name in ALWAYS and not has_value:
             continue
         if name in _FLAGS and not has_value:
-            found[name] = True
+            field_name, value = _FLAGS[name]
+            found[field_name] = value
         elif name in _VALUES and has_value:
             field_name, parse = _VALUES[name]
             found[field_name] = parse(value, f"-o {name}")
@@ -100,7 +101,11 @@ def _text(value: str, _what: str) -> str:
     return value
 
 
-_FLAGS = ("allow_other", "nonempty")
+_FLAGS = {
+    "allow_other": ("allow_other", True),
+    "nonempty": ("nonempty", True),
+    "no_resend": ("kernel_resend", False),
+}
 _VALUES = {
     "max_read": ("max_read_bytes", parse_max_read),
     "attr_timeout": ("attr_timeout_s", parse_timeout),

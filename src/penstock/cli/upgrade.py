@@ -38,6 +38,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 _FIXED = {
     "mode": "--mode", "allow_other": "--allow-other",
     "max_read_bytes": "-o max_read", "name": "-o fsname", "nonempty": "-o nonempty",
+    "kernel_resend": "-o no_resend",
 }  # fmt: skip
 _CREDENTIALS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")
 _WITHIN_S = 120

@@ -25,6 +25,7 @@ from penstock.errors import CacheDirError, OptionError, PenstockError, SourceErr
 from penstock.fuse import mounting
 from penstock.fuse.backing import Backings
 from penstock.fuse.handlers import Handlers, KernelOptions
+from penstock.fuse.journal import Journal, new_journal
 from penstock.fuse.ledger import Ledger, new_ledger
 from penstock.fuse.protocol import Init
 from penstock.fuse.session import Session
@@ -193,7 +194,9 @@ class Server:
 
     def _serve(self, descriptor: int) -> None:
         settings, handover = self._settings, self._handover
-        self._session = Session(descriptor, _DISK_WAITERS, self._counters)
+        resend = settings.kernel_resend and mounting.kernel_release() >= (6, 9)
+        journal = None if resend else Journal(self._memory("journal", new_journal))
+        self._session = Session(descriptor, _DISK_WAITERS, self._counters, journal)
         readahead = Readahead(self._cache, settings.prefetch_blocks)
         stores = [mounted.store for mounted in self._mounts]
         self._files = FileSystem(
@@ -201,12 +204,9 @@ class Server:
         )
         self._backings = None
         if self._mode == "passthrough":
-            if "opens" not in handover.kept:
-                handover.kept["opens"] = new_ledger()
-                handover.keep("opens", handover.kept["opens"])
             self._backings = Backings(
                 descriptor, self._files, self._session.invalidate_pages,
-                Ledger(handover.kept["opens"]),
+                Ledger(self._memory("opens", new_ledger)),
             )  # fmt: skip
         options = KernelOptions(
             uid=os.getuid() if settings.uid is None else settings.uid,
@@ -214,7 +214,7 @@ class Server:
             file_mode=settings.file_mode, dir_mode=settings.dir_mode,
             attr_timeout_s=settings.attr_timeout_s, entry_timeout_s=settings.entry_timeout_s,
             max_read_bytes=settings.max_read_bytes, cache_listings=_listings_can_be_cached(),
-            stack_depth=self._stack_depth(),
+            stack_depth=self._stack_depth(), resend=resend,
         )  # fmt: skip
         handlers = Handlers(self._files, options, self._backings, self._on_init)
         self._refresher = Refresher(
@@ -239,6 +239,14 @@ class Server:
             raise PenstockError("the kernel did not open the connection within 30 s")
         self._tune_readahead()
         self._refresher.start(at_once=self._saved and not self._takeover)
+
+    def _memory(self, name: str, make: Callable[[], int]) -> int:
+        """The descriptor of memory that outlives this server."""
+        kept = self._handover.kept
+        if name not in kept:
+            kept[name] = make()
+            self._handover.keep(name, kept[name])
+        return kept[name]
 
     def _control_socket(self) -> socket.socket:
         """The one that the server before us listened on, with whoever waits there meanwhile."""

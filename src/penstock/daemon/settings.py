@@ -39,6 +39,7 @@ class MountSettings:
     entry_timeout_s: float = 86400.0
     max_read_bytes: int = MIB
     allow_other: bool = False
+    kernel_resend: bool = True  # False: as on kernels before 6.9
     nonempty: bool = False
     memory_bytes: int = GIB  # what the server process may hold in all
     max_files: int = MOST_FILES  # a listing that is longer is refused

@@ -13,7 +13,7 @@ from functools import partial
 from penstock.catalog.tree import Node
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
-from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, OnDisk, Reply
+from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, OnDisk, Reply, Request
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 
@@ -37,6 +37,7 @@ class KernelOptions:
     max_read_bytes: int = MIB
     cache_listings: bool = True
     stack_depth: int = 1
+    resend: bool = True
 
 
 class Handlers:
@@ -83,7 +84,7 @@ class Handlers:
 
     # -- the connection -----------------------------------------------------------------
 
-    def init(self, _node: int, request: bytearray, length: int) -> Reply:
+    def init(self, _node: int, request: Request, length: int) -> Reply:
         major, minor, max_readahead, flags = p.INIT_IN.unpack_from(request, p.IN_HEADER_BYTES)
         if major != p.KERNEL_VERSION or minor < 31:
             raise FuseError(errno.EPROTO)
@@ -94,8 +95,10 @@ class Handlers:
             offered |= p.Init(int.from_bytes(request[at : at + 4], "little") << 32)
         wanted = (
             p.Init.ASYNC_READ | p.Init.PARALLEL_DIROPS | p.Init.MAX_PAGES | p.Init.DO_READDIRPLUS
-            | p.Init.BIG_WRITES | p.Init.INIT_EXT | p.Init.HAS_RESEND
+            | p.Init.BIG_WRITES | p.Init.INIT_EXT
         )  # fmt: skip
+        if self._options.resend:
+            wanted |= p.Init.HAS_RESEND
         if self._backings is not None:
             wanted |= p.Init.PASSTHROUGH
         else:
@@ -112,21 +115,21 @@ class Handlers:
         )  # fmt: skip
         return (reply,)
 
-    def statfs(self, _node: int, _request: bytearray, _length: int) -> Reply:
+    def statfs(self, _node: int, _request: Request, _length: int) -> Reply:
         files, size = self._files.totals()
         blocks = -(-size // _PAGE)
         return (p.STATFS.pack(blocks, 0, 0, files, 0, _PAGE, 255, _PAGE, 0),)
 
     # -- names and attributes -------------------------------------------------------------
 
-    def lookup(self, parent: int, request: bytearray, length: int) -> Reply:
+    def lookup(self, parent: int, request: Request, length: int) -> Reply:
         name = bytes(request[p.IN_HEADER_BYTES : length - 1])
         node = self._files.lookup(parent, name)
         if node is None:
             return (self._no_entry,)
         return (self._entry(node),)
 
-    def getattr(self, ino: int, _request: bytearray, _length: int) -> Reply:
+    def getattr(self, ino: int, _request: Request, _length: int) -> Reply:
         seconds, nanos = self._attr_valid
         return (p.ATTR_OUT.pack(seconds, nanos, 0) + self._attr(self._files.node(ino)),)
 
@@ -151,18 +154,18 @@ class Handlers:
 
     # -- directories ----------------------------------------------------------------------
 
-    def opendir(self, _ino: int, _request: bytearray, _length: int) -> Reply:
+    def opendir(self, _ino: int, _request: Request, _length: int) -> Reply:
         if self._options.cache_listings:
             raise FuseError(errno.ENOSYS)  # listings too are then kept, and opened for nothing
         return (p.OPEN_OUT.pack(0, 0, 0),)
 
-    def readdir(self, ino: int, request: bytearray, _length: int) -> Reply:
+    def readdir(self, ino: int, request: Request, _length: int) -> Reply:
         return self._list(ino, request, plus=False)
 
-    def readdirplus(self, ino: int, request: bytearray, _length: int) -> Reply:
+    def readdirplus(self, ino: int, request: Request, _length: int) -> Reply:
         return self._list(ino, request, plus=True)
 
-    def _list(self, ino: int, request: bytearray, *, plus: bool) -> Reply:
+    def _list(self, ino: int, request: Request, *, plus: bool) -> Reply:
         _, after, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
         parts: list[bytes] = []
         # Enough entries to fill the answer, and few that will not fit in it.
@@ -182,14 +185,14 @@ class Handlers:
 
     # -- files ----------------------------------------------------------------------------
 
-    def read(self, ino: int, request: bytearray, _length: int) -> Reply:
+    def read(self, ino: int, request: Request, _length: int) -> Reply:
         _, offset, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
         ready = self._files.read_now(ino, offset, size)
         if ready is None:
             return Later(partial(self._files.read, ino, offset, size))
         return ready
 
-    def open(self, ino: int, request: bytearray, _length: int) -> Reply:
+    def open(self, ino: int, request: Request, _length: int) -> Reply:
         flags = int.from_bytes(request[p.IN_HEADER_BYTES : p.IN_HEADER_BYTES + 4], "little")
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise FuseError(errno.EROFS)
@@ -198,7 +201,7 @@ class Handlers:
         # A file that was never opened is read through first, to verify it.
         return OnDisk(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
 
-    def release(self, ino: int, request: bytearray, _length: int) -> Reply:
+    def release(self, ino: int, request: Request, _length: int) -> Reply:
         (handle,) = p.RELEASE_IN.unpack_from(request, p.IN_HEADER_BYTES)
         assert self._backings is not None
         self._backings.release(ino, handle, resent=p.is_resent(request))
@@ -206,7 +209,7 @@ class Handlers:
 
     # -- extended attributes ----------------------------------------------------------------
 
-    def getxattr(self, ino: int, request: bytearray, length: int) -> Reply:
+    def getxattr(self, ino: int, request: Request, length: int) -> Reply:
         at = p.IN_HEADER_BYTES
         (size, _) = p.GETXATTR_IN.unpack_from(request, at)
         name = bytes(request[at + p.GETXATTR_IN.size : length - 1])
@@ -221,7 +224,7 @@ class Handlers:
             raise FuseError(errno.ENODATA)
         return _sized(value, size)
 
-    def listxattr(self, ino: int, request: bytearray, _length: int) -> Reply:
+    def listxattr(self, ino: int, request: Request, _length: int) -> Reply:
         (size, _) = p.GETXATTR_IN.unpack_from(request, p.IN_HEADER_BYTES)
         names = (_XATTR_VERSION, _XATTR_CACHED)
         if self._files.node(ino).is_directory:
@@ -229,11 +232,11 @@ class Handlers:
         return _sized(b"".join(name + b"\0" for name in names), size)
 
 
-def _forget(_node: int, _request: bytearray, _length: int) -> Reply:
+def _forget(_node: int, _request: Request, _length: int) -> Reply:
     return NO_REPLY  # nodes live in the catalog; there is nothing to let go of
 
 
-def _read_only(_node: int, _request: bytearray, _length: int) -> Reply:
+def _read_only(_node: int, _request: Request, _length: int) -> Reply:
     raise FuseError(errno.EROFS)
 
 

@@ -23,6 +23,7 @@ from typing_extensions import Buffer
 
 from penstock.errors import PenstockError
 from penstock.fuse.errno_table import errno_of
+from penstock.fuse.journal import Journal, Unanswered
 from penstock.fuse.protocol import (
     IN_HEADER,
     INVAL_ENTRY,
@@ -30,9 +31,9 @@ from penstock.fuse.protocol import (
     OP_COUNT,
     OUT_HEADER,
     OUT_HEADER_BYTES,
-    UNIQUE_RESENT,
     Notify,
     Op,
+    is_resent,
 )
 from penstock.metrics import Counters
 
@@ -64,7 +65,8 @@ class OnDisk(NamedTuple):
 
 
 Reply = Sequence[Buffer] | Later | OnDisk | None
-Handler = Callable[[int, bytearray, int], Reply]
+Request = bytearray | memoryview
+Handler = Callable[[int, Request, int], Reply]
 
 
 class FuseError(Exception):
@@ -76,8 +78,13 @@ class FuseError(Exception):
 
 
 class Session:
-    def __init__(self, descriptor: int, waiters: int, counters: Counters) -> None:
+    def __init__(
+        self, descriptor: int, waiters: int, counters: Counters, journal: Journal | None = None
+    ) -> None:
+        """`journal`: for a kernel that cannot send again what is unanswered."""
         self.descriptor = descriptor
+        self._journal = journal
+        self._left_over: list[Unanswered] = []
         self._waiters = waiters
         self._counters = counters
         self._counts: list[list[int]] = []
@@ -90,14 +97,23 @@ class Session:
         self._waiting: queue.SimpleQueue[tuple[int, int, int, OnDisk]] = queue.SimpleQueue()
 
     def take_over(self, *, refuse_resent: bool) -> None:
-        """Goes on where a server was that is gone: the kernel sends again what that one had read
-        and not answered. Refused are they if they have crashed every server so far."""
+        """Goes on where a server was that is gone: what that one had read and not answered comes
+        again. Refused are they if they have crashed every server so far."""
         self._refuse_resent = refuse_resent
-        self._notify(Notify.RESEND, b"")
+        if self._journal is None:
+            self._notify(Notify.RESEND, b"")
+        else:
+            self._left_over = list(self._journal.unanswered())
 
     def start(self, handlers: dict[int, Handler], on_end: Callable[[], None]) -> None:
         """`on_end` is called once the file system is unmounted."""
         self._on_end = on_end
+        left_over, self._left_over = self._left_over, []
+        for unanswered in left_over:
+            _, opcode, _, node, *_ = IN_HEADER.unpack_from(unanswered.request)
+            self._dispatch(
+                handlers, opcode, unanswered.unique, node, unanswered.request, unanswered.length
+            )
         for number in range(self._waiters):
             name = f"wait-{number}"
             threading.Thread(target=self._answer_later, name=name, daemon=True).start()
@@ -136,41 +152,55 @@ class Session:
     # -- the loop -----------------------------------------------------------------------
 
     def _take(self, handlers: dict[int, Handler], counts: list[int], in_hand: list[int]) -> None:
-        descriptor = self.descriptor
-        buffer = bytearray(_REQUEST_BYTES)
-        into = [buffer]
+        descriptor, journal = self.descriptor, self._journal
+        buffer: Request = bytearray(_REQUEST_BYTES)
+        slot = 0
         while True:
             in_hand[0] = 0
+            if journal is not None:
+                slot, buffer = journal.take_slot()
             try:
-                length = os.readv(descriptor, into)
+                length = os.readv(descriptor, (buffer,))
             except OSError as error:
                 if error.errno == errno.ENODEV:
                     self._on_end()
                     return  # unmounted
                 if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
+                    if journal is not None:
+                        journal.put_back(slot)
                     continue  # interrupted before we got it
                 raise
             _, opcode, unique, node, *_ = IN_HEADER.unpack_from(buffer)
+            if journal is not None:
+                journal.note(unique, slot)
             in_hand[0] = unique
             counts[opcode if opcode < OP_COUNT else 0] += 1
-            if self._refuse_resent and unique & UNIQUE_RESENT:
-                log.error("%s of inode %d crashed every server: refused", _name(opcode), node)
-                self._reply_error(unique, errno.EIO)
-                continue
-            handler = handlers.get(opcode)
-            if handler is None:
-                self._reply_error(unique, errno.ENOSYS)
-                continue
-            try:
-                reply = handler(node, buffer, length)
-                if isinstance(reply, Later):
-                    reply.start(partial(self._answer, unique, opcode, node))
-                elif isinstance(reply, OnDisk):
-                    self._waiting.put((unique, opcode, node, reply))
-                elif reply is not None:
-                    self._reply(unique, reply)
-            except Exception as error:  # noqa: BLE001 - a failure costs one request, not the mount
-                self._reply_failure(unique, opcode, node, error)
+            self._dispatch(handlers, opcode, unique, node, buffer, length)
+
+    def _dispatch(
+        self, handlers: dict[int, Handler], opcode: int, unique: int, node: int,
+        request: Request, length: int,
+    ) -> None:  # fmt: skip
+        if self._refuse_resent and is_resent(request):
+            log.error("%s of inode %d crashed every server: refused", _name(opcode), node)
+            self._reply_error(unique, errno.EIO)
+            return
+        handler = handlers.get(opcode)
+        if handler is None:
+            self._reply_error(unique, errno.ENOSYS)
+            return
+        try:
+            reply = handler(node, request, length)
+            if isinstance(reply, Later):
+                reply.start(partial(self._answer, unique, opcode, node))
+            elif isinstance(reply, OnDisk):
+                self._waiting.put((unique, opcode, node, reply))
+            elif reply is not None:
+                self._reply(unique, reply)
+            elif self._journal is not None:
+                self._journal.answered(unique)
+        except Exception as error:  # noqa: BLE001 - a failure costs one request, not the mount
+            self._reply_failure(unique, opcode, node, error)
 
     def _answer_later(self) -> None:
         while True:
@@ -207,18 +237,20 @@ class Session:
         length = OUT_HEADER_BYTES
         for part in parts:
             length += memoryview(part).nbytes
-        self._write((OUT_HEADER.pack(length, 0, unique), *parts))
+        self._write(unique, (OUT_HEADER.pack(length, 0, unique), *parts))
 
     def _reply_error(self, unique: int, number: int) -> None:
-        self._write((OUT_HEADER.pack(OUT_HEADER_BYTES, -number, unique),))
+        self._write(unique, (OUT_HEADER.pack(OUT_HEADER_BYTES, -number, unique),))
 
-    def _write(self, parts: Sequence[Buffer]) -> None:
+    def _write(self, unique: int, parts: Sequence[Buffer]) -> None:
         try:
             os.writev(self.descriptor, parts)
         except OSError as error:
             # ENOENT: the reader was killed meanwhile. ENODEV: unmounted meanwhile.
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
+        if self._journal is not None:
+            self._journal.answered(unique)
 
     # -- telling the kernel -------------------------------------------------------------
 
