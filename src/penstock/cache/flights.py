@@ -190,6 +190,11 @@ class Flights:
             self._room.notify_all()
 
     @property
+    def in_the_air(self) -> int:
+        """How many blocks are being fetched or stored."""
+        return len(self._flights)
+
+    @property
     def held_bytes(self) -> int:
         return self._held_bytes
 

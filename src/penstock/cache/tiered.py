@@ -135,6 +135,10 @@ class Cache:
                 self._warn(tier, error)
 
     @property
+    def fetching(self) -> int:
+        return self._flights.in_the_air
+
+    @property
     def buffered_bytes(self) -> int:
         return self._flights.held_bytes
 

@@ -54,6 +54,7 @@ def collect(
         "errors_by_name": counters.by_label("errors"),
         "passthrough_opens": backings.opens if backings is not None else 0,
         "prefetched_blocks": counters.total("prefetched_blocks"),
+        "fetching": files.cache.fetching,
         "buffered_bytes": files.cache.buffered_bytes,
         "corrupt_blocks": counters.total("corrupt_blocks"),
         "cache_warnings": counters.total("cache_warnings"),
