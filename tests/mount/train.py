@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+import threading
 from pathlib import Path
 
 from torch.utils.data import DataLoader, Dataset
@@ -33,7 +34,19 @@ def main(folder: Path, start_method: str) -> None:
         for names, digests in loader:
             epoch.update(zip(names, digests, strict=True))
         epochs.append(epoch)
+    wait_for_threads()
     print(json.dumps(epochs))
+
+
+def wait_for_threads() -> None:
+    """Until the threads that fed the workers have ended.
+
+    They are the last to hold the semaphores of their queues. Cut off at exit between taking one
+    away and saying so, they leave a semaphore that Python warns of: "leaked", and already gone.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join()
 
 
 if __name__ == "__main__":
