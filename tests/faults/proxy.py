@@ -43,6 +43,8 @@ class FaultyProxy:
         self._wait_s = 0.0
         self._listings_too = False
         self._times_asked: Counter[str] = Counter()
+        self._failed_in_a_row: Counter[str] = Counter()
+        self._most_in_a_row: int | None = None
         self._injected: Counter[Fault] = Counter()
         self._requests = 0
         self._connections: set[socket.socket] = set()
@@ -72,12 +74,21 @@ class FaultyProxy:
     # -- what fails -----------------------------------------------------------------------
 
     def inject(
-        self, rates: Mapping[Fault, float], *, wait_s: float = 1.0, listings_too: bool = False
+        self,
+        rates: Mapping[Fault, float],
+        *,
+        wait_s: float = 1.0,
+        listings_too: bool = False,
+        most_in_a_row: int | None = None,
     ) -> None:
-        """From now on each request for data fails in one of these ways, each as likely as said."""
+        """From now on each request for data fails in one of these ways, each as likely as said.
+
+        The same request fails at most `most_in_a_row` times before it is answered well: so that a
+        client with some patience has no excuse."""
         assert sum(rates.values()) <= 1
         with self._lock:
             self._rates, self._wait_s, self._listings_too = dict(rates), wait_s, listings_too
+            self._most_in_a_row = most_in_a_row
             self._calm.clear()
 
     def script(
@@ -86,7 +97,7 @@ class FaultyProxy:
         """The next requests for data get these, one by one; None is a good answer."""
         with self._lock:
             self._script, self._wait_s = deque(faults), wait_s
-            self._listings_too = listings_too
+            self._listings_too, self._most_in_a_row = listings_too, None
             self._calm.clear()
 
     def calm(self) -> None:
@@ -206,10 +217,14 @@ class FaultyProxy:
                     kinds: list[Fault | None] = [*self._rates, None]
                     weights = [*self._rates.values(), 1 - sum(self._rates.values())]
                     fault = chance.choices(kinds, weights)[0]
-            if fault is not None and not can_happen(fault, answer):
-                fault = None
-            if fault is not None:
-                self._injected[fault] += 1
+            most = self._most_in_a_row
+            if fault is None or not can_happen(fault, answer) or (
+                most is not None and self._failed_in_a_row[what] >= most
+            ):  # fmt: skip
+                self._failed_in_a_row.pop(what, None)
+                return None, chance
+            self._failed_in_a_row[what] += 1
+            self._injected[fault] += 1
             return fault, chance
 
     def _ask_server(self, request: bytes, method: str) -> Answer:

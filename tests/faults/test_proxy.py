@@ -146,6 +146,11 @@ def test_the_same_seed_gives_the_same_faults_whatever_the_order(upstream: str) -
     assert {status for many in first.values() for status in many} == {200, 500, 503}
 
 
+def test_the_same_request_fails_only_so_often_in_a_row(proxy: FaultyProxy) -> None:
+    proxy.inject({Fault.SLOW_DOWN: 1}, most_in_a_row=2)
+    assert [get(proxy)[0] for _ in range(6)] == [503, 503, 200, 503, 503, 200]
+
+
 def test_listings_are_spared_unless_asked_for(proxy: FaultyProxy) -> None:
     assert is_data("/bucket/a%20b/c?x-id=GetObject")
     assert not is_data("/bucket?list-type=2&prefix=a")
