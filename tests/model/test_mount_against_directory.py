@@ -1,0 +1,289 @@
+"""The mount against a plain directory: random trees, reads, changes upstream, faults, restarts.
+
+The model knows, for each name, every state it had since the last refresh (bytes, or absent). What
+a reader may see is one of those, whole; after a refresh, exactly the directory. Run it again with
+other choices: `pytest tests/model --hypothesis-seed=N`.
+"""
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.conftest import S3, Mounter, read_tree
+from tests.faults.parts import HAS_PATIENCE, HAS_SUPERVISOR
+from tests.faults.proxy import FaultyProxy
+from tests.model.world import BusError, World, read_mapped
+from tests.mount.conftest import why_no_passthrough
+
+KIB = 1024
+# Short names that are now a file, now a folder; sizes around the block (128 KiB) and beyond it.
+NAMES = ("a", "b", "d", "d/x", "d/y", "d/e/z", "f", "f/g", "large")
+names = st.sampled_from(NAMES)
+sizes = st.sampled_from((0, 1, 100, 4096, 5000, 128 * KIB, 128 * KIB + 1, 300 * KIB, 1000 * KIB))
+seeds = st.integers(0, 2**16)
+places = st.integers(0, 2)  # for files held open
+
+needs_passthrough = pytest.mark.skipif(why_no_passthrough() is not None, reason="no passthrough")
+
+
+class MountAgainstDirectory(RuleBasedStateMachine):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.folder = world.next_folder()
+        self.now: dict[str, bytes] = {}
+        # Every state since the last refresh, oldest first; None: it was not there.
+        self.past: dict[str, list[bytes | None]] = {name: [None] for name in NAMES}
+        self.ever: dict[str, set[bytes]] = {name: set() for name in NAMES}
+        self.count = 0
+        self.held: dict[int, tuple[str, int]] = {}
+        self.away = False
+
+    def teardown(self) -> None:
+        self.world.proxy.calm()
+        for place in list(self.held):
+            self.let_go(place)
+        self.world.clear(self.folder)
+
+    def path(self, name: str) -> Path:
+        return self.world.mount.path / self.folder / name
+
+    # -- upstream -------------------------------------------------------------------------
+
+    @initialize(many=st.dictionaries(names, sizes, min_size=2, max_size=6))
+    def start_with_some_files(self, many: dict[str, int]) -> None:
+        for name, size in many.items():
+            self.put(name, size)
+        self.refresh()
+
+    @rule(name=names, size=sizes)
+    def put(self, name: str, size: int) -> None:
+        """Adds or rewrites; a file in the way becomes a folder, a folder in the way a file."""
+        for other in list(self.now):
+            if other.startswith(f"{name}/") or name.startswith(f"{other}/"):
+                self.remove(other)
+        self.count += 1
+        # Every version's bytes are its own, everywhere: a mix of two is neither.
+        data = random.Random(f"{name} {self.count}").randbytes(size)
+        self.world.write(f"{self.folder}/{name}", data)
+        self.now[name] = data
+        self.past[name].append(data)
+        self.ever[name].add(data)
+
+    @rule(name=names)
+    def rewrite_as_long_as_before(self, name: str) -> None:
+        if name in self.now:
+            self.put(name, len(self.now[name]))
+
+    @rule(name=names)
+    def remove(self, name: str) -> None:
+        if name in self.now:
+            self.world.delete(f"{self.folder}/{name}")
+            del self.now[name]
+            self.past[name].append(None)
+
+    @rule()
+    def refresh(self) -> None:
+        self.world.ask("refresh")
+        for name in NAMES:
+            self.past[name] = [self.now.get(name)]
+
+    @rule()
+    def compare_after_a_refresh(self) -> None:
+        self.refresh()
+        assert read_tree(self.world.mount.path / self.folder) == self.now
+        for name, data in self.now.items():
+            assert self.path(name).stat().st_size == len(data)
+
+    # -- reads by name --------------------------------------------------------------------
+
+    @rule(name=names)
+    def read_whole(self, name: str) -> None:
+        with self.errors_that_are_promised(name):
+            assert self.path(name).read_bytes() in self.past[name]
+
+    @rule(name=names, share=st.floats(0, 1), length=sizes)
+    def read_range(self, name: str, share: float, length: int) -> None:
+        with self.errors_that_are_promised(name), open(self.path(name), "rb", 0) as file:
+            start = int(share * os.fstat(file.fileno()).st_size)
+            found = os.pread(file.fileno(), length, start)
+            versions = [data for data in self.past[name] if data is not None]
+            assert found in [data[start : start + length] for data in versions]
+
+    @rule(name=names)
+    def read_mapped(self, name: str) -> None:
+        with self.errors_that_are_promised(name):
+            assert read_mapped(self.path(name)) in self.past[name]
+
+    @rule(name=names)
+    def stat(self, name: str) -> None:
+        with self.errors_that_are_promised(name):
+            path = self.path(name)
+            if not path.is_dir():
+                sizes = {len(data) for data in self.past[name] if data is not None}
+                assert path.stat().st_size in sizes
+            else:
+                assert self.was_a_folder(name)
+
+    @rule(folder=st.sampled_from(("", "d", "d/e", "f")))
+    def list_directory(self, folder: str) -> None:
+        start = f"{folder}/" if folder else ""
+        below = {name for name in NAMES if name.startswith(start) and name != folder}
+        child = {name: name.removeprefix(start).split("/")[0] for name in below}
+        may = {child[name] for name in below if any(s is not None for s in self.past[name])}
+        must = {child[name] for name in below if None not in self.past[name]}
+        try:
+            found = set(os.listdir(self.path(folder)))
+        except (FileNotFoundError, NotADirectoryError):
+            found = set()
+        assert must <= found <= may
+
+    # -- files held open ------------------------------------------------------------------
+
+    @rule(place=places, name=names)
+    def hold_open(self, place: int, name: str) -> None:
+        self.let_go(place)
+        with self.errors_that_are_promised(name):
+            if not self.path(name).is_dir():
+                descriptor = os.open(self.path(name), os.O_RDONLY)
+                self.held[place] = name, descriptor
+
+    @rule(place=places)
+    def read_what_is_held_open(self, place: int) -> None:
+        if place not in self.held:
+            return
+        name, descriptor = self.held[place]
+        size = os.fstat(descriptor).st_size
+        try:
+            found = os.pread(descriptor, size + 1, 0)
+        except OSError as error:
+            # Only a version that the bucket has no more may be lost to who holds it.
+            versions = [data for data in self.ever[name] if len(data) == size]
+            if error.errno != errno.ESTALE or versions == [self.now.get(name)]:
+                raise
+        else:
+            assert len(found) == size
+            assert found in self.ever[name]
+
+    @rule(place=places)
+    def let_go(self, place: int) -> None:
+        if place in self.held:
+            os.close(self.held.pop(place)[1])
+
+    # -- trouble --------------------------------------------------------------------------
+
+    @rule(seed=seeds)
+    def the_store_fails_now_and_then(self, seed: int) -> None:
+        if HAS_PATIENCE:
+            self.world.start_faults(seed)
+
+    @rule()
+    def the_store_is_well(self) -> None:
+        self.world.proxy.calm()
+
+    @rule(name=names)
+    def the_store_is_away_while_one_reads(self, name: str) -> None:
+        if not self.world.outages_left:
+            return
+        self.world.outages_left -= 1
+        self.world.drop_kernel_caches(1)
+        self.world.proxy.down()
+        self.away = True
+        try:
+            self.read_whole(name)
+        finally:
+            self.away = False
+            self.world.proxy.up()
+
+    @rule(what=st.sampled_from((1, 2, 3)))
+    def the_kernel_forgets(self, what: int) -> None:
+        self.world.drop_kernel_caches(what)
+
+    @precondition(lambda self: HAS_SUPERVISOR)
+    @rule()
+    def the_server_is_killed(self) -> None:
+        self.world.kill_server()
+
+    # In passthrough the kernel reads a file by itself once it was found whole (semantics.md): what
+    # rots after that is out of our hands.
+    @precondition(lambda self: self.world.mode == "pagecache")
+    @rule(seed=seeds, cut=st.booleans())
+    def the_cache_rots(self, seed: int, cut: bool) -> None:
+        if cut:
+            self.world.cut_files_in_the_cache(random.Random(seed))
+        else:
+            self.world.flip_bits_in_the_cache(random.Random(seed))
+        self.world.drop_kernel_caches(1)
+
+    @rule()
+    def the_cache_is_deleted(self) -> None:
+        self.world.delete_the_cache()
+
+    # -- what is promised -----------------------------------------------------------------
+
+    @contextmanager
+    def errors_that_are_promised(self, name: str) -> Iterator[None]:
+        states = self.past[name]
+        outdated = any(state is not None and state != self.now.get(name) for state in states)
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            assert None in states
+        except IsADirectoryError:
+            assert self.was_a_folder(name)
+        except BusError:
+            assert outdated or self.away
+        except OSError as error:
+            if error.errno == errno.EIO:
+                assert self.away
+            elif error.errno == errno.ESTALE:
+                assert outdated
+            else:
+                raise
+
+    def was_a_folder(self, name: str) -> bool:
+        below = [states for other, states in self.past.items() if other.startswith(f"{name}/")]
+        return any(state is not None for states in below for state in states)
+
+
+@pytest.mark.parametrize(
+    "mode", ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
+)
+def test_the_mount_shows_what_the_directory_holds_whatever_happens(
+    s3: S3, mounter: Mounter, tmp_path: Path, mode: str, request: pytest.FixtureRequest
+) -> None:
+    bucket = s3.bucket(f"model-{mode}")
+    (bucket / "always").write_bytes(b"there")
+    patience = ("--deadline", "2s") if HAS_PATIENCE else ()
+    with FaultyProxy(s3.endpoint, seed=1) as proxy:
+        mount = mounter(
+            f"s3://model-{mode}", "--endpoint", proxy.endpoint, "--mode", mode,
+            "--block-size", "128KiB", "--refresh", "never", *patience,
+        )  # fmt: skip
+        world = World(bucket, mount, proxy, tmp_path / "cache", mode)
+        run_state_machine_as_test(
+            lambda: MountAgainstDirectory(world),
+            settings=settings(
+                max_examples=40, stateful_step_count=30, deadline=None, database=None,
+                # The same examples in every run, unless a seed asks for others.
+                derandomize=request.config.getoption("hypothesisseed", None) is None,
+                # A real mount: what fails is told at once; shrinking would take many minutes.
+                phases=[Phase.explicit, Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )  # fmt: skip
+        mount.umount()

@@ -1,0 +1,146 @@
+"""What the model test acts on: a bucket that is a plain folder, its mount, and the faulty proxy.
+
+One world serves many examples; each works in a folder of its own. One thread.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon.control import ask
+from penstock.daemon.registry import find_note
+from penstock.errors import PenstockError
+from tests.conftest import Mount
+from tests.faults.kinds import PASSING
+from tests.faults.proxy import FaultyProxy
+
+_MAP = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+sys.stdout.buffer.write(pages)
+"""
+_PATIENCE_S = 30
+
+
+@dataclass
+class World:
+    bucket: Path
+    mount: Mount
+    proxy: FaultyProxy
+    cache: Path
+    mode: str
+    examples: int = 0
+    # Each costs a deadline: a run has time for a few.
+    outages_left: int = 3
+    kills: int = 0
+
+    def next_folder(self) -> str:
+        self.examples += 1
+        return f"example{self.examples}"
+
+    # -- upstream -------------------------------------------------------------------------
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self.bucket / name
+        with self.proxy.unchanging():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def delete(self, name: str) -> None:
+        """The file, and the folders that only it kept: a bucket has none that are empty."""
+        path = self.bucket / name
+        with self.proxy.unchanging():
+            path.unlink()
+            for folder in path.parents:
+                if folder == self.bucket or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+
+    def clear(self, folder: str) -> None:
+        with self.proxy.unchanging():
+            shutil.rmtree(self.bucket / folder, ignore_errors=True)
+
+    # -- the mount ------------------------------------------------------------------------
+
+    def ask(self, verb: str) -> dict[str, Any]:
+        """As the commands do, without the start of a process; a server that was just killed is
+        waited for."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return ask(find_note(self.mount.path).socket_path, verb)
+            except PenstockError:
+                if not self.kills or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def kill_server(self) -> None:
+        pid = self.ask("stats")["pid"]
+        self.kills += 1
+        os.kill(pid, signal.SIGKILL)
+
+    def drop_kernel_caches(self, what: int) -> None:
+        """1: pages; 2: names and inodes; 3: both."""
+        Path("/proc/sys/vm/drop_caches").write_text(str(what))
+
+    # -- trouble --------------------------------------------------------------------------
+
+    def start_faults(self, seed: int) -> None:
+        self.proxy.seed = seed
+        rates = dict.fromkeys(PASSING, 0.3 / len(PASSING))
+        self.proxy.inject(rates, wait_s=0.05, most_in_a_row=2)
+
+    def cached_files(self) -> Iterator[Path]:
+        for folder, _, names in os.walk(self.cache / "objects"):
+            for name in names:
+                yield Path(folder, name)
+
+    def flip_bits_in_the_cache(self, chance: random.Random) -> None:
+        for path in self.cached_files():
+            if chance.random() < 0.5 and (size := path.stat().st_size):
+                with open(path, "r+b") as file:
+                    at = chance.randrange(size)
+                    file.seek(at)
+                    (byte,) = file.read(1)
+                    file.seek(at)
+                    file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+
+    def cut_files_in_the_cache(self, chance: random.Random) -> None:
+        for path in self.cached_files():
+            if chance.random() < 0.5:
+                os.truncate(path, chance.randrange(path.stat().st_size + 1))
+
+    def delete_the_cache(self) -> None:
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+
+def read_mapped(path: Path) -> bytes:
+    """The file's bytes by mmap, in a process of its own: a page that cannot be had is a SIGBUS."""
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _MAP, path], capture_output=True, check=False
+    )
+    if result.returncode == -signal.SIGBUS:
+        raise BusError
+    if b"cannot mmap an empty file" in result.stderr:
+        return b""
+    for kind in (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        if kind.__name__.encode() in result.stderr:
+            raise kind
+    if b"OSError: [Errno " in result.stderr:
+        number = int(result.stderr.split(b"OSError: [Errno ")[1].split(b"]")[0])
+        raise OSError(number, os.strerror(number))
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+class BusError(Exception):
+    """A mapped page could not be read."""
