@@ -205,6 +205,9 @@ class MountAgainstDirectory(RuleBasedStateMachine):
         self.away = True
         try:
             self.read_whole(name)
+            # What failed a moment ago may be told again, without asking the store.
+            self.world.proxy.up()
+            self.world.wait_while_eio(self.path(name))
         finally:
             self.away = False
             self.world.proxy.up()

@@ -3,6 +3,7 @@
 One world serves many examples; each works in a folder of its own. One thread.
 """
 
+import errno
 import os
 import random
 import shutil
@@ -91,6 +92,19 @@ class World:
     def drop_kernel_caches(self, what: int) -> None:
         """1: pages; 2: names and inodes; 3: both."""
         Path("/proc/sys/vm/drop_caches").write_text(str(what))
+
+    def wait_while_eio(self, path: Path) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                path.read_bytes()
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    return
+                assert time.monotonic() < deadline, "the store is back, and reads fail on"
+                time.sleep(0.05)
+            else:
+                return
 
     # -- trouble --------------------------------------------------------------------------
 

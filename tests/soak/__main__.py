@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
+from penstock.errors import PenstockError
 from tests.soak.crowd import Crowd
 from tests.soak.ledger import Ledger
 from tests.soak.stage import MODES, leftovers, stage
@@ -45,7 +46,13 @@ def soak(minutes: float, seed: int) -> Outcome:
             place.proxy.up()
             place.proxy.calm()
             crowd.leave()
-        restarts = {mode: place.stats(i).get("restarts") for i, mode in enumerate(MODES)}
+        broken = [f"{trouble.name}: {trouble.error!r}" for trouble in troubles if trouble.error]
+        restarts: dict[str, int | None] = {}
+        for mount, mode in enumerate(MODES):
+            try:
+                restarts[mode] = place.stats(mount).get("restarts")
+            except PenstockError as error:
+                broken.append(f"stats of {mode}: {error}")
         findings = crowd.findings(weather.away)
         injected, requests = place.proxy.injected, place.proxy.requests
     done: Counter[str] = Counter()
@@ -54,8 +61,7 @@ def soak(minutes: float, seed: int) -> Outcome:
     return Outcome(
         seed=seed, minutes=minutes, began_s=watch.began_s, findings=findings, injected=injected,
         requests=requests, done=done, courses=watch.courses, restarts=restarts,
-        leftovers=leftovers(place.folder),
-        broken=[f"{trouble.name}: {trouble.error!r}" for trouble in troubles if trouble.error],
+        leftovers=leftovers(place.folder), broken=broken,
     )  # fmt: skip
 
 

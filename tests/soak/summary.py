@@ -78,7 +78,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         yield "  only faults that the client below retries: this build has no deadline"
     yield ""
     for mode, course in outcome.courses.items():
-        restarts = outcome.restarts[mode]
+        restarts = outcome.restarts.get(mode)
         said = "" if restarts is None else f", {restarts} restarts"
         yield f"{mode}: {len(course.pids)} servers seen{said}"
         yield _course("memory", course.memory_bytes, _MIB, " MiB")
