@@ -23,8 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from penstock.daemon.registry import find_note
 from tests.conftest import S3, Mounter, read_tree
-from tests.faults.parts import HAS_PATIENCE, HAS_SUPERVISOR
+from tests.faults.parts import HAS_PATIENCE
 from tests.faults.proxy import FaultyProxy
 from tests.model.world import BusError, World, read_mapped
 from tests.mount.conftest import why_no_passthrough
@@ -96,7 +97,6 @@ class MountAgainstDirectory(RuleBasedStateMachine):
             del self.now[name]
             self.past[name].append(None)
 
-    @rule()
     def refresh(self) -> None:
         self.world.ask("refresh")
         for name in NAMES:
@@ -216,7 +216,6 @@ class MountAgainstDirectory(RuleBasedStateMachine):
     def the_kernel_forgets(self, what: int) -> None:
         self.world.drop_kernel_caches(what)
 
-    @precondition(lambda self: HAS_SUPERVISOR)
     @rule()
     def the_server_is_killed(self) -> None:
         self.world.kill_server()
@@ -281,7 +280,7 @@ def test_the_mount_shows_what_the_directory_holds_whatever_happens(
         run_state_machine_as_test(
             lambda: MountAgainstDirectory(world),
             settings=settings(
-                max_examples=40, stateful_step_count=30, deadline=None, database=None,
+                max_examples=24, stateful_step_count=30, deadline=None, database=None,
                 # The same examples in every run, unless a seed asks for others.
                 derandomize=request.config.getoption("hypothesisseed", None) is None,
                 # A real mount: what fails is told at once; shrinking would take many minutes.
@@ -289,4 +288,5 @@ def test_the_mount_shows_what_the_directory_holds_whatever_happens(
                 suppress_health_check=list(HealthCheck),
             ),
         )  # fmt: skip
+        assert find_note(mount.path).restarts == len(world.killed) > 0
         mount.umount()

@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-from penstock.errors import PenstockError
 from tests.soak.crowd import Crowd
 from tests.soak.ledger import Ledger
 from tests.soak.stage import MODES, leftovers, stage
@@ -47,12 +46,7 @@ def soak(minutes: float, seed: int) -> Outcome:
             place.proxy.calm()
             crowd.leave()
         broken = [f"{trouble.name}: {trouble.error!r}" for trouble in troubles if trouble.error]
-        restarts: dict[str, int | None] = {}
-        for mount, mode in enumerate(MODES):
-            try:
-                restarts[mode] = place.stats(mount).get("restarts")
-            except PenstockError as error:
-                broken.append(f"stats of {mode}: {error}")
+        restarts = {mode: place.note(mount).restarts for mount, mode in enumerate(MODES)}
         findings = crowd.findings(weather.away)
         injected, requests = place.proxy.injected, place.proxy.requests
     done: Counter[str] = Counter()

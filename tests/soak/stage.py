@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.daemon.control import ask
-from penstock.daemon.registry import find_note
-from penstock.errors import PenstockError
+from penstock.daemon.registry import MountNote, find_note
 from tests.conftest import ACCESS_KEY, SECRET_KEY, free_port, rclone, running
 from tests.faults.parts import HAS_PATIENCE
 from tests.faults.proxy import FaultyProxy
@@ -43,18 +41,11 @@ class Stage:
         return self.folder / f"{mode}-disk" / "cache"
 
     def ask(self, mount: int, verb: str, timeout_s: float = 60) -> dict[str, Any]:
-        return ask(find_note(self.mounts[mount]).socket_path, verb, timeout_s=timeout_s)
+        return ask(self.note(mount).socket_path, verb, timeout_s=timeout_s)
 
-    def stats(self, mount: int, within_s: float = 30) -> dict[str, Any]:
-        """Of a server that may have been killed a moment ago."""
-        deadline = time.monotonic() + within_s
-        while True:
-            try:
-                return self.ask(mount, "stats", timeout_s=10)
-            except PenstockError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
+    def note(self, mount: int) -> MountNote:
+        """What is noted of it: known also while its server is dead."""
+        return find_note(self.mounts[mount])
 
 
 @contextmanager

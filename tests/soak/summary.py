@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.faults.kinds import Fault
-from tests.faults.parts import HAS_PATIENCE, HAS_SUPERVISOR
+from tests.faults.parts import HAS_PATIENCE
 from tests.soak.crowd import Findings
 from tests.soak.watch import Course, sparkline
 
@@ -29,7 +29,7 @@ class Outcome:
     requests: int
     done: Counter[str]  # what was done to it, besides the store's faults
     courses: dict[str, Course]
-    restarts: dict[str, int | None]
+    restarts: dict[str, int]
     leftovers: list[str]
     broken: list[str]  # the soak's own threads
 
@@ -40,9 +40,20 @@ class Outcome:
             *(f"wrong bytes: {wrong}" for wrong in found.wrong[:5]),
             *(f"an error that is not promised: {event}" for event in found.unpromised[:5]),
             *([f"{found.hung} readers hang"] if found.hung else []),
+            *self._uncalled_for_ends,
             *(f"a reader ended: {line}" for line in found.ended),
             *(f"left behind: {what}" for what in self.leftovers),
             *(f"the soak itself: {error}" for error in self.broken),
+        ]
+
+    @property
+    def _uncalled_for_ends(self) -> list[str]:
+        """Servers that ended without being killed: a crash that readers did not notice."""
+        kills = {mode: self.done[f"kill -9 ({mode})"] for mode in self.restarts}
+        return [
+            f"{mode}: {count} restarts after {kills[mode]} kills"
+            for mode, count in self.restarts.items()
+            if count != kills[mode]
         ]
 
 
@@ -72,19 +83,14 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield from _in_columns({kind.value: count for kind, count in outcome.injected.items()})
     yield "done to it"
     yield from _in_columns(outcome.done)
-    if not HAS_SUPERVISOR:
-        yield "  no kills: this build has no supervisor"
     if not HAS_PATIENCE:
         yield "  only faults that the client below retries: this build has no deadline"
     yield ""
     for mode, course in outcome.courses.items():
-        restarts = outcome.restarts.get(mode)
-        said = "" if restarts is None else f", {restarts} restarts"
-        yield f"{mode}: {len(course.pids)} servers seen{said}"
+        yield f"{mode}: {len(course.pids)} servers seen, {outcome.restarts[mode]} restarts"
         yield _course("memory", course.memory_bytes, _MIB, " MiB")
         yield _course("descriptors", course.descriptors, 1, "")
-        if course.supervisor_bytes:
-            yield _course("supervisor", course.supervisor_bytes, _MIB, " MiB")
+        yield _course("supervisor", course.supervisor_bytes, _MIB, " MiB")
     yield f"left behind  {', '.join(outcome.leftovers) or 'nothing'}"
     for failure in failures:
         yield f"FAILED: {failure}"[:400]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from tests.faults.kinds import PASSING, Fault
-from tests.faults.parts import HAS_PATIENCE, HAS_SUPERVISOR
+from tests.faults.parts import HAS_PATIENCE
 from tests.soak.contents import NAMES, make, size_of
 from tests.soak.ledger import Ledger
 from tests.soak.stage import DEADLINE_S, MODES, Stage
@@ -131,10 +131,14 @@ class Weather(Trouble):
 
 class Kills(Trouble):
     def work(self) -> None:
-        while HAS_SUPERVISOR and self.pause(1.5, 5):
+        killed: set[int] = set()
+        while self.pause(1.5, 5):
             mount = self.chance.randrange(len(MODES))
-            os.kill(self.stage.stats(mount)["pid"], signal.SIGKILL)
-            self.counts[f"kill -9 ({MODES[mount]})"] += 1
+            pid = self.stage.note(mount).server_pid
+            if pid is not None and pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+                self.counts[f"kill -9 ({MODES[mount]})"] += 1
 
 
 class Damage(Trouble):

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import PenstockError
 from tests.soak.stage import MODES, Stage
 
 _SAMPLES = 600
@@ -37,17 +36,18 @@ class Watch(threading.Thread):
             for mount, mode in enumerate(MODES):
                 try:
                     self._sample(mount, self.courses[mode])
-                except (OSError, PenstockError):
+                except (OSError, IndexError):
                     continue  # killed between the question and the look
 
     def _sample(self, mount: int, course: Course) -> None:
-        stats = self._stage.ask(mount, "stats", timeout_s=10)
-        memory, descriptors = _look(stats["pid"])
+        note = self._stage.note(mount)
+        course.supervisor_bytes.append(_look(note.pid)[0])
+        if note.server_pid is None:
+            return  # being restarted
+        memory, descriptors = _look(note.server_pid)
         course.memory_bytes.append(memory)
         course.descriptors.append(descriptors)
-        course.pids.add(stats["pid"])
-        if supervisor := stats.get("supervisor_pid"):
-            course.supervisor_bytes.append(_look(supervisor)[0])
+        course.pids.add(note.server_pid)
 
 
 def _look(pid: int) -> tuple[int, int]:
