@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,15 +117,10 @@ class World:
         rates = dict.fromkeys(PASSING, 0.3 / len(PASSING))
         self.proxy.inject(rates, wait_s=0.05, most_in_a_row=2)
 
-    def cached_files(self) -> Iterator[Path]:
-        for folder, _, names in os.walk(self.cache / "objects"):
-            for name in names:
-                yield Path(folder, name)
-
     def flip_bits_in_the_cache(self, chance: random.Random) -> None:
-        for path in self.cached_files():
-            if chance.random() < 0.5 and (size := path.stat().st_size):
-                with open(path, "r+b") as file:
+        for path in self._some_cached_files(chance):
+            with suppress(FileNotFoundError), open(path, "r+b") as file:
+                if size := os.fstat(file.fileno()).st_size:
                     at = chance.randrange(size)
                     file.seek(at)
                     (byte,) = file.read(1)
@@ -133,9 +128,15 @@ class World:
                     file.write(bytes([byte ^ 1 << chance.randrange(8)]))
 
     def cut_files_in_the_cache(self, chance: random.Random) -> None:
-        for path in self.cached_files():
-            if chance.random() < 0.5:
-                os.truncate(path, chance.randrange(path.stat().st_size + 1))
+        for path in self._some_cached_files(chance):
+            with suppress(FileNotFoundError), open(path, "r+b") as file:
+                file.truncate(chance.randrange(os.fstat(file.fileno()).st_size + 1))
+
+    def _some_cached_files(self, chance: random.Random) -> list[Path]:
+        """Half of them; the server may take any away meanwhile."""
+        walk = list(os.walk(self.cache / "objects"))
+        files = [Path(folder, name) for folder, _, names in walk for name in sorted(names)]
+        return [path for path in files if chance.random() < 0.5]
 
     def delete_the_cache(self) -> None:
         shutil.rmtree(self.cache, ignore_errors=True)
