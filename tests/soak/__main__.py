@@ -5,11 +5,14 @@ Exit 0 if no reader saw wrong bytes or an error that docs/semantics.md does not 
 
 import argparse
 import random
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -21,9 +24,10 @@ from tests.soak.trouble import Changes, Damage, Kills, Trouble, Weather
 from tests.soak.watch import Watch
 
 
-def soak(minutes: float, seed: int) -> Outcome:
+def soak(minutes: float, seed: int, logs: Path) -> Outcome:
+    """Leaves the servers' logs in a folder: they say what a reader's errno does not."""
     stop = threading.Event()
-    with stage(seed) as place:
+    with stage(seed) as place, _keeping(place.folder / "state/logs", logs):
         ledger = place.folder / "ledger"
         weather = Weather(place, seed, minutes, stop)
         troubles: list[Trouble] = [
@@ -59,6 +63,14 @@ def soak(minutes: float, seed: int) -> Outcome:
     )  # fmt: skip
 
 
+@contextmanager
+def _keeping(logs: Path, kept: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        shutil.copytree(logs, kept, dirs_exist_ok=True)
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)  # through every `finally`
 
@@ -75,10 +87,10 @@ def main() -> int:
     print(
         f"soak: {options.minutes:g} minutes from {began}, seed {seed}", file=sys.stderr, flush=True
     )
-    outcome = soak(options.minutes, seed)
+    shutil.rmtree(options.out, ignore_errors=True)
+    outcome = soak(options.minutes, seed, options.out / "logs")
     text = write(outcome)
     print(text, end="")
-    options.out.mkdir(exist_ok=True)
     (options.out / "summary.txt").write_text(text)
     return 1 if outcome.failures else 0
 

@@ -100,7 +100,7 @@ class Crowd:
             assert process.stderr is not None
             counts: dict[str, Any] = {"operations": 0, "bytes": 0, "longest": (0.0, 0.0)}
             for line in process.stdout:
-                event = json.loads(line)
+                event = {**json.loads(line), "reader": f"{folder.name} {role}"}
                 if event["kind"] == "counts":
                     counts = event
                 else:

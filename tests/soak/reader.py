@@ -124,7 +124,7 @@ class Reader:
             promised = False  # EIO is judged by who knows when the store was away
         _tell(
             kind="error", errno=error.errno, promised=promised, name=NAMES[file],
-            began_s=began_s, ended_s=time.monotonic(),
+            began_s=began_s, ended_s=time.monotonic(), clock=time.strftime("%T"),
         )  # fmt: skip
 
     def _took(self, began_s: float) -> None:

@@ -158,7 +158,7 @@ class Damage(Trouble):
 
     def _flip(self, cache: Path) -> None:
         for path in self._some_files(cache):
-            with suppress(FileNotFoundError), open(path, "r+b") as file:
+            with suppress(OSError), open(path, "r+b") as file:  # gone, or a hole in a full disk
                 data = file.read()
                 if data:
                     at = self.chance.randrange(len(data))
