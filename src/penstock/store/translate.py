@@ -66,6 +66,7 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
      "access denied, the credentials have expired", _KEYS),
     (r"token request|service account|[Cc]redential|Access Key|Account must be", AccessDenied,
      "no credentials that work", _KEYS),
+    (r"status code: 416|InvalidRange", ObjectChanged, "it became shorter", None),
     (r"NoSuchBucket|status code: 404", ObjectNotFound, "not found", None),
     (r"status code: (301|307|400)|PermanentRedirect", SourceError,
      "the endpoint refused the request", "check --region and --endpoint"),
