@@ -19,7 +19,6 @@ MIB = 1024 * 1024
 DATA = random.Random(5).randbytes(3 * MIB)
 
 
-@pytest.mark.xfail(reason="416 of a range is taken for a failure of the store", strict=True)
 def test_behind_the_end_of_a_file_that_became_shorter_there_is_estale(
     s3: S3, mounter: Mounter
 ) -> None:
