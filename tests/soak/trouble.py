@@ -122,8 +122,9 @@ class Weather(Trouble):
         self.stage.proxy.up()
         self.counts[f"outages {'over' if remember else 'within'} the deadline"] += 1
         if remember:
-            # Who waited when it came back is told a little later.
-            self.away.append((gone_s, time.monotonic() + 2))
+            # Who asked just before it came back may meet nothing but faults after that, until its
+            # own deadline; and a failure is told again for a second without asking the store.
+            self.away.append((gone_s, time.monotonic() + DEADLINE_S + 1))
 
 
 class Kills(Trouble):
