@@ -12,11 +12,8 @@ import pytest
 
 from tests.conftest import S3, Mount, Mounter, read_tree, write_tree
 from tests.faults.kinds import PASSING
-from tests.faults.parts import needs_patience
 from tests.faults.proxy import FaultyProxy
 from tests.mount.conftest import why_no_passthrough
-
-pytestmark = needs_patience
 
 SAMPLES = {
     f"n{i // 20:04}/img{i:05}.jpg": random.Random(i).randbytes(3_000 + 331 * i) for i in range(80)

@@ -11,13 +11,10 @@ import pytest
 
 from tests.conftest import S3, Mount, Mounter, write_tree
 from tests.faults.kinds import PASSING, Fault
-from tests.faults.parts import needs_patience
 from tests.faults.proxy import FaultyProxy
 from tests.mount.conftest import why_no_passthrough
 from tests.mount.test_counts import drop_pages
 from tests.mount.test_refresh import poll
-
-pytestmark = needs_patience
 
 MIB = 1024 * 1024
 SMALL = {f"small/{i:03}": random.Random(i).randbytes(20_000 + i) for i in range(200)}

@@ -25,7 +25,6 @@ from hypothesis.stateful import (
 
 from penstock.daemon.registry import find_note
 from tests.conftest import S3, Mounter, read_tree
-from tests.faults.parts import HAS_PATIENCE
 from tests.faults.proxy import FaultyProxy
 from tests.model.world import BusError, World, read_mapped
 from tests.mount.conftest import why_no_passthrough
@@ -188,8 +187,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
 
     @rule(seed=seeds)
     def the_store_fails_now_and_then(self, seed: int) -> None:
-        if HAS_PATIENCE:
-            self.world.start_faults(seed)
+        self.world.start_faults(seed)
 
     @rule()
     def the_store_is_well(self) -> None:
@@ -270,11 +268,10 @@ def test_the_mount_shows_what_the_directory_holds_whatever_happens(
 ) -> None:
     bucket = s3.bucket(f"model-{mode}")
     (bucket / "always").write_bytes(b"there")
-    patience = ("--deadline", "2s") if HAS_PATIENCE else ()
     with FaultyProxy(s3.endpoint, seed=1) as proxy:
         mount = mounter(
             f"s3://model-{mode}", "--endpoint", proxy.endpoint, "--mode", mode,
-            "--block-size", "128KiB", "--refresh", "never", *patience,
+            "--block-size", "128KiB", "--refresh", "never", "--deadline", "2s",
         )  # fmt: skip
         world = World(bucket, mount, proxy, tmp_path / "cache", mode)
         run_state_machine_as_test(

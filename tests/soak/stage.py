@@ -17,7 +17,6 @@ from typing import Any
 from penstock.daemon.control import ask
 from penstock.daemon.registry import MountNote, find_note
 from tests.conftest import ACCESS_KEY, SECRET_KEY, free_port, rclone, running
-from tests.faults.parts import HAS_PATIENCE
 from tests.faults.proxy import FaultyProxy
 from tests.soak.contents import NAMES, make
 
@@ -97,11 +96,10 @@ def _small_disk(path: Path) -> Iterator[None]:
 def _mounted(made: Stage, mode: str) -> Iterator[None]:
     path = made.folder / mode
     path.mkdir()
-    patience = ("--deadline", f"{DEADLINE_S:g}s") if HAS_PATIENCE else ()
     _penstock(
         "mount", "s3://soak", path, "-b", "--mode", mode, "--endpoint", made.proxy.endpoint,
         "--cache-dir", made.cache(mode), "--cache-size", _CACHE, "--block-size", "512KiB",
-        "--policy", "lru", "--refresh", "never", *patience,
+        "--policy", "lru", "--refresh", "never", "--deadline", f"{DEADLINE_S:g}s",
     )  # fmt: skip
     try:
         yield

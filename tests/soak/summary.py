@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.faults.kinds import Fault
-from tests.faults.parts import HAS_PATIENCE
 from tests.soak.crowd import Findings
 from tests.soak.watch import Course, sparkline
 
@@ -83,8 +82,6 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield from _in_columns({kind.value: count for kind, count in outcome.injected.items()})
     yield "done to it"
     yield from _in_columns(outcome.done)
-    if not HAS_PATIENCE:
-        yield "  only faults that the client below retries: this build has no deadline"
     yield ""
     for mode, course in outcome.courses.items():
         yield f"{mode}: {len(course.pids)} servers seen, {outcome.restarts[mode]} restarts"

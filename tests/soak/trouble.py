@@ -15,14 +15,11 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from tests.faults.kinds import PASSING, Fault
-from tests.faults.parts import HAS_PATIENCE
 from tests.soak.contents import NAMES, make, size_of
 from tests.soak.ledger import Ledger
 from tests.soak.stage import DEADLINE_S, MODES, Stage
 
 _SHARE = 0.15
-# Without a deadline of our own, only what the client below retries by itself.
-_KINDS = PASSING if HAS_PATIENCE else (Fault.REFUSE, Fault.SERVER_ERROR, Fault.SLOW_DOWN)
 
 
 class Trouble(threading.Thread):
@@ -99,7 +96,7 @@ class Weather(Trouble):
         self.away: list[tuple[float, float]] = []  # longer than the deadline
 
     def work(self) -> None:
-        rates = dict.fromkeys(_KINDS, _SHARE / len(_KINDS))
+        rates = dict.fromkeys(PASSING, _SHARE / len(PASSING))
         period_s = min(60.0, self.minutes * 60)
         self._storm(rates)
         next_outage_s = time.monotonic() + period_s / 3
@@ -124,9 +121,10 @@ class Weather(Trouble):
         self.stop.wait(seconds)
         self.stage.proxy.up()
         self.counts[f"outages {'over' if remember else 'within'} the deadline"] += 1
-        if remember or not HAS_PATIENCE:
-            # Who waited when it came back is told a little later.
-            self.away.append((gone_s, time.monotonic() + 2))
+        if remember:
+            # Who asked just before it came back may meet nothing but faults after that, until its
+            # own deadline; and a failure is told again for a second without asking the store.
+            self.away.append((gone_s, time.monotonic() + DEADLINE_S + 1))
 
 
 class Kills(Trouble):
