@@ -162,6 +162,16 @@ def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(
     assert join(flights, 0)[1]
 
 
+def test_a_failure_before_the_deadline_is_not_remembered_until_it(
+    flights: Flights, clock: Clock
+) -> None:
+    flight = start(flights, 0)
+    clock.now_s += 31
+    flights.fail(flight, StoreError("the next attempt would come too late"))
+    clock.now_s += 1.1
+    assert join(flights, 0)[1], "the store may be back"
+
+
 def test_what_comes_after_the_deadline_is_dropped_and_its_bytes_stay_counted_until_then(
     flights: Flights, clock: Clock
 ) -> None:

@@ -39,7 +39,8 @@ class Flight:
     needs them is done, and not when Python next looks for cycles."""
 
     __slots__ = (
-        "_lock", "_then", "asked_s", "block", "data", "error", "fetch", "fetching_s", "from_store",
+        "_lock", "_then", "asked_s", "block", "data", "error", "failed_s", "fetch", "fetching_s",
+        "from_store",
         "hedged", "looked", "reserved", "what",
     )  # fmt: skip
 
@@ -52,6 +53,7 @@ class Flight:
         self.asked_s = asked_s
         self.looked = looked  # who asked has just looked for it in the tiers
         self.fetching_s: float | None = None  # None: not yet admitted
+        self.failed_s: float | None = None
         self.reserved = False  # admitted already when it was started
         self.from_store = True
         self.hedged = False
@@ -171,7 +173,7 @@ class Flights:
         flight = self._failed.get(block)
         if flight is None:
             return None
-        if now_s < flight.asked_s + self._deadline_s + _FAILED_S:
+        if flight.failed_s is not None and now_s < flight.failed_s + _FAILED_S:
             return flight
         del self._failed[block]
         return None
@@ -294,7 +296,8 @@ class Flights:
             error.__traceback__ = error.__cause__ = error.__context__ = None
         with self._lock:
             self._forget(flight)
-            if self._now() - flight.asked_s >= self._deadline_s / 2:
+            flight.failed_s = self._now()
+            if flight.failed_s - flight.asked_s >= self._deadline_s / 2:
                 self._failed[flight.block] = flight
                 if len(self._failed) > _FAILED:
                     del self._failed[next(iter(self._failed))]

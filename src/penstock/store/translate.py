@@ -69,7 +69,6 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
     (r"status code: 416|InvalidRange", ObjectChanged, "it became shorter", None),
     (r"NoSuchBucket|status code: 404", ObjectNotFound, "not found", None),
     # A server that minds If-Match says 412 first; rclone's sees only that the range is no more.
-    (r"status code: 416", ObjectChanged, "shorter than when it was listed", None),
     (r"status code: (301|307|400)|PermanentRedirect", SourceError,
      "the endpoint refused the request", "check --region and --endpoint"),
     (r"status code: 40[5679]|status code: 501|invalid list response|invalid XML|Deserialization|"
