@@ -119,5 +119,5 @@ def test_an_ordinary_bucket_is_listed_the_fast_way(s3: S3) -> None:
         parse_source("s3://ordinary"), StoreOptions(endpoint=s3.endpoint), Counters()
     )
     assert isinstance(store, RemoteStore)
-    store._list_exactly = None  # type: ignore[assignment]  # would be called, and fail
+    store._inventory._list_exactly = None  # type: ignore[assignment]  # would be called, and fail
     assert set(listed(store)) == set(FILES)

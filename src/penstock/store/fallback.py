@@ -1,8 +1,9 @@
-"""The two things of S3 that obstore cannot do, through botocore.
+"""What obstore cannot do of S3, through botocore.
 
 Exact listings: obstore strips leading and trailing slashes and ends a whole listing at a key
 such as `a//b`. botocore shows every key as it is, at 55 us of CPU a key against 5, so it lists
-only where obstore cannot. Keys come URL-encoded: control characters and bytes that are not
+only where obstore cannot, and checks what it said. Every page must be one of a listing, and say
+how it goes on. Keys come URL-encoded: control characters and bytes that are not
 UTF-8 pass.
 
 Servers that answer a range with status 200: rclone's S3 server sends the right bytes and the
@@ -23,9 +24,14 @@ from botocore.exceptions import (
 )
 
 from penstock.errors import ObjectChanged, SourceError, StoreError
-from penstock.store import ObjectInfo
+from penstock.store import Level, ObjectInfo
 from penstock.store.secrets import redact
 from penstock.store.translate import translate_status
+from penstock.store.versions import version_of
+
+_HINT = "check --endpoint: it must be the address of the storage itself"
+_PREFIXES = "CommonPrefixes"
+_STATUS = "StatusThatCame"  # botocore makes a 500 of every 200 that it cannot parse
 
 
 class S3Fallback:
@@ -33,28 +39,49 @@ class S3Fallback:
         self._client = client
         self._bucket = bucket
         self._answered = False
+        client.meta.events.register("response-received.s3", _keep_status)
 
     def has_leading_slash(self) -> bool:
         """Are there keys that start with a slash? One request."""
-        answer = self._call(self._client.list_objects_v2, Prefix="/", MaxKeys=1)
+        answer = self._page(Prefix="/", MaxKeys=1)
+        # rclone's server takes `/` for "everything", and answers with ordinary keys.
+        return any(info.key.startswith("/") for info in _infos(answer))
+
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        for answer in self._pages(**_where(prefix, after)):
+            yield _infos(answer)
+
+    def list_some(self, prefix: str, after: str, most: int) -> list[ObjectInfo]:
+        """The first keys behind this one. One request."""
+        return _infos(self._page(MaxKeys=most, **_where(prefix, after)))
+
+    def list_level(self, prefix: str) -> Iterator[Level]:
+        """Page by page; its prefixes end in the slash that makes them such."""
+        for answer in self._pages(Delimiter="/", **_where(prefix)):
+            prefixes = [_decoded(found["Prefix"], answer) for found in answer.get(_PREFIXES, ())]
+            yield Level(_infos(answer), prefixes)
+
+    def _pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:
+        while True:
+            answer = self._page(**arguments)
+            yield answer
+            if not answer.get("IsTruncated"):
+                return
+            token = answer.get("NextContinuationToken")
+            if not token:
+                raise SourceError(
+                    f"s3://{self._bucket}: a listing that cannot be understood: there is more of "
+                    "it, and no word of where",
+                    hint=_HINT,
+                )
+            arguments["ContinuationToken"] = token
+
+    def _page(self, **arguments: Any) -> dict[str, Any]:
+        answer = self._call(self._client.list_objects_v2, EncodingType="url", **arguments)
         if "Name" not in answer and "IsTruncated" not in answer:
             # Any well-formed page parses as an empty listing; a listing says of which bucket.
             raise self._not_s3()
-        # rclone's server takes `/` for "everything", and answers with ordinary keys.
-        return any(found["Key"].startswith("/") for found in answer.get("Contents", ()))
-
-    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
-        arguments: dict[str, Any] = {"Prefix": f"{prefix}/" if prefix else ""}
-        if after:
-            arguments["StartAfter"] = after
-        while True:
-            answer = self._call(self._client.list_objects_v2, EncodingType="url", **arguments)
-            # Some servers ignore encoding-type; then the keys are as they are.
-            encoded = answer.get("EncodingType") == "url"
-            yield [_info(found, encoded) for found in answer.get("Contents", [])]
-            if not answer.get("IsTruncated"):
-                return
-            arguments["ContinuationToken"] = answer["NextContinuationToken"]
+        return answer
 
     def get_range(self, key: str, version: str, start: int, length: int, size_bytes: int) -> bytes:
         wanted = f"bytes {start}-{start + length - 1}/{size_bytes}"
@@ -71,7 +98,7 @@ class S3Fallback:
     def _not_s3(self) -> SourceError:
         return SourceError(
             f"s3://{self._bucket}: the endpoint does not answer as an object store does",
-            hint="check --endpoint: it must be the address of the storage itself",
+            hint=_HINT,
         )
 
     def _call(self, verb: Callable[..., dict[str, Any]], **arguments: Any) -> dict[str, Any]:
@@ -80,9 +107,11 @@ class S3Fallback:
         except ClientError as error:
             response: dict[str, Any] = error.response
             code: str = response.get("Error", {}).get("Code", "")
-            if code == "500" and not self._answered:
-                raise self._not_s3() from error  # what botocore makes of a page it cannot parse
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            metadata = response.get("ResponseMetadata", {})
+            # What is no XML, or begins as such and ends as something else.
+            if code == "500" and (metadata.get(_STATUS) == 200 or not self._answered):
+                raise self._not_s3() from error
+            status = metadata.get("HTTPStatusCode", 0)
             raise translate_status(status, code, f"s3://{self._bucket}", str(error)) from error
         except BotoCoreError as error:
             raise self._failed(error, "other") from error
@@ -102,9 +131,35 @@ _KINDS: tuple[tuple[type[BotoCoreError], str], ...] = (
 )
 
 
-def _info(found: dict[str, Any], encoded: bool) -> ObjectInfo:
-    key: str = found["Key"]
-    if encoded:
-        key = unquote(key.replace("+", " "), errors="surrogateescape")
-    modified_ns = int(found["LastModified"].timestamp()) * 1_000_000_000
-    return ObjectInfo(key, found["Size"], modified_ns, found["ETag"].replace('"', ""))
+def _keep_status(
+    parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any
+) -> None:
+    if parsed_response is not None and response_dict is not None:
+        metadata = parsed_response.setdefault("ResponseMetadata", {})
+        metadata[_STATUS] = response_dict["status_code"]
+
+
+def _where(prefix: str, after: str = "") -> dict[str, str]:
+    below = {"Prefix": f"{prefix}/" if prefix else ""}
+    return below | {"StartAfter": after} if after else below
+
+
+def _infos(answer: dict[str, Any]) -> list[ObjectInfo]:
+    return [_info(found, answer) for found in answer.get("Contents", ())]
+
+
+def _info(found: dict[str, Any], answer: dict[str, Any]) -> ObjectInfo:
+    modified_s: float = found["LastModified"].timestamp()
+    return ObjectInfo(
+        _decoded(found["Key"], answer),
+        found["Size"],
+        int(modified_s) * 1_000_000_000,
+        version_of(found.get("ETag"), modified_s, found["Size"]),
+    )
+
+
+def _decoded(name: str, answer: dict[str, Any]) -> str:
+    # Some servers ignore encoding-type; then the keys are as they are.
+    if answer.get("EncodingType") != "url":
+        return name
+    return unquote(name.replace("+", " "), errors="surrogateescape")

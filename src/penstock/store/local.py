@@ -17,6 +17,8 @@ from penstock.metrics import Counters
 from penstock.store import Level, ObjectInfo
 
 _PAGE_ENTRIES = 1000
+# A level is held in memory as a whole; a folder with more than this is streamed.
+_LEVEL_ENTRIES = 20_000
 
 
 class LocalStore:
@@ -31,36 +33,43 @@ class LocalStore:
         page: list[ObjectInfo] = []
         waiting = [prefix]
         while waiting:
-            level = self.list_level(waiting.pop())
-            waiting.extend(level.prefixes)
-            # An empty folder is shown, as a directory marker in a bucket is.
-            page.extend(ObjectInfo(f"{name}/", 0, 0, "") for name in level.prefixes)
-            page.extend(level.objects)
-            if len(page) >= _PAGE_ENTRIES:
-                yield page
-                page = []
+            for key, info in self._entries(waiting.pop()):
+                if info is None:
+                    waiting.append(key)
+                # An empty folder is shown, as a directory marker in a bucket is.
+                page.append(info or ObjectInfo(f"{key}/", 0, 0, ""))
+                if len(page) >= _PAGE_ENTRIES:
+                    yield page
+                    page = []
         yield page
 
-    def list_level(self, prefix: str) -> Level:
-        objects: list[ObjectInfo] = []
-        prefixes: list[str] = []
+    def list_level(self, prefix: str) -> Level | None:
+        level = Level([], [])
+        for number, (key, info) in enumerate(self._entries(prefix)):
+            if number >= _LEVEL_ENTRIES:
+                return None
+            if info is None:
+                level.prefixes.append(key)
+            else:
+                level.objects.append(info)
+        return level
+
+    def _entries(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
+        """What one folder holds; None with a folder."""
         try:
             with self._folder(prefix) as folder, os.scandir(folder) as entries:
                 for entry in entries:
                     key = f"{prefix}/{entry.name}" if prefix else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        prefixes.append(key)
-                    elif (info := self._info(key, entry)) is not None:
-                        objects.append(info)
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    yield key, None if is_folder else self._info(key, entry)
         except FileNotFoundError:
             if not prefix:
                 raise SourceError(f"{self.identity} is gone") from None
-            return Level([], [])  # removed between two listings
+            # Otherwise removed between two listings.
         except NotADirectoryError as error:
             raise SourceError(f"file://{error.filename} is not a directory any more") from error
         except PermissionError as error:
             raise AccessDenied(f"file://{error.filename}: permission denied") from error
-        return Level(objects, prefixes)
 
     @contextmanager
     def _folder(self, prefix: str) -> Iterator[int]:
@@ -78,7 +87,7 @@ class LocalStore:
         real = os.readlink(f"/proc/self/fd/{descriptor}")
         return os.path.commonpath([real, self._root]) == self._root
 
-    def _info(self, key: str, entry: os.DirEntry[str]) -> ObjectInfo | None:
+    def _info(self, key: str, entry: os.DirEntry[str]) -> ObjectInfo:
         try:
             status = entry.stat()
         except OSError:

@@ -1,0 +1,129 @@
+"""Listings of any size come in pages of ours, and little is kept back between two of them."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import OptionError
+from penstock.metrics import Counters
+from penstock.store import Level, ObjectInfo
+from penstock.store.connect import StoreOptions, open_store
+from penstock.store.local import LocalStore
+from penstock.store.manifest import read_manifest
+from penstock.store.markers import MOST_UNCLEAR, Unclear
+from penstock.store.source import parse_source
+from tests.conftest import S3, write_tree
+
+
+def empty(key: str) -> ObjectInfo:
+    return ObjectInfo(key, 0, 0, "v")
+
+
+class Levels:
+    """Says of each level that its names with an `m` are directories, and notes who asks."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, prefix: str) -> Level:
+        self.asked.append(prefix)
+        start = f"{prefix}/" if prefix else ""
+        return Level([empty(f"{start}file")], [f"{start}m"])
+
+
+def keys(pages: list[list[ObjectInfo]]) -> list[str]:
+    return [info.key for page in pages for info in page]
+
+
+def test_empty_objects_are_told_as_soon_as_their_directory_has_been_passed() -> None:
+    levels = Levels()
+    unclear = Unclear(levels, ordered=True)
+    for key in ("file", "a/file", "a/m", "a/deep/file"):
+        unclear.add(empty(key))
+    assert list(unclear.told_by("a/deep/x")) == []
+    assert keys(list(unclear.told_by("a/n"))) == ["a/deep/file"]
+    assert keys(list(unclear.told_by("b"))) == ["a/file", "a/m/"]
+    assert unclear
+    assert keys(list(unclear.told())) == ["file"]
+    assert levels.asked == ["a/deep", "a", ""]
+    assert not unclear
+
+
+def test_a_listing_in_no_order_has_passed_nothing_before_its_end() -> None:
+    unclear = Unclear(Levels(), ordered=False)
+    unclear.add(empty("a/m"))
+    assert list(unclear.told_by("b")) == []
+    assert keys(list(unclear.told())) == ["a/m/"]
+
+
+def test_no_more_than_so_many_are_kept_back_and_a_directory_full_of_them_is_not_asked() -> None:
+    levels = Levels()
+    unclear = Unclear(levels, ordered=False)
+    for number in range(MOST_UNCLEAR):
+        unclear.add(empty(f"full/{number}"))
+    unclear.add(empty("other/m"))
+    told = keys(list(unclear.told_by("x")))
+    assert told == [*(f"full/{number}" for number in range(MOST_UNCLEAR)), "other/m/"]
+    assert levels.asked == ["other"]
+    assert not unclear
+
+
+def test_of_a_bucket_of_empty_objects_every_page_is_told_by_one_request(s3: S3) -> None:
+    write_tree(s3.bucket("hollow"), {f"set/{number:05}": b"" for number in range(2500)})
+    counters = Counters()
+    store = open_store(
+        parse_source("s3://hollow/set"), StoreOptions(endpoint=s3.endpoint), counters
+    )
+    pages = list(store.list_all(""))
+    assert [len(page) for page in pages] == [1000, 1000, 500]
+    assert keys(pages) == [f"{number:05}" for number in range(2500)]
+    # Three pages, each of them once more by its exact keys, and one more for the end.
+    assert counters.by_label("store_requests") == {"list": 7}
+
+
+def test_a_large_folder_comes_in_pages_and_not_as_a_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path, {f"flat/{number}": b"" for number in range(2500)})
+    store = LocalStore(str(tmp_path), Counters())
+    pages = list(store.list_all(""))
+    assert [len(page) for page in pages] == [1000, 1000, 501]
+    assert set(keys(pages)) == {"flat/", *(f"flat/{number}" for number in range(2500))}
+    monkeypatch.setattr("penstock.store.local._LEVEL_ENTRIES", 2499)
+    assert store.list_level("flat") is None
+    monkeypatch.setattr("penstock.store.local._LEVEL_ENTRIES", 2500)
+    level = store.list_level("flat")
+    assert level is not None
+    assert len(level.objects) == 2500
+
+
+@pytest.mark.parametrize("ending", ["txt", "gz"])
+def test_a_line_of_a_manifest_without_an_end_is_refused_by_its_number(
+    tmp_path: Path, ending: str
+) -> None:
+    manifest = tmp_path / f"manifest.{ending}"
+    text = b"# sizes and paths\n5 good\n7 " + b"x" * 10_000_000
+    manifest.write_bytes(gzip.compress(text, 1) if ending == "gz" else text)
+    with pytest.raises(OptionError, match=rf"{manifest}:3: a line of more than 65,536") as raised:
+        list(read_manifest(manifest))
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("line", ["² file", f"{'9' * 5000} file", "{" + '"a":[' * 10_000])
+def test_a_line_of_a_manifest_that_no_number_comes_of_is_refused_by_its_number(
+    tmp_path: Path, line: str
+) -> None:
+    manifest = tmp_path / "manifest"
+    manifest.write_text(f"5 good\n{line}\n")
+    with pytest.raises(OptionError, match=rf"{manifest}:2: not an object line") as raised:
+        list(read_manifest(manifest))
+    assert len(str(raised.value)) < 400
+
+
+def test_the_longest_path_written_as_json_fits_a_line(tmp_path: Path) -> None:
+    path = "\\u00e9" * 4095
+    manifest = tmp_path / "manifest"
+    manifest.write_text(f'{{"path": "{path}", "size": 3}}\n')
+    ((info,),) = read_manifest(manifest)
+    assert info.key == "é" * 4095
