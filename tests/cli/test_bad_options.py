@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cli.mount_options import REFUSED
 from tests.cli.conftest import Refuse, one_refusal
-from tests.conftest import Mounter, write_tree
+from tests.conftest import Mounter, read_tree, write_tree
 
 SECRET = "hunter2hunter2"
 
@@ -198,8 +198,10 @@ def test_a_folder_that_is_no_cache(tmp_path: Path, verb: str, place: str) -> Non
 
 @pytest.mark.parametrize("verb", ["ls", "clear", "verify"])
 def test_a_cache_whose_index_is_not_an_index(tmp_path: Path, verb: str) -> None:
-    write_tree(tmp_path, {"index.sqlite": b"these are my notes, not a database" * 100})
+    notes = {"index.sqlite": b"these are my notes, not a database" * 100}
+    write_tree(tmp_path, notes)
     one_refusal(["cache", verb, "--cache-dir", str(tmp_path)], says=str(tmp_path))
+    assert read_tree(tmp_path) == notes
 
 
 INCOMPLETE = [

@@ -104,7 +104,9 @@ def test_a_mount_of_it_is_refused_in_seconds(hostile: Hostile, tmp_path: Path, n
 @pytest.fixture
 def mount(hostile: Hostile, mounter: Mounter) -> Mount:
     hostile.answer = lambda _: page([entry("good/file"), entry("other")])
-    return mounter("s3://b", "--endpoint", hostile.endpoint, "--refresh", "never")
+    return mounter(
+        "s3://b", "--endpoint", hostile.endpoint, "--refresh", "never", "--deadline", "3s"
+    )
 
 
 def test_a_refresh_that_meets_it_fails_and_leaves_the_tree_as_it_was(

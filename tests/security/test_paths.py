@@ -25,7 +25,9 @@ ESCAPES = {
     "//etc/passwd": "an empty segment in its path",
     "a//b": "an empty segment in its path",
 }
-CACHED = re.compile(r"index\.sqlite(-wal|-shm)?|objects/([0-9a-f]{2})(/\2[0-9a-f]{30})?|objects")
+CACHED = re.compile(
+    r"index\.sqlite(-wal|-shm)?|(index|users)\.lock|objects/([0-9a-f]{2})(/\3[0-9a-f]{30})?|objects"
+)
 
 
 def hidden(mount: Path) -> dict[str, str]:
@@ -43,7 +45,7 @@ def test_no_key_of_a_listing_names_a_path_outside(
     mount = mounter("s3://b", "--endpoint", hostile.endpoint)
     assert read_tree(mount.path) == {"good/file": BODY}
     assert hidden(mount.path) == ESCAPES
-    assert object_paths(hostile) == ["/b/good/file"]
+    assert set(object_paths(hostile)) == {"/b/good/file"}
     for name in ("../escape", "../../etc/passwd", "good/../../escape"):
         assert not os.path.exists(f"{mount.path}/{name}"), "`..` is the kernel's, and leads out"
     stored = below(tmp_path / "cache")

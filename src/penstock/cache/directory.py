@@ -25,6 +25,7 @@ from penstock.cache.integrity import checksums, matches
 from penstock.cache.locks import join
 from penstock.cache.policy import Policy
 from penstock.cache.sweep import YOUNG_S, Swept, sweep
+from penstock.errors import CacheDirError
 from penstock.metrics import Counters
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class CacheDirectory:
         self._policy = policy
         self._counters = counters
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _refuse_what_is_no_cache(path)
         self._membership = join(path / "users.lock")
         try:
             if files.make_folders(path):  # an index that is there knows files that are not
@@ -343,3 +345,15 @@ class CacheDirectory:
 
 def _is_right(data: memoryview, length: int, sums: bytes, low: int) -> bool:
     return len(data) == length and matches(data, sums, low // UNIT_BYTES)
+
+
+def _refuse_what_is_no_cache(path: Path) -> None:
+    """A damaged index is made anew. What someone else calls so is not ours to touch: whatever was
+    deleted of a cache, some of these is left."""
+    if (path / "index.sqlite").exists() and not any(
+        os.path.lexists(path / name) for name in ("objects", "users.lock", "index.lock")
+    ):
+        raise CacheDirError(
+            f"cache directory {path}: there is an index.sqlite that is not a cache's",
+            hint="give another --cache-dir",
+        )
