@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.daemon.registry import _runs
+from penstock.daemon.registry import serves
 from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
 from tests.conftest import Mount, Mounter, penstock, write_tree
@@ -133,7 +133,7 @@ def test_readers_go_on_after_sigterm_for_the_grace_period_and_no_longer(
     wait_until(lambda: find_mount(mount.path) is None, "detached")
     mount._mounted = False
     assert os.pread(descriptor, 10, 0) == bytes(10)  # it is still served
-    wait_until(lambda: not _runs(supervisor), "ended")
+    wait_until(lambda: not serves(supervisor, str(mount.path)), "ended")
     with pytest.raises(OSError, match=r"not connected|abort"):
         os.pread(descriptor, 10, 8 << 20)
     with contextlib.suppress(OSError):  # closing tells too that nobody is there

@@ -4,6 +4,7 @@ The user lives in a mount namespace of its own, where /dev/fuse is open to all a
 be reached even if it lies in root's home: nothing of the machine itself is changed.
 """
 
+import json
 import os
 import random
 import shlex
@@ -155,6 +156,21 @@ def test_a_user_mounts_reads_and_unmounts(user: User, s3: S3) -> None:
     result = user.penstock("umount", user.mountpoint)
     assert (result.returncode, result.stderr) == (0, "")
     assert user.mounted() == []
+    assert _servers_of(user.mountpoint) == []
+
+
+def test_a_server_of_a_user_that_is_killed_is_replaced(user: User, s3: S3) -> None:
+    write_tree(s3.bucket("killed-user"), SMALL)
+    user.mount("s3://killed-user", "--endpoint", s3.endpoint)
+    before = json.loads(user.penstock("stats", user.mountpoint, "-o", "json").stdout)
+    assert user.run("kill", "-9", str(before["pid"])).returncode == 0
+    code = "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read().hex().encode())"
+    for name, data in SMALL.items():
+        assert user.run(sys.executable, "-Ic", code, user.mountpoint / name).stdout == data.hex()
+    assert user.penstock("upgrade", user.mountpoint).returncode == 0
+    after = json.loads(user.penstock("stats", user.mountpoint, "-o", "json").stdout)
+    assert (after["restarts"], after["supervisor_pid"]) == (1, before["supervisor_pid"])
+    assert user.penstock("umount", user.mountpoint).returncode == 0
     assert _servers_of(user.mountpoint) == []
 
 

@@ -56,8 +56,9 @@ def start_supervisor(settings: MountSettings) -> None:
 
 
 def _command(settings: MountSettings, told: int) -> list[str]:
-    module = "penstock.cli.supervise"
-    return [sys.executable, "-m", module, str(settings.mountpoint), str(told)]
+    # -P: a queue.py in the folder where someone stands is not ours to import.
+    command = [sys.executable, "-Pm", "penstock.cli.supervise"]
+    return [*command, str(settings.mountpoint), str(told)]
 
 
 def _written(settings: MountSettings, *, log: Path | None, report: int | None) -> int:

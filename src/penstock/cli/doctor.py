@@ -5,7 +5,7 @@ import json
 import click
 
 from penstock.daemon.control import ask
-from penstock.daemon.registry import absolute, find_note
+from penstock.daemon.registry import absolute, find_served
 
 
 @click.command()
@@ -21,7 +21,7 @@ def doctor(mountpoint: str, limit: int, output: str) -> None:
     Example:
       penstock doctor /mnt/imagenet
     """  # fmt: skip
-    answer = ask(find_note(absolute(mountpoint)).socket_path, "doctor", limit=limit)
+    answer = ask(find_served(absolute(mountpoint)).socket_path, "doctor", limit=limit)
     if output == "json":
         click.echo(json.dumps(answer, indent=2))
         return

@@ -5,7 +5,7 @@ import json
 import click
 
 from penstock.daemon.control import ask
-from penstock.daemon.registry import absolute, find_note
+from penstock.daemon.registry import absolute, find_served
 from penstock.units import format_size
 
 _LISTING_TAKES_AT_MOST_S = 3600
@@ -23,7 +23,7 @@ def refresh(mountpoint: str, output: str) -> None:
     Example:
       penstock refresh /mnt/imagenet
     """  # fmt: skip
-    socket_path = find_note(absolute(mountpoint)).socket_path
+    socket_path = find_served(absolute(mountpoint)).socket_path
     answer = ask(socket_path, "refresh", timeout_s=_LISTING_TAKES_AT_MOST_S)
     if output == "json":
         click.echo(json.dumps(answer))

@@ -4,6 +4,7 @@ The descriptor holds what to run. In the background it reports through a pipe to
 started it, and in the foreground it has taken that command's place and talks to the user.
 """
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -33,7 +34,7 @@ def main() -> None:
     remember_environment()
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if plan.log is not None:
-        handler = logging.handlers.WatchedFileHandler(plan.log)  # which the server rotates
+        handler = _Log(plan.log)
     handler.setFormatter(RedactingFormatter(_LOG_FORMAT))
     logging.basicConfig(handlers=[handler])
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
@@ -46,6 +47,16 @@ def main() -> None:
         sys.exit(error.exit_code)
 
 
+class _Log(logging.handlers.WatchedFileHandler):
+    """Which the server rotates. A log that cannot be written is no reason to end a mount."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # it was about to open the file again
+            self.handleError(record)
+
+
 class Person:
     def __init__(self, source: str) -> None:
         self._listing = Listing(source)
@@ -54,9 +65,10 @@ class Person:
         self._listing.update(count)
 
     def ready(self, lines: list[str]) -> None:
-        self._listing.clear()
-        for line in lines:
-            say(line)
+        with contextlib.suppress(BrokenPipeError):  # `| head -1` has seen enough
+            self._listing.clear()
+            for line in lines:
+                say(line)
 
     def failed(self, what: str, hint: str | None, exit_code: int) -> None:
         self._listing.clear()

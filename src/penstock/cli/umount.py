@@ -35,15 +35,13 @@ def umount(mountpoint: str, lazy: bool) -> None:
         )
     unmount(path, lazy=lazy)
     if note is not None and not lazy:
-        for pid in (note.pid, note.server_pid):
+        for pid in note.processes:
             _wait_for_end(pid, path)
     if note is not None and not note.alive:
         remove_note(path)
 
 
-def _wait_for_end(pid: int | None, path: Path) -> None:
-    if pid is None:
-        return
+def _wait_for_end(pid: int, path: Path) -> None:
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

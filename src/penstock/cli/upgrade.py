@@ -15,7 +15,7 @@ from penstock.daemon.control import ask
 from penstock.daemon.registry import absolute, find_note, supervisor_socket
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.settings_codec import decode, encode
-from penstock.errors import OptionError
+from penstock.errors import MountpointError, OptionError
 
 # Which fields of the settings each option decides.
 _STORE = {
@@ -59,6 +59,11 @@ def upgrade(context: click.Context, mountpoint: str, **options: Any) -> None:
       penstock upgrade /mnt/imagenet --threads 64
     """  # fmt: skip
     note = find_note(absolute(mountpoint))
+    if note.pid not in note.processes:
+        raise MountpointError(
+            f"{note.mountpoint}: its supervisor is gone, and nobody else can replace its server",
+            hint=f"penstock umount {note.mountpoint}, and mount it anew",
+        )
     path = supervisor_socket(absolute(mountpoint))
     current = decode(ask(path, "settings")["settings"])
     given = {
@@ -106,6 +111,11 @@ def _fixed(what: str, current: MountSettings) -> OptionError:
     )
 
 
-def _credentials() -> dict[str, str]:
+def _credentials() -> dict[str, str | None]:
     """Keys that were rotated since: the new server gets those of whoever asks for it."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_CREDENTIALS)}
+    found: dict[str, str | None] = {
+        name: value for name, value in os.environ.items() if name.startswith(_CREDENTIALS)
+    }
+    if "AWS_ACCESS_KEY_ID" in found:
+        found.setdefault("AWS_SESSION_TOKEN", None)  # that of the old key does not go with it
+    return found

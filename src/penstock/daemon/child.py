@@ -8,7 +8,6 @@ import subprocess
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from penstock.daemon.link import Link, Message
 
@@ -25,7 +24,7 @@ class Plan:
     source: str
     settings: Message
     python: str
-    environment: dict[str, str] = field(default_factory=dict[str, str])
+    environment: dict[str, str | None] = field(default_factory=dict[str, str | None])  # None: unset
     log: str | None = None
     watchdog_s: float = 30.0
     grace_s: float = 30.0
@@ -34,8 +33,8 @@ class Plan:
         settings: Message = request["settings"]
         return replace(
             self, settings=settings, python=request["python"],
-            environment=request["environment"], watchdog_s=settings["watchdog_s"],
-            grace_s=settings["grace_s"],
+            environment={**self.environment, **request["environment"]},
+            watchdog_s=settings["watchdog_s"], grace_s=settings["grace_s"],
         )  # fmt: skip
 
 
@@ -43,15 +42,23 @@ class Child:
     def __init__(self, plan: Plan, start: Message) -> None:
         self.plan = plan
         self.link, theirs = Link.pair()
+        self.heard = False  # starting Python takes longer on a busy machine than a pulse
         self.prepared = False
+        self.at_work = False  # it was let go, so it has taken requests
         self.ready = False
+        self.hung = False
         self.unmounted = False
+        self.is_buried = False
         self.error: Message | None = None
         self.killed_s: float | None = None
         self._why_killed: str | None = None
         self.heard_s = self.started_s = time.monotonic()
         self.ready_s = 0.0
-        self._process = _spawn(plan, theirs)
+        try:
+            self._process = _spawn(plan, theirs)
+        except OSError:
+            self.link.close()
+            raise
         self.pid = self._process.pid
         self.end = os.pidfd_open(self.pid)
         self.link.send({"start": {**start, "settings": plan.settings, "log": plan.log}})
@@ -66,11 +73,12 @@ class Child:
             self._process.wait(timeout_s)
         os.close(self.end)
         self.link.close()
+        self.is_buried = True
 
     @property
     def crashed(self) -> bool:
         """It ended through a fault of its own, and not because someone killed it."""
-        return self._process.returncode not in (0, OVER_LIMITS, -signal.SIGKILL)
+        return self.hung or self._process.returncode not in (0, OVER_LIMITS, -signal.SIGKILL)
 
     @property
     def how_it_ended(self) -> str:
@@ -81,21 +89,23 @@ class Child:
         status = self._process.returncode or 0
         if status >= 0:
             return f"it ended with status {status}"
-        name = signal.Signals(-status).name
-        if name == "SIGKILL":
+        if -status == signal.SIGKILL:
             return "killed (SIGKILL): by someone, or because the machine ran out of memory"
-        return f"it crashed ({name})"
+        # Those of real time have no names.
+        return f"it crashed (signal {-status}, {signal.strsignal(-status)})"
 
 
 def _spawn(plan: Plan, theirs: socket.socket) -> "subprocess.Popen[bytes]":
-    environment: dict[str, Any] = {
+    merged: dict[str, str | None] = {
         **os.environ, **plan.environment, LINK_VARIABLE: str(theirs.fileno()),
         # Dozens of threads with an arena each would hold on to what they have let go of.
         "MALLOC_ARENA_MAX": "4",
     }  # fmt: skip
+    environment = {name: value for name, value in merged.items() if value is not None}
     with theirs:
         return subprocess.Popen(
-            [plan.python, "-m", "penstock.daemon.serve", str(plan.mountpoint)],
+            # -P: a queue.py in the folder where someone stands is not ours to import.
+            [plan.python, "-Pm", "penstock.daemon.serve", str(plan.mountpoint)],
             env=environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
             # Ctrl-C is for the supervisor, who decides what becomes of the mount.
             start_new_session=True,

@@ -29,7 +29,7 @@ def listen(path: Path) -> socket.socket:
             listener.bind(address)
     finally:
         os.umask(before)
-    listener.listen(16)
+    listener.listen(128)  # those who ask while a server is replaced wait here
     return listener
 
 
@@ -121,7 +121,7 @@ def _exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
                 stream.write(request)
                 stream.flush()
                 return stream.readline()
-        except ConnectionResetError:
+        except (ConnectionResetError, BrokenPipeError):
             return b""
         except OSError as error:
             raise PenstockError(

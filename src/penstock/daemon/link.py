@@ -18,9 +18,12 @@ A packet socket: a message arrives whole or not at all, also when its sender is 
 
 import array
 import json
+import logging
 import socket
 from collections.abc import Sequence
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 
@@ -71,7 +74,11 @@ class Link:
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-        return json.loads(text), list(descriptors)
+        try:
+            return json.loads(text), list(descriptors)
+        except ValueError:
+            log.error("a message that is none: %r", text[:80])
+            return {}, list(descriptors)
 
     def close(self) -> None:
         self._socket.close()

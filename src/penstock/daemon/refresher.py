@@ -22,7 +22,8 @@ _CHANGES_AT_ONCE = 10_000
 class Refresher:
     def __init__(
         self, tree: Tree, mounts: list[Mounted], files: FileSystem, session: Session,
-        interval_s: float | None, max_files: int, counters: Counters, told: Callable[[int], None],
+        interval_s: float | None, max_files: int, counters: Counters, seen: int | None,
+        told: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._tree = tree
         self._mounts = mounts
@@ -32,17 +33,18 @@ class Refresher:
         self._max_files = max_files
         self._counters = counters
         self._told = told  # called with the last change that the kernel knows of
-        self.seen = tree.last_change()
+        # From the start: someone may ask for a refresh before we have caught up.
+        self.seen = tree.last_change() if seen is None else seen
         self._one_at_a_time = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
         self.last_error: str | None = None
 
-    def catch_up(self, seen: int) -> None:
+    def catch_up(self) -> None:
         """Tells the kernel what the server before us may not have told it any more."""
-        self.seen = seen
-        self._tell_kernel()
+        with self._one_at_a_time:
+            self._tell_kernel()
 
     def start(self, *, at_once: bool) -> None:
         if at_once and self._interval_s is not None:

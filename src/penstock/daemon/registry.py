@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock.daemon.places import mounts_dir, name_of
-from penstock.errors import MountpointError
+from penstock.errors import MountpointError, PenstockError
 from penstock.fuse.mounting import FILESYSTEM_TYPE, is_disconnected, unmount
 from penstock.mounttable import find_mount
 
@@ -30,12 +30,15 @@ class MountNote:
     @property
     def alive(self) -> bool:
         entry = find_mount(Path(self.mountpoint))
-        return (
-            entry is not None
-            and entry.kind == FILESYSTEM_TYPE
-            # A server that has lost its supervisor goes on serving.
-            and (_runs(self.pid) or (self.server_pid is not None and _runs(self.server_pid)))
-        )
+        return entry is not None and entry.kind == FILESYSTEM_TYPE and bool(self.processes)
+
+    @property
+    def processes(self) -> list[int]:
+        """Those that run. A server that has lost its supervisor goes on serving."""
+        return [
+            pid for pid in (self.pid, self.server_pid)
+            if pid is not None and serves(pid, self.mountpoint)
+        ]  # fmt: skip
 
 
 def control_socket(mountpoint: Path) -> Path:
@@ -51,6 +54,19 @@ def write_note(note: MountNote) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(note)))
     fresh.replace(path)
+
+
+def update_note(note: MountNote) -> None:
+    """Unless it is another mount's by now: a mount that was detached may have been followed."""
+    present = _read(_file(Path(note.mountpoint)))
+    if present is not None and present.pid == note.pid:
+        write_note(note)
+
+
+def remove_own_note(mountpoint: Path) -> None:
+    note = _read(_file(mountpoint))
+    if note is not None and note.pid == os.getpid():
+        remove_note(mountpoint)
 
 
 def remove_note(mountpoint: Path) -> None:
@@ -72,6 +88,22 @@ def find_note(mountpoint: Path) -> MountNote:
             f"{mountpoint} is not mounted by Penstock",
             hint="`penstock stats` lists what is mounted by you",
         )
+    if note.state != "serving" and not note.processes:
+        raise MountpointError(
+            f"{mountpoint}: its supervisor and its server are gone",
+            hint=f"penstock umount {mountpoint} clears the mount away",
+        )
+    return note
+
+
+def find_served(mountpoint: Path) -> MountNote:
+    """The note of a mount that has a server, or will have one at once."""
+    note = find_note(mountpoint)
+    if note.state == "waiting":
+        raise PenstockError(
+            f"{mountpoint} has no server at the moment; the last one: {note.last_end}",
+            hint=f"its log: {note.log}" if note.log else None,
+        )
     return note
 
 
@@ -90,10 +122,10 @@ def clear_dead_mount(mountpoint: Path) -> bool:
 
 
 def absolute(mountpoint: str) -> Path:
-    """As the mount table spells it: links resolved, but never the mount point itself, which
-    may be dead."""
+    """As the mount table spells it: links resolved, but never the mount point itself, whose
+    server may be dead, or away: then even a look at it waits."""
     path = Path(os.path.abspath(mountpoint))
-    while os.path.islink(path):  # which does not mind a dead mount; Path.is_symlink does
+    while find_mount(path) is None and os.path.islink(path):
         path = Path(os.path.abspath(path.parent / os.readlink(path)))
     return Path(os.path.realpath(path.parent)) / path.name if path.name else path
 
@@ -109,10 +141,12 @@ def _read(path: Path) -> MountNote | None:
         return None  # gone, or not a note of this version
 
 
-def _runs(pid: int) -> bool:
-    """Not so a process that has ended and was not buried yet by its parent."""
+def serves(pid: int, mountpoint: str) -> bool:
+    """Is this a process of that mount? Its number may be another's by now. Not so one that has
+    ended and was not buried yet by its parent: it has no arguments any more."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    ours = (b"penstock.cli.supervise", b"penstock.daemon.serve")
+    return os.fsencode(mountpoint) in words and any(word in ours for word in words)

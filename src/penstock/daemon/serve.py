@@ -20,7 +20,7 @@ from penstock.daemon.registry import absolute
 from penstock.daemon.server import Handover, Ready, Server
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.settings_codec import decode
-from penstock.errors import PenstockError
+from penstock.errors import MountpointError, PenstockError
 from penstock.fuse import mounting
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 from penstock.units import format_size
@@ -109,9 +109,10 @@ class _Process:
         while True:
             time.sleep(min(_LONGEST_PULSE_S, watchdog_s / _PULSES_A_WATCHDOG))
             if self._attached and (why := server.limits.why_to_end(server.let_go)):
-                log.error("the server ends: %s", why)
-                self._link.send({"error": {"error": why, "hint": None, "exit_code": OVER_LIMITS}})
-                _exit(OVER_LIMITS)
+                error = {"error": why, "hint": None, "exit_code": OVER_LIMITS}
+                if self._link.send({"error": error}):  # nobody would replace us otherwise
+                    log.error("the server ends: %s", why)
+                    _exit(OVER_LIMITS)
             if not self._attached or not self._server.is_stuck(watchdog_s):
                 self._link.try_send({"pulse": {}})
 
@@ -145,7 +146,7 @@ def _or_end(told: bool) -> None:
 
 def _log_to(path: str | None) -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if path is not None:
+    if path is not None and os.path.isdir(os.path.dirname(path)):  # or someone tidied up
         # A store that fails for a week must not fill the disk with it.
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 << 20, backupCount=1)
     handler.setFormatter(RedactingFormatter(LOG_FORMAT))
@@ -171,7 +172,10 @@ def _forward_signals(link: Link) -> None:
             signal.sigwait(signals)
             if not link.send({"leave": True}):
                 # No supervisor any more: the mount goes with the last user.
-                mounting.unmount(absolute(sys.argv[1]), lazy=True)
+                try:
+                    mounting.unmount(absolute(sys.argv[1]), lazy=True)
+                except MountpointError as error:
+                    log.error("%s", error)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
 

@@ -43,8 +43,8 @@ _PASSTHROUGH_MEAN_BYTES = 4 * MIB
 _READAHEAD_KB = 1024
 _FETCHERS = 16
 _DISK_WAITERS = 4
-# After this many quick ends in a row, the requests that every new server
-# gets again are the likely cause: they are answered with an error then, so that all others go on.
+# After this many quick ends in a row of servers that had taken requests, those that every new
+# server gets again are the likely cause: they are answered with an error, so that all others go on.
 _POISONED = 3
 
 Progress = Callable[[int], None]
@@ -219,7 +219,8 @@ class Server:
         handlers = Handlers(self._files, options, self._backings, self._on_init)
         self._refresher = Refresher(
             self._tree, self._mounts, self._files, self._session, settings.refresh_s,
-            settings.max_files, self._counters, lambda seen: handover.remember({"seen": seen}),
+            settings.max_files, self._counters, handover.remembered.get("seen"),
+            lambda seen: handover.remember({"seen": seen}),
         )  # fmt: skip
         self._control = ControlServer(
             self._control_socket(),
@@ -234,7 +235,7 @@ class Server:
         self._session.start(handlers.table(), on_end=self._initialised.set)
         if self._takeover:
             # Only now: dropping a page waits for whoever reads it, and those wait for us.
-            self._refresher.catch_up(handover.remembered["seen"])
+            self._refresher.catch_up()
         if not self._initialised.wait(30):
             raise PenstockError("the kernel did not open the connection within 30 s")
         self._tune_readahead()

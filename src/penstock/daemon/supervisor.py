@@ -16,35 +16,39 @@ import contextlib
 import logging
 import os
 import queue
-import select
 import selectors
 import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.daemon.child import Child, Plan
 from penstock.daemon.control import ControlServer, RemoteError, listen
+from penstock.daemon.ends import Ends
+from penstock.daemon.held_mount import HeldMount
 from penstock.daemon.link import Message
-from penstock.daemon.registry import MountNote, remove_note, supervisor_socket, write_note
+from penstock.daemon.registry import (
+    MountNote,
+    remove_own_note,
+    supervisor_socket,
+    update_note,
+    write_note,
+)
 from penstock.errors import MountpointError, PenstockError
-from penstock.fuse import mounting
-from penstock.mounttable import find_mount
 
 log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A server that crashes sooner than this will most likely do so again. One that was killed from
-# outside once it was ready is no such case: the next one is started at once, however often.
-_QUICK_END_S = 60.0
-_FREE_RESTARTS = 3
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+_STARTS_WITHIN_S = 60.0  # until it is first heard of; the watchdog's time begins then
 _FLUSH_WITHIN_S = 2.0
 _PREPARE_WITHIN_S = 60.0
 # A process that waits for a dead disk does not even die; it is left to itself then.
 _DIES_WITHIN_S = 5.0
+_LOOK_EVERY_S = 1.0
+# Two signals at once may be one Ctrl-C that reached us on two ways.
+_SECOND_CTRL_C_AFTER_S = 1.0
 
 
 class Audience(Protocol):
@@ -70,53 +74,71 @@ class Supervisor:
         self._upgrade: Future[Message] | None = None
         self._swap_by_s: float | None = None
         self._paused_s = 0.0
-        self._kept: dict[str, int] = {}
+        self._plan_before = plan
+        self._mount = HeldMount(plan.mountpoint)
         self._remembered: Message = {}
         self._note: MountNote | None = None
-        self._restarts = 0
-        self._quick_ends = 0
-        self._last_end: str | None = None
+        self._is_noted = False
+        self._control: ControlServer | None = None
+        self._ends = Ends()
         self._start_at_s: float | None = None  # after a wait
         self._leave_by_s: float | None = None
+        self._looked_s = time.monotonic()
         self._exit_code: int | None = None
         self._oom_score = _become_the_last_to_be_killed()
+        self._listeners: dict[str, Callable[[Child, Any], None]] = {
+            "progress": self._on_progress, "prepared": self._on_prepared,
+            "remember": self._on_remember, "ready": self._on_ready, "pulse": _ignore,
+            "flushed": self._on_flushed, "leave": self._on_leave,
+            "unmounted": self._on_unmounted, "error": self._on_error,
+        }  # fmt: skip
 
     def run(self) -> int:
         """Until the mount is over; returns the exit code."""
         self._listen_to_signals()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._on_wake)
-        self._start()
-        control: ControlServer | None = None
         try:
+            self._start()
             while self._exit_code is None:
                 for key, _ in self._selector.select(self._next_event_in_s()):
-                    key.data()
+                    # An event before it may have been the end of whom this one is about.
+                    if self._selector.get_map().get(key.fd) is key:
+                        key.data()
                 self._look_at_the_clock()
-                if control is None and self._note is not None:
-                    verbs = {"settings": self._answer_settings, "upgrade": self._answer_upgrade}
-                    control = ControlServer(listen(supervisor_socket(self._plan.mountpoint)), verbs)
         finally:
-            if control is not None:
-                control.close()
-            for child in (self._server, self._candidate):
-                if child is not None:
-                    child.kill("the mount is over")
-                    child.reap(_DIES_WITHIN_S)
-            self._unmount_if_dead()
-            if self._note is not None:
-                remove_note(self._plan.mountpoint)
+            self._put_away()
         return self._exit_code
+
+    def _put_away(self) -> None:
+        if self._exit_code is None and self._server is not None and self._server.ready:
+            return  # a bug of ours: the server goes on by itself, as if we had been killed
+        if self._control is not None:
+            self._control.close()
+        for child in (self._server, self._candidate):
+            if child is not None:
+                child.kill("the mount is over")
+                child.reap(_DIES_WITHIN_S)
+        self._mount.clear_away()
+        if self._is_noted:
+            remove_own_note(self._plan.mountpoint)
 
     # -- servers -----------------------------------------------------------------------
 
     def _start(self) -> None:
         self._start_at_s = None
-        self._server = self._spawn(self._plan, asked_for=self._note is None)
+        try:
+            self._server = self._spawn(self._plan, asked_for=self._note is None)
+        except OSError as error:  # no memory, or its Python is gone: both may come back
+            why = f"no server could be started: {error}"
+            if self._note is None:
+                self._fail({"error": why, "hint": None, "exit_code": 1})
+            else:
+                self._start_again(why, self._ends.add_failed_start(why))
 
     def _spawn(self, plan: Plan, *, asked_for: bool) -> Child:
         """`asked_for`: someone waits who can be told what is wrong, and mend it."""
         start = {
-            "takeover": "fuse" in self._kept, "asked_for": asked_for,
+            "takeover": self._mount.is_held, "asked_for": asked_for,
             "oom_score_adj": self._oom_score,
         }  # fmt: skip
         child = Child(plan, start)
@@ -130,21 +152,19 @@ class Supervisor:
             self._selector.unregister(child.link)  # its end follows
             return
         message, descriptors = received
-        child.heard_s = time.monotonic()
+        child.heard, child.heard_s = True, time.monotonic()
         for name, value in message.items():
-            handler = getattr(self, f"_on_{name}", None)
-            if name == "keep":
-                self._kept[value] = descriptors[0]
-            elif handler is not None:
-                handler(child, value)
+            if name == "keep" and descriptors:
+                self._mount.keep(value, descriptors.pop())
+            elif name in self._listeners:
+                self._listeners[name](child, value)
             else:
                 log.warning("the server said %r, which this supervisor does not know", name)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def _on_progress(self, _child: Child, count: int) -> None:
         self._audience.progress(count)
-
-    def _on_pulse(self, _child: Child, _value: Message) -> None:
-        pass  # that it came is all
 
     def _on_remember(self, _child: Child, values: Message) -> None:
         self._remembered.update(values)
@@ -163,27 +183,27 @@ class Supervisor:
         if child is self._server:
             self._let_go(child)
         elif child is self._candidate:
-            if self._server is None:
+            if self._server is None or not self._server.ready:
                 self._swap()
             else:
                 self._swap_by_s = time.monotonic() + _FLUSH_WITHIN_S
                 self._server.link.send({"flush": True})
 
     def _on_flushed(self, child: Child, _value: bool) -> None:
-        if child is self._server and self._candidate is not None:
+        if child is self._server and self._swap_by_s is not None:
             self._swap()
 
     def _let_go(self, child: Child) -> None:
         """From here on it reads /dev/fuse, so no other server may."""
+        child.at_work = self._mount.may_be_there = True
         remembered = {
             **self._remembered,
-            "restarts": self._restarts, "last_end": self._last_end, "quick_ends": self._quick_ends,
-            "supervisor_pid": os.getpid(),
+            "restarts": self._ends.count, "last_end": self._ends.last,
+            "quick_ends": self._ends.quick_at_work, "supervisor_pid": os.getpid(),
         }  # fmt: skip
-        names = list(self._kept)
-        child.link.send(
-            {"go": {"kept": names, "remembered": remembered}}, [self._kept[name] for name in names]
-        )
+        kept = self._mount.kept
+        go = {"kept": list(kept), "remembered": remembered}
+        child.link.send({"go": go}, list(kept.values()))
 
     def _on_ready(self, child: Child, lines: list[str]) -> None:
         child.ready = True
@@ -194,6 +214,7 @@ class Supervisor:
                 self._plan.log,
             )  # fmt: skip
             self._write_note(state="serving", server_pid=child.pid)
+            self._listen()
             try:
                 self._audience.ready(lines)
             except PenstockError as error:  # whoever asked for it is gone
@@ -203,18 +224,28 @@ class Supervisor:
         self._write_note(state="serving", server_pid=child.pid)
         pause_s = child.ready_s - self._paused_s
         log.warning("a new server took over (pid %d) after %.2f s", child.pid, pause_s)
-        if self._upgrade is not None and child is self._server:
+        if self._is_swapped:
+            assert self._upgrade is not None
             self._upgrade.set_result({"pid": child.pid, "pause_s": pause_s})
             self._upgrade = None
+
+    def _listen(self) -> None:
+        verbs = {"settings": self._answer_settings, "upgrade": self._answer_upgrade}
+        try:
+            self._control = ControlServer(listen(supervisor_socket(self._plan.mountpoint)), verbs)
+        except OSError as error:
+            log.error("this mount cannot be upgraded: its socket: %s", error)
 
     # -- ends --------------------------------------------------------------------------
 
     def _on_end(self, child: Child) -> None:
-        while child.link.fileno() in self._selector.get_map() and child.killed_s is None:
+        while child.killed_s is None and child.link.fileno() in self._selector.get_map():
             self._on_message(child)  # what it said last: a descriptor to keep, why it ends
+        if child.is_buried:
+            return  # what it said last was that it can be replaced
         self._forget(child)
         if child is self._candidate:
-            self._candidate = None
+            self._candidate = self._swap_by_s = None
             self._refuse_upgrade(child)
             if self._server is None:
                 self._start()
@@ -229,51 +260,58 @@ class Supervisor:
         child.reap(_DIES_WITHIN_S)
 
     def _on_server_end(self, child: Child) -> None:
-        if child.unmounted or self._is_unmounted():
+        if child.unmounted or self._mount.is_over():
             self._exit_code = 0
-        elif self._leave_by_s is not None and "fuse" not in self._kept:
+        elif self._leave_by_s is not None and not self._mount.is_held:
             self._exit_code = 128 + (self._signals[0] if self._signals else signal.SIGTERM)
         elif not self._note:
-            error = child.error or {
-                "error": f"the server did not get ready: {child.how_it_ended}",
-                "hint": f"its log: {self._plan.log}" if self._plan.log else None,
-                "exit_code": 1,
-            }
-            self._exit_code = error["exit_code"]
-            self._audience.failed(error["error"], error["hint"], error["exit_code"])
+            hint = f"its log: {self._plan.log}" if self._plan.log else None
+            what = f"the server did not get ready: {child.how_it_ended}"
+            self._fail(child.error or {"error": what, "hint": hint, "exit_code": 1})
         else:
             self._restart_after(child)
 
+    def _fail(self, error: Message) -> None:
+        self._exit_code = error["exit_code"]
+        self._audience.failed(error["error"], error["hint"], error["exit_code"])
+
     def _restart_after(self, child: Child) -> None:
         self._paused_s = time.monotonic()
-        self._restarts += 1
-        self._last_end = f"{time.strftime('%F %T')} {child.how_it_ended}"
-        lived_s = self._paused_s - child.ready_s
-        quick = not child.ready or (child.crashed and lived_s < _QUICK_END_S)
-        self._quick_ends = self._quick_ends + 1 if quick else 0
-        log.error("server %d: %s; restart %d", child.pid, child.how_it_ended, self._restarts)
-        if self._candidate is not None:
-            if self._candidate.prepared:
-                self._swap()
-            return
-        if self._quick_ends <= _FREE_RESTARTS:
+        wait_s = self._ends.add(child)
+        log.error("server %d: %s; restart %d", child.pid, child.how_it_ended, self._ends.count)
+        if self._is_swapped:  # the upgrade did no good: back to what did
+            self._plan = self._plan_before
+            self._refuse_upgrade(child)
+        if self._candidate is None:
+            self._start_again(child.how_it_ended, wait_s)
+        elif self._candidate.prepared:
+            self._swap()
+        else:
+            self._write_note(state="restarting", server_pid=None)
+
+    def _start_again(self, why: str, wait_s: float) -> None:
+        if not wait_s:
             self._write_note(state="restarting", server_pid=None)
             self._start()
             return
-        wait_s = min(
-            _LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(10, self._quick_ends - _FREE_RESTARTS - 1)
-        )
-        self._start_at_s = self._paused_s + wait_s
-        log.error("it ends again and again: the next start is in %.1f s", wait_s)
+        self._start_at_s = time.monotonic() + wait_s
+        log.error("it ends again and again (%s): the next start is in %.1f s", why, wait_s)
         self._write_note(state="waiting", server_pid=None)
 
     def _write_note(self, *, state: str, server_pid: int | None) -> None:
-        if self._note is not None:
-            self._note = replace(
-                self._note, state=state, server_pid=server_pid, restarts=self._restarts,
-                last_end=self._last_end,
-            )  # fmt: skip
-            write_note(self._note)
+        if self._note is None:
+            return
+        self._note = replace(
+            self._note, state=state, server_pid=server_pid, restarts=self._ends.count,
+            last_end=self._ends.last,
+        )  # fmt: skip
+        write = update_note if self._is_noted else write_note
+        try:
+            write(self._note)
+        except (OSError, PenstockError) as error:  # a full disk is no reason to end a mount
+            log.error("the note of this mount could not be written: %s", error)
+        else:
+            self._is_noted = True
 
     # -- upgrades ----------------------------------------------------------------------
 
@@ -291,9 +329,13 @@ class Supervisor:
             busy = "is being upgraded already" if self._upgrade else "is being unmounted"
             answer.set_exception(MountpointError(f"{self._plan.mountpoint} {busy}"))
             return
+        try:
+            self._candidate = self._spawn(self._plan.upgraded(request), asked_for=True)
+        except OSError as error:
+            answer.set_exception(PenstockError(f"the new server could not start: {error}"))
+            return
         self._upgrade = answer
         self._start_at_s = None
-        self._candidate = self._spawn(self._plan.upgraded(request), asked_for=True)
 
     def _refuse_upgrade(self, child: Child) -> None:
         """The old server goes on as if nothing had been."""
@@ -314,8 +356,13 @@ class Supervisor:
             old.kill("replaced")
             self._forget(old)
         self._server, self._candidate = new, None
-        self._plan = new.plan
+        self._plan_before, self._plan = self._plan, new.plan
         self._let_go(new)
+
+    @property
+    def _is_swapped(self) -> bool:
+        """The server of an upgrade is at its place, and not yet ready."""
+        return self._upgrade is not None and self._candidate is None
 
     # -- the end of the mount ----------------------------------------------------------
 
@@ -326,78 +373,85 @@ class Supervisor:
             return
         self._leave_by_s = time.monotonic() + self._plan.grace_s
         if self._candidate is not None:
+            self._swap_by_s = None
             self._candidate.kill("the mount is to end")
-        if "fuse" not in self._kept:
+        if not self._mount.is_held:
             if self._server is not None:
                 self._server.kill("the mount was not wanted any more")
             return
-        mountpoint = self._plan.mountpoint
         try:
-            mounting.unmount(mountpoint)
+            self._mount.unmount()
         except MountpointError as error:
-            if find_mount(mountpoint) is None:
-                return  # someone else was faster
             log.warning("%s; served for %g s more, at most", error, self._plan.grace_s)
-            mounting.unmount(mountpoint, lazy=True)
-
-    def _is_unmounted(self) -> bool:
-        if "fuse" not in self._kept:
-            return False
-        poll = select.poll()
-        poll.register(self._kept["fuse"], 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
-
-    def _unmount_if_dead(self) -> None:
-        """A server that died between mounting and handing the descriptor over leaves this."""
-        entry = find_mount(self._plan.mountpoint)
-        if entry is None or entry.kind != mounting.FILESYSTEM_TYPE or "fuse" in self._kept:
-            return
-        if mounting.is_disconnected(self._plan.mountpoint):
-            mounting.unmount(self._plan.mountpoint, lazy=True)
+            self._mount.detach()
 
     # -- time and signals --------------------------------------------------------------
 
     def _next_event_in_s(self) -> float:
         now = time.monotonic()
-        times = [now + 1.0, self._start_at_s, self._swap_by_s, self._leave_by_s]
+        times = [now + _LOOK_EVERY_S, self._start_at_s, self._swap_by_s, self._leave_by_s]
         return max(0.0, min(moment for moment in times if moment is not None) - now)
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
         for child in (self._server, self._candidate):
-            if child is None:
-                continue
-            if child.killed_s is not None and now - child.killed_s > _DIES_WITHIN_S:
-                log.error("server %d is stuck in the kernel and cannot die", child.pid)
-                self._on_end(child)
-            elif child.killed_s is None and now - child.heard_s > child.plan.watchdog_s:
-                child.kill(f"no sign of life for {child.plan.watchdog_s:g} s: killed")
+            if child is not None:
+                self._watch(child, now)
+        self._looked_s = now
         candidate = self._candidate
         if candidate is not None and not candidate.prepared:
             if now - candidate.started_s > _PREPARE_WITHIN_S:
                 candidate.kill(f"it was not ready within {_PREPARE_WITHIN_S:g} s")
-        elif candidate is not None and self._swap_by_s is not None and now >= self._swap_by_s:
+        elif self._swap_by_s is not None and now >= self._swap_by_s:
             self._swap()
-        if self._server is None and self._candidate is None and self._exit_code is None:
-            if self._is_unmounted():
-                self._exit_code = 0
-            elif self._start_at_s is not None and now >= self._start_at_s:
-                self._start()
-        if self._leave_by_s is not None and now >= self._leave_by_s and self._exit_code is None:
+        if self._exit_code is not None:
+            return
+        if (self._server is None or not self._server.prepared) and self._mount.is_over():
+            self._exit_code = 0
+        elif self._start_at_s is not None and now >= self._start_at_s:
+            self._start()
+        if self._leave_by_s is not None and now >= self._leave_by_s:
             log.warning("the mount was still in use after %g s: ended", self._plan.grace_s)
             self._exit_code = 0
+
+    def _watch(self, child: Child, now: float) -> None:
+        if now - self._looked_s > 2 * _LOOK_EVERY_S:
+            child.heard_s = now  # we were stopped ourselves: its silence proves nothing
+        within_s = child.plan.watchdog_s
+        if not child.heard:
+            within_s = max(within_s, _STARTS_WITHIN_S)
+        if child.killed_s is not None:
+            if now - child.killed_s > _DIES_WITHIN_S:
+                log.error("server %d is stuck in the kernel and cannot die", child.pid)
+                self._on_end(child)
+        elif now - child.heard_s > within_s:
+            child.hung = True
+            child.kill(f"no sign of life for {within_s:g} s: killed")
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         for number in _SIGNALS:
-            signal.signal(number, lambda received, _frame: self._signals.append(received))
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, lambda received, _frame: self._signals.append(received))
 
     def _on_wake(self) -> None:
         os.read(self._wake_reader, 4096)
         if self._signals:
             self._leave()
+            self._end_if_told_twice()
         while not self._wishes.empty():
             self._wishes.get()()
+
+    def _end_if_told_twice(self) -> None:
+        assert self._leave_by_s is not None
+        since_s = time.monotonic() - (self._leave_by_s - self._plan.grace_s)
+        if self._signals[-1] == signal.SIGINT and since_s > _SECOND_CTRL_C_AFTER_S:
+            log.warning("told again: ended at once")
+            self._leave_by_s = time.monotonic()
+
+
+def _ignore(_child: Child, _value: object) -> None:
+    """That it came is all."""
 
 
 def _become_the_last_to_be_killed() -> int:

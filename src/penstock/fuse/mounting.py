@@ -54,6 +54,12 @@ def busy(mountpoint: Path) -> MountpointError:
 
 def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
     """Says beforehand what would go wrong."""
+    entry = find_mount(mountpoint)  # first: a mount whose server is away does not answer
+    if entry is not None and (entry.kind == FILESYSTEM_TYPE or not nonempty):
+        raise MountpointError(
+            f"{mountpoint} is already a mount point ({entry.kind}, {entry.source})",
+            hint=f"penstock umount {mountpoint}, or give another directory",
+        )
     try:
         entries = os.listdir(mountpoint)
     except FileNotFoundError:
@@ -69,12 +75,6 @@ def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
         if error.errno == errno.ENOTCONN:
             hint = f"a dead mount is there: penstock umount {mountpoint}"
         raise MountpointError(f"mount point {mountpoint}: {error.strerror}", hint=hint) from error
-    entry = find_mount(mountpoint)
-    if entry is not None and (entry.kind == FILESYSTEM_TYPE or not nonempty):
-        raise MountpointError(
-            f"{mountpoint} is already a mount point ({entry.kind}, {entry.source})",
-            hint=f"penstock umount {mountpoint}, or give another directory",
-        )
     if entries and not nonempty:
         raise MountpointError(
             f"mount point {mountpoint} is not empty",

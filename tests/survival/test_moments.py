@@ -1,0 +1,197 @@
+"""Servers that die, or hang, at one moment of a hand-over: each by a script."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.daemon.control import ask
+from penstock.daemon.registry import supervisor_socket
+from penstock.errors import PenstockError
+from tests.survival.kills import note, wait_until
+from tests.survival.scripted import WELL, runs_of, script
+
+Supervised = Callable[[Path], "subprocess.Popen[bytes]"]
+Upgrade = Callable[[Path], "Future[dict[str, Any]]"]
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Path:
+    (tmp_path / "mnt").mkdir()
+    return tmp_path / "mnt"
+
+
+@pytest.fixture
+def supervise(mountpoint: Path, state: Path) -> Iterator[Supervised]:
+    """Starts a supervisor with scripted servers; returns once the first one is ready."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(server: Path) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "tests.survival.scripted", str(mountpoint), str(server)]
+        started.append(subprocess.Popen(command))
+        wait_until(supervisor_socket(mountpoint).exists, "ready")
+        return started[0]
+
+    yield start
+    for process in started:
+        process.terminate()
+        assert process.wait(30) in (0, 1)
+
+
+@pytest.fixture
+def upgrade(mountpoint: Path) -> Iterator[Upgrade]:
+    with ThreadPoolExecutor() as asker:
+
+        def begin(server: Path) -> "Future[dict[str, Any]]":
+            return asker.submit(
+                ask, supervisor_socket(mountpoint), "upgrade", python=str(server), environment={},
+                settings={"watchdog_s": 60.0, "grace_s": 0.0},
+            )  # fmt: skip
+
+        yield begin
+
+
+def test_an_upgrade_during_a_restart_is_answered_by_its_own_server(
+    tmp_path: Path, supervise: Supervised, upgrade: Upgrade, state: Path
+) -> None:
+    old = script(tmp_path / "old", f"run > 1 and wait_for('restart')\n{WELL}")
+    new = script(tmp_path / "new", f"wait_for('upgrade')\n{WELL}")
+    supervise(old)
+    os.kill(note(state)["server_pid"], signal.SIGKILL)
+    wait_until(lambda: len(runs_of(old)) == 2, "restarting")
+    answer = upgrade(new)
+    wait_until(lambda: len(runs_of(new)) == 1, "upgrading")
+    (tmp_path / "restart").touch()
+    wait_until(lambda: note(state)["server_pid"] == runs_of(old)[1], "the restart is over")
+    (tmp_path / "upgrade").touch()
+    assert answer.result(30)["pid"] == runs_of(new)[0]
+    assert note(state)["server_pid"] == runs_of(new)[0]
+
+
+def test_a_server_that_restarts_when_an_upgrade_is_prepared_is_not_asked_to_flush(
+    tmp_path: Path, supervise: Supervised, upgrade: Upgrade, state: Path
+) -> None:
+    old = script(tmp_path / "old", f"run > 1 and wait_for('never')\n{WELL}")
+    new = script(tmp_path / "new", WELL)
+    supervise(old)
+    os.kill(note(state)["server_pid"], signal.SIGKILL)
+    wait_until(lambda: len(runs_of(old)) == 2, "restarting")
+    assert upgrade(new).result(30)["pid"] == runs_of(new)[0]
+
+
+def test_an_upgrade_whose_server_dies_at_its_first_work_is_taken_back(
+    tmp_path: Path, supervise: Supervised, upgrade: Upgrade, state: Path
+) -> None:
+    old = script(tmp_path / "old", WELL)
+    new = script(tmp_path / "new", "prepare(); sys.exit(3)")
+    supervise(old)
+    with pytest.raises(PenstockError, match="the new server could not start"):
+        upgrade(new).result(30)
+    wait_until(lambda: note(state)["server_pid"] in runs_of(old)[1:], "the old one is back")
+    assert (len(runs_of(old)), len(runs_of(new))) == (2, 1)
+    assert upgrade(old).result(30)["pid"] == runs_of(old)[-1]
+
+
+def test_a_server_that_dies_as_it_is_replaced_does_not_confuse_the_supervisor(
+    tmp_path: Path, supervise: Supervised, upgrade: Upgrade
+) -> None:
+    """That it has flushed and that it has ended are seen in one look."""
+    dies = """
+def on_flush():
+    os.kill(os.getppid(), signal.SIGSTOP)
+    link.send({"flushed": True})
+    if os.fork():
+        os._exit(1)
+    link.close()
+    time.sleep(0.3)
+    os.kill(supervisor, signal.SIGCONT)
+    os._exit(0)
+
+supervisor = os.getppid()
+serve(prepare(), on_flush)
+"""
+    old, new = script(tmp_path / "old", dies), script(tmp_path / "new", WELL)
+    process = supervise(old)
+    assert upgrade(new).result(30)["pid"] == runs_of(new)[0]
+    assert process.poll() is None
+    assert upgrade(new).result(30)["pid"] == runs_of(new)[1]
+
+
+def test_an_upgrade_that_dies_while_the_old_server_flushes_leaves_the_supervisor_at_rest(
+    tmp_path: Path, supervise: Supervised, upgrade: Upgrade
+) -> None:
+    old = script(tmp_path / "old", "serve(prepare(), lambda: (folder / 'flushing').touch())")
+    new = script(
+        tmp_path / "new", "link.send({'prepared': True})\nwait_for('flushing')\nsys.exit(3)"
+    )
+    process = supervise(old)
+    with pytest.raises(PenstockError, match="the new server could not start"):
+        upgrade(new).result(30)
+    assert len(runs_of(old)) == 1
+    time.sleep(2)  # the time that a flush may take is over then
+    before = _ticks(process.pid)
+    time.sleep(1)
+    assert _ticks(process.pid) - before < os.sysconf("SC_CLK_TCK") / 2
+
+
+def test_two_upgrades_at_once_are_one_and_a_refusal(
+    tmp_path: Path, supervise: Supervised, upgrade: Upgrade
+) -> None:
+    old = script(tmp_path / "old", WELL)
+    new = script(tmp_path / "new", f"wait_for('upgrade')\n{WELL}")
+    supervise(old)
+    first = upgrade(new)
+    wait_until(lambda: len(runs_of(new)) == 1, "upgrading")
+    with pytest.raises(PenstockError, match="is being upgraded already"):
+        upgrade(new).result(30)
+    (tmp_path / "upgrade").touch()
+    assert first.result(30)["pid"] == runs_of(new)[0]
+
+
+def test_a_bug_of_the_supervisor_leaves_the_server_serving(
+    tmp_path: Path, supervise: Supervised
+) -> None:
+    body = """
+def run_into_it():
+    wait_for("now")
+    link.send({"remember": 5})  # what no supervisor can make sense of
+
+threading.Thread(target=run_into_it).start()
+serve(prepare())
+(folder / "alone").touch()
+wait_for("end")
+"""
+    server = script(tmp_path / "server", f"import threading\n{body}")
+    process = supervise(server)
+    (tmp_path / "now").touch()
+    assert process.wait(30) == 1
+    wait_until((tmp_path / "alone").exists, "it has lost its supervisor, and goes on")
+    os.kill(runs_of(server)[0], 0)
+    (tmp_path / "end").touch()
+
+
+@pytest.mark.parametrize(("death", "blamed"), [("sys.exit(3)", 0), ("prepare(); sys.exit(3)", 3)])
+def test_requests_are_blamed_for_the_ends_of_those_servers_alone_that_had_taken_some(
+    tmp_path: Path, supervise: Supervised, state: Path, death: str, blamed: int
+) -> None:
+    last = "go = prepare(); (folder / 'go').write_text(json.dumps(go)); serve(go)"
+    server = script(tmp_path / "server", f"if 1 < run < 5:\n    {death}\n{last}")
+    supervise(server)
+    os.kill(note(state)["server_pid"], signal.SIGKILL)
+    wait_until(lambda: note(state)["restarts"] == 4 and note(state)["state"] == "serving", "back")
+    go = json.loads((tmp_path / "go").read_text())
+    assert go["remembered"]["quick_ends"] == blamed
+
+
+def _ticks(pid: int) -> int:
+    """Of the processor, that it has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

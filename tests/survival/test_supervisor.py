@@ -1,0 +1,351 @@
+"""What happens under a supervisor must not end it, nor the mount that it holds."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.daemon.places import name_of
+from penstock.daemon.registry import serves
+from penstock.mounttable import find_mount
+from tests.conftest import Mount, Mounter, penstock, write_tree
+from tests.survival.kills import note, wait_until
+
+FILES = {"a/file": b"x" * 1000, "b": b"y" * 70_000}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    write_tree(tmp_path / "set", FILES)
+    return f"file://{tmp_path}/set"
+
+
+@pytest.fixture
+def mount(source: str, mounter: Mounter) -> Mount:
+    return mounter(source)
+
+
+def read_anew(mount: Mount) -> bytes:
+    """By the server, and not from the kernel's pages."""
+    descriptor = os.open(mount.path / "b", os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return os.pread(descriptor, 100_000, 0)
+    finally:
+        os.close(descriptor)
+
+
+def kill_server(state: Path, number: int = signal.SIGKILL) -> None:
+    os.kill(note(state)["server_pid"], number)
+
+
+# -- it does not die -----------------------------------------------------------------------
+
+
+def test_a_server_that_dies_of_a_signal_without_name_is_replaced(mount: Mount, state: Path) -> None:
+    supervisor = note(state)["pid"]
+    kill_server(state, 40)
+    assert read_anew(mount) == FILES["b"]
+    assert "signal 40" in mount.stats()["last_end"]
+    assert mount.stats()["supervisor_pid"] == supervisor
+
+
+def test_logs_that_were_deleted_are_missed_by_nobody(mount: Mount, state: Path) -> None:
+    shutil.rmtree(state / "logs")
+    for _ in range(2):
+        kill_server(state)
+        assert read_anew(mount) == FILES["b"]
+    (state / "logs").mkdir()
+    kill_server(state)
+    wait_until(lambda: any((state / "logs").iterdir()), "written again")
+
+
+def test_a_note_that_cannot_be_written_ends_no_mount(mount: Mount, state: Path) -> None:
+    (file,) = (state / "mounts").glob("*.json")
+    file.with_suffix(".new").mkdir()
+    kill_server(state)
+    assert read_anew(mount) == FILES["b"]
+    file.with_suffix(".new").rmdir()
+    os.kill(mount.stats()["pid"], signal.SIGKILL)
+    wait_until(lambda: note(state)["restarts"] == 2, "noted again")
+    assert read_anew(mount) == FILES["b"]
+
+
+def test_a_server_whose_python_is_gone_for_a_while_is_waited_for(
+    source: str, tmp_path: Path, state: Path
+) -> None:
+    """As when its environment is built anew, or no process can be had for want of memory."""
+    python = tmp_path / "python"
+    python.symlink_to(os.path.realpath(sys.executable))
+    environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
+    path = tmp_path / "mnt"
+    path.mkdir()
+    mounted = subprocess.run(
+        [str(python), "-m", "penstock", "mount", source, str(path), "-b", "--no-cache"],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert mounted.returncode == 0, mounted.stderr
+    try:
+        python.unlink()
+        kill_server(state)
+        wait_until(lambda: note(state)["state"] == "waiting", "waits")
+        told = penstock("stats", path)
+        assert (told.returncode, "no server could be started" in told.stdout) == (0, True)
+        for command in ("refresh", "doctor"):
+            told = penstock(command, path)
+            assert (told.returncode, "no server at the moment" in told.stderr) == (1, True)
+        python.symlink_to(os.path.realpath(sys.executable))
+        assert read_anew(Mount(path)) == FILES["b"]
+    finally:
+        assert penstock("umount", path).returncode == 0
+
+
+def test_a_folder_full_of_modules_with_our_names_is_not_imported(
+    source: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mnt"
+    path.mkdir()
+    write_tree(tmp_path / "project", {"queue.py": b"raise SystemExit", "penstock/x.py": b""})
+    command = "import runpy; runpy.run_module('penstock', run_name='__main__')"
+    mounted = subprocess.run(
+        [sys.executable, "-Pc", command, "mount", source, str(path), "-b", "--no-cache"],
+        cwd=tmp_path / "project", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert mounted.returncode == 0, mounted.stderr
+    assert penstock("umount", path).returncode == 0
+
+
+def test_a_supervisor_that_was_stopped_with_its_server_does_not_blame_it(
+    source: str, mounter: Mounter, state: Path
+) -> None:
+    mount = mounter(source, "--watchdog", "1s")
+    told = note(state)
+    for pid in (told["pid"], told["server_pid"]):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(2.2)  # the watchdog's time, and ours to notice
+    os.kill(told["pid"], signal.SIGCONT)
+    time.sleep(0.3)  # it looks at the clock
+    os.kill(told["server_pid"], signal.SIGCONT)
+    assert read_anew(mount) == FILES["b"]
+    assert mount.stats()["restarts"] == 0
+
+
+# -- nothing is left behind -------------------------------------------------------------------
+
+
+def test_a_first_server_that_fails_after_it_mounted_leaves_no_mount(
+    source: str, tmp_path: Path, state: Path
+) -> None:
+    path = tmp_path / "mnt"
+    path.mkdir()
+    # Its control socket cannot be made: the mount is there by then.
+    (state / "mounts" / f"{name_of(path)}.sock").mkdir(parents=True)
+    mounted = penstock("mount", source, path, "-b", "--no-cache")
+    assert mounted.returncode == 1
+    assert "directory" in mounted.stderr
+    assert find_mount(path) is None
+
+
+def test_a_connection_that_is_cut_leaves_no_dead_mount(mount: Mount, state: Path) -> None:
+    supervisor = note(state)["pid"]
+    with open(mount.path / "b", "rb"):
+        # It is in use, so it stays; but its connection does not.
+        assert subprocess.run(["umount", "-f", mount.path], capture_output=True).returncode != 0
+        wait_until(lambda: not serves(supervisor, str(mount.path)), "ends")
+    assert find_mount(mount.path) is None
+    assert list((state / "mounts").iterdir()) == []
+    mount._mounted = False
+
+
+def test_a_mount_that_was_detached_does_not_touch_the_one_that_follows_it(
+    source: str, mount: Mount, state: Path
+) -> None:
+    old = note(state)
+    with open(mount.path / "b", "rb") as file:
+        assert penstock("umount", mount.path, "--lazy").returncode == 0
+        assert penstock("mount", source, mount.path, "-b").returncode == 0
+        new = note(state)
+        os.kill(old["server_pid"], signal.SIGKILL)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert file.read() == FILES["b"]
+        assert note(state) == new
+        os.kill(old["pid"], signal.SIGTERM)
+    wait_until(lambda: not serves(old["pid"], str(mount.path)), "ends")
+    assert note(state) == new
+    assert mount.stats()["supervisor_pid"] == new["pid"]
+    assert read_anew(mount) == FILES["b"]
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that has got the number of one of ours."""
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def left(mount: Mount, state: Path, stranger: int) -> dict[str, Any]:
+    """A dead mount whose processes' numbers are others' by now."""
+    told = note(state)
+    for pid in (told["pid"], told["server_pid"]):
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not serves(pid, str(mount.path)), "dead")
+    (file,) = (state / "mounts").glob("*.json")
+    file.write_text(json.dumps({**told, "pid": stranger, "server_pid": stranger}))
+    return told
+
+
+@pytest.mark.usefixtures("left")
+def test_a_number_that_is_anothers_by_now_does_not_keep_a_dead_mount(
+    mount: Mount, source: str
+) -> None:
+    listed = penstock("stats", "-o", "json")
+    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
+    again = penstock("mount", source, mount.path, "-b")
+    assert again.returncode == 0, again.stderr
+    assert read_anew(mount) == FILES["b"]
+
+
+@pytest.mark.usefixtures("left")
+def test_umount_does_not_wait_for_a_process_that_is_anothers(mount: Mount) -> None:
+    started = time.monotonic()
+    mount.umount()
+    assert time.monotonic() - started < 30  # it would be sixty seconds
+
+
+@pytest.mark.usefixtures("left")
+def test_after_a_reboot_nothing_stale_is_believed(mount: Mount, source: str, state: Path) -> None:
+    subprocess.run(["umount", "-l", mount.path], check=True)
+    assert json.loads(penstock("stats", "-o", "json").stdout) == []
+    assert penstock("stats", mount.path).returncode != 0
+    assert penstock("upgrade", mount.path).returncode == 2
+    again = penstock("mount", source, mount.path, "-b")
+    assert again.returncode == 0, again.stderr
+    assert read_anew(mount) == FILES["b"]
+    mount.umount()
+    assert list((state / "mounts").iterdir()) == []
+
+
+def test_a_supervisor_that_died_between_two_servers_is_not_said_to_start_one(
+    mount: Mount, state: Path
+) -> None:
+    told = note(state)
+    os.kill(told["pid"], signal.SIGKILL)
+    os.kill(told["server_pid"], signal.SIGKILL)
+    (file,) = (state / "mounts").glob("*.json")
+    file.write_text(json.dumps({**told, "state": "restarting", "server_pid": None}))
+    wait_until(lambda: not serves(told["pid"], str(mount.path)), "dead")
+    for command in ("stats", "refresh", "doctor", "upgrade"):
+        said = penstock(command, mount.path)
+        assert (said.returncode, "gone" in said.stderr) == (2, True)
+        assert "hint: penstock umount" in said.stderr
+
+
+def test_a_mount_whose_supervisor_died_says_why_it_cannot_be_upgraded(
+    mount: Mount, state: Path
+) -> None:
+    os.kill(note(state)["pid"], signal.SIGKILL)
+    wait_until(lambda: not serves(note(state)["pid"], str(mount.path)), "dead")
+    said = penstock("upgrade", mount.path)
+    assert (said.returncode, "its supervisor is gone" in said.stderr) == (2, True)
+    assert read_anew(mount) == FILES["b"]
+
+
+# -- signals ---------------------------------------------------------------------------------
+
+
+def start(source: str, path: Path, *options: str, **more: Any) -> "subprocess.Popen[str]":
+    path.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", "mount", source, str(path), "--no-cache", *options],
+        stderr=subprocess.PIPE, text=True, **more,
+    )  # fmt: skip
+
+
+def test_a_second_ctrl_c_ends_a_busy_mount_at_once(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "mnt"
+    process = start(source, path, "--grace", "1h")
+    wait_until(lambda: (path / "b").exists(), "mounted")
+    descriptor = os.open(path / "b", os.O_RDONLY)
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: find_mount(path) is None, "detached")
+
+    def ended() -> bool:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        return process.poll() is not None
+
+    wait_until(ended, "ended")
+    with contextlib.suppress(OSError):  # closing tells that nobody is there
+        os.close(descriptor)
+    _, said = process.communicate()
+    assert (process.returncode, "Traceback" in said) == (0, False)
+
+
+def test_nohup_keeps_a_mount_in_the_foreground_when_its_terminal_goes(
+    source: str, tmp_path: Path, state: Path
+) -> None:
+    path = tmp_path / "mnt"
+    process = start(
+        source, path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )  # fmt: skip
+    wait_until(lambda: (path / "b").exists(), "mounted")
+    process.send_signal(signal.SIGHUP)
+    wait_until(lambda: any((state / "mounts").glob("*.json")), "noted")
+    kill_server(state)
+    assert read_anew(Mount(path)) == FILES["b"]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_mount_whose_words_nobody_reads_to_the_end_goes_on(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "mnt"
+    process = start(source, path)
+    assert process.stderr is not None
+    process.stderr.close()
+    wait_until(lambda: penstock("stats", path).returncode == 0, "mounted")
+    os.kill(Mount(path).stats()["pid"], signal.SIGKILL)
+    assert read_anew(Mount(path)) == FILES["b"]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+# -- upgrades --------------------------------------------------------------------------------
+
+
+def test_new_keys_are_not_mixed_with_old_ones_and_are_kept(
+    source: str, tmp_path: Path, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keys() -> dict[str, str]:
+        words = Path(f"/proc/{mount.stats()['pid']}/environ").read_bytes().split(b"\0")
+        pairs = (word.decode().partition("=") for word in words)
+        return {name: value for name, _, value in pairs if name in old}
+
+    old = {"AWS_ACCESS_KEY_ID": "old", "AWS_SECRET_ACCESS_KEY": "old", "AWS_SESSION_TOKEN": "old"}
+    new = {"AWS_ACCESS_KEY_ID": "new", "AWS_SECRET_ACCESS_KEY": "new"}
+    for name, value in old.items():
+        monkeypatch.setenv(name, value)
+    mount = mounter(source)
+    assert keys() == old
+    for name in old:
+        monkeypatch.delenv(name)
+    for name, value in new.items():
+        monkeypatch.setenv(name, value)
+    assert penstock("upgrade", mount.path).returncode == 0
+    assert keys() == new
+    for name in new:
+        monkeypatch.delenv(name)
+    assert penstock("upgrade", mount.path).returncode == 0
+    assert keys() == new
