@@ -1,5 +1,6 @@
 """A mount outlives its server: killed, hung, crashing, upgraded. Readers see a pause."""
 
+import errno
 import hashlib
 import json
 import os
@@ -8,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +132,8 @@ def test_a_dead_node_is_kept_for_the_kernel_while_no_server_runs(
 # -- crash loops --------------------------------------------------------------------------
 
 
-def test_a_crash_loop_backs_off_and_says_why(mount: Mount, state: Path, tmp_path: Path) -> None:
-    server = mount.stats()["pid"]
+def break_the_catalog(state: Path, tmp_path: Path) -> Callable[[], None]:
+    """So that no server can start; returns what mends it."""
     # Away with its journal too: what is written there would be read instead.
     files = sorted((state / "catalogs").glob("*.sqlite*"))
     away = tmp_path / "away"
@@ -138,6 +141,17 @@ def test_a_crash_loop_backs_off_and_says_why(mount: Mount, state: Path, tmp_path
     for file in files:
         file.rename(away / file.name)
     files[0].write_bytes(b"this is no database" * 1000)
+
+    def mend() -> None:
+        for file in files:
+            (away / file.name).rename(file)
+
+    return mend
+
+
+def test_a_crash_loop_backs_off_and_says_why(mount: Mount, state: Path, tmp_path: Path) -> None:
+    server = mount.stats()["pid"]
+    mend = break_the_catalog(state, tmp_path)
     os.kill(server, signal.SIGKILL)
     wait_until(lambda: note(state)["state"] == "waiting", "backs off")
     found = penstock("stats", mount.path)
@@ -148,9 +162,35 @@ def test_a_crash_loop_backs_off_and_says_why(mount: Mount, state: Path, tmp_path
     assert (told["state"], told["restarts"] >= 4) == ("waiting", True)
     (log,) = (state / "logs").glob("*.log")
     assert "not a database" in log.read_text()
-    for file in files:
-        (away / file.name).rename(file)
+    mend()
     assert read_all(mount) == FILES  # waits, and gets it
+
+
+@pytest.mark.parametrize("options", [(), ("-o", "no_resend")])
+def test_when_no_server_can_be_started_readers_get_eio_and_do_not_hang(
+    tmp_path: Path, state: Path, mounter: Mounter, options: tuple[str, ...]
+) -> None:
+    write_tree(tmp_path / "set", FILES)
+    mount = mounter(f"file://{tmp_path}/set", "--give-up", "1s", *options)
+    names = list(FILES)
+    assert (mount.path / names[0]).read_bytes() == FILES[names[0]]
+    server = mount.stats()["pid"]
+    mend = break_the_catalog(state, tmp_path)
+    os.kill(server, signal.SIGKILL)
+    with ThreadPoolExecutor(8) as readers:
+        errors = list(readers.map(lambda name: error_of(mount.path / name), names[1:9]))
+    assert errors == [errno.EIO] * 8
+    mend()
+    wait_until(lambda: note(state)["state"] == "serving", "back")
+    assert read_all(mount) == FILES
+
+
+def error_of(path: Path) -> int | None:
+    try:
+        path.read_bytes()
+    except OSError as error:
+        return error.errno
+    return None
 
 
 # -- upgrades -----------------------------------------------------------------------------

@@ -158,6 +158,13 @@ OPTIONS: tuple[Decorator, ...] = (
         help="A server that is silent for so long is replaced.",
     ),
     click.option(
+        "--give-up",
+        default="5m",
+        show_default=True,
+        metavar="DURATION",
+        help="Readers get EIO if no server can be started for so long.",
+    ),
+    click.option(
         "--grace",
         default="30s",
         show_default=True,
@@ -238,6 +245,7 @@ def read_settings(source: str, mountpoint: str, options: dict[str, Any]) -> Moun
         memory_bytes=memory,
         max_files=options["max_files"],
         watchdog_s=watchdog_s,
+        give_up_s=parse_duration(options["give_up"], what="--give-up"),
         grace_s=parse_duration(options["grace"], what="--grace"),
         file_mode=parse_mode(options["file_mode"], "--file-mode"),
         dir_mode=parse_mode(options["dir_mode"], "--dir-mode"),

@@ -29,7 +29,7 @@ def main() -> None:
     plan = Plan(
         Path(told["mountpoint"]), told["source"], told["settings"], sys.executable,
         log=told["log"], watchdog_s=told["settings"]["watchdog_s"],
-        grace_s=told["settings"]["grace_s"],
+        grace_s=told["settings"]["grace_s"], give_up_s=told["settings"]["give_up_s"],
     )  # fmt: skip
     remember_environment()
     handler: logging.Handler = logging.StreamHandler(sys.stderr)

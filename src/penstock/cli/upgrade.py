@@ -32,7 +32,8 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "attr_cache": ("attr_timeout_s",), "entry_cache": ("entry_timeout_s",), "uid": ("uid",),
     "gid": ("gid",), "file_mode": ("file_mode",), "dir_mode": ("dir_mode",),
     "memory": ("memory_bytes", "buffer_bytes"), "max_files": ("max_files",),
-    "watchdog": ("watchdog_s",), "grace": ("grace_s",), "allow_other": ("allow_other",),
+    "watchdog": ("watchdog_s",), "grace": ("grace_s",), "give_up": ("give_up_s",),
+    "allow_other": ("allow_other",),
 }  # fmt: skip
 # What the kernel was told once and for all, or what the mount is.
 _FIXED = {

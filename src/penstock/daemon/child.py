@@ -28,6 +28,7 @@ class Plan:
     log: str | None = None
     watchdog_s: float = 30.0
     grace_s: float = 30.0
+    give_up_s: float = 300.0
 
     def upgraded(self, request: Message) -> "Plan":
         settings: Message = request["settings"]
@@ -35,6 +36,7 @@ class Plan:
             self, settings=settings, python=request["python"],
             environment={**self.environment, **request["environment"]},
             watchdog_s=settings["watchdog_s"], grace_s=settings["grace_s"],
+            give_up_s=settings["give_up_s"],
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Used by one thread.
 import logging
 import os
 import select
+import subprocess
 from pathlib import Path
 
 from penstock.errors import MountpointError
@@ -21,6 +22,7 @@ class HeldMount:
         self.kept: dict[str, int] = {}
         self.may_be_there = False  # a server was let go, who mounts first and tells then
         self._device: str | None = None  # as the mount table tells it
+        self._refuser: subprocess.Popen[bytes] | None = None
 
     @property
     def is_held(self) -> bool:
@@ -32,6 +34,27 @@ class HeldMount:
         self.kept[name] = descriptor
         if name == "fuse" and (entry := find_mount(self._mountpoint)) is not None:
             self._device = entry.device
+
+    def refuse(self, python: str) -> None:
+        """Everyone gets EIO, until `accept`: see penstock.daemon.refuse."""
+        if self._refuser is not None and self._refuser.poll() is None:
+            return
+        descriptors = [self.kept[name] for name in ("fuse", "journal") if name in self.kept]
+        try:
+            self._refuser = subprocess.Popen(
+                [python, "-m", "penstock.daemon.refuse", str(self._mountpoint),
+                 *map(str, descriptors)],
+                pass_fds=descriptors, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            log.error("readers cannot even be refused: %s", error)
+
+    def accept(self) -> None:
+        """No one else reads requests from here on: a server may."""
+        if self._refuser is not None:
+            self._refuser.kill()
+            self._refuser.wait()
+            self._refuser = None
 
     def is_over(self) -> bool:
         """Was it unmounted, and has its last user gone? (Or was its connection cut.)"""

@@ -44,6 +44,7 @@ class MountSettings:
     memory_bytes: int = GIB  # what the server process may hold in all
     max_files: int = MOST_FILES  # a listing that is longer is refused
     watchdog_s: float = 30.0  # how long a server may be silent before another takes its place
+    give_up_s: float = 300.0  # how long readers wait for a server that cannot be started
     grace_s: float = 30.0  # how long readers may go on after the mount was told to end
     name: str | None = None  # what the mount table shows; the source by default
 

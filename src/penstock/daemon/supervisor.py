@@ -74,6 +74,7 @@ class Supervisor:
         self._upgrade: Future[Message] | None = None
         self._swap_by_s: float | None = None
         self._paused_s = 0.0
+        self._unserved_since_s: float | None = None
         self._plan_before = plan
         self._mount = HeldMount(plan.mountpoint)
         self._remembered: Message = {}
@@ -118,6 +119,7 @@ class Supervisor:
             if child is not None:
                 child.kill("the mount is over")
                 child.reap(_DIES_WITHIN_S)
+        self._mount.accept()
         self._mount.clear_away()
         if self._is_noted:
             remove_own_note(self._plan.mountpoint)
@@ -195,6 +197,7 @@ class Supervisor:
 
     def _let_go(self, child: Child) -> None:
         """From here on it reads /dev/fuse, so no other server may."""
+        self._mount.accept()
         child.at_work = self._mount.may_be_there = True
         remembered = {
             **self._remembered,
@@ -208,6 +211,7 @@ class Supervisor:
     def _on_ready(self, child: Child, lines: list[str]) -> None:
         child.ready = True
         child.ready_s = time.monotonic()
+        self._unserved_since_s = None
         if self._note is None:
             self._note = MountNote(
                 str(self._plan.mountpoint), self._plan.source, os.getpid(), time.time(),
@@ -277,6 +281,8 @@ class Supervisor:
 
     def _restart_after(self, child: Child) -> None:
         self._paused_s = time.monotonic()
+        if self._unserved_since_s is None:
+            self._unserved_since_s = self._paused_s
         wait_s = self._ends.add(child)
         log.error("server %d: %s; restart %d", child.pid, child.how_it_ended, self._ends.count)
         if self._is_swapped:  # the upgrade did no good: back to what did
@@ -410,9 +416,15 @@ class Supervisor:
             self._exit_code = 0
         elif self._start_at_s is not None and now >= self._start_at_s:
             self._start()
+        elif self._start_at_s is not None and self._has_given_up(now):
+            self._mount.refuse(self._plan.python)
         if self._leave_by_s is not None and now >= self._leave_by_s:
             log.warning("the mount was still in use after %g s: ended", self._plan.grace_s)
             self._exit_code = 0
+
+    def _has_given_up(self, now: float) -> bool:
+        since_s = self._unserved_since_s
+        return since_s is not None and now - since_s > self._plan.give_up_s
 
     def _watch(self, child: Child, now: float) -> None:
         if now - self._looked_s > 2 * _LOOK_EVERY_S:
