@@ -45,6 +45,13 @@ def read_anew(mount: Mount) -> bytes:
 
 
 def kill_server(state: Path, number: int = signal.SIGKILL) -> None:
+    """The one that serves now; what the note says may be about the one before."""
+
+    def is_there() -> bool:
+        told = note(state)
+        return told["server_pid"] is not None and serves(told["server_pid"], told["mountpoint"])
+
+    wait_until(is_there, "a server")
     os.kill(note(state)["server_pid"], number)
 
 
@@ -80,10 +87,9 @@ def test_a_note_that_cannot_be_written_ends_no_mount(mount: Mount, state: Path) 
     assert read_anew(mount) == FILES["b"]
 
 
-def test_a_server_whose_python_is_gone_for_a_while_is_waited_for(
-    source: str, tmp_path: Path, state: Path
-) -> None:
-    """As when its environment is built anew, or no process can be had for want of memory."""
+@pytest.fixture
+def python(source: str, tmp_path: Path) -> Iterator[Path]:
+    """A Python that can be taken away, with a mount (tmp_path/mnt) that runs on it."""
     python = tmp_path / "python"
     python.symlink_to(os.path.realpath(sys.executable))
     environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
@@ -94,19 +100,40 @@ def test_a_server_whose_python_is_gone_for_a_while_is_waited_for(
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert mounted.returncode == 0, mounted.stderr
-    try:
-        python.unlink()
-        kill_server(state)
-        wait_until(lambda: note(state)["state"] == "waiting", "waits")
-        told = penstock("stats", path)
-        assert (told.returncode, "no server could be started" in told.stdout) == (0, True)
-        for command in ("refresh", "doctor"):
-            told = penstock(command, path)
-            assert (told.returncode, "no server at the moment" in told.stderr) == (1, True)
-        python.symlink_to(os.path.realpath(sys.executable))
-        assert read_anew(Mount(path)) == FILES["b"]
-    finally:
+    yield python
+    if find_mount(path) is not None:
         assert penstock("umount", path).returncode == 0
+
+
+def test_a_server_whose_python_is_gone_for_a_while_is_waited_for(
+    python: Path, tmp_path: Path, state: Path
+) -> None:
+    """As when its environment is built anew, or no process can be had for want of memory."""
+    python.unlink()
+    kill_server(state)
+    wait_until(lambda: note(state)["state"] == "waiting", "waits")
+    python.symlink_to(os.path.realpath(sys.executable))
+    assert read_anew(Mount(tmp_path / "mnt")) == FILES["b"]
+
+
+def test_commands_on_a_mount_without_a_server_answer_and_do_not_wait_for_one(
+    python: Path, tmp_path: Path, source: str, state: Path
+) -> None:
+    path = tmp_path / "mnt"
+    supervisor = note(state)["pid"]
+    python.unlink()
+    kill_server(state)
+    wait_until(lambda: note(state)["state"] == "waiting", "waits")
+    told = penstock("stats", path)
+    assert (told.returncode, "no server could be started" in told.stdout) == (0, True)
+    for command in ("refresh", "doctor"):
+        told = penstock(command, path)
+        assert (told.returncode, "no server at the moment" in told.stderr) == (1, True)
+    again = penstock("mount", source, path, "-b")
+    assert (again.returncode, "already a mount point" in again.stderr) == (2, True)
+    assert penstock("umount", path).returncode == 0
+    assert not serves(supervisor, str(path))
+    assert list((state / "mounts").iterdir()) == []
 
 
 def test_a_folder_full_of_modules_with_our_names_is_not_imported(
