@@ -13,7 +13,7 @@ from penstock.cli.mount_settings import read_settings, with_mount_options
 from penstock.cli.talk import say
 from penstock.daemon.control import ask
 from penstock.daemon.registry import absolute, find_note, supervisor_socket
-from penstock.daemon.settings import MountSettings
+from penstock.daemon.settings import BASE_MEMORY_BYTES, MEMORY_A_BUFFERED_BYTE, MountSettings
 from penstock.daemon.settings_codec import decode, encode
 from penstock.errors import MountpointError, OptionError
 
@@ -97,6 +97,11 @@ def changed(
         current = replace(current, tiers=(replace(current.tiers[0], quota_bytes=quota),))
     store = {field: getattr(fresh.store, field) for name, field in _STORE.items() if name in given}
     fresh = replace(fresh, store=replace(current.store, **store))
+    if not {"memory", "buffer_size"} <= given:  # each bounds the other, whichever was said
+        memory = fresh.memory_bytes if "memory" in given else current.memory_bytes
+        buffer = fresh.buffer_bytes if "buffer_size" in given else current.buffer_bytes
+        room = (memory - BASE_MEMORY_BYTES) // MEMORY_A_BUFFERED_BYTE
+        fresh = replace(fresh, memory_bytes=memory, buffer_bytes=min(buffer, room))
     if given & _PLACE and fresh.store != current.store:
         raise _fixed("where the store is", current)
     for name in names & set(_FIXED):

@@ -12,6 +12,8 @@ from pathlib import Path
 from penstock.daemon.link import Link, Message
 
 LINK_VARIABLE = "PENSTOCK_LINK"
+# What the supervisor itself acts on; a command line of another release may not send them all.
+_FROM_SETTINGS = ("watchdog_s", "grace_s", "give_up_s")
 OVER_LIMITS = 75  # the exit code of a server that makes room for another
 
 
@@ -35,8 +37,7 @@ class Plan:
         return replace(
             self, settings=settings, python=request["python"],
             environment={**self.environment, **request["environment"]},
-            watchdog_s=settings["watchdog_s"], grace_s=settings["grace_s"],
-            give_up_s=settings["give_up_s"],
+            **{name: settings.get(name, getattr(self, name)) for name in _FROM_SETTINGS},
         )  # fmt: skip
 
 

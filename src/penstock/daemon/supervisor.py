@@ -404,11 +404,7 @@ class Supervisor:
             if child is not None:
                 self._watch(child, now)
         self._looked_s = now
-        candidate = self._candidate
-        if candidate is not None and not candidate.prepared:
-            if now - candidate.started_s > _PREPARE_WITHIN_S:
-                candidate.kill(f"it was not ready within {_PREPARE_WITHIN_S:g} s")
-        elif self._swap_by_s is not None and now >= self._swap_by_s:
+        if self._swap_by_s is not None and now >= self._swap_by_s:
             self._swap()
         if self._exit_code is not None:
             return
@@ -439,6 +435,10 @@ class Supervisor:
         elif now - child.heard_s > within_s:
             child.hung = True
             child.kill(f"no sign of life for {within_s:g} s: killed")
+        elif self._note is not None and not child.ready:
+            # Well otherwise, it may hang in a dead disk. Only a first start, which lists, may last.
+            if now - child.started_s > _PREPARE_WITHIN_S:
+                child.kill(f"it was not ready within {_PREPARE_WITHIN_S:g} s")
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
