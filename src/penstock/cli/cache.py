@@ -18,7 +18,7 @@ from penstock.units import format_size
 
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
-def cache_group() -> None:
+def cache() -> None:
     """Look into a cache directory, check it, clear it."""
 
 
@@ -31,7 +31,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
                         )(command)  # fmt: skip
 
 
-@cache_group.command("ls")
+@cache.command("ls")
 @_common
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
@@ -42,14 +42,14 @@ def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
       penstock cache ls --cache-dir /nvme/cache
     """
     rows: list[dict[str, Any]] = []
-    for cache in _open_all(directories):
-        for entry in cache.index.entries():
+    for directory in _open_all(directories):
+        for entry in directory.index.entries():
             if _matches(entry.source, source):
                 rows.append(
                     {
                         "source": entry.source, "key": entry.key, "version": entry.version,
                         "size_bytes": entry.size_bytes, "cached_bytes": entry.cached_bytes,
-                        "outdated": entry.used_s == 0, "file": cache.file(entry.digest),
+                        "outdated": entry.used_s == 0, "file": directory.file(entry.digest),
                     }
                 )  # fmt: skip
     if output == "json":
@@ -64,7 +64,7 @@ def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
     click.echo(f"{len(rows):,} objects, {format_size(total)}", err=True)
 
 
-@cache_group.command("clear")
+@cache.command("clear")
 @_common
 def clear(directories: tuple[Path, ...], source: str | None) -> None:
     """Remove what is cached. Mounts that use it go on, and fetch again.
@@ -74,17 +74,17 @@ def clear(directories: tuple[Path, ...], source: str | None) -> None:
       penstock cache clear --cache-dir /nvme/cache --source s3://old-bucket
     """
     freed = count = 0
-    for cache in _open_all(directories):
-        for entry in list(cache.index.entries()):
+    for directory in _open_all(directories):
+        for entry in list(directory.index.entries()):
             if _matches(entry.source, source):
-                cache.remove(entry)
+                directory.remove(entry)
                 freed += entry.cached_bytes
                 count += 1
-        cache.sweep()
+        directory.sweep()
     click.echo(f"{count:,} objects removed, {format_size(freed)} freed", err=True)
 
 
-@cache_group.command("verify")
+@cache.command("verify")
 @_common
 def verify(directories: tuple[Path, ...], source: str | None) -> int:
     """Read everything back and compare checksums; what does not match is dropped.
@@ -94,14 +94,14 @@ def verify(directories: tuple[Path, ...], source: str | None) -> int:
       penstock cache verify --cache-dir /nvme/cache
     """
     checked = bad = 0
-    for cache in _open_all(directories):
-        for entry in list(cache.index.entries()):
+    for directory in _open_all(directories):
+        for entry in list(directory.index.entries()):
             if _matches(entry.source, source):
                 checked += 1
-                if wrong := cache.verify(entry.digest):
+                if wrong := directory.verify(entry.digest):
                     bad += 1
                     click.echo(f"{entry.source}/{entry.key}: {len(wrong)} blocks dropped")
-        cache.sweep()
+        directory.sweep()
     click.echo(f"{checked:,} objects checked, {bad:,} were damaged", err=True)
     return 1 if bad else 0
 
@@ -116,18 +116,18 @@ def _matches(found: str, wanted: str | None) -> bool:
 
 def _open_all(directories: tuple[Path, ...]) -> Iterator[CacheDirectory]:
     for path in directories or (default_cache_dir(),):
-        with _open(path) as cache:
-            yield cache
+        with _open(path) as directory:
+            yield directory
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[CacheDirectory]:
     if not (path / "index.sqlite").exists():
         raise CacheDirError(f"{path} is not a Penstock cache", hint="give its --cache-dir")
-    cache = open_directory(
+    directory = open_directory(
         path, name="SSD", quota_bytes=1, high=1, low=1, policy=Keep(), counters=Counters()
     )
     try:
-        yield cache
+        yield directory
     finally:
-        cache.close()
+        directory.close()

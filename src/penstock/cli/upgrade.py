@@ -50,7 +50,9 @@ _WITHIN_S = 120
 @with_mount_options
 @click.pass_context
 def upgrade(context: click.Context, mountpoint: str, **options: Any) -> None:
-    """Replace the server of a mount that is in use: this release, new options, fresh keys.
+    """Replace the server of a mount that is in use.
+
+    The new one is of this release, with the options given here and the keys of your environment.
 
     Readers see a pause and nothing else. Options that are not given stay as they are. If the new
     server cannot start, the old one goes on.

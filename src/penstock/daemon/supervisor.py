@@ -435,10 +435,9 @@ class Supervisor:
         elif now - child.heard_s > within_s:
             child.hung = True
             child.kill(f"no sign of life for {within_s:g} s: killed")
-        elif self._note is not None and not child.ready:
+        elif not child.ready and self._note and now - child.started_s > _PREPARE_WITHIN_S:
             # Well otherwise, it may hang in a dead disk. Only a first start, which lists, may last.
-            if now - child.started_s > _PREPARE_WITHIN_S:
-                child.kill(f"it was not ready within {_PREPARE_WITHIN_S:g} s")
+            child.kill(f"it was not ready within {_PREPARE_WITHIN_S:g} s")
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
