@@ -86,6 +86,7 @@ def wait_until(ready: Callable[[], bool], what: str) -> None:
 
 def kill_again_and_again(
     mountpoint: Path, folder: Path, state: Path, *, kills: int, readers: int, seed: int,
+    within_s: float = 0.4,
 ) -> dict[str, Any]:  # fmt: skip
     expected = digests(folder)
     chance = random.Random(seed)
@@ -100,7 +101,7 @@ def kill_again_and_again(
     before = note(state)["restarts"]
     pauses: list[float] = []
     for number in range(kills):
-        time.sleep(chance.uniform(0, 0.4))  # any moment must do
+        time.sleep(chance.uniform(0, within_s))  # any moment must do
         killed = time.monotonic()
         os.kill(note(state)["server_pid"], signal.SIGKILL)
         wait_until(
@@ -133,10 +134,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--readers", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--within", type=float, default=0.4, help="seconds from one to the next")
     told = parser.parse_args()
     found = kill_again_and_again(
         told.mountpoint, told.folder, told.state, kills=told.kills, readers=told.readers,
-        seed=told.seed,
+        seed=told.seed, within_s=told.within,
     )  # fmt: skip
     print(json.dumps(found, indent=2))
 
