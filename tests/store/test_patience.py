@@ -336,6 +336,29 @@ def test_a_port_where_nobody_listens_is_told_as_such() -> None:
 
 
 @pytest.mark.usefixtures("keys")
+def test_a_body_that_stops_in_the_middle_leaves_time_to_ask_again() -> None:
+    release, asked = threading.Event(), [0]
+
+    def answer(client: socket.socket) -> None:
+        asked[0] += 1
+        if asked[0] == 1:
+            client.sendall(said("200 OK", b"da", length=4))
+            # Held open without a word, by a thread of its own: the next one must be heard.
+            held = client.dup()
+            threading.Thread(target=lambda: (release.wait(30), held.close())).start()
+        else:
+            client.sendall(said("200 OK", b"data"))
+
+    with server_that_answers(answer) as (endpoint, _):
+        counters = Counters()
+        options = StoreOptions(endpoint=endpoint, deadline_s=6, verify="never")
+        store = open_reliable_store(parse_source("s3://bucket"), options, counters)
+        assert bytes(store.get("key", "v", 0, 4, 4)) == b"data"
+        release.set()
+    assert counters.total("store_retries") == 1
+
+
+@pytest.mark.usefixtures("keys")
 def test_a_server_that_never_answers_is_left_at_the_deadline() -> None:
     release = threading.Event()
     with server_that_answers(lambda client: release.wait(30)) as (endpoint, _):

@@ -172,7 +172,8 @@ def _client(endpoint: str | None, deadline_s: float) -> "ClientConfig":
         # Plain HTTP only where the user wrote it.
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
         "connect_timeout": timedelta(seconds=min(CONNECT_S, deadline_s)),
-        "read_timeout": timedelta(seconds=min(IDLE_S, deadline_s)),
+        # A body that stops in the middle leaves time for two more attempts.
+        "read_timeout": timedelta(seconds=min(IDLE_S, deadline_s / 3)),
         # What comes later comes for nobody.
         "timeout": timedelta(seconds=deadline_s),
     }

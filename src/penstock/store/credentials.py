@@ -116,7 +116,7 @@ class S3Credentials:
                 s3={"addressing_style": "virtual" if virtual_hosted or not endpoint else "path"},
                 retries={"total_max_attempts": 1},  # penstock.store.patience tries again
                 connect_timeout=min(CONNECT_S, deadline_s),
-                read_timeout=min(IDLE_S, deadline_s),
+                read_timeout=min(IDLE_S, deadline_s / 3),
                 max_pool_connections=32,
             ),
         )
