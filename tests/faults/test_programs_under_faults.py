@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import S3, Mount, Mounter, read_tree, write_tree
 from tests.faults.kinds import PASSING
 from tests.faults.proxy import FaultyProxy
-from tests.mount.conftest import why_no_passthrough
+from tests.mount.conftest import MODES
 
 SAMPLES = {
     f"n{i // 20:04}/img{i:05}.jpg": random.Random(i).randbytes(3_000 + 331 * i) for i in range(80)
@@ -23,10 +23,7 @@ LARGE = {f"large/{i}.bin": random.Random(-i).randbytes(3 * 1024 * 1024 + i) for 
 DATA = {**SAMPLES, **LARGE}
 SHARE = 0.18  # of all requests for data; every kind alike
 
-needs_passthrough = pytest.mark.skipif(why_no_passthrough() is not None, reason="no passthrough")
-both_modes = pytest.mark.parametrize(
-    "failing", ["pagecache", pytest.param("passthrough", marks=needs_passthrough)], indirect=True
-)
+both_modes = pytest.mark.parametrize("failing", MODES, indirect=True)
 
 
 @pytest.fixture

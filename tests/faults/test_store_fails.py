@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import S3, Mount, Mounter, write_tree
 from tests.faults.kinds import PASSING, Fault
 from tests.faults.proxy import FaultyProxy
-from tests.mount.conftest import why_no_passthrough
+from tests.mount.conftest import MODES
 from tests.mount.test_counts import drop_pages
 from tests.mount.test_refresh import poll
 
@@ -21,10 +21,7 @@ SMALL = {f"small/{i:03}": random.Random(i).randbytes(20_000 + i) for i in range(
 LARGE = {f"large/{i}": random.Random(-i).randbytes(2 * MIB + i) for i in range(1, 4)}
 DATA = {**SMALL, **LARGE}
 
-needs_passthrough = pytest.mark.skipif(why_no_passthrough() is not None, reason="no passthrough")
-both_modes = pytest.mark.parametrize(
-    "mode", ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
-)
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def start(s3: S3, proxy: FaultyProxy, mounter: Mounter, *options: str) -> Mount:

@@ -27,7 +27,7 @@ from penstock.daemon.registry import find_note
 from tests.conftest import S3, Mounter, read_tree
 from tests.faults.proxy import FaultyProxy
 from tests.model.world import BusError, World, read_mapped
-from tests.mount.conftest import why_no_passthrough
+from tests.mount.conftest import MODES
 
 KIB = 1024
 # Short names that are now a file, now a folder; sizes around the block (128 KiB) and beyond it.
@@ -36,8 +36,6 @@ names = st.sampled_from(NAMES)
 sizes = st.sampled_from((0, 1, 100, 4096, 5000, 128 * KIB, 128 * KIB + 1, 300 * KIB, 1000 * KIB))
 seeds = st.integers(0, 2**16)
 places = st.integers(0, 2)  # for files held open
-
-needs_passthrough = pytest.mark.skipif(why_no_passthrough() is not None, reason="no passthrough")
 
 
 class MountAgainstDirectory(RuleBasedStateMachine):
@@ -260,9 +258,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
         return any(state is not None for states in below for state in states)
 
 
-@pytest.mark.parametrize(
-    "mode", ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
-)
+@pytest.mark.parametrize("mode", MODES)
 def test_the_mount_shows_what_the_directory_holds_whatever_happens(
     s3: S3, mounter: Mounter, tmp_path: Path, mode: str, request: pytest.FixtureRequest
 ) -> None:

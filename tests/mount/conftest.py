@@ -44,6 +44,12 @@ def why_no_passthrough() -> str | None:
     return None if release >= (6, 9) else "passthrough needs kernel 6.9 or later"
 
 
+needs_passthrough = pytest.mark.skipif(
+    why_no_passthrough() is not None, reason=why_no_passthrough() or ""
+)
+MODES = ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
+
+
 @pytest.fixture(scope="session")
 def _bucket(_s3_server: S3) -> Path:
     folder = _s3_server.bucket("everything")
@@ -54,14 +60,12 @@ def _bucket(_s3_server: S3) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=["pagecache", "passthrough"])
+@pytest.fixture(scope="session", params=MODES)
 def _mounted(
     request: pytest.FixtureRequest, _s3_server: S3, _bucket: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mounted]:  # fmt: skip
     mode: str = request.param
-    if mode == "passthrough" and (missing := why_no_passthrough()):
-        pytest.skip(missing)
     folder = tmp_path_factory.mktemp(mode)
     mounted = Mounted(folder / "mnt", _bucket, mode, folder / "state")
     mounted.path.mkdir()

@@ -77,7 +77,8 @@ def test_a_mount_point_may_be_relative(source: str, place: Path, written: str) -
 def test_a_mount_in_use_is_not_unmounted_and_the_user_is_told(source: str, place: Path) -> None:
     assert penstock("mount", source, place, "-b").returncode == 0
     with open(place / "c", "rb") as file:
-        result = penstock("umount", place)
+        # A shell hands its open files on: the command itself is then no one to be named.
+        result = penstock("umount", place, pass_fds=(file.fileno(),))
         assert result.returncode == 2
         first, holder, hint = result.stderr.splitlines()
         assert first == f"penstock: {place} is in use"

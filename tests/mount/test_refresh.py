@@ -23,15 +23,12 @@ from tests.conftest import (
     running,
     write_tree,
 )
-from tests.mount.conftest import why_no_passthrough
+from tests.mount.conftest import MODES
 
 MIB = 1024 * 1024
 OLD, NEW = (random.Random(seed).randbytes(6 * MIB) for seed in (1, 2))
 
-needs_passthrough = pytest.mark.skipif(why_no_passthrough() is not None, reason="no passthrough")
-both_modes = pytest.mark.parametrize(
-    "mode", ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
-)
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def poll(what: Callable[[], bool]) -> bool:

@@ -6,17 +6,15 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from tests.faults.kinds import Fault
-from tests.mount.conftest import why_no_passthrough
+from tests.mount.conftest import needs_passthrough
 from tests.soak.contents import LARGE, NAMES, SMALL, describe, make, size_of, state_in
 from tests.soak.watch import sparkline
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(why_no_passthrough() is not None, reason="needs root and kernel 6.9")
+@needs_passthrough
 def test_a_short_soak_shows_no_wrong_bytes_and_no_error_that_is_not_promised(
     tmp_path: Path,
 ) -> None:

@@ -19,25 +19,18 @@ import pytest
 from penstock.cli.mount import mount as mount_command
 from penstock.cli.upgrade import _FIELDS
 from tests.conftest import S3, Mount, Mounter, penstock, write_tree
-from tests.mount.conftest import why_no_passthrough
+from tests.mount.conftest import MODES
 from tests.survival.kills import kill_again_and_again, note, wait_until
 
-MODES = ["pagecache", "passthrough"]
 FILES = {
     **{f"d{n % 7}/f{n}": random.Random(n).randbytes(20_000 + n * 300) for n in range(150)},
     **{f"large{n}": random.Random(n).randbytes(6_000_000 + n) for n in range(3)},
 }
 
 
-def mode_or_skip(mode: str) -> str:
-    if mode == "passthrough" and (missing := why_no_passthrough()):
-        pytest.skip(missing)
-    return mode
-
-
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> str:
-    return mode_or_skip(request.param)
+    return request.param
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ def holders(mountpoint: Path) -> Holders:
     found: list[Holder] = []
     unseen = 0
     for pid in _processes():
+        if pid == os.getpid():
+            continue  # who asks may have inherited an open file, and is about to end
         try:
             how = _how(pid, entry)
         except PermissionError:

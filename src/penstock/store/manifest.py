@@ -15,7 +15,7 @@ from penstock.errors import OptionError
 from penstock.store import ObjectInfo
 
 _PAGE_ENTRIES = 1000
-# The longest path that can be a file's (4,095 bytes) fits twice, even written as JSON's \uXXXX.
+# The longest path that can be a file's (4,095 bytes) fits twice, even with every byte escaped.
 _LINE_MAX = 65_536
 _HINT = "one object a line: `SIZE PATH`, or JSON with path, size and perhaps etag"
 
