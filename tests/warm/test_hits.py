@@ -5,7 +5,13 @@ from collections import OrderedDict
 
 import pytest
 
-from penstock.warm.hits import draw_misses, lru_hit_chance, lru_hit_share, miss_chance
+from penstock.warm.hits import (
+    draw_misses,
+    lru_hit_chance,
+    lru_hit_share,
+    miss_chance,
+    planned_miss_chance,
+)
 
 FILES, EPOCHS = 2000, 8
 
@@ -60,6 +66,12 @@ def test_keep_hits_its_share_all_through_the_epoch() -> None:
 def test_a_page_cache_that_holds_everything_leaves_nothing_to_ask_for() -> None:
     for policy in ("keep", "lru"):
         assert miss_chance(policy, 0.0, 1.5)(0.9) == 0
+
+
+def test_a_plan_keeps_the_same_files_in_memory_as_in_a_cache_that_keeps() -> None:
+    assert planned_miss_chance("keep", 0.5, 0.3)(0.1) == 0.5
+    assert planned_miss_chance("keep", 0.2, 0.3)(0.1) == pytest.approx(0.7)
+    assert planned_miss_chance("lru", 0.5, 0.3)(0.9) == pytest.approx(0.7)
 
 
 def test_batches_vary_and_the_epoch_as_a_whole_does_not() -> None:

@@ -7,17 +7,18 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import OptionError
-from penstock.warm.feeding import Pace
+from penstock.warm.feeding import Rates
+from penstock.warm.prefetcher import MOST_IN_FLIGHT
 from penstock.warm.simulate import Dataset, Rig, Shuffles, Way, predict, run_epochs, warm_up
 from penstock.warm.smallest import find_smallest
 
 KIB = 1024
 IMAGENET = Dataset(1_281_167, 1_281_167 * 110 * KIB)
-H100 = Pace(samples_per_s=1786, latency_s=0.03, bandwidth_bytes_per_s=1.25e9)
+H100 = Rates(samples_per_s=1786, latency_s=0.03, bandwidth_bytes_per_s=1.25e9)
 
 
-def rig(cache: float, dataset: Dataset = IMAGENET, pace: Pace = H100, **more: object) -> Rig:
-    return replace(Rig(pace, cache_bytes=cache * dataset.size_bytes), **more)
+def rig(cache: float, dataset: Dataset = IMAGENET, rates: Rates = H100, **more: object) -> Rig:
+    return replace(Rig(rates, cache_bytes=cache * dataset.size_bytes), **more)
 
 
 def test_a_first_epoch_without_a_plan_waits_for_latency_and_with_one_for_nothing() -> None:
@@ -50,18 +51,18 @@ def test_a_cache_larger_than_the_set_holds_all_of_it() -> None:
     assert warm_up(IMAGENET, rig(3)).gets == IMAGENET.files
 
 
-def test_the_page_cache_helps_a_plan_only_if_everything_fits_in() -> None:
-    for share, planned, unplanned in ((0.5, 0, 0.153), (1, 1, 1)):
-        with_memory = rig(0, memory_bytes=share * IMAGENET.size_bytes)
+def test_the_page_cache_keeps_three_quarters_for_a_plan_and_what_was_last_without_one() -> None:
+    for share, planned, unplanned in ((0.5, 0.375, 0.153), (4 / 3, 1, 1)):
+        with_memory = rig(0, page_cache_bytes=share * IMAGENET.size_bytes)
         hits = [predict(IMAGENET, with_memory, way)[1].hit_share for way in Way]
         assert hits == pytest.approx([unplanned, planned, unplanned], abs=0.001)
 
 
 def test_a_warm_up_takes_what_bandwidth_or_gets_in_flight_take() -> None:
-    loading = warm_up(IMAGENET, rig(0.5, pace=replace(H100, concurrency=4096)))
+    loading = warm_up(IMAGENET, rig(0.5, rates=replace(H100, concurrency=4096)))
     assert loading.whole_s == pytest.approx(0.03 + IMAGENET.size_bytes / 2 / 1.25e9)
     endless = replace(H100, bandwidth_bytes_per_s=math.inf, concurrency=64)
-    assert warm_up(IMAGENET, rig(1, pace=endless)).whole_s == pytest.approx(
+    assert warm_up(IMAGENET, rig(1, rates=endless)).whole_s == pytest.approx(
         IMAGENET.files * 0.03 / 64
     )
     assert warm_up(IMAGENET, rig(0)).gets == 0
@@ -120,6 +121,16 @@ def test_no_files_are_no_data_set() -> None:
         Dataset(0, 0)
 
 
+def test_memory_that_holds_no_batch_ahead_still_feeds_the_workers() -> None:
+    tight = rig(0, page_cache_bytes=1 << 20)
+    (epoch,) = predict(IMAGENET, tight, Way.PLANNED, epochs=1)
+    assert epoch.busy > 0.99
+
+
+def test_gets_in_flight_are_bounded_as_in_the_prefetcher() -> None:
+    assert H100.concurrency == MOST_IN_FLIGHT
+
+
 # -- the least --------------------------------------------------------------------------
 
 
@@ -136,7 +147,7 @@ def test_the_least_that_is_found_is_enough_and_a_little_less_is_not() -> None:
     assert found.cache_share_planned == 0
 
     def busy(way: Way, epoch: int, cache: float = 0.5, **changes: float) -> float:
-        changed = rig(cache, pace=replace(H100, **changes))
+        changed = rig(cache, rates=replace(H100, **changes))
         return run_epochs(shuffles, changed, way, [epoch])[0].busy
 
     assert busy(Way.PLANNED, 1, bandwidth_bytes_per_s=found.bandwidth_bytes_per_s) >= 0.95
@@ -151,7 +162,7 @@ def test_the_least_that_is_found_is_enough_and_a_little_less_is_not() -> None:
 
 def test_where_nothing_alone_is_enough_nothing_is_named() -> None:
     slow_loader = replace(H100, sample_s=0.01)  # 8 workers make 800 samples/s of what is at hand
-    found = find_smallest(Shuffles(IMAGENET, 400), rig(0.5, pace=slow_loader))
+    found = find_smallest(Shuffles(IMAGENET, 400), rig(0.5, rates=slow_loader))
     assert (found.bandwidth_bytes_per_s, found.concurrency) == (None, None)
     assert (found.cache_share, found.cache_share_planned) == (None, None)
     assert found.workers is not None
@@ -159,7 +170,7 @@ def test_where_nothing_alone_is_enough_nothing_is_named() -> None:
 
 def test_a_cache_makes_up_for_a_narrow_network() -> None:
     narrow = replace(H100, bandwidth_bytes_per_s=0.5 * 1786 * IMAGENET.mean_bytes)
-    found = find_smallest(Shuffles(IMAGENET, 400), rig(0, pace=narrow))
+    found = find_smallest(Shuffles(IMAGENET, 400), rig(0, rates=narrow))
     assert found.cache_share_planned == pytest.approx(1 - 0.5 / 0.95, abs=0.02)
     assert found.concurrency is None
     assert found.workers is None

@@ -13,11 +13,12 @@ from penstock.cli.plan_words import Question, answer
 from penstock.daemon.control import ask
 from penstock.daemon.registry import absolute, find_served
 from penstock.errors import OptionError
-from penstock.units import parse_duration, parse_rate, parse_size
-from penstock.warm.feeding import Pace
+from penstock.units import MIB, parse_duration, parse_rate, parse_size
+from penstock.warm.feeding import Rates
 from penstock.warm.simulate import MOST_SIZES, Dataset, Rig
 
 _WORDS_HINT = "give a mount point, or words like files=1281167,mean=110KiB"
+_MOST_SAMPLES_PER_S = 1e9
 _MOST = 1 << 60  # files, or bytes of one: what a catalog can hold
 
 
@@ -64,16 +65,16 @@ _MOST = 1 << 60  # files, or bytes of one: what a catalog can hold
     help="What stays when the cache is full.",
 )
 @click.option(
-    "--memory",
+    "--page-cache",
     default="0",
     show_default=True,
     metavar="SIZE",
-    help="What the machine can spare for the page cache.",
+    help="Memory for pages; 0: none stay for the next epoch. A bare number counts MiB.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 65536),
-    default=128,
+    default=256,
     show_default=True,
     metavar="N",
     help="GETs in flight, at most.",
@@ -128,12 +129,12 @@ def plan(
       penstock plan --dataset files=1281167,mean=110KiB --samples-per-s 1786 --cache 50%
       penstock plan --dataset /mnt/imagenet --samples-per-s 1786 --latency 30ms --bandwidth 10Gbit
     """
-    pace = _read_pace(options)
-    memory = parse_size(options["memory"], what="--memory")
+    rates = _read_rates(options)
+    pages = parse_size(options["page_cache"], what="--page-cache", bare_unit=MIB)
     dataset, quota = _read_dataset(dataset_)
     if cache_ is not None:
         quota = _parse_cache(cache_, dataset)
-    rig = Rig(pace, options["batch"], quota, memory, options["policy"])
+    rig = Rig(rates, options["batch"], quota, pages, options["policy"])
     found = answer(Question(dataset, rig, epochs, seed))
     if output == "json":
         click.echo(json.dumps(found, indent=2))
@@ -143,9 +144,9 @@ def plan(
         show(found)
 
 
-def _read_pace(options: dict[str, Any]) -> Pace:
+def _read_rates(options: dict[str, Any]) -> Rates:
     samples_per_s = options["samples_per_s"]
-    if not 0 < samples_per_s < math.inf:
+    if not 0 < samples_per_s <= _MOST_SAMPLES_PER_S:
         raise OptionError(
             f"--samples-per-s: {samples_per_s:g} is not a rate that can be kept up",
             hint="one H100 takes 1786 on ResNet-50",
@@ -153,7 +154,7 @@ def _read_pace(options: dict[str, Any]) -> Pace:
     bandwidth = parse_rate(options["bandwidth"], what="--bandwidth")
     if bandwidth <= 0:
         raise OptionError("--bandwidth: nothing comes at no bandwidth", hint="at least 1kbit")
-    return Pace(
+    return Rates(
         samples_per_s=samples_per_s,
         latency_s=parse_duration(options["latency"], what="--latency"),
         bandwidth_bytes_per_s=bandwidth,

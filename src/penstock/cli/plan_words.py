@@ -28,7 +28,7 @@ def answer(question: Question) -> dict[str, Any]:
     return {
         "files": dataset.files,
         "bytes": dataset.size_bytes,
-        "demand_bytes_per_s": rig.pace.samples_per_s * dataset.mean_bytes,
+        "demand_bytes_per_s": rig.rates.samples_per_s * dataset.mean_bytes,
         "cache_bytes": rig.cache_bytes,
         "ways": [_way(way, runs[way], question) for way in Way],
         "smallest": {
@@ -84,7 +84,7 @@ def _with_a_plan(first: Epoch, smallest: Smallest) -> str:
     rate, gets = smallest.bandwidth_bytes_per_s, smallest.concurrency
     needed = " or ".join(
         ([] if rate is None else [format_bit_rate(rate)])
-        + ([] if gets is None else [f"{gets:,} GETs in flight"])
+        + ([] if gets is None else [f"{gets:,} GET{'s' * (gets > 1)} in flight"])
     )
     if first.busy >= BUSY_ENOUGH:
         return f"{said}; {needed} would be enough for {BUSY_ENOUGH:.0%}."
@@ -92,35 +92,38 @@ def _with_a_plan(first: Epoch, smallest: Smallest) -> str:
         said += f"; it takes {needed} for {BUSY_ENOUGH:.0%}"
     else:
         said += f"; neither bandwidth nor GETs in flight alone make it {BUSY_ENOUGH:.0%}"
-    return f"{said}, {_from_epoch_2_on(smallest.cache_share_planned)}."
+    return said + _later(smallest.cache_share_planned, bool(needed))
 
 
 def _without(first: Epoch, smallest: Smallest, rig: Rig) -> str:
     said = f"Without a plan it is busy {first.busy:.0%} of the first epoch"
     if first.busy >= BUSY_ENOUGH:
-        return f"{said}: {rig.pace.workers:,} workers are enough to hide the latency."
+        return f"{said}: {rig.rates.workers:,} workers are enough to hide the latency."
     if smallest.workers is None:
         said += f"; no number of workers makes it {BUSY_ENOUGH:.0%}"
     else:
         said += f"; it takes {smallest.workers:,} workers for {BUSY_ENOUGH:.0%}"
-    return f"{said}, {_from_epoch_2_on(smallest.cache_share)}."
+    return said + _later(smallest.cache_share, smallest.workers is not None)
 
 
-def _from_epoch_2_on(cache_share: float | None) -> str:
+def _later(cache_share: float | None, first_can_be_helped: bool) -> str:
+    """The end of a sentence on the first epoch: what a cache does from the second one on."""
     if cache_share is None:
-        return "and no cache does from epoch 2 on"
+        return "."
     if cache_share == 0:
-        return "but no cache from epoch 2 on"
-    return f"or from epoch 2 on a cache of {cache_share:.0%}"
+        return "; from epoch 2 on it is busy without a cache."
+    if first_can_be_helped:
+        return f", or from epoch 2 on a cache of {cache_share:.0%}."
+    return f"; from epoch 2 on a cache of {cache_share:.0%} does."
 
 
 def _too_few_workers(rig: Rig) -> list[str]:
     """No store and no cache can help a loader that is too slow by itself."""
-    pace = rig.pace
-    if pace.sample_s * pace.samples_per_s <= pace.workers:
+    rates = rig.rates
+    if rates.sample_s * rates.samples_per_s <= rates.workers:
         return []
-    most = pace.workers / pace.sample_s
+    most = rates.workers / rates.sample_s
     return [
-        f"The loader itself is too slow: {pace.workers:,} workers that work "
-        f"{pace.sample_s * 1000:g} ms on a sample make {most:,.0f} samples/s."
+        f"The loader itself is too slow: {rates.workers:,} workers that work "
+        f"{rates.sample_s * 1000:g} ms on a sample make {most:,.0f} samples/s."
     ]

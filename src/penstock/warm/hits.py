@@ -31,13 +31,23 @@ def lru_hit_share(share: float) -> float:
 
 
 def miss_chance(policy: str, cache_share: float, memory_share: float) -> Chance:
-    """In an epoch that follows another one, or a warm-up. `memory_share` is what the page cache
-    holds of the data; the kernel keeps there what was read last, whatever the policy."""
+    """In an epoch without a plan that follows another one, or a warm-up. `memory_share` is what the
+    page cache holds of the data; the kernel keeps there what was read last, whatever the policy."""
     if policy == "lru":
         held = max(cache_share, memory_share)  # the smaller one's samples are in the larger one too
         return lambda position: 1 - lru_hit_chance(held, position)
     missed = 1 - min(1.0, cache_share)
     return lambda position: missed * (1 - lru_hit_chance(memory_share, position))
+
+
+def planned_miss_chance(policy: str, cache_share: float, kept_share: float) -> Chance:
+    """The same with a plan, which keeps the pages of the files that came first, as far as there is
+    room for them, and drops the others behind its cursor."""
+    if policy == "lru":
+        rest = 1 - min(1.0, kept_share)
+        return lambda position: rest * (1 - lru_hit_chance(cache_share, position))
+    missed = 1 - min(1.0, max(cache_share, kept_share))  # both keep what came first
+    return lambda _: missed
 
 
 def draw_misses(batches: Sequence[int], chance: Chance, rng: random.Random) -> list[int]:

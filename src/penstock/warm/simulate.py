@@ -10,6 +10,7 @@ Everything is drawn from the seed: the same question has the same answer.
 """
 
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,8 +19,10 @@ from itertools import cycle, islice
 
 from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.errors import OptionError
-from penstock.warm.feeding import Batch, Pace, Timing, feed_planned, feed_unplanned
-from penstock.warm.hits import draw_misses, miss_chance
+from penstock.warm.feeding import Batch, Rates, Timing, feed_planned, feed_unplanned
+from penstock.warm.hits import Chance, draw_misses, miss_chance, planned_miss_chance
+from penstock.warm.memory import PageBudget
+from penstock.warm.window import window_bytes
 
 # Epochs of more batches are simulated by so many and stretched: 1.28 million files in batches of
 # 400 are 3,204. More would change no figure that is printed.
@@ -64,10 +67,10 @@ class Dataset:
 class Rig:
     """What the data set is read with."""
 
-    pace: Pace
+    rates: Rates
     batch: int = 400
     cache_bytes: float = 0  # what it can hold: of a tier's quota 99%, its high watermark
-    memory_bytes: float = 0  # what the machine can spare for the page cache
+    page_cache_bytes: float = 0  # memory for pages; 0: none stay from one epoch to the next
     policy: str = "keep"
 
 
@@ -156,9 +159,9 @@ def run_epochs(shuffles: Shuffles, rig: Rig, way: Way, numbers: Sequence[int]) -
     """Only these epochs of a run; 1 is the first."""
     drawn = [_draw_batches(shuffles, rig, way, number) for number in numbers]
     if way is Way.PLANNED:
-        timings = feed_planned(drawn, rig.pace)
+        timings = feed_planned(drawn, rig.rates, _ahead_bytes(shuffles.dataset, rig))
     else:
-        timings = [feed_unplanned(batches, rig.pace) for batches in drawn]
+        timings = [feed_unplanned(batches, rig.rates) for batches in drawn]
     return tuple(
         _stretch(shuffles.dataset, rig, number, batches, timing)
         for number, batches, timing in zip(numbers, drawn, timings, strict=True)
@@ -167,31 +170,54 @@ def run_epochs(shuffles: Shuffles, rig: Rig, way: Way, numbers: Sequence[int]) -
 
 def warm_up(dataset: Dataset, rig: Rig) -> WarmUp:
     """Loads as much as the cache holds, as many GETs at once as may be."""
-    pace, share = rig.pace, min(1.0, _share(rig.cache_bytes, dataset))
+    rates, share = rig.rates, min(1.0, _share(rig.cache_bytes, dataset))
     size, gets = dataset.size_bytes * share, dataset.files * dataset.gets_a_file * share
     if not gets:
         return WarmUp(0.0, 0.0, 0)
-    transfer_s = size / pace.bandwidth_bytes_per_s
-    waiting_s = (gets * pace.latency_s + transfer_s) / pace.concurrency
-    return WarmUp(max(pace.latency_s + transfer_s, waiting_s), size, round(gets))
+    transfer_s = size / rates.bandwidth_bytes_per_s
+    waiting_s = (gets * rates.latency_s + transfer_s) / rates.concurrency
+    return WarmUp(max(rates.latency_s + transfer_s, waiting_s), size, round(gets))
 
 
 def _draw_batches(shuffles: Shuffles, rig: Rig, way: Way, number: int) -> list[Batch]:
     batches, sizes = shuffles.batches, shuffles.sizes(number)
+    gets_a_file = shuffles.dataset.gets_a_file
     if number == 1 and way is not Way.WARMED:
         misses = batches
     else:
-        # A warm-up fills the cache, not the page cache. A plan gives pages back behind its cursor
-        # when not all of them fit.
-        memory = _share(rig.memory_bytes, shuffles.dataset) if number > 1 else 0.0
-        if way is Way.PLANNED and memory < 1:
-            memory = 0.0
-        chance = miss_chance(rig.policy, _share(rig.cache_bytes, shuffles.dataset), memory)
-        misses = draw_misses(batches, chance, shuffles.rng(number, "misses"))
+        misses = draw_misses(
+            batches, _chance(shuffles.dataset, rig, way, number), shuffles.rng(number, "misses")
+        )
     return [
-        Batch(samples, missing, size * missing / samples)
+        Batch(samples, missing, size * missing / samples, missing * gets_a_file)
         for samples, missing, size in zip(batches, misses, sizes, strict=True)
     ]
+
+
+def _chance(dataset: Dataset, rig: Rig, way: Way, number: int) -> Chance:
+    cache = _share(rig.cache_bytes, dataset)
+    if way is Way.PLANNED:
+        pages = PageBudget(int(rig.page_cache_bytes))
+        kept = pages.budget_bytes - pages.passing_bytes
+        return planned_miss_chance(rig.policy, cache, _share(kept, dataset))
+    # A warm-up fills the cache, not the page cache.
+    pages_held = _share(rig.page_cache_bytes, dataset) if number > 1 else 0.0
+    return miss_chance(rig.policy, cache, pages_held)
+
+
+def _ahead_bytes(dataset: Dataset, rig: Rig) -> float:
+    """The window of the real prefetcher, once it has measured these rates."""
+    rates = rig.rates
+    get_bytes = dataset.mean_bytes / max(1.0, dataset.gets_a_file)
+    get_s = rates.latency_s + get_bytes / rates.bandwidth_bytes_per_s
+    most = rates.concurrency * get_bytes / get_s if get_s else 0.0
+    budget = int(rig.page_cache_bytes)
+    return window_bytes(
+        latency_s=rates.latency_s,
+        bytes_per_s=min(rates.bandwidth_bytes_per_s, most),
+        demand_bytes_per_s=rates.samples_per_s * dataset.mean_bytes,
+        budget_bytes=PageBudget(budget).passing_bytes if budget else sys.maxsize,
+    )
 
 
 def _share(held_bytes: float, dataset: Dataset) -> float:
@@ -205,13 +231,14 @@ def _stretch(
     simulated = sum(batch.samples for batch in batches)
     factor = dataset.files / simulated
     misses = sum(batch.misses for batch in batches)
+    gets = sum(batch.gets for batch in batches)
     return Epoch(
         number=number,
         samples=dataset.files,
         whole_s=timing.first_batch_s + (timing.whole_s - timing.first_batch_s) * factor,
-        busy_s=dataset.files / rig.pace.samples_per_s,
+        busy_s=dataset.files / rig.rates.samples_per_s,
         first_batch_s=timing.first_batch_s,
         store_bytes=sum(batch.miss_bytes for batch in batches) * factor,
-        gets=round(misses * dataset.gets_a_file * factor),
+        gets=round(gets * factor),
         hit_share=1 - misses / simulated,
     )

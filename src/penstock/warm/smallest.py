@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from penstock.warm.simulate import Rig, Shuffles, Way, run_epochs
 
 BUSY_ENOUGH = 0.95
-_MOST_AT_ONCE = 4096  # workers, or GETs in flight: nobody has more
+_MOST_AT_ONCE = 4096  # workers, GETs in flight, or times the demand: nobody has more
 _PRECISION = 0.01
 
 
@@ -29,22 +29,22 @@ def find_smallest(shuffles: Shuffles, rig: Rig) -> Smallest:
     def busy(changed: Rig, way: Way, epoch: int) -> bool:
         return run_epochs(shuffles, changed, way, [epoch])[0].busy >= BUSY_ENOUGH
 
-    def paced(**changes: float) -> Rig:
-        return replace(rig, pace=replace(rig.pace, **changes))
+    def rated(**changes: float) -> Rig:
+        return replace(rig, rates=replace(rig.rates, **changes))
 
     def cached(share: float) -> Rig:
         return replace(rig, cache_bytes=share * shuffles.dataset.size_bytes)
 
-    demand = rig.pace.samples_per_s * max(1.0, shuffles.dataset.mean_bytes)
+    demand = rig.rates.samples_per_s * max(1.0, shuffles.dataset.mean_bytes)
     return Smallest(
         bandwidth_bytes_per_s=_least_rate(
-            lambda rate: busy(paced(bandwidth_bytes_per_s=rate), Way.PLANNED, 1), demand
+            lambda rate: busy(rated(bandwidth_bytes_per_s=rate), Way.PLANNED, 1), demand
         ),
-        concurrency=_least_count(lambda count: busy(paced(concurrency=count), Way.PLANNED, 1)),
+        concurrency=_least_count(lambda count: busy(rated(concurrency=count), Way.PLANNED, 1)),
         # Readers bring their own GETs: what a mount allows at once is an option of its own.
         workers=_least_count(
             lambda count: busy(
-                paced(workers=count, concurrency=max(count, rig.pace.concurrency)),
+                rated(workers=count, concurrency=max(count, rig.rates.concurrency)),
                 Way.UNPLANNED,
                 1,
             )
@@ -60,6 +60,8 @@ def _least_rate(enough: Callable[[float], bool], about: float) -> float | None:
     low, high = about / 2, about
     while not enough(high):
         low, high = high, high * 2
+        if high > about * _MOST_AT_ONCE:
+            return None
     while high / low > 1 + _PRECISION:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
