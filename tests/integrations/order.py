@@ -1,18 +1,26 @@
-"""`python order.py CASE WORKERS [fork|spawn]` prints in which order a DataLoader read its data set,
-what random numbers came in between, and what a plan was told of it, if there was one."""
+"""`python order.py WORKERS fork|spawn CASE...` prints in which order DataLoaders read their data,
+what random numbers came in between, and what plans were told of it, if there were any."""
 
+import gc
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data import DistributedSampler as Distributed
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 FILES, EPOCHS = 40, 3
 
@@ -85,6 +93,10 @@ class HoldsALock(Sampler[int]):
 
 
 def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
+    if case == "torchdata's":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return partial(StatefulDataLoader, dataset, batch_size=4, shuffle=True)
     batches = partial(DataLoader[int], dataset, batch_size=4)
     seeded = torch.Generator().manual_seed(3)
     return {
@@ -123,25 +135,22 @@ def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
     }[case]  # fmt: skip
 
 
-CASES = tuple(
-    "in order|shuffled|with a generator|a sampler with a generator|without batches|distributed|"
-    "weighted|longer than the set|part of it|shuffled twice|its own generator|batch sampler|"
-    "endless|a list of batches".split("|")
-)
+CASES = (
+    "in order", "shuffled", "with a generator", "a sampler with a generator", "without batches",
+    "distributed", "weighted", "longer than the set", "part of it", "shuffled twice",
+    "its own generator", "batch sampler", "endless", "a list of batches", "torchdata's",
+)  # fmt: skip
 NOT_FORESEEN = ("draws as it goes", "calls its data set", "holds a lock")
 
 
-def main(case: str, workers: int, start_method: str | None) -> None:
-    plans: list[Any] = []
-    if "penstock.integrations.loader_hook" in sys.modules:
-        from recorded import record
-
-        plans = record()
+def read(case: str, workers: int, start_method: str | None) -> dict[str, Any]:
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
     loader = loader_of(case, Files())(
-        num_workers=workers, multiprocessing_context=start_method if workers else None
+        num_workers=workers,
+        multiprocessing_context=start_method if workers else None,
+        persistent_workers=start_method == "spawn",  # or each epoch imports torch anew
     )
     epochs: list[list[int]] = []
     numbers: list[float] = []
@@ -155,14 +164,29 @@ def main(case: str, workers: int, start_method: str | None) -> None:
             if step == 25:  # of the endless one, and what is abandoned in the middle
                 break
         epochs.append(seen)
-    print(json.dumps({
-        "epochs": epochs, "numbers": numbers, "files": loader.dataset.paths,
-        "plans": [{
-            "order": plan.order[: plan.handed_out], "ahead": plan.order[plan.handed_out :],
-            "restarts": plan.restarts, "closed": plan.closed, "done": plan.done,
-        } for plan in plans],
-    }))  # fmt: skip
+    return {"epochs": epochs, "numbers": numbers, "files": loader.dataset.paths}
+
+
+def main(workers: int, start_method: str | None, cases: Sequence[str]) -> None:
+    plans: list[Any] = []
+    if "penstock.integrations.loader_hook" in sys.modules:  # `penstock run` has put it there
+        from recorded import record
+
+        plans = record()
+    results: dict[str, Any] = {}
+    for case in cases:
+        before = len(plans)
+        results[case] = {"read": read(case, workers, start_method)}
+        gc.collect()  # the loader is gone, and with it the plan
+        results[case]["plans"] = [
+            {
+                "order": plan.order[: plan.handed_out], "restarts": plan.restarts,
+                "crossed": plan.crossed, "closed": plan.closed, "done": plan.done,
+            }
+            for plan in plans[before:]
+        ]  # fmt: skip
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None)
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

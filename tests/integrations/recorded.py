@@ -1,4 +1,4 @@
-"""A plan that goes nowhere and remembers all it was told, for scripts that ask what was foretold."""
+"""A plan that goes nowhere and remembers what it was told, for tests of what was foretold."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ class RecordedPlan:
         self.paths, self.label = list(paths), label
         self.order: list[int] = []
         self.handed_out = self.done = 0
-        self.most_ahead = 0
-        self.restarts = 0
+        self.restarts = 0  # how often something published was wrong
+        self.crossed = 0  # how much was published beyond what was handed out
         self.closed = False
         PLANS.append(self)
 
@@ -28,12 +28,12 @@ class RecordedPlan:
 
     def restart(self, indices: Iterable[int]) -> None:
         self.restarts += len(self.order) > self.handed_out
+        self.crossed = max(self.crossed, len(self.order) - self.handed_out)
         del self.order[self.handed_out :]
         self.extend(indices)
 
     def reached(self, handed_out: int, done: int) -> None:
         assert self.handed_out <= handed_out <= len(self.order)
-        self.most_ahead = max(self.most_ahead, len(self.order) - handed_out)
         assert self.done <= done <= handed_out
         self.handed_out, self.done = handed_out, done
 
@@ -41,6 +41,7 @@ class RecordedPlan:
         return None
 
     def close(self) -> None:
+        self.crossed = max(self.crossed, len(self.order) - self.handed_out)
         self.closed = True
 
 

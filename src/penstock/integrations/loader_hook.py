@@ -55,16 +55,17 @@ def install(module: ModuleType) -> None:
 
 
 class Watch:
-    """What is known of one loader."""
+    """What is known of one loader; kept by it and by its iterators, which may outlive it."""
 
     def __init__(self, loader: Any) -> None:
-        self._dataset = weakref.ref(loader.dataset) if _can_be_weak(loader.dataset) else None
+        dataset = weakref.ref(loader.dataset) if _can_be_weak(loader.dataset) else None
+        self._held: list[Publisher] = []  # one at most; its end must not need this object
+        weakref.finalize(self, _put_away, self._held, dataset)
         self._name = type(loader.dataset).__name__
         self._generator: Any = loader.generator
         self._seeds_workers = not loader.persistent_workers
         # Batches that workers may have been given and not read, and the one just drawn.
         self._batches_out = loader.num_workers * (loader.prefetch_factor or 0) + 1
-        self._publisher: Publisher | None = None
         self._latest: object = None  # the run that moves the cursor
         self._largest_batch = 1
         self._epoch: int | None = None
@@ -99,13 +100,6 @@ class Watch:
         except Exception as error:  # noqa: BLE001 (our bug must not end a training)
             self._leave(f"the plan for {self._name} ends: {error!r}", "please report this")
 
-    def close(self) -> None:
-        """The loader is gone. The next one over the same data set takes its plan."""
-        self.over = True
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            _spare(self._dataset() if self._dataset is not None else None, publisher)
-
     def _begin(self, run: "_Run", iterator: Any) -> None:
         sampler, dataset = iterator._index_sampler, iterator._dataset
         if _is_planned(sampler):
@@ -118,9 +112,9 @@ class Watch:
             )
         run.forecast = Forecast(sampler, run.iterator, dataset, self._generator)
         first = run.forecast.draw(_FIRST)
-        publisher = self._publisher
-        if publisher is None:
-            publisher = self._publisher = _take_spare(dataset) or Publisher(files_of(dataset))
+        if not self._held:
+            self._held.append(_take_spare(dataset) or Publisher(files_of(dataset)))
+        publisher = self._held[0]
         run.most = max(2 * publisher.length, _LEAST_DRAWN)
         guessed = publisher.has_next
         if publisher.begin(run.parts(first)):
@@ -137,9 +131,8 @@ class Watch:
         self._epoch = epoch if isinstance(epoch, int) else None
 
     def _compare(self, run: "_Run", index: Any) -> None:
-        publisher = self._publisher
-        if publisher is None or run.order is None:
-            return
+        assert run.order is not None
+        publisher = self._held[0]
         drawn = array("q")
         add_indices(drawn, index)
         if drawn != run.order[run.position : run.position + len(drawn)]:
@@ -189,9 +182,7 @@ class Watch:
     def _leave(self, what: str, hint: str | None) -> None:
         self.over = True
         say(what, hint)
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.close()
+        _close_all(self._held)
 
 
 class _Run:
@@ -226,24 +217,25 @@ _spares: "weakref.WeakKeyDictionary[Any, list[Publisher]]" = weakref.WeakKeyDict
 def _watch_of(loader: Any) -> Watch | None:
     try:
         if loader not in _watches:
-            watch = _watches[loader] = Watch(loader)
-            weakref.finalize(loader, watch.close)
+            _watches[loader] = Watch(loader)
         return _watches[loader]
     except Exception as error:  # noqa: BLE001 (our bug must not end a training)
         say(f"no plan for {type(loader).__name__}: {error!r}", "please report this")
         return None
 
 
-def _spare(dataset: Any, publisher: Publisher) -> None:
-    """Many scripts make a new loader for each epoch, over the same data set."""
-    if dataset is None:
-        publisher.close()
+def _put_away(held: list[Publisher], reference: "weakref.ref[Any] | None") -> None:
+    """The loader is gone. Many scripts make one for each epoch: the next one over the same data
+    set takes its plan."""
+    dataset = reference() if reference is not None else None
+    if dataset is None or not held:
+        _close_all(held)
         return
-    publisher.withdraw()
+    held[0].withdraw()
     if dataset not in _spares:
         _spares[dataset] = []
         weakref.finalize(dataset, _close_all, _spares[dataset])
-    _spares[dataset].append(publisher)
+    _spares[dataset].append(held.pop())
 
 
 def _take_spare(dataset: Any) -> Publisher | None:

@@ -40,7 +40,8 @@ class PlannedSampler(Sampler[Any]):
     lag      how many samples the loader's workers may have been given and not read:
              workers * prefetch_factor * batch size, or more
 
-    An epoch begins with each `iter()`: the one that `set_epoch` named, or that after the last one.
+    An epoch begins with the first draw from an `iter()`: the one that `set_epoch` named, or that
+    after the last one. An iterator that is never drawn from does not count: loaders make such.
     """
 
     publishes_its_order = True  # so that `penstock run` does not do it again
@@ -58,20 +59,25 @@ class PlannedSampler(Sampler[Any]):
         self.seed = seed
         self.lag = lag
         self._files = _files_behind(sampler, dataset, paths)
-        self._epoch = 0  # of the last iter()
+        self._epoch = 0  # the last one begun
         self._position = 0  # how much of it was handed out, in batches if those are handed out
-        self._next = (0, 0)  # where the next iter() begins
-        self._resuming = False
-        self._runs = 0  # how many iter() there were: the last one moves the cursor
+        self._next = (0, 0)  # where the next one begins
+        self._resuming = False  # it is where a loaded state was
+        self._named = False  # set_epoch said which it is
+        self._idle = True  # nothing was drawn since the last iter(), or ever
+        self._asked = False  # iter() was called and nothing drawn since
+        self._over: int | None = None  # the next iter() is the end of this epoch
+        self._runs = 0  # how many were begun: the last one moves the cursor
         self._orders: dict[int, list[Any]] = {}
         self._publisher: Publisher | None = None
         self._plan_failed = False
 
     def __iter__(self) -> Iterator[Any]:
-        self._epoch, self._position = self._next
-        self._next, self._resuming = (self._epoch + 1, 0), False
-        self._runs += 1
-        return _Epoch(self, self._epoch, self._position, self._runs)
+        self._idle = self._asked = True
+        if self._over is not None:
+            self._next, self._resuming, self._over = (self._over + 1, 0), False, None
+            return iter(())
+        return _Epoch(self)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -81,12 +87,13 @@ class PlannedSampler(Sampler[Any]):
         it."""
         if not (self._resuming and self._next[0] == epoch):
             self._next, self._resuming = (epoch, 0), False
+        self._named = True
 
     def state_dict(self, *, done: int | None = None) -> dict[str, int]:
         """Where this epoch is. `done`: how many samples (or batches, if those are handed out) of it
         have been used; without it, how many were handed out, which with workers is some more.
         StatefulDataLoader takes care of that by itself."""
-        epoch, position = self._next if self._resuming else (self._epoch, self._position)
+        epoch, position = self._next if self._idle else (self._epoch, self._position)
         return {
             "epoch": epoch,
             "position": position if done is None else done,
@@ -95,7 +102,7 @@ class PlannedSampler(Sampler[Any]):
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iter() goes on where this state was. Raises PlanError if it is another's."""
+        """The next epoch goes on where this state was. Raises PlanError if it is another's."""
         try:
             epoch, position = state["epoch"], state["position"]
             seed, length = state["seed"], state["length"]
@@ -115,7 +122,11 @@ class PlannedSampler(Sampler[Any]):
                 f"but epochs of this sampler have {here:,}",
                 hint="resume with the data set, batch size and number of ranks it was saved with",
             )
-        self._next, self._resuming = (epoch, position), True
+        self._next, self._resuming, self._named = (epoch, position), True, False
+        self._idle = True
+        # StatefulDataLoader loads the state of an epoch that is over between two iter(): the second
+        # is the rest of that epoch, even if it never draws from it, and only a third the next.
+        self._over = epoch if self._asked and position == length else None
 
     def close(self) -> None:
         """Ends the plan; a later epoch makes a new one. The end of the process does it too."""
@@ -128,15 +139,24 @@ class PlannedSampler(Sampler[Any]):
 
     # -- for the iterator of an epoch --------------------------------------------------------
 
-    def begin(self, epoch: int, position: int) -> list[Any]:
-        """This epoch's order, published from here on."""
+    def begin(self) -> tuple[int, int, int, list[Any]]:
+        """The next epoch: its number, its order, published from the position where it begins; and
+        which run this is."""
+        epoch, position = self._next
         # Drawn again even if it was announced: the wrapped sampler may have been changed since.
         order = self._draw(epoch)
+        if self._resuming and not self._named and position == len(order):
+            epoch, position = epoch + 1, 0  # that one was over
+            order = self._draw(epoch)
         self._orders = {epoch: order}
+        self._epoch, self._position = epoch, position
+        self._next, self._resuming, self._named = (epoch + 1, 0), False, False
+        self._idle = self._asked = False
+        self._runs += 1
         publisher = self._open()
         if publisher is not None:
             publisher.begin([_flat(order[position:])])
-        return order
+        return self._runs, epoch, position, order
 
     def announce(self, epoch: int) -> None:
         if self._publisher is not None:
@@ -145,7 +165,7 @@ class PlannedSampler(Sampler[Any]):
     def hand_out(self, epoch: int, position: int, item: Any) -> None:
         self._position = position
         if self._publisher is not None:
-            count = len(item) if hasattr(item, "__len__") else 1
+            count = len(_flat([item]))
             self._publisher.hand_out(count, self.lag + count)
             if (problem := self._publisher.problem()) is not None:
                 log.warning("epoch %d: %s", epoch, problem)
@@ -195,17 +215,15 @@ class PlannedSampler(Sampler[Any]):
 class _Epoch(Iterator[Any]):
     """The rest of an epoch. The order is drawn when it is first asked for."""
 
-    def __init__(self, sampler: PlannedSampler, epoch: int, position: int, run: int) -> None:
+    def __init__(self, sampler: PlannedSampler) -> None:
         self._sampler = sampler
-        self._run = run
-        self._epoch = epoch
-        self._position = position
+        self._run = self._epoch = self._position = 0
         self._order: list[Any] | None = None
         self._announce_at = -1
 
     def __next__(self) -> Any:
         if self._order is None:
-            self._order = self._sampler.begin(self._epoch, self._position)
+            self._run, self._epoch, self._position, self._order = self._sampler.begin()
             self._announce_at = (self._position + len(self._order)) // 2
         if self._position >= len(self._order):
             raise StopIteration
