@@ -14,8 +14,6 @@ from pathlib import Path
 from penstock.errors import PlanError
 from penstock.integrations.plans import Plan, open_plan
 
-_ASK_EVERY = 64  # cursor moves: what is wrong is told within a few seconds
-
 
 class Publisher:
     def __init__(self, files: Sequence[str]) -> None:
@@ -25,7 +23,6 @@ class Publisher:
         self._handed_out = 0
         self._left = 0  # of this epoch's order, as published
         self._ahead: array[int] | None = None  # the next epoch's, published already
-        self._moves = 0
         self._told: set[str] = set()
 
     @property
@@ -70,9 +67,8 @@ class Publisher:
         self._left, self._ahead = 0, None
 
     def problem(self) -> str | None:
-        """What the user should know and has not been told; asks now and then."""
-        self._moves += 1
-        if self._moves % _ASK_EVERY != 1 or (problem := self._plan.problems()) is None:
+        """What the user should know and has not been told. Costs 3 us."""
+        if (problem := self._plan.problems()) is None:
             return None
         kind = re.sub(r"[\d,]+", "", problem)  # a growing count is no news
         if kind in self._told:
