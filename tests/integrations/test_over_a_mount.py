@@ -101,12 +101,19 @@ def wait_until_resident(mount: Mount) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("hooked", [True, False], ids=["run", "planned"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("hooked", "kind", "workers"),
+    [
+        (True, "shuffled", 0),
+        (True, "shuffled", 2),
+        (False, "planned", 2),
+        (True, "planned", 0),  # one plan, not two
+    ],
+)
 def test_a_planned_epoch_gets_each_file_once_and_reads_what_was_pushed(
-    mount: Mount, train: Trainer, hooked: bool, workers: int
+    mount: Mount, train: Trainer, hooked: bool, kind: str, workers: int
 ) -> None:
-    training = train(mount, "shuffled" if hooked else "planned", workers, hooked=hooked)
+    training = train(mount, kind, workers, hooked=hooked)
     assert training.hear() == "begun\n"
     wait_until_resident(mount)
     (plan,) = mount.stats()["plans"]

@@ -60,9 +60,11 @@ def _paths_in(values: Any) -> list[str] | None:
     files: list[str] = []
     for value in cast(Sequence[Any], values):
         first: Any = value[0] if type(value) in (list, tuple) and value else value
-        if not isinstance(first, str | bytes | os.PathLike):
-            return None
-        files.append(os.fsdecode(cast("str | bytes | os.PathLike[str]", first)))
+        if type(first) is not str:  # of a million, nearly all are
+            if not isinstance(first, str | bytes | os.PathLike):
+                return None
+            first = os.fsdecode(cast("str | bytes | os.PathLike[str]", first))
+        files.append(first)
     return files
 
 

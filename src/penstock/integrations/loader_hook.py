@@ -13,6 +13,7 @@ import sys
 import weakref
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -276,7 +277,8 @@ def say(what: str, hint: str | None = None) -> None:
     if line in _said or os.environ.get("LOCAL_RANK", "0") != "0":
         return
     _said.add(line)
-    print(line, file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # a script may have closed it
+        print(line, file=sys.stderr, flush=True)
 
 
 def _tell(what: str) -> None:

@@ -56,7 +56,7 @@ def copy_apart(
                 otherwise they are copied with their states
     share_data  the copy has the data sets themselves
     """
-    memory = io.BytesIO()
+    memory = _Bounded()
     copier = _Copier(memory, dataset, renew, _the_same if share_data else _StandIn)
     try:
         with warnings.catch_warnings():
@@ -70,6 +70,18 @@ def copy_apart(
         raise NoOrder(
             f"{_kind_of(first).__name__} cannot be copied ({error})", hint=_COPIED
         ) from error
+
+
+class _Bounded(io.BytesIO):
+    """A list of a million numbers takes 5 MB. What is much more is no sampler's, and the training
+    process may need that memory."""
+
+    _MOST_BYTES = 256 * 1024 * 1024
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + len(data) > self._MOST_BYTES:
+            raise NoOrder("it is too large")
+        return super().write(data)
 
 
 class _Copier(pickle.Pickler):
@@ -86,7 +98,9 @@ class _Copier(pickle.Pickler):
         self.kept: list[object] = []
 
     def persistent_id(self, obj: Any) -> int | None:
-        if obj is self._dataset and obj is not None:
+        if obj is None:
+            return None
+        if obj is self._dataset:
             return self._keep(obj, self._show)
         kind = _kind_of(obj)
         if kind in _ATOMS:
@@ -97,6 +111,10 @@ class _Copier(pickle.Pickler):
         if torch is not None:
             if isinstance(obj, torch.utils.data.Dataset):
                 return self._keep(obj, self._show)
+            if isinstance(obj, torch.nn.Module) or (
+                isinstance(obj, torch.Tensor) and obj.device.type != "cpu"
+            ):
+                raise NoOrder("it holds what a model holds")  # and a GPU may have no room for two
             if kind is torch.Generator:
                 return self._keep(obj, self._generator(_torch_generator))
         if self._renew is not None and _is_generator(obj):
