@@ -166,6 +166,38 @@ def test_a_worker_that_dies_is_the_scripts_own_error(
     assert hooked.stderr == ""
 
 
+MANY = """
+import json
+from order import DataLoader, Files
+from recorded import record
+plans, files = record(), Files()
+for _ in range(3):
+    drawn = [int(index) for batch in DataLoader(files, batch_size=8, shuffle=True) for index in batch]
+(one,) = plans
+assert one.order[-len(drawn) :] == drawn and len(one.order) == 3 * len(drawn)
+two, pairs = DataLoader(files, batch_size=8), 0
+for first in two:
+    for second in two:  # a loop in a loop: the inner one is planned
+        pairs += 1
+other = DataLoader(files, batch_size=8)
+iter(other).__next__()
+assert len(plans) == 2  # two loaders that live at once have two
+del two, other, files
+print(pairs, [plan.closed for plan in plans])
+"""  # noqa: E501
+
+
+def test_a_new_loader_over_the_same_files_takes_the_plan_of_the_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PENSTOCK_LOG", "info")
+    (tmp_path / "train.py").write_text(MANY)
+    result = script(tmp_path / "train.py")
+    assert result.stdout == "25 [True, True]\n", result.stderr
+    assert result.stderr == "penstock: Files: 40 samples planned\n"
+
+
 # -- the command around it ---------------------------------------------------------------------
 
 
