@@ -1,5 +1,7 @@
 """The store that is far away: the same bytes, counted, never sooner and never faster than said."""
 
+import contextlib
+import http.client
 import threading
 import time
 from collections.abc import Iterator
@@ -66,6 +68,15 @@ def test_listings_and_heads_are_not_counted_as_gets(
     obstore.head(store, listed[0])
     counted = far.counters().since(before)
     assert (counted.gets, counted.get_bytes, counted.other_requests) == (0, 0, 2)
+
+
+def test_a_get_with_a_query_is_a_get(far: FarServer, small: Dataset) -> None:
+    before = far.counters()
+    connection = http.client.HTTPConnection("127.0.0.1", far.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", f"/small/{small.entries[0].path}?x-id=GetObject")
+        connection.getresponse().read()
+    assert far.counters().since(before).gets == 1
 
 
 def test_what_is_written_through_it_arrives(store: S3Store, small: Dataset) -> None:

@@ -13,4 +13,7 @@ is driven through its command line like every other system, so all are measured 
     trial       states, samples, neighbours
     report      tables and JSON                     targets      what the design asks for
     peers       the whole comparison                demo         the short one
+    train       a training script                   accelerator  what it feeds, emulated
+    epochruns   ways to train two epochs            epochreport  their tables and targets
+    epoch       the whole epoch benchmark
 """
