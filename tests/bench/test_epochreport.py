@@ -9,6 +9,7 @@ from rich.console import Console
 
 from penstock.bench import epochreport, measure
 from penstock.bench.accelerator import EpochFigures
+from penstock.bench.epochpicture import picture
 from penstock.bench.epochruns import WAYS, EpochSample
 
 STORE = epochreport.Store(latency_s=0.03, bytes_per_s=60e6, batch_bytes=12e6)  # 0.2 s a batch
@@ -108,7 +109,7 @@ def test_the_json_and_the_picture_hold_every_way(tmp_path: Path) -> None:
         ("plan", True, 0.96),
         ("plan", True, 0.96),
     ]
-    svg = epochreport.picture(samples, "a caption with < in it")
+    svg = picture(samples, "a caption with < in it")
     assert "Penstock, PlannedSampler, hinted" in svg
     assert "native files, hinted" not in svg
     assert "&lt;" in svg

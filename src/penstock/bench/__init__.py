@@ -15,5 +15,5 @@ is driven through its command line like every other system, so all are measured 
     peers       the whole comparison                demo         the short one
     train       a training script                   accelerator  what it feeds, emulated
     epochruns   ways to train two epochs            epochreport  their tables and targets
-    epoch       the whole epoch benchmark
+    epoch       the whole epoch benchmark           epochpicture their picture
 """

@@ -21,6 +21,7 @@ from penstock.bench.accelerator import RESNET50_BATCH, RESNET50_STEP_S, Accelera
 from penstock.bench.arms import Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import SMALL_BYTES, make_jpegs
+from penstock.bench.epochpicture import picture
 from penstock.bench.epochruns import WAYS, EpochSample, Lesson, run_way
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
 from penstock.bench.s3server import far_s3, serve_s3
@@ -163,7 +164,7 @@ def _report(settings: Settings, medium: Path, benchmark: EpochBenchmark) -> None
         ", ".join(f"{name} {text}" for name, text in benchmark.versions.items() if text) + "\n"
     )
     console.print(epochreport.epoch_table(samples))
-    if any(name.startswith("half-") for name in settings.arms):
+    if any(sample.has_small_cache for sample in samples):
         console.print(epochreport.half_table(samples))
     console.print(report.target_table(verdicts))
     for name, why in benchmark.left_out.items():
@@ -191,7 +192,7 @@ def _report(settings: Settings, medium: Path, benchmark: EpochBenchmark) -> None
         left_out=benchmark.left_out,
     )
     (settings.out / "epoch.svg").write_text(
-        epochreport.picture(samples, f"{about.split(':', 1)[0]}; red: the target")
+        picture(samples, f"{about.split(':', 1)[0]}; red: the target of hinted runs")
     )
     print(f"every sample: {settings.out / 'epoch.json'}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""The epoch benchmark's tables, verdicts, JSON and picture. Takes samples; measures nothing.
+"""The epoch benchmark's tables, verdicts and JSON. Takes samples; measures nothing.
 
 Each row says whether storage was told the order. Nothing here is called an MLPerf result.
 """
@@ -6,7 +6,6 @@ Each row says whether storage was told the order. Nothing here is called an MLPe
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ ROUND_TRIPS_GOAL = 3
 NATIVE_GOAL = 0.98
 # The optimum is the share of the data that fits, here half.
 HIT_GOAL = 0.48
-_HALF = "half-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def epoch_table(samples: Sequence[EpochSample]) -> Table:
     ):  # fmt: skip
         table.add_column(name, justify="right")
     for sample in samples:
-        if sample.figures.epoch or sample.way.startswith(_HALF):
+        if sample.figures.epoch or sample.has_small_cache:
             continue
         figures = sample.figures
         second = second_of(samples, sample.way)
@@ -86,7 +84,7 @@ def half_table(samples: Sequence[EpochSample]) -> Table:
     for name in ("hits", "GETs", "busy", "stall s"):
         table.add_column(name, justify="right")
     for sample in samples:
-        if sample.way.startswith(_HALF) and sample.figures.epoch == 1:
+        if sample.has_small_cache and sample.figures.epoch == 1:
             table.add_row(
                 sample.title,
                 "-" if sample.hit_share is None else f"{sample.hit_share:.1%}",
@@ -186,56 +184,11 @@ def write_json(
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def picture(samples: Sequence[EpochSample], caption: str) -> str:
-    """Two bars for each way: how busy the accelerator was in the first and the second epoch."""
-    ways = [s for s in samples if s.figures.epoch == 0 and not s.way.startswith(_HALF)]
-    left, width, height = 240, 440, 46
-    parts: list[str] = []
-    for number, sample in enumerate(ways):
-        y = 66 + number * height
-        hinted = ", hinted" if sample.told else ""
-        parts.append(
-            f'<text x="{left - 10}" y="{y + 20}" text-anchor="end">'
-            f"{escape(sample.title + hinted)}</text>"
-        )
-        parts.append(_bar(left, y, 18, width, sample.figures.busy_share, _colour(sample)))
-        if (second := second_of(samples, sample.way)) is not None:
-            parts.append(_bar(left, y + 20, 10, width, second.figures.busy_share, "#ced4da"))
-    goal = left + width * BUSY_GOAL
-    total = 66 + len(ways) * height + 10
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{total}" '
-        f'viewBox="0 0 780 {total}" font-family="system-ui, sans-serif" font-size="14" '
-        'fill="#212529"><rect width="100%" height="100%" fill="#ffffff"/>'
-        '<text x="10" y="24" font-weight="600">How busy the emulated accelerator is: first epoch '
-        "from empty caches, second below</text>"
-        f'<text x="10" y="44" font-size="12">{escape(caption)}</text>'
-        + "".join(parts)
-        + f'<line x1="{goal:.0f}" y1="60" x2="{goal:.0f}" y2="{total - 8}" stroke="#e03131" '
-        'stroke-dasharray="4 3"/></svg>\n'
-    )
-
-
 _LOOKS: dict[str, Any] = {
     "box": box.SIMPLE_HEAD,
     "title_justify": "left",
     "title_style": "bold",
 }
-
-
-def _bar(x: int, y: int, height: int, width: int, share: float, colour: str) -> str:
-    length = max(2.0, share * width)
-    return (
-        f'<rect x="{x}" y="{y}" width="{length:.0f}" height="{height}" rx="2" fill="{colour}"/>'
-        f'<text x="{x + length + 6:.0f}" y="{y + height - 2}" font-size="{height - 1}">'
-        f"{share:.0%}</text>"
-    )
-
-
-def _colour(sample: EpochSample) -> str:
-    if sample.way == "native":
-        return "#868e96"
-    return "#0b7285" if sample.title.startswith("Penstock") else "#adb5bd"
 
 
 def _as_json(sample: EpochSample) -> dict[str, Any]:

@@ -92,6 +92,10 @@ class EpochSample:
     hit_bytes: int | None  # served by the local cache, for a system that says so
 
     @property
+    def has_small_cache(self) -> bool:
+        return issubclass(WAYS[self.way].arm, PenstockHalf)
+
+    @property
     def fetched_share(self) -> float:
         """Bytes fetched over bytes read."""
         return self.get_bytes / self.figures.size_bytes
