@@ -6,7 +6,9 @@
     │   ├── SourceError               a source that cannot be what it says
     │   ├── MountpointError           missing, not empty, already mounted, busy
     │   ├── CacheDirError             full, read-only, on FUSE, too small
-    │   └── AccessDenied              wrong keys, or no permission
+    │   ├── AccessDenied              wrong keys, or no permission
+    │   └── PlanError                 an epoch plan that no mount can take
+    │       └── NotOnAMount              none of its files lies on one
     ├── StoreError                 3  object storage failed or cannot be reached
     │   ├── ObjectNotFound
     │   └── ObjectChanged             the version we know is gone
@@ -47,6 +49,14 @@ class CacheDirError(UsageError):
 
 class AccessDenied(UsageError):
     pass
+
+
+class PlanError(UsageError):
+    pass
+
+
+class NotOnAMount(PlanError):
+    usual_hint = "`penstock stats` lists what is mounted by you"
 
 
 class StoreError(PenstockError):

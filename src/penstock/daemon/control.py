@@ -1,4 +1,8 @@
-"""The control socket: one JSON line in, one JSON line out. Only its user can reach it."""
+"""The control socket: one JSON line in, one JSON line out. Only its user can reach it.
+
+Some verbs are the beginning of a conversation: descriptors come with the line, and the connection
+stays open for as long as both sides want.
+"""
 
 import json
 import logging
@@ -6,7 +10,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 _MOST_REQUEST_BYTES = 256 * 1024
+_MOST_DESCRIPTORS = 4
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 
 
@@ -33,14 +38,87 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
+class Line:
+    """One end of a connection: JSON lines both ways."""
+
+    def __init__(self, end: socket.socket, most_bytes: int | None = None) -> None:
+        """`most_bytes`: of one line, for those who do not trust the other side."""
+        self._socket = end
+        self._most_bytes = most_bytes
+        self._early = b""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Answer, descriptors: Sequence[int] = ()) -> None:
+        text = json.dumps(message).encode() + b"\n"
+        if descriptors:
+            sent = socket.send_fds(self._socket, [text], descriptors)
+            text = text[sent:]
+        self._socket.sendall(text)
+
+    def receive(self) -> tuple[Answer, list[int]] | None:
+        """The next message with the descriptors that came; None once the other side is gone."""
+        descriptors: list[int] = []
+        while b"\n" not in self._early:
+            if self._most_bytes is not None and len(self._early) > self._most_bytes:
+                _close_all(descriptors)
+                raise ValueError(f"a line of more than {self._most_bytes:,} bytes")
+            try:
+                data, received, _, _ = socket.recv_fds(
+                    self._socket, 65536, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+            except ConnectionError:
+                data, received = b"", []
+            descriptors += received
+            if not data:
+                _close_all(descriptors)
+                return None
+            self._early += data
+        line, _, self._early = self._early.partition(b"\n")
+        return json.loads(line), descriptors
+
+    def is_over(self) -> bool:
+        """Has the other side gone? Never waits."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+    def wait_for_end(self) -> None:
+        """Returns once the other side is gone; what it still says is not heard."""
+        try:
+            while self._socket.recv(4096):
+                pass
+        except ConnectionError:
+            return
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+# Answers by itself, for as long as it likes. Once it returns, the line and the descriptors are its
+# own; if it raises, they are closed, and the asker is told.
+Conversation = Callable[[Answer, Line, list[int]], None]
+
+
 class ControlServer:
     """Answers on a socket that listens already; whoever made that removes it."""
 
     def __init__(
-        self, listener: socket.socket, verbs: Mapping[str, Callable[[Answer], Answer]]
-    ) -> None:
+        self, listener: socket.socket, verbs: Mapping[str, Callable[[Answer], Answer]],
+        conversations: Mapping[str, Conversation] | None = None,
+    ) -> None:  # fmt: skip
         self._socket = listener
         self._verbs = verbs
+        self._conversations = conversations or {}
         threading.Thread(target=self._accept, name="control", daemon=True).start()
 
     def close(self) -> None:
@@ -55,24 +133,38 @@ class ControlServer:
             threading.Thread(target=self._answer, args=(peer,), daemon=True).start()
 
     def _answer(self, peer: socket.socket) -> None:
-        with peer, peer.makefile("rwb") as stream:
-            if _uid_of(peer) not in (0, os.geteuid()):
-                return  # the folder's mode should have kept them out already
-            try:
-                request = json.loads(stream.readline(_MOST_REQUEST_BYTES))
-                answer = self._verbs[request["verb"]](request)
-            except PenstockError as error:
-                answer = {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
-            except (ValueError, KeyError, TypeError) as error:
-                answer = {"error": f"bad request: {error!r}", "hint": None, "exit_code": 1}
-            except Exception as error:  # whoever asks must get an answer
-                log.error("control: a bug", exc_info=error)
-                answer = {"error": str(error), "hint": "its log says more", "exit_code": 1}
-            try:
-                stream.write(json.dumps(answer).encode() + b"\n")
-                stream.flush()
-            except OSError as error:
-                log.debug("control: the asker went away: %s", error)
+        line = Line(peer, _MOST_REQUEST_BYTES)
+        if _uid_of(peer) not in (0, os.geteuid()):
+            line.close()
+            return  # the folder's mode should have kept them out already
+        descriptors: list[int] = []
+        try:
+            received = line.receive()
+            if received is None:
+                line.close()
+                return
+            request, descriptors = received
+            if (converse := self._conversations.get(request["verb"])) is not None:
+                converse(request, line, descriptors)
+                return
+            answer = self._verbs[request["verb"]](request)
+        except PenstockError as error:
+            answer = as_answer(error)
+        except (ValueError, KeyError, TypeError) as error:
+            answer = {"error": f"bad request: {error!r}", "hint": None, "exit_code": 1}
+        except Exception as error:  # whoever asks must get an answer
+            log.error("control: a bug", exc_info=error)
+            answer = {"error": str(error), "hint": "its log says more", "exit_code": 1}
+        try:
+            line.send(answer)
+        except OSError as error:
+            log.debug("control: the asker went away: %s", error)
+        line.close()
+        _close_all(descriptors)
+
+
+def as_answer(error: PenstockError) -> Answer:
+    return {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
 
 
 def _uid_of(peer: socket.socket) -> int:
@@ -100,31 +192,47 @@ class RemoteError(PenstockError):
 
 
 def ask(path: Path, verb: str, *, timeout_s: float = 30, **arguments: Any) -> Answer:
-    request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
     # A server that is killed while it answers is replaced: its successor is asked again, once.
-    line = _exchange(path, request, timeout_s) or _exchange(path, request, timeout_s)
-    if not line:
-        raise PenstockError("the server of this mount went away")
-    answer: Answer = json.loads(line)
-    if "error" in answer:
-        raise RemoteError(answer)
-    return answer
-
-
-def _exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.settimeout(timeout_s)
+    for _ in range(2):
+        line = connect(path, timeout_s)
         try:
-            with _short(path) as address:
-                peer.connect(address)
-            with peer.makefile("rwb") as stream:
-                stream.write(request)
-                stream.flush()
-                return stream.readline()
-        except (ConnectionResetError, BrokenPipeError):
-            return b""
-        except OSError as error:
-            raise PenstockError(
-                f"the server of this mount does not answer ({error.strerror or error})",
-                hint="if it died, `penstock umount` clears the mount away",
-            ) from error
+            if (answer := exchange(line, {"verb": verb, **arguments})) is not None:
+                return answer
+        finally:
+            line.close()
+    raise PenstockError("the server of this mount went away")
+
+
+def connect(path: Path, timeout_s: float = 30) -> Line:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.settimeout(timeout_s)
+    try:
+        with _short(path) as address:
+            peer.connect(address)
+    except OSError as error:
+        peer.close()
+        raise _does_not_answer(error) from error
+    return Line(peer)
+
+
+def exchange(line: Line, request: Answer, descriptors: Sequence[int] = ()) -> Answer | None:
+    """The answer; None if the server went away before it gave one."""
+    try:
+        line.send(request, descriptors)
+        received = line.receive()
+    except (ConnectionResetError, BrokenPipeError):
+        return None
+    except OSError as error:
+        raise _does_not_answer(error) from error
+    if received is None:
+        return None
+    if "error" in received[0]:
+        raise RemoteError(received[0])
+    return received[0]
+
+
+def _does_not_answer(error: OSError) -> PenstockError:
+    return PenstockError(
+        f"the server of this mount does not answer ({error.strerror or error})",
+        hint="if it died, `penstock umount` clears the mount away",
+    )

@@ -1,0 +1,265 @@
+"""Tells the mounts which files this process will read next, in which order, and how far it is.
+
+    with open_plan(paths, lag=workers * prefetch * batch) as plan:
+        plan.extend(order_of_this_epoch)
+        for position, index in enumerate(order_of_this_epoch, 1):
+            plan.reached(position)
+            ...
+
+Threading: any thread; a lock for each plan. After `open_plan` nothing is sent: `extend` and
+`reached` are stores into memory that the server looks at. A server that is replaced goes on with
+it. The plan ends with `close`, or with this process; a forked child does not hold it.
+"""
+
+import os
+import threading
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from penstock.daemon.control import Line, connect, exchange
+from penstock.daemon.registry import find_served
+from penstock.errors import NotOnAMount, PenstockError, PlanError
+from penstock.fuse.mounting import FILESYSTEM_TYPE
+from penstock.mounttable import mount_table
+from penstock.warm.order import ELSEWHERE, OrderWriter
+
+_SPARE_POSITIONS = 1024
+
+
+def mount_of(path: str | os.PathLike[str]) -> Path | None:
+    """The Penstock mount below which this path lies, as the mount table tells; None if none."""
+    found = _Mounts().find(os.fspath(path))
+    return None if found is None else Path(found[0])
+
+
+def open_plan(
+    paths: Sequence[str], *, label: str = "", capacity: int | None = None, lag: int = 0
+) -> "Plan":
+    """Hands a plan to the server of each mount below which some of `paths` lie. Orders then refer
+    to a path by its place in `paths`; those that lie on no mount are passed over.
+
+    label     what `penstock stats` calls it
+    capacity  how many positions may be published and not yet done; the rest waits here
+    lag       how many positions are handed out before the first of them is done
+    """
+    mounts = _Mounts()
+    by_mount: dict[str, tuple[list[bytes], array[int]]] = {}
+    for index, path in enumerate(paths):
+        found = mounts.find(path)
+        if found is None:
+            continue
+        mountpoint, name = found
+        if mountpoint not in by_mount:
+            by_mount[mountpoint] = [], array("I", [ELSEWHERE]) * len(paths)
+        names, numbers = by_mount[mountpoint]
+        numbers[index] = len(names)
+        names.append(name)
+    if not by_mount:
+        where = f"{paths[0]} and {len(paths) - 1:,} more" if paths else "an empty list"
+        raise NotOnAMount(f"no Penstock mount holds these files: {where}")
+    room = (2 * len(paths) + _SPARE_POSITIONS) if capacity is None else capacity
+    shares: list[_Share] = []
+    try:
+        for mountpoint, (names, numbers) in by_mount.items():
+            whole = len(names) == len(paths)
+            shares.append(_Share(mountpoint, names, None if whole else numbers, room, label))
+    except BaseException:
+        for share in shares:
+            share.close()
+        raise
+    return Plan(paths, shares, lag)
+
+
+class Plan:
+    def __init__(self, paths: Sequence[str], shares: "list[_Share]", lag: int) -> None:
+        self._paths = paths
+        self._shares = shares
+        self._lag = lag
+        self._lock = threading.Lock()
+        self._handed_out = 0
+        _open_plans.add(self)
+
+    def extend(self, indices: Iterable[int]) -> None:
+        """These will be read next, in this order. More than there is room for waits here, and is
+        published as the cursor moves."""
+        numbers = array("I", indices)
+        if numbers and max(numbers) >= len(self._paths):
+            raise PlanError(f"a plan of {len(self._paths):,} files has no file {max(numbers):,}")
+        with self._lock:
+            for share in self._shares:
+                share.extend(numbers)
+
+    def reached(self, handed_out: int, done: int | None = None) -> None:
+        """How many positions of the order readers have been given, and how many they have used;
+        both only ever grow."""
+        if done is None:
+            done = max(0, handed_out - self._lag)
+        with self._lock:
+            self._handed_out = handed_out
+            for share in self._shares:
+                share.move(handed_out, done)
+
+    def restart(self, indices: Iterable[int]) -> None:
+        """What was said of the order beyond `handed_out` is wrong: this comes instead."""
+        with self._lock:
+            for share in self._shares:
+                share.cut()
+        self.extend(indices)
+
+    def problems(self) -> str | None:
+        """A sentence for the user about what is wrong; None while all is well."""
+        with self._lock:
+            for share in self._shares:
+                if (problem := share.problem()) is not None:
+                    return problem
+        return None
+
+    def close(self) -> None:
+        _open_plans.discard(self)
+        with self._lock:
+            shares, self._shares = self._shares, []
+        for share in shares:
+            share.close()
+
+    def __enter__(self) -> "Plan":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    def forget_in_child(self) -> None:
+        """A forked child must not keep the plan alive, nor move its cursor."""
+        self._lock = threading.Lock()  # some other thread of the parent may have held it
+        for share in self._shares:
+            share.close()
+        self._shares = []
+
+
+class _Share:
+    """The part of a plan that one mount has."""
+
+    def __init__(
+        self, mountpoint: str, names: list[bytes], numbers: "array[int] | None", capacity: int,
+        label: str,
+    ) -> None:  # fmt: skip
+        self._mountpoint = mountpoint
+        self._names = names
+        self._numbers = numbers  # by place in the plan's paths; None: they are the same
+        self._waiting: deque[array[int]] = deque()
+        self._order = OrderWriter(names, max(1, capacity))
+        try:
+            self._line = _hand_over(mountpoint, self._order.descriptor, label)
+        except BaseException:
+            self._order.close()
+            raise
+
+    def extend(self, indices: "array[int]") -> None:
+        numbers = self._numbers
+        if numbers is not None:
+            indices = array("I", [numbers[index] for index in indices])
+        self._waiting.append(indices)
+        self._publish()
+
+    def move(self, handed_out: int, done: int) -> None:
+        self._order.move(handed_out, done)
+        if self._waiting:
+            self._publish()
+
+    def cut(self) -> None:
+        self._waiting.clear()
+        self._order.cut()
+
+    def _publish(self) -> None:
+        while self._waiting and (room := self._order.room) > 0:
+            first = self._waiting[0]
+            self._order.add(first[:room])
+            if room < len(first):
+                self._waiting[0] = first[room:]
+            else:
+                self._waiting.popleft()
+
+    def problem(self) -> str | None:
+        if self._line.is_over():  # a server that is replaced keeps it open
+            return f"{self._mountpoint} is not mounted any more"
+        missing, first = self._order.missing
+        if missing and first < len(self._names):
+            name = os.fsdecode(self._names[first])
+            return (
+                f"{missing:,} of the files that will be read are not on the mount, "
+                f"{self._mountpoint}/{name} for one"
+            )
+        return None
+
+    def close(self) -> None:
+        self._line.close()
+        self._order.close()
+
+
+def _hand_over(mountpoint: str, descriptor: int, label: str) -> Line:
+    try:
+        line = connect(find_served(Path(mountpoint)).socket_path)
+    except PenstockError as error:
+        raise PlanError(f"{mountpoint} takes no plan: {error}", hint=error.hint) from error
+    try:
+        answer = exchange(line, {"verb": "plan", "label": label, "pid": os.getpid()}, [descriptor])
+        if answer is None:
+            raise PlanError(f"{mountpoint} takes no plan: its server went away")
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+class _Mounts:
+    """Finds mounts of paths. Names folders once: a data set of a million files has a thousand."""
+
+    def __init__(self) -> None:
+        self._mountpoints = [
+            entry.mountpoint for entry in mount_table() if entry.kind == FILESYSTEM_TYPE
+        ]
+        # Others may be mounted below one of ours, and hide what is there.
+        self._all = sorted({entry.mountpoint for entry in mount_table()}, key=len, reverse=True)
+        self._folders: dict[str, tuple[str, bytes] | None] = {}
+
+    def find(self, path: str) -> tuple[str, bytes] | None:
+        """(mount point, path below it)"""
+        if not self._mountpoints:
+            return None
+        folder, name = os.path.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = self._find_folder(folder)
+        found = self._folders[folder]
+        if found is None:
+            return None
+        mountpoint, below = found
+        return mountpoint, below + os.fsencode(name)
+
+    def _find_folder(self, folder: str) -> tuple[str, bytes] | None:
+        # Links resolved, as the mount table spells it.
+        real = os.path.realpath(folder or ".")
+        for mountpoint in self._all:
+            if real == mountpoint or real.startswith(mountpoint.rstrip("/") + "/"):
+                if mountpoint not in self._mountpoints:
+                    return None
+                below = os.path.relpath(real, mountpoint)
+                return mountpoint, b"" if below == "." else os.fsencode(below) + b"/"
+        return None
+
+
+_open_plans: "weakref.WeakSet[Plan]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for plan in list(_open_plans):
+        plan.forget_in_child()
+    _open_plans.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

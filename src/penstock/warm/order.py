@@ -1,0 +1,194 @@
+"""An epoch plan in shared memory: which files will be read, in which order, and how far that is.
+
+The training process writes it, the server reads it. After it was handed over (a memfd over the
+control socket) nothing more is said: the cursor is a number in memory that the one stores and the
+other looks at, which costs the sampler nothing, and a server that takes over finds all of it.
+
+    header      64-bit words, see below
+    ends        where each file's name ends, one word for each file
+    names       the files' paths below the mount point, one after the other
+    ring        32-bit numbers of files, in the order of reading: position p is at p % capacity
+
+Positions count from the first file of the plan's first epoch and never go back. What is behind
+`done` may be overwritten. A reader that looks in the middle of a write sees a wrong file number
+at worst, and prefetches a file for nothing.
+
+Threading: one writer, one reader, in different processes. The server believes nothing that it
+reads here: it is checked when it is mapped, and numbers are bounded when they are used.
+"""
+
+import fcntl
+import mmap
+import os
+from array import array
+from collections.abc import Sequence
+
+from penstock.errors import PlanError
+
+# What a position holds whose file is not on this mount.
+ELSEWHERE = 0xFFFF_FFFF
+MOST_FILES = 1 << 30
+
+_MAGIC = int.from_bytes(b"penstk01", "little")
+_HEADER_WORDS = 512  # a page
+_MAGIC_AT, _FILES, _NAME_BYTES, _CAPACITY = range(4)
+# Each group is written by one side only, and has a cache line of its own.
+_HANDED_OUT, _DONE, _END, _GENERATION = range(8, 12)
+_MISSING, _FIRST_MISSING = range(16, 18)
+_WORD = 8
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class _Layout:
+    def __init__(self, memory: mmap.mmap, files: int, name_bytes: int, capacity: int) -> None:
+        self.memory = memory
+        self.words = memoryview(memory)[: _HEADER_WORDS * _WORD].cast("Q")
+        self.files, self.capacity = files, capacity
+        ends_at = _HEADER_WORDS * _WORD
+        names_at = ends_at + files * _WORD
+        ring_at = _aligned(names_at + name_bytes)
+        self.ends = memoryview(memory)[ends_at:names_at].cast("Q")
+        self.names = memoryview(memory)[names_at : names_at + name_bytes]
+        self.ring = memoryview(memory)[ring_at : ring_at + 4 * capacity].cast("I")
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _WORD) * _WORD
+
+
+def _total_bytes(files: int, name_bytes: int, capacity: int) -> int:
+    return _aligned(_HEADER_WORDS * _WORD + files * _WORD + name_bytes) + 4 * capacity
+
+
+class OrderWriter:
+    """The training process's side."""
+
+    def __init__(self, names: Sequence[bytes], capacity: int) -> None:
+        """`names`: paths below the mount point; a position refers to one by its number here."""
+        joined = b"".join(names)
+        size = _total_bytes(len(names), len(joined), capacity)
+        self.descriptor = os.memfd_create("penstock-plan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, size)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        self._layout = layout = _Layout(
+            mmap.mmap(self.descriptor, size), len(names), len(joined), capacity
+        )
+        layout.names[:] = joined
+        ends, end = array("Q"), 0
+        for name in names:
+            end += len(name)
+            ends.append(end)
+        layout.ends[:] = memoryview(ends)
+        words = layout.words
+        words[_FILES], words[_NAME_BYTES], words[_CAPACITY] = len(names), len(joined), capacity
+        words[_MAGIC_AT] = _MAGIC
+
+    @property
+    def room(self) -> int:
+        """How many positions may be added now."""
+        words = self._layout.words
+        return self._layout.capacity - (words[_END] - words[_DONE])
+
+    def add(self, files: "array[int]") -> None:
+        """Appends to the order; at most `room`."""
+        ring, capacity = self._layout.ring, self._layout.capacity
+        end = self._layout.words[_END]
+        at = end % capacity
+        first = min(len(files), capacity - at)
+        with memoryview(files) as numbers:
+            ring[at : at + first] = numbers[:first]
+            ring[: len(files) - first] = numbers[first:]
+        self._layout.words[_END] = end + len(files)
+
+    def move(self, handed_out: int, done: int) -> None:
+        """Readers have been given all before `handed_out`, and have used all before `done`."""
+        self._layout.words[_HANDED_OUT] = handed_out
+        self._layout.words[_DONE] = done
+
+    def cut(self) -> None:
+        """Nothing beyond what is handed out is to be read any more; `add` goes on from there."""
+        words = self._layout.words
+        words[_END] = words[_HANDED_OUT]
+        words[_GENERATION] += 1
+
+    @property
+    def missing(self) -> tuple[int, int]:
+        """How many of its files the server has not found so far, and the number of the first."""
+        words = self._layout.words
+        return words[_MISSING], words[_FIRST_MISSING]
+
+    def close(self) -> None:
+        """The memory goes with the last reference to it."""
+        os.close(self.descriptor)
+
+
+class OrderReader:
+    """The server's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Raises PlanError if this is no plan."""
+        size = _sealed_bytes(descriptor)
+        memory = mmap.mmap(descriptor, size)
+        words = memoryview(memory)[: _HEADER_WORDS * _WORD].cast("Q")
+        files, name_bytes, capacity = words[_FILES], words[_NAME_BYTES], words[_CAPACITY]
+        if (
+            words[_MAGIC_AT] != _MAGIC
+            or not 0 < files <= MOST_FILES
+            or not 0 < capacity <= 4 * MOST_FILES
+            or _total_bytes(files, name_bytes, capacity) != size
+        ):
+            raise PlanError(
+                "this is no epoch plan that this release understands",
+                hint="are the training process and the mount of the same Penstock release?",
+            )
+        self._layout = _Layout(memory, files, name_bytes, capacity)
+        self.files = files
+
+    @property
+    def handed_out(self) -> int:
+        return self._layout.words[_HANDED_OUT]
+
+    @property
+    def done(self) -> int:
+        return self._layout.words[_DONE]
+
+    @property
+    def end(self) -> int:
+        return self._layout.words[_END]
+
+    @property
+    def generation(self) -> int:
+        return self._layout.words[_GENERATION]
+
+    def files_at(self, start: int, stop: int) -> list[int]:
+        """The numbers of the files at these positions; ELSEWHERE for those that are none of this
+        mount's."""
+        ring, capacity = self._layout.ring, self._layout.capacity
+        stop = min(stop, start + capacity)
+        low, high = start % capacity, start % capacity + stop - start
+        if high <= capacity:
+            return ring[low:high].tolist()
+        return ring[low:].tolist() + ring[: high - capacity].tolist()
+
+    def name(self, number: int) -> bytes:
+        ends = self._layout.ends
+        start = ends[number - 1] if number else 0
+        return bytes(self._layout.names[start : ends[number]])
+
+    def note_missing(self, number: int) -> None:
+        words = self._layout.words
+        if not words[_MISSING]:
+            words[_FIRST_MISSING] = number
+        words[_MISSING] += 1
+
+
+def _sealed_bytes(descriptor: int) -> int:
+    """Its size, which then cannot change: a mapping that shrinks would kill the server."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0
+    size = os.fstat(descriptor).st_size
+    if not seals & fcntl.F_SEAL_SHRINK or size < _HEADER_WORDS * _WORD:
+        raise PlanError("an epoch plan has to be sealed memory (memfd)")
+    return size
