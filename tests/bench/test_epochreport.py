@@ -34,6 +34,7 @@ def sample(way: str, epoch: int = 0, *, seconds: float = 10.0, first_s: float = 
         get_bytes=400_000_000,
         other_requests=1,
         hit_bytes=0,
+        said=None,
     )
 
 

@@ -50,10 +50,10 @@ def epoch_table(samples: Sequence[EpochSample]) -> Table:
     """The first epoch, and at the end how busy the second was. A small cache has its own table."""
     table = Table(title="Two epochs, the first from empty caches", **_LOOKS)
     table.add_column("read through", no_wrap=True)
-    table.add_column("order told")
+    table.add_column("order\ntold")
     for name in (
-        "busy", "after 1st", "samples/s", "stall s", "1st batch s", "GETs", "fetched/read",
-        "2nd busy",
+        "busy", "after\n1st batch", "samples/s", "stall\ns", "1st\nbatch s", "GETs",
+        "fetched\n/read", "2nd epoch\nbusy",
     ):  # fmt: skip
         table.add_column(name, justify="right")
     for sample in samples:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from penstock.bench import measure
 from penstock.bench.accelerator import Accelerator, EpochFigures
@@ -90,6 +91,7 @@ class EpochSample:
     get_bytes: int
     other_requests: int
     hit_bytes: int | None  # served by the local cache, for a system that says so
+    said: dict[str, Any] | None  # by its own statistics at the end of the epoch
 
     @property
     def has_small_cache(self) -> bool:
@@ -131,7 +133,7 @@ def run_way(way: Way, site: Site, far: FarServer, lesson: Lesson) -> Iterator[Ep
 
 
 def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[EpochSample]:
-    before, hits_before = far.counters(), _hit_bytes(arm)
+    before, said_before = far.counters(), _statistics(arm)
     warm_s = _warm(arm) if way.warmed else 0.0
     with Training(way, arm, lesson) as training:
         for epoch in range(EPOCHS):
@@ -140,9 +142,12 @@ def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[Epoc
             figures = training.wait_for(epoch)
             if figures.samples != len(arm.site.dataset.entries):
                 raise BenchError(f"{way.title}: {figures.samples} samples read, not all")
-            after, hits = far.counters(), _hit_bytes(arm)
-            yield _sample(way, figures, warm_s, after.since(before), _difference(hits, hits_before))
-            before, hits_before, warm_s = after, hits, 0.0
+            after, said = far.counters(), _statistics(arm)
+            hit_bytes = None
+            if said is not None and said_before is not None:
+                hit_bytes = _hit_bytes(said) - _hit_bytes(said_before)
+            yield _sample(way, figures, warm_s, after.since(before), hit_bytes, said)
+            before, said_before, warm_s = after, said, 0.0
             if way.drops_pages:
                 measure.drop_pages()
 
@@ -231,7 +236,12 @@ def _warm(arm: Arm) -> float:
 
 
 def _sample(
-    way: Way, figures: EpochFigures, warm_s: float, counted: Counters, hit_bytes: int | None
+    way: Way,
+    figures: EpochFigures,
+    warm_s: float,
+    counted: Counters,
+    hit_bytes: int | None,
+    said: dict[str, Any] | None,
 ) -> EpochSample:
     waited = replace(
         figures,
@@ -248,14 +258,13 @@ def _sample(
         get_bytes=counted.get_bytes,
         other_requests=counted.other_requests,
         hit_bytes=hit_bytes,
+        said=said,
     )
 
 
-def _hit_bytes(arm: Arm) -> int | None:
-    if not isinstance(arm, Penstock):
-        return None
-    return sum(arm.statistics()["hit_bytes"].values())
+def _statistics(arm: Arm) -> dict[str, Any] | None:
+    return arm.statistics() if isinstance(arm, Penstock) else None
 
 
-def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before
+def _hit_bytes(said: dict[str, Any]) -> int:
+    return sum(said["hit_bytes"].values())
