@@ -68,6 +68,18 @@ def test_two_epochs_of_each_way_are_counted_at_the_store(medium: Path, tmp_path:
     assert (tmp_path / "epoch.svg").read_text().startswith("<svg")
 
 
+def test_hinted_ways_hand_the_mount_a_plan_of_every_file(medium: Path, tmp_path: Path) -> None:
+    document, output = run(medium, tmp_path, "plan,run")
+    assert len(document["samples"]) == 4
+    for row in document["samples"]:
+        assert row["told"]
+        first = row["figures"]["epoch"] == 0
+        assert (row["gets"] >= FILES) if first else (row["gets"] == 0)
+        if first:  # the script waits at its gate, its plan still open
+            assert [plan["files"] for plan in row["said"]["plans"]] == [FILES]
+    assert output.count("hinted") >= 2
+
+
 def test_a_cache_of_half_the_data_is_asked_for_what_it_kept(medium: Path, tmp_path: Path) -> None:
     if not measure.can_drop_pages():
         pytest.skip("dropping pages needs root")

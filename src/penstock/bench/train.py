@@ -56,11 +56,9 @@ def make_loader(
     generator = torch.Generator().manual_seed(seed)
     sampler: Sampler[int] = RandomSampler(files, generator=generator)
     if planned:
-        from penstock.integrations.torch import (  # pyright: ignore
-            PlannedSampler,  # pyright: ignore
-        )
+        from penstock.integrations.torch import PlannedSampler
 
-        sampler = PlannedSampler(sampler, files, seed=seed)  # pyright: ignore
+        sampler = PlannedSampler(sampler, files, seed=seed)
     loader = DataLoader(
         files,
         batch_size=batch,
