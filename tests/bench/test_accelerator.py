@@ -42,6 +42,18 @@ def test_a_loader_that_keeps_up_leaves_only_the_wait_for_the_first_batch() -> No
     assert figures.samples_per_s == 15
 
 
+def test_starting_the_loader_is_part_of_the_wait_for_the_first_batch() -> None:
+    clock = Clock()
+
+    class SlowToStart:
+        def __iter__(self) -> Iterator[Batch]:
+            clock.now_s += 2
+            return loader(clock, (1, 10))
+
+    figures = Accelerator(10).train(SlowToStart(), epoch=0, clock=clock, sleep=clock.sleep)
+    assert (figures.loader_start_s, figures.first_batch_s) == (2.0, 3.0)
+
+
 def test_every_wait_is_a_stall_and_a_smaller_batch_a_shorter_step() -> None:
     clock = Clock()
     batches = loader(clock, (1, 10), (1, 10), (1, 5))

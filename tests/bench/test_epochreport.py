@@ -27,6 +27,7 @@ def sample(way: str, epoch: int = 0, *, seconds: float = 10.0, first_s: float = 
             steps=40,
             seconds=seconds,
             busy_s=9.6,
+            loader_start_s=0.05,
             first_batch_s=first_s,
         ),
         warm_s=0.0,

@@ -34,6 +34,7 @@ class EpochFigures:
     steps: int
     seconds: float
     busy_s: float
+    loader_start_s: float  # of first_batch_s, what went by before the loader was started
     first_batch_s: float  # from the request for the first batch until it is there
 
     @property
@@ -75,8 +76,9 @@ class Accelerator:
         """An epoch. The last batch may be smaller, and then so is its step."""
         samples = size_bytes = steps = 0
         start_s, first_batch_s = clock(), 0.0
-        # `for` asks for the iterator first: starting the loader's workers is in the time.
-        for batch in batches:
+        waiting = iter(batches)  # starts the loader's workers, and so is in the time
+        loader_start_s = clock() - start_s
+        for batch in waiting:
             if not steps:
                 first_batch_s = clock() - start_s
             sleep(self.step_s * batch.samples / self.batch)
@@ -90,6 +92,7 @@ class Accelerator:
             steps=steps,
             seconds=clock() - start_s,
             busy_s=samples * self.step_s / self.batch,
+            loader_start_s=loader_start_s,
             first_batch_s=first_batch_s,
         )
 
