@@ -34,7 +34,7 @@ class EpochFigures:
     steps: int
     seconds: float
     busy_s: float
-    loader_start_s: float  # of first_batch_s, what went by before the loader was started
+    loader_start_s: float  # the part of first_batch_s in which the loader starts its workers
     first_batch_s: float  # from the request for the first batch until it is there
 
     @property

@@ -113,7 +113,7 @@ class EpochBenchmark:
         self._say(
             f"  epoch {figures.epoch + 1}: busy {figures.busy_share:.1%}, "
             f"{figures.samples_per_s:,.0f} samples/s, first batch after "
-            f"{figures.first_batch_s:.2f} s (the loader's own start: {figures.loader_start_s:.2f} s), "
+            f"{figures.first_batch_s:.2f} s (loader's start: {figures.loader_start_s:.2f} s), "
             f"{sample.gets:,} GETs"
         )
 
