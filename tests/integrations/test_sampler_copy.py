@@ -2,6 +2,7 @@
 
 import random
 import threading
+from array import array
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch.utils.data import RandomSampler, Sampler
 
 from penstock.integrations import sampler_copy
-from penstock.integrations.forecast import Forecast
+from penstock.integrations.forecast import Forecast, add_indices
 from penstock.integrations.sampler_copy import NoOrder, copy_apart
 from tests.integrations.order import Files
 
@@ -81,6 +82,23 @@ def test_what_cannot_be_kept_apart_is_refused(
     monkeypatch.setattr(sampler_copy._Bounded, "_MOST_BYTES", 1000)
     with pytest.raises(NoOrder, match=f"Holds cannot be copied .*{reason}"):
         copy_apart(Holds(held=held))
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [[3, 5], (3, 5), np.array([3, 5]), torch.tensor([3, 5]), [np.int64(3), torch.tensor(5)]],
+)
+def test_batches_in_any_form_are_indices(drawn: Any) -> None:
+    order = array("q")
+    add_indices(order, drawn)
+    add_indices(order, torch.tensor(7))
+    assert order.tolist() == [3, 5, 7]
+
+
+@pytest.mark.parametrize("drawn", ["3", None, [(3, 224), (5, 224)], [[3], [5]], {"index": 3}])
+def test_what_is_no_index_is_not_taken_for_one(drawn: Any) -> None:
+    with pytest.raises(NoOrder, match="hands out"):
+        add_indices(array("q"), drawn)
 
 
 def test_a_forecast_in_parts_is_the_same_as_in_one() -> None:

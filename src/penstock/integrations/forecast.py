@@ -99,7 +99,8 @@ class Forecast:
 
 
 def add_indices(order: "array[int]", drawn: Any) -> None:
-    """An index, or a batch of them in whatever form. Raises NoOrder for what is no index."""
+    """What a sampler has handed out: an index, or a batch of them in whatever form. Raises NoOrder
+    for what is neither: pairs in a batch may be an index and a size."""
     if isinstance(drawn, list):  # nearly always, and fast
         try:
             order.fromlist(cast("list[int]", drawn))
@@ -107,15 +108,23 @@ def add_indices(order: "array[int]", drawn: Any) -> None:
             pass  # nothing of it was taken
         else:
             return
-    try:
-        order.append(operator.index(cast(Any, drawn)))
+    one = _as_index(drawn)
+    if one is not None:
+        order.append(one)
         return
-    except (TypeError, RuntimeError, ValueError):  # tensors of several numbers
-        pass
     if isinstance(drawn, str | bytes) or not hasattr(cast(Any, drawn), "__iter__"):
         raise NoOrder(f"its sampler hands out {cast(Any, drawn).__class__.__name__}, not numbers")
-    for one in cast(Any, drawn):
-        add_indices(order, one)
+    for part in cast(Any, drawn):
+        if (one := _as_index(part)) is None:
+            raise NoOrder(f"its sampler hands out batches of {part.__class__.__name__}")
+        order.append(one)
+
+
+def _as_index(drawn: Any) -> int | None:
+    try:
+        return operator.index(drawn)
+    except (TypeError, RuntimeError, ValueError):  # the last two: tensors of several numbers
+        return None
 
 
 def counts_epochs(sampler: Any) -> Any:

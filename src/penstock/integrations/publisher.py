@@ -20,7 +20,7 @@ class Publisher:
         """Raises PlanError: no mount has them, or none takes the plan."""
         self.length = len(files)
         self._plan: Plan = open_plan(files, label=_label())
-        self._handed_out = 0
+        self._handed_out = self._done = 0
         self._left = 0  # of this epoch's order, as published
         self._ahead: array[int] | None = None  # the next epoch's, published already
         self._told: set[str] = set()
@@ -59,7 +59,8 @@ class Publisher:
         """`count` more are on their way to readers; the last `lag` may still be unread."""
         self._handed_out += count
         self._left -= count
-        self._plan.reached(self._handed_out, max(0, self._handed_out - lag))
+        self._done = max(self._done, self._handed_out - lag)  # a larger batch makes a larger lag
+        self._plan.reached(self._handed_out, self._done)
 
     def withdraw(self) -> None:
         """Nobody knows what comes next."""

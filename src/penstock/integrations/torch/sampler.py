@@ -11,6 +11,7 @@ forked workers and pickled copies have none.
 import logging
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from os import PathLike, fspath
 from typing import Any
 
@@ -165,7 +166,7 @@ class PlannedSampler(Sampler[Any]):
     def hand_out(self, epoch: int, position: int, item: Any) -> None:
         self._position = position
         if self._publisher is not None:
-            count = len(_flat([item]))
+            count = len(_flat((item,)))
             self._publisher.hand_out(count, self.lag + count)
             if (problem := self._publisher.problem()) is not None:
                 log.warning("epoch %d: %s", epoch, problem)
@@ -194,21 +195,19 @@ class PlannedSampler(Sampler[Any]):
 
         copied = copy_apart(self.sampler, renew=renew, share_data=True)
         most = max(20 * len(self._files), _MOST_DRAWN)
-        order: list[Any] = []
         with set_aside():
             seed_all(derive(self.seed, epoch))
             if (counting := counts_epochs(copied)) is not None:
                 counting.set_epoch(epoch)
             elif isinstance(getattr(copied, "epoch", None), int):
                 copied.epoch = epoch
-            for item in copied:
-                order.append(item)
-                if len(order) > most:
-                    raise PlanError(
-                        f"{type(self.sampler).__name__} has not ended after {most:,}: "
-                        "an epoch must have an end",
-                        hint="limit it, or let `penstock run` plan it as it goes",
-                    )
+            order: list[Any] = list(islice(copied, most + 1))
+        if len(order) > most:
+            raise PlanError(
+                f"{type(self.sampler).__name__} has not ended after {most:,}: "
+                "an epoch must have an end",
+                hint="limit it, or let `penstock run` plan it as it goes",
+            )
         return order
 
 
@@ -254,9 +253,14 @@ def _files_behind(
         raise NoFiles(str(error), hint=hint) from error
 
 
-def _flat(order: list[Any]) -> "array[int]":
+def _flat(order: Sequence[Any]) -> "array[int]":
     flat = array("q")
-    add_indices(flat, order)
+    try:
+        flat.extend(order)  # of a sampler; a million in 20 ms
+    except TypeError:
+        flat = array("q")
+        for item in order:  # of a batch sampler
+            add_indices(flat, item)
     return flat
 
 
