@@ -18,8 +18,10 @@ and forked.
 # fsspec has no annotations: what comes from it is unknown.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import math
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from errno import EROFS
 from hashlib import sha256
@@ -31,8 +33,10 @@ from fsspec.utils import isfilelike
 
 from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.errors import NotOnAMount
+from penstock.fuse.mounting import FILESYSTEM_TYPE
 from penstock.integrations.ordered import each_in_order, read_file
 from penstock.integrations.plans import mount_of
+from penstock.mounttable import mount_table
 
 _VERSION, _CACHED = "user.penstock.version", "user.penstock.cached"
 _THREADS = 8
@@ -248,7 +252,37 @@ def _plain(path: Any) -> str:
 
 
 def _is_on_mount(name: str) -> bool:
-    return mount_of(os.path.join(name, "")) is not None  # as a folder: the mount point counts too
+    try:
+        device = os.stat(name).st_dev
+    except OSError:  # nothing there, or a mount that does not answer: what is it below?
+        return mount_of(os.path.join(name, "")) is not None
+    return _mounted.has(device)
+
+
+class _Mounted:
+    """The devices that are Penstock mounts. Any thread.
+
+    The mount table takes 0.3 ms to read, a warm file 0.02. So what was found in it is believed for
+    a second; what was not is looked for again.
+    """
+
+    def __init__(self) -> None:
+        self._read: tuple[float, frozenset[int]] = (-math.inf, frozenset())
+
+    def has(self, device: int) -> bool:
+        when, devices = self._read
+        now = time.monotonic()
+        if device not in devices or now > when + 1:
+            devices = frozenset(
+                os.makedev(*map(int, entry.device.split(":")))
+                for entry in mount_table()
+                if entry.kind == FILESYSTEM_TYPE
+            )
+            self._read = now, devices
+        return device in devices
+
+
+_mounted = _Mounted()
 
 
 def _is_one_block(name: str) -> bool:
