@@ -20,6 +20,8 @@ COUNTERS: Mapping[str, str] = {
     "corrupt_blocks": "cached blocks whose checksum did not match; dropped and fetched again",
     "cache_warnings": "times a tier failed and the read went on without it",
     "prefetched_blocks": "blocks fetched before they were asked for",
+    "pushed_bytes": "bytes put into the kernel's page cache before they were asked for",
+    "read_bytes": "bytes that readers asked the server for",
     "refreshes": "listings compared with the catalog",
 }
 

@@ -39,9 +39,8 @@ class Flight:
     needs them is done, and not when Python next looks for cycles."""
 
     __slots__ = (
-        "_lock", "_then", "asked_s", "block", "data", "error", "failed_s", "fetch", "fetching_s",
-        "from_store",
-        "hedged", "looked", "reserved", "what",
+        "_lock", "_then", "ahead", "asked_s", "block", "data", "error", "failed_s", "fetch",
+        "fetching_s", "from_store", "hedged", "looked", "place", "placed", "reserved", "what",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +56,9 @@ class Flight:
         self.reserved = False  # admitted already when it was started
         self.from_store = True
         self.hedged = False
+        self.place: Callable[[memoryview], bool] | None = None  # puts it somewhere else as well
+        self.ahead = False  # it was started before anyone asked
+        self.placed = False  # a reader finds its bytes elsewhere: in a tier, or with the kernel
         self.data: memoryview | None = None
         self.error: Exception | None = None
         self._then: list[Callable[[Flight], None]] = []
@@ -76,6 +78,7 @@ class Flight:
 
     def then(self, callback: Callable[["Flight"], None]) -> None:
         """Calls back once it has landed or failed: at once if it has, else from that thread."""
+        self.ahead = False
         with self._lock:
             if self.data is None and self.error is None:
                 self._then.append(callback)
@@ -159,7 +162,7 @@ class Flights:
                 return None
             self._held_bytes += block.length
             flight = Flight(block, what, fetch, self._now(), looked=True)
-            flight.reserved = True
+            flight.reserved = flight.ahead = True
             return self._start(flight)
 
     def _start(self, flight: Flight) -> Flight:

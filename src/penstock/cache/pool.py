@@ -11,16 +11,30 @@ log = logging.getLogger(__name__)
 
 
 class Pool:
-    def __init__(self, threads: int, name: str) -> None:
+    """As many threads as there were jobs at once, but no more than `most`."""
+
+    def __init__(self, most: int, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._most = most
+        self._name = name
+        self._threads: list[threading.Thread] = []
+        # Who puts a job claims a thread for it. Counting those that wait in `get` instead would
+        # count one that has just got a job, and leave the next behind it.
+        self._lock = threading.Lock()
+        self._idle = 0  # threads that no job has claimed
+        self._unclaimed = 0  # jobs that have claimed no thread
 
     def put(self, job: Callable[[], object]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif len(self._threads) < self._most:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            else:
+                self._unclaimed += 1
         self._jobs.put(job)
 
     def close(self, within_s: float) -> None:
@@ -44,3 +58,8 @@ class Pool:
                 log.exception("a job failed")
             finally:
                 del job  # a thread that sleeps must not hold on to the last block it fetched
+            with self._lock:
+                if self._unclaimed:
+                    self._unclaimed -= 1
+                else:
+                    self._idle += 1

@@ -11,8 +11,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from typing_extensions import Buffer
 
@@ -30,6 +32,26 @@ log = logging.getLogger(__name__)
 
 # Called once, with all of a range or with why not, from whichever thread knows.
 Done = Callable[[list[memoryview] | Exception], None]
+
+# Puts the bytes of a block where readers find them without asking; False if it could not.
+Place = Callable[[memoryview], bool]
+
+
+class Brought(Enum):
+    """What became of a block that was to be there before it is asked for."""
+
+    FETCHED = "fetched"
+    CACHED = "cached"  # it was in a tier
+    JOINED = "joined"  # someone else is fetching it
+    NO_ROOM = "no room"  # the memory for fetches is used up: later
+    FAILED = "failed"
+
+
+class Arrival(NamedTuple):
+    how: Brought
+    length: int
+    took_s: float | None = None  # to fetch it from the store
+
 
 # After an unmount nobody waits for what is on its way; what comes soon is still stored.
 _CLOSE_WITHIN_S = 2.0
@@ -107,6 +129,30 @@ class Cache:
         self._large.put(partial(self._carry_out, flight))
         self._counters.add("prefetched_blocks")
         return True
+
+    def bring(self, what: CachedObject, fetch: Fetch, number: int, place: Place | None) -> Arrival:
+        """Fetches a block before it is asked for, in the caller's thread. `place` gets its bytes,
+        from a tier too, and puts them where readers find them sooner; while it does that, who
+        asks for the block gets it from here. A block that found no place at all is held in memory
+        for its reader, until others need the room."""
+        block = block_of(what, number, self.block_bytes)
+        if self._flights.find(block) is not None:
+            return Arrival(Brought.JOINED, block.length)
+        if place is None:
+            if self._is_stored(block):
+                return Arrival(Brought.CACHED, block.length)
+        elif (stored := self._from_tiers(block, 0, block.length)) is not None:
+            place(stored)
+            return Arrival(Brought.CACHED, block.length)
+        flight = self._flights.start_if_room(block, what, fetch)
+        if flight is None:
+            found = self._flights.find(block) is not None
+            return Arrival(Brought.JOINED if found else Brought.NO_ROOM, block.length)
+        flight.place = place
+        self._counters.add("prefetched_blocks")
+        took_s = self._carry_out(flight)
+        how = Brought.FETCHED if flight.error is None else Brought.FAILED
+        return Arrival(how, block.length, took_s)
 
     def cached_bytes(self, what: CachedObject) -> int:
         self._settle(what)
@@ -215,13 +261,15 @@ class Cache:
     def _cut(self, flight: Flight, span: Span) -> memoryview:
         assert flight.data is not None
         if span.stop == flight.block.length:
+            flight.ahead = False
             self._flights.release(flight.block)
         return flight.data[span.start : span.stop]
 
-    def _carry_out(self, flight: Flight) -> None:
+    def _carry_out(self, flight: Flight) -> float | None:
         took_s = self._flights.carry_out(flight)
         if took_s is not None:
             self._hedging.note(flight.block.length, took_s)
+        return took_s
 
     def _get(self, flight: Flight) -> Buffer:
         block = flight.block
@@ -234,6 +282,9 @@ class Cache:
         return flight.fetch(block.start, block.length)
 
     def _put_away(self, flight: Flight) -> None:
+        if flight.place is not None and flight.data is not None:
+            # After the answers to those who wait for it: the kernel holds their pages meanwhile.
+            flight.placed = flight.place(flight.data)
         if flight.block.whole:
             self._filler.put(partial(self._store, flight))
         else:
@@ -242,9 +293,13 @@ class Cache:
     def _store(self, flight: Flight) -> None:
         try:
             if flight.from_store and flight.data is not None:
-                self._to_tiers(flight.block, flight.what, flight.data)
+                stored = self._to_tiers(flight.block, flight.what, flight.data)
+                flight.placed = flight.placed or stored
         finally:
-            self._flights.finish(flight, keep=not flight.block.whole)
+            # The rest of a block is asked for in a moment; a small object that nobody has read
+            # yet, and that is nowhere else, is too.
+            unread = flight.ahead and not flight.placed
+            self._flights.finish(flight, keep=not flight.block.whole or unread)
 
     def _from_tiers(self, block: Block, start: int, stop: int) -> memoryview | None:
         for tier in self.tiers:
@@ -264,13 +319,14 @@ class Cache:
         except (OSError, sqlite3.Error):
             return False  # the read that follows will say so
 
-    def _to_tiers(self, block: Block, what: CachedObject, data: memoryview) -> None:
+    def _to_tiers(self, block: Block, what: CachedObject, data: memoryview) -> bool:
         for tier in self.tiers:
             try:
                 if tier.write(what, self.block_bytes, block, data):
-                    return
+                    return True
             except (OSError, sqlite3.Error) as error:
                 self._warn(tier, error)
+        return False
 
     def _warn(self, tier: Tier, error: Exception) -> None:
         self._counters.add("cache_warnings")

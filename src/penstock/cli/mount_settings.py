@@ -123,6 +123,12 @@ OPTIONS: tuple[Decorator, ...] = (
         help="Memory for blocks on their way. A bare number counts MiB.",
     ),
     click.option(
+        "--page-cache",
+        metavar="SIZE",
+        help="Memory of the kernel's that plans and warm-ups may fill ahead of readers.  "
+        "[half of what is available]",
+    ),
+    click.option(
         "--memory",
         default="1GiB",
         show_default=True,
@@ -241,6 +247,7 @@ def read_settings(source: str, mountpoint: str, options: dict[str, Any]) -> Moun
         block_bytes=block,
         buffer_bytes=min(buffer, (memory - BASE_MEMORY_BYTES) // MEMORY_A_BUFFERED_BYTE),
         prefetch_blocks=options["prefetch"],
+        page_cache_bytes=_page_cache(options["page_cache"]),
         threads=options["threads"],
         memory_bytes=memory,
         max_files=options["max_files"],
@@ -251,6 +258,10 @@ def read_settings(source: str, mountpoint: str, options: dict[str, Any]) -> Moun
         dir_mode=parse_mode(options["dir_mode"], "--dir-mode"),
         **words,
     )
+
+
+def _page_cache(text: str | None) -> int | None:
+    return None if text is None else parse_size(text, what="--page-cache", bare_unit=MIB)
 
 
 def _tiers(options: dict[str, Any]) -> tuple[TierSpec, ...]:

@@ -28,7 +28,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "mode": ("mode",), "refresh_": ("refresh_s",), "policy": ("policy",),
     "cache_dir": ("tiers",), "cache_size": ("tiers",), "tiers": ("tiers",), "no_cache": ("tiers",),
     "block_size": ("block_bytes",), "prefetch": ("prefetch_blocks",),
-    "buffer_size": ("buffer_bytes",), "threads": ("threads",),
+    "page_cache": ("page_cache_bytes",), "buffer_size": ("buffer_bytes",), "threads": ("threads",),
     "attr_cache": ("attr_timeout_s",), "entry_cache": ("entry_timeout_s",), "uid": ("uid",),
     "gid": ("gid",), "file_mode": ("file_mode",), "dir_mode": ("dir_mode",),
     "memory": ("memory_bytes", "buffer_bytes"), "max_files": ("max_files",),

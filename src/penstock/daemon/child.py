@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -41,6 +42,9 @@ class Plan:
         )  # fmt: skip
 
 
+_KILLED = "killed (SIGKILL): by someone, or because the machine ran out of memory"
+
+
 class Child:
     def __init__(self, plan: Plan, start: Message) -> None:
         self.plan = plan
@@ -71,9 +75,25 @@ class Child:
             self.killed_s, self._why_killed = time.monotonic(), why
         self._process.send_signal(signal.SIGKILL)
 
+    def is_half_dead(self) -> bool:
+        """Has its first thread ended, and all others must, but one cannot yet?"""
+        poll = select.poll()
+        poll.register(self.end, select.POLLIN)
+        if poll.poll(0):
+            return False  # gone altogether
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            return False
+
+    def was_killed(self) -> None:
+        """By someone else."""
+        self.killed_s, self._why_killed = time.monotonic(), _KILLED
+
     def reap(self, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
+            self._process.wait(0 if self.is_half_dead() else timeout_s)
         os.close(self.end)
         self.link.close()
         self.is_buried = True
@@ -81,7 +101,8 @@ class Child:
     @property
     def crashed(self) -> bool:
         """It ended through a fault of its own, and not because someone killed it."""
-        return self.hung or self._process.returncode not in (0, OVER_LIMITS, -signal.SIGKILL)
+        harmless = (None, 0, OVER_LIMITS, -signal.SIGKILL)  # None: killed, but not yet gone
+        return self.hung or self._process.returncode not in harmless
 
     @property
     def how_it_ended(self) -> str:
@@ -93,7 +114,7 @@ class Child:
         if status >= 0:
             return f"it ended with status {status}"
         if -status == signal.SIGKILL:
-            return "killed (SIGKILL): by someone, or because the machine ran out of memory"
+            return _KILLED
         # Those of real time have no names.
         return f"it crashed (signal {-status}, {signal.strsignal(-status)})"
 

@@ -7,6 +7,7 @@ stays open for as long as both sides want.
 import json
 import logging
 import os
+import select
 import socket
 import struct
 import threading
@@ -80,12 +81,9 @@ class Line:
 
     def is_over(self) -> bool:
         """Has the other side gone? Never waits."""
-        try:
-            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def wait_for_end(self) -> None:
         """Returns once the other side is gone; what it still says is not heard."""

@@ -35,6 +35,10 @@ class HeldMount:
         if name == "fuse" and (entry := find_mount(self._mountpoint)) is not None:
             self._device = entry.device
 
+    def drop(self, name: str) -> None:
+        if name in self.kept:
+            os.close(self.kept.pop(name))
+
     def refuse(self, python: str) -> None:
         """Everyone gets EIO, until `accept`: see penstock.daemon.refuse."""
         if self._refuser is not None and self._refuser.poll() is None:

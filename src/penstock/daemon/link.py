@@ -7,6 +7,7 @@ A packet socket: a message arrives whole or not at all, also when its sender is 
     prepared   all but the mount is ready      go        serve: what is kept and remembered
     keep       a descriptor that must          flush     note what is cached: you will be replaced
                outlive the server
+    drop       that one need not any more
     remember   values for the next server
     ready      what the user is told
     pulse      the server is well
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 Message = dict[str, Any]
 
 _MOST_BYTES = 128 * 1024
-_MOST_DESCRIPTORS = 16
+_MOST_DESCRIPTORS = 253  # the kernel's bound (SCM_MAX_FD)
 
 
 class Link:

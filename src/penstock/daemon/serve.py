@@ -92,8 +92,11 @@ class _Process:
             remembered.update(values)
             self._link.send({"remember": values})
 
+        def drop(name: str) -> None:
+            self._link.send({"drop": name})
+
         kept = dict(zip(go["kept"], descriptors, strict=True))
-        return Handover(kept, remembered, keep, remember)
+        return Handover(kept, remembered, keep, drop, remember)
 
     def _obey(self) -> None:
         while (received := self._link.receive()) is not None:

@@ -17,6 +17,7 @@ from penstock.catalog.tree import Tree
 from penstock.daemon.control import ControlServer, listen
 from penstock.daemon.limits import Limits
 from penstock.daemon.places import state_dir
+from penstock.daemon.plans import Keeping, Plans
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.registry import control_socket
 from penstock.daemon.settings import MountSettings
@@ -35,6 +36,9 @@ from penstock.store.reliable import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
+from penstock.warm.looker import Looker
+from penstock.warm.memory import PageBudget, spare_bytes
+from penstock.warm.prefetcher import Prefetcher
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +52,6 @@ _DISK_WAITERS = 4
 _POISONED = 3
 
 Progress = Callable[[int], None]
-Keep = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class Handover:
 
     kept: dict[str, int] = field(default_factory=dict[str, int])
     remembered: dict[str, Any] = field(default_factory=dict[str, Any])
-    keep: Keep = lambda _name, _descriptor: None
+    keep: Callable[[str, int], None] = lambda _name, _descriptor: None
+    drop: Callable[[str], None] = lambda _name: None
     remember: Callable[[dict[str, Any]], None] = lambda _values: None
 
 
@@ -154,6 +158,9 @@ class Server:
         self._session.join()
         self._refresher.stop()
         self._control.close()
+        self._prefetcher.close(within_s=0)
+        if self._looker is not None:
+            self._looker.close()
         self._cache.close()
         self._tree.close()
         # /dev/fuse stays open: a waiter may still write its late answer, and must not write it
@@ -222,9 +229,11 @@ class Server:
             settings.max_files, self._counters, handover.remembered.get("seen"),
             lambda seen: handover.remember({"seen": seen}),
         )  # fmt: skip
+        self._make_plans()
         self._control = ControlServer(
             self._control_socket(),
             {"stats": self._stats, "refresh": self._refresh, "doctor": self._doctor},
+            {"plan": self._plans.converse},
         )
         if self._agreed:
             self._session.take_over(refuse_resent=handover.remembered["quick_ends"] >= _POISONED)
@@ -239,7 +248,22 @@ class Server:
         if not self._initialised.wait(30):
             raise PenstockError("the kernel did not open the connection within 30 s")
         self._tune_readahead()
+        self._plans.adopt(handover.kept, handover.remembered)
         self._refresher.start(at_once=self._saved and not self._takeover)
+
+    def _make_plans(self) -> None:
+        handover, pagecache = self._handover, self._backings is None
+        self._looker = Looker(self._settings.mountpoint) if pagecache else None
+        # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
+        push = self._session.store_pages if pagecache else None
+        self._prefetcher = Prefetcher(self._files, push, self._counters)
+        budget = self._settings.page_cache_bytes
+        self._plans = Plans(
+            self._files, self._prefetcher, self._looker,
+            PageBudget(spare_bytes() if budget is None else budget),
+            self._session.invalidate_pages,
+            Keeping(handover.keep, handover.drop, handover.remember),
+        )  # fmt: skip
 
     def _memory(self, name: str, make: Callable[[], int]) -> int:
         """The descriptor of memory that outlives this server."""
@@ -307,7 +331,7 @@ class Server:
         return collect(
             self._settings, self.mode, self._files, self._session, self._backings,
             self._refresher, self._counters, self._started_s, self._handover.remembered,
-            self.limits,
+            self.limits, self._plans, self._prefetcher,
         )  # fmt: skip
 
     def _refresh(self, _request: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class MountSettings:
     block_bytes: int = DEFAULT_BLOCK_BYTES
     buffer_bytes: int = 256 * MIB  # blocks in memory: being fetched, or not yet read to the end
     prefetch_blocks: int = 4  # how far ahead of a sequential reader, at most
+    page_cache_bytes: int | None = None  # of the kernel's, for what is pushed; None: a share
     threads: int = 32  # reads that may wait for object storage at once
     uid: int | None = None  # None: whoever mounts
     gid: int | None = None

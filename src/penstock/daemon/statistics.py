@@ -6,18 +6,20 @@ from typing import Any
 
 from penstock.cache.striped import StripedTier
 from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
+from penstock.daemon.plans import Plans
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.settings import MountSettings
 from penstock.fuse.backing import Backings
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
 from penstock.vfs.filesystem import FileSystem
+from penstock.warm.prefetcher import Prefetcher
 
 
 def collect(
     settings: MountSettings, mode: str, files: FileSystem, session: Session,
     backings: Backings | None, refresher: Refresher, counters: Counters, started_s: float,
-    remembered: dict[str, Any], limits: Limits,
+    remembered: dict[str, Any], limits: Limits, plans: Plans, prefetcher: Prefetcher,
 ) -> dict[str, Any]:  # fmt: skip
     count, size = files.totals()
     return {
@@ -56,6 +58,11 @@ def collect(
         "prefetched_blocks": counters.total("prefetched_blocks"),
         "fetching": files.cache.fetching,
         "buffered_bytes": files.cache.buffered_bytes,
+        "pushed_bytes": counters.total("pushed_bytes"),
+        "read_bytes": counters.total("read_bytes"),
+        "plans": plans.describe(),
+        "gets_in_flight": prefetcher.in_flight,
+        "gets_in_flight_target": prefetcher.pace.target,
         "corrupt_blocks": counters.total("corrupt_blocks"),
         "cache_warnings": counters.total("cache_warnings"),
         "refreshes": counters.total("refreshes"),

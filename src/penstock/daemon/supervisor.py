@@ -47,6 +47,8 @@ _PREPARE_WITHIN_S = 60.0
 # A process that waits for a dead disk does not even die; it is left to itself then.
 _DIES_WITHIN_S = 5.0
 _LOOK_EVERY_S = 1.0
+# Threads end one after the other; who dies as one should is gone long before.
+_HALF_DEAD_AFTER_S = 1.5
 # Two signals at once may be one Ctrl-C that reached us on two ways.
 _SECOND_CTRL_C_AFTER_S = 1.0
 
@@ -89,8 +91,8 @@ class Supervisor:
         self._oom_score = _become_the_last_to_be_killed()
         self._listeners: dict[str, Callable[[Child, Any], None]] = {
             "progress": self._on_progress, "prepared": self._on_prepared,
-            "remember": self._on_remember, "ready": self._on_ready, "pulse": _ignore,
-            "flushed": self._on_flushed, "leave": self._on_leave,
+            "drop": self._on_drop, "remember": self._on_remember, "ready": self._on_ready,
+            "pulse": _ignore, "flushed": self._on_flushed, "leave": self._on_leave,
             "unmounted": self._on_unmounted, "error": self._on_error,
         }  # fmt: skip
 
@@ -168,8 +170,14 @@ class Supervisor:
     def _on_progress(self, _child: Child, count: int) -> None:
         self._audience.progress(count)
 
+    def _on_drop(self, _child: Child, name: str) -> None:
+        self._mount.drop(name)
+
     def _on_remember(self, _child: Child, values: Message) -> None:
+        """None: that it need not be remembered any more."""
         self._remembered.update(values)
+        for name in [name for name, value in values.items() if value is None]:
+            del self._remembered[name]
 
     def _on_error(self, child: Child, error: Message) -> None:
         child.error = error
@@ -432,6 +440,11 @@ class Supervisor:
             if now - child.killed_s > _DIES_WITHIN_S:
                 log.error("server %d is stuck in the kernel and cannot die", child.pid)
                 self._on_end(child)
+        elif now - child.heard_s > _HALF_DEAD_AFTER_S and child.is_half_dead():
+            # A thread of it hangs in the kernel: it waits for a page whose reader waits for the
+            # next server. None of it runs any more, so that one may start.
+            child.was_killed()
+            self._on_end(child)
         elif now - child.heard_s > within_s:
             child.hung = True
             child.kill(f"no sign of life for {within_s:g} s: killed")

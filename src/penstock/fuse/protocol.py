@@ -121,6 +121,7 @@ STATFS = struct.Struct(
     "<QQQQQIIII24x"
 )  # blocks bfree bavail files ffree bsize namelen frsize padding
 INVAL_INODE = struct.Struct("<Qqq")  # ino off len
+STORE = struct.Struct("<QQII")  # nodeid offset size padding; the bytes follow
 INVAL_ENTRY = struct.Struct("<QII")  # parent namelen flags; the name and a NUL follow
 
 UNIQUE_RESENT = 1 << 63

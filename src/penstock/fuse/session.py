@@ -31,6 +31,7 @@ from penstock.fuse.protocol import (
     OP_COUNT,
     OUT_HEADER,
     OUT_HEADER_BYTES,
+    STORE,
     Notify,
     Op,
     is_resent,
@@ -262,6 +263,20 @@ class Session:
     def invalidate_pages(self, ino: int) -> None:
         """The kernel must drop what it keeps of this inode: pages, or a directory's listing."""
         self._notify(Notify.INVAL_INODE, INVAL_INODE.pack(ino, 0, -1))
+
+    def store_pages(self, ino: int, offset: int, data: memoryview) -> bool:
+        """Puts bytes of a file into the kernel's page cache, before anyone asks for them; False if
+        the kernel does not hold the inode. From a thread that nobody's answer depends on: it
+        waits for pages that are being read at the moment."""
+        length = OUT_HEADER_BYTES + STORE.size + len(data)
+        header = OUT_HEADER.pack(length, Notify.STORE, 0)
+        try:
+            os.writev(self.descriptor, (header, STORE.pack(ino, offset, len(data), 0), data))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOMEM):
+                return False
+            raise
+        return True
 
     def _notify(self, code: Notify, body: bytes) -> None:
         header = OUT_HEADER.pack(OUT_HEADER_BYTES + len(body), code, 0)

@@ -9,7 +9,7 @@ from typing_extensions import Buffer
 from penstock.cache.identity import CachedObject, identify
 from penstock.cache.tiered import Cache, Done, Fetch
 from penstock.catalog.names import decode
-from penstock.catalog.tree import Node, Tree
+from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.store import Store
 from penstock.vfs.readahead import Readahead
@@ -38,6 +38,7 @@ class FileSystem:
         self._nodes: dict[int, Node] = {}
         self._files: dict[int, File] = {}
         self._paths: dict[int, str] = {}
+        self._folders: dict[bytes, int] = {}
 
     # -- names --------------------------------------------------------------------------
 
@@ -48,6 +49,12 @@ class FileSystem:
     def lookup(self, parent: int, name: bytes) -> Node | None:
         node = self.tree.lookup(parent, name)
         return self._remember(node) if node is not None else None
+
+    def find(self, path: bytes) -> Node | None:
+        """By its path below the root."""
+        folder, _, name = path.rpartition(b"/")
+        parent = self._folder(folder)
+        return None if parent is None else self.lookup(parent, name)
 
     def children(self, ino: int, after: int, limit: int) -> list[Node]:
         return [self._remember(node) for node in self.tree.children(ino, after, limit)]
@@ -78,6 +85,10 @@ class FileSystem:
 
         self.cache.deliver(file.what, file.fetch, offset, length, finish)
 
+    def file(self, ino: int) -> File:
+        """What the cache is asked for, for those who fetch ahead."""
+        return self._file(ino)
+
     def cached_bytes(self, ino: int) -> int:
         return self.cache.cached_bytes(self._file(ino).what)
 
@@ -94,9 +105,23 @@ class FileSystem:
         files = [self.tree.node(ino) for ino in buried]
         self._files = {}
         self._nodes = {}
+        self._folders = {}
         self.cache.outdate([self._open(node).what for node in files if not node.is_directory])
 
     # -- inside -------------------------------------------------------------------------
+
+    def _folder(self, path: bytes) -> int | None:
+        if not path:
+            return ROOT
+        ino = self._folders.get(path)
+        if ino is None:
+            node = self.find(path)
+            if node is None or not node.is_directory:
+                return None
+            if len(self._folders) >= _NODES_REMEMBERED:
+                self._folders = {}
+            ino = self._folders[path] = node.ino
+        return ino
 
     def _remember(self, node: Node) -> Node:
         if len(self._nodes) >= _NODES_REMEMBERED:

@@ -1,0 +1,65 @@
+"""The server's handle on the process that looks at files through the mount (see `look`).
+
+Threading: one thread at a time asks, and waits for the answer.
+"""
+
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.warm import look
+
+log = logging.getLogger(__name__)
+
+# More would fill the pipe while the other side fills ours.
+MOST_AT_ONCE = 128
+
+
+class Looker:
+    def __init__(self, mountpoint: Path) -> None:
+        self._mountpoint = mountpoint
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def look(self, names: Sequence[bytes]) -> bytes:
+        """One of look.MISSING, HELD, RESIDENT for each; HELD for all if it cannot be told. The
+        kernel holds them from now on."""
+        if not names:
+            return b""
+        try:
+            return self._ask(b"\0".join(names) + b"\0\0", len(names))
+        except OSError as error:
+            log.warning("files cannot be looked at through the mount: %s", error)
+            self.close()
+            return look.HELD * len(names)
+
+    def _ask(self, question: bytes, count: int) -> bytes:
+        process = self._process
+        if process is None:
+            process = self._process = self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(question)
+        answer = b""
+        while len(answer) < count:
+            received = process.stdout.read(count - len(answer))
+            if not received:
+                raise OSError("the process that looks has ended")
+            answer += received
+        return answer
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-IS", look.__file__, str(self._mountpoint)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """From any thread; whoever waits for an answer is told that there is none."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.poll()  # it may wait for the mount, and dies when that answers

@@ -1,0 +1,176 @@
+"""An epoch plan as a feed: what comes next before its readers need it, and no further than helps.
+
+What the kernel holds already is passed over. Files are kept in the page cache as long as there is
+room for them; those that come when it is full are dropped again behind the cursor, so that they
+push nothing out that will be read sooner.
+
+Threading: `take` by one thread; numbers may be looked at by any.
+"""
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.blocks import block_count
+from penstock.cache.tiered import Brought
+from penstock.catalog.tree import Node
+from penstock.errors import StaleInode
+from penstock.vfs.filesystem import FileSystem
+from penstock.warm import look
+from penstock.warm.looker import MOST_AT_ONCE, Looker
+from penstock.warm.memory import PageBudget
+from penstock.warm.order import ELSEWHERE, OrderReader
+from penstock.warm.pace import Pace
+from penstock.warm.prefetcher import Wanted
+from penstock.warm.window import Demand, window_bytes
+
+_MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
+_NEW, _KEPT, _PASSING, _MISSING = range(4)
+
+
+class PlannedFeed:
+    def __init__(
+        self, order: OrderReader, files: FileSystem, looker: Looker | None, pages: PageBudget,
+        pace: Pace, drop_pages: Callable[[int], None], label: str, pid: int,
+    ) -> None:  # fmt: skip
+        """`looker`: None if nothing can be pushed."""
+        self.label = label
+        self.pid = pid
+        self._order = order
+        self._files = files
+        self._looker = looker
+        self._pages = pages
+        self._pace = pace
+        self._drop_pages = drop_pages
+        self._inos = array("Q", bytes(8 * order.files))  # 0: not looked up yet
+        self._states = bytearray(order.files)
+        self._generation = order.generation
+        self._next = order.done  # the first position that was not looked at
+        self._freed = order.done  # pages before it were dropped
+        self._ready: deque[Wanted] = deque()
+        self._sizes: deque[tuple[int, int]] = deque()  # (position, bytes) ahead of the readers
+        self._ahead_bytes = 0
+        self._window_bytes = 0
+        self._kept_bytes = 0
+        self._demand = Demand()
+        self._ended = dict.fromkeys(Brought, 0)
+        self._resident = 0
+        self._missing = 0
+
+    def take(self, most: int) -> list[Wanted]:
+        self._follow()
+        while len(self._ready) < most and self._may_go_on():
+            self._look_at_more()
+        return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+
+    def end(self) -> None:
+        """Its memory is for others from now on; the kernel lets go of it when it has to."""
+        self._pages.give_back(self._kept_bytes)
+
+    def describe(self) -> dict[str, Any]:
+        order = self._order
+        return {
+            "label": self.label, "pid": self.pid, "files": order.files,
+            "handed_out": order.handed_out, "done": order.done, "end": order.end,
+            "ahead": self._next, "ahead_bytes": self._ahead_bytes,
+            "window_bytes": self._window_bytes, "kept_bytes": self._kept_bytes,
+            "resident": self._resident, "missing": self._missing,
+            **{how.name.lower(): count for how, count in self._ended.items()},
+        }  # fmt: skip
+
+    # -- the cursor ----------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        order = self._order
+        handed_out, done = order.handed_out, order.done
+        if order.generation != self._generation:  # what comes next is something else
+            self._generation = order.generation
+            self._next = min(self._next, handed_out)
+            self._ready.clear()
+        self._next = max(self._next, done)
+        taken = 0
+        while self._sizes and self._sizes[0][0] < handed_out:
+            taken += self._sizes.popleft()[1]
+        while self._sizes and self._sizes[-1][0] >= self._next:
+            taken += self._sizes.pop()[1]
+        self._ahead_bytes -= taken
+        self._demand.note(taken, time.monotonic())
+        self._window_bytes = window_bytes(
+            latency_s=self._pace.latency_s, bytes_per_s=self._pace.bytes_per_s,
+            demand_bytes_per_s=self._demand.bytes_per_s, budget_bytes=self._pages.passing_bytes,
+        )  # fmt: skip
+        self._free_behind(done)
+
+    def _may_go_on(self) -> bool:
+        return (
+            self._next < self._order.end
+            and self._ahead_bytes < self._window_bytes
+            and len(self._sizes) < _MOST_AHEAD
+        )
+
+    def _free_behind(self, done: int) -> None:
+        """Drops what its readers are done with and what there is no room to keep."""
+        if self._looker is None:
+            return
+        # The ring holds only so much: who is that far behind has lost it, and the kernel decides.
+        self._freed = max(self._freed, done - _MOST_AHEAD)
+        for number in self._order.files_at(self._freed, min(done, self._next)):
+            if number < self._order.files and self._states[number] == _PASSING:
+                self._states[number] = _NEW
+                self._drop_pages(self._inos[number])
+        self._freed = max(self._freed, min(done, self._next))
+
+    # -- what comes next -----------------------------------------------------------------
+
+    def _look_at_more(self) -> None:
+        start = self._next
+        numbers = self._order.files_at(start, min(self._order.end, start + MOST_AT_ONCE))
+        found = [(place, self._find(number)) for place, number in enumerate(numbers)]
+        nodes = [(start + place, numbers[place], node) for place, node in found if node]
+        looks = look.HELD * len(nodes)
+        if self._looker is not None:
+            looks = self._looker.look([self._order.name(number) for _, number, _ in nodes])
+        handed_out = self._order.handed_out
+        for (position, number, node), seen in zip(nodes, looks, strict=True):
+            size = node.size_bytes or 0
+            if position >= handed_out:
+                self._sizes.append((position, size))
+                self._ahead_bytes += size
+            self._want(number, node, size, resident=seen == look.RESIDENT[0])
+        self._next = start + len(numbers)
+
+    def _want(self, number: int, node: Node, size: int, *, resident: bool) -> None:
+        push = self._looker is not None
+        if push and self._states[number] == _NEW:
+            kept = self._pages.reserve(size)
+            self._states[number] = _KEPT if kept else _PASSING
+            self._kept_bytes += size if kept else 0
+        if resident:
+            self._resident += 1
+            return
+        for block in range(block_count(size, self._files.cache.block_bytes)):
+            self._ready.append(Wanted(node.ino, block, push, self._note_end))
+
+    def _note_end(self, how: Brought, _length: int) -> None:
+        self._ended[how] += 1  # by many threads: a count for people, which may miss one
+
+    def _find(self, number: int) -> Node | None:
+        if number == ELSEWHERE or number >= self._order.files or self._states[number] == _MISSING:
+            return None
+        if ino := self._inos[number]:
+            try:
+                node = self._files.node(ino)
+                if not node.dead:
+                    return node
+            except StaleInode:
+                pass  # rewritten, and cleared away: its name leads to the new one
+        node = self._files.find(self._order.name(number))
+        if node is None or node.is_directory:
+            self._states[number] = _MISSING
+            self._missing += 1
+            self._order.note_missing(number)
+            return None
+        self._inos[number] = node.ino
+        return node

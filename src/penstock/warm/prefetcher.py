@@ -1,0 +1,186 @@
+"""Brings what the feeds want, as many at once as helps, while readers go on.
+
+A feed (an epoch plan, a load) says which blocks come next; the cache fetches them; `push` puts them
+into the kernel's page cache. Several feeds share the requests in flight, turn by turn.
+
+Threading: one thread asks the feeds, and starts what they want on a pool. Feeds are asked by that
+thread only, and told of ends by the pool's.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from penstock.cache.pool import Pool
+from penstock.cache.tiered import Brought
+from penstock.errors import PenstockError
+from penstock.metrics import Counters
+from penstock.vfs.filesystem import FileSystem
+from penstock.warm.pace import Pace
+
+log = logging.getLogger(__name__)
+
+# How often cursors are looked at while nothing else happens.
+_LOOK_S = 0.02
+MOST_IN_FLIGHT = 256
+# What storage calls it when it is asked too much: see store.translate.
+_THROTTLED = "slow_down"
+
+# push(ino, offset, data) -> does the kernel have it now?
+Push = Callable[[int, int, memoryview], bool]
+
+
+class Wanted(NamedTuple):
+    """A block that a feed wants next."""
+
+    ino: int
+    number: int
+    push: bool
+    ended: Callable[[Brought, int], None]  # with its length
+
+
+class Feed(Protocol):
+    def take(self, most: int) -> list[Wanted]:
+        """What comes next, at most so many. Empty: nothing at the moment."""
+        ...
+
+
+class Prefetcher:
+    def __init__(self, files: FileSystem, push: Push | None, counters: Counters) -> None:
+        self._files = files
+        self._push = push
+        self._counters = counters
+        self.pace = Pace(MOST_IN_FLIGHT)
+        self._pool = Pool(MOST_IN_FLIGHT, "ahead")
+        self._changed = threading.Condition()
+        self._feeds: list[Feed] = []
+        self._again: deque[Wanted] = deque()
+        self._in_flight = 0
+        self._throttles = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+        self._thread.start()
+
+    def add(self, feed: Feed) -> None:
+        with self._changed:
+            self._feeds.append(feed)
+            self._changed.notify()
+
+    def remove(self, feed: Feed) -> None:
+        """What it has started is still fetched."""
+        with self._changed:
+            if feed in self._feeds:
+                self._feeds.remove(feed)
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def close(self, within_s: float) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._pool.close(within_s)
+
+    # -- the thread that asks ------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopping:
+                    return
+                if not self._feeds and not self._again:
+                    self._changed.wait()
+                    continue
+                room = self._room()
+                if not room:
+                    self._changed.wait(_LOOK_S)
+                    continue
+                feeds = self._feeds.copy()
+            if not self._start_some(feeds, room):
+                with self._changed:
+                    self._changed.wait(_LOOK_S)
+
+    def _room(self) -> int:
+        """Filled a quarter at a time: a wake-up for each would cost more than it brings."""
+        target = self.pace.target
+        return target - self._in_flight if self._in_flight <= target * 3 // 4 else 0
+
+    def _start_some(self, feeds: list[Feed], room: int) -> bool:
+        self._look_for_throttling()
+        started = False
+        while self._again and room:
+            self._start(self._again.popleft())
+            started = True
+            room -= 1
+        share = max(1, room // max(1, len(feeds)))
+        for feed in feeds:
+            if room <= 0:
+                break
+            try:
+                wanted = feed.take(min(share, room))
+            except Exception:  # one feed's fault must not starve the others
+                log.exception("an epoch plan or a load failed, and is given up")
+                self.remove(feed)
+                continue
+            for one in wanted:
+                self._start(one)
+            room -= len(wanted)
+            started = started or bool(wanted)
+        with self._changed:
+            if self._feeds and self._feeds[0] is feeds[0]:
+                self._feeds.append(self._feeds.pop(0))  # who was asked first is last next time
+        return started
+
+    def _look_for_throttling(self) -> None:
+        throttles = self._counters.by_label("store_retries").get(_THROTTLED, 0)
+        if throttles > self._throttles:
+            self._throttles = throttles
+            with self._changed:
+                self.pace.throttled(time.monotonic())
+
+    def _start(self, wanted: Wanted) -> None:
+        with self._changed:
+            self._in_flight += 1
+        self._pool.put(partial(self._bring, wanted))
+
+    # -- the pool ------------------------------------------------------------------------
+
+    def _bring(self, wanted: Wanted) -> None:
+        how, length, took_s = Brought.FAILED, 0, None
+        try:
+            file = self._files.file(wanted.ino)
+            offset = wanted.number * self._files.cache.block_bytes
+            place = None
+            if wanted.push and self._push is not None:
+                place = partial(self._place, wanted.ino, offset)
+            brought = self._files.cache.bring(file.what, file.fetch, wanted.number, place)
+            how, length, took_s = brought.how, brought.length, brought.took_s
+        except (PenstockError, OSError) as error:
+            log.debug("inode %d was not brought: %s", wanted.ino, error)
+        finally:
+            with self._changed:
+                self._in_flight -= 1
+                if took_s is not None:
+                    self.pace.note(took_s, length, time.monotonic())
+                if how is Brought.NO_ROOM:
+                    self._again.append(wanted)
+                elif self._room():
+                    self._changed.notify()
+            if how is not Brought.NO_ROOM:
+                wanted.ended(how, length)
+
+    def _place(self, ino: int, offset: int, data: memoryview) -> bool:
+        assert self._push is not None
+        try:
+            placed = self._push(ino, offset, data)
+        except OSError as error:
+            log.warning("inode %d was not pushed: %s", ino, error)
+            return False
+        if placed:
+            self._counters.add("pushed_bytes", len(data))
+        return placed
