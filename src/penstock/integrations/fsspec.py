@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 from fsspec.callbacks import DEFAULT_CALLBACK, Callback
 from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
-from fsspec.utils import isfilelike
+from fsspec.utils import isfilelike, stringify_path
 
 from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.errors import NotOnAMount
@@ -48,6 +48,15 @@ class PenstockFileSystem(LocalFileSystem):
     @property
     def fsid(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         return "penstock"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        name = str(stringify_path(path))
+        # Absolute with two slashes as with three: some (Hugging Face's datasets for one) drop the
+        # third on the way.
+        if name.startswith("penstock:"):
+            name = "/" + name.removeprefix("penstock:").lstrip("/")
+        return str(super()._strip_protocol(name))
 
     # -- one file or folder -------------------------------------------------------------
 
@@ -176,13 +185,17 @@ class PenstockFileSystem(LocalFileSystem):
         pairs = _Pairs(skip_instance_cache=True)
         pairs.get(rpath, lpath, recursive=recursive, maxdepth=maxdepth, **kwargs)
         callback.set_size(len(pairs.found))
+        files = [(source, target) for source, target in pairs.found if not os.path.isdir(source)]
+        for _, target in set(pairs.found).difference(files):
+            os.makedirs(target, exist_ok=True)
+            callback.relative_update()
 
         def copy(number: int) -> None:
-            source, target = pairs.found[number]
+            source, target = files[number]
             with callback.branched(source, target) as child:
                 self.get_file(source, target, callback=child)
 
-        for _ in each_in_order([source for source, _ in pairs.found], copy, threads=_THREADS):
+        for _ in each_in_order([source for source, _ in files], copy, threads=_THREADS):
             callback.relative_update()
 
     def _read_all(
@@ -211,8 +224,8 @@ class PenstockFileSystem(LocalFileSystem):
         if not _is_on_mount(name):
             error = NotOnAMount(
                 f"{name} is not on a Penstock mount",
-                hint="a URL is an absolute path on a mount, with three slashes: "
-                "penstock:///mnt/imagenet/train; file:// reads any other path",
+                hint="a URL is an absolute path on a mount, like penstock:///mnt/imagenet/train; "
+                "`penstock stats` lists your mounts, and file:// reads any other path",
             )
             error.add_note(f"hint: {error.hint}")  # shown by a traceback, where people meet it
             raise error
@@ -248,7 +261,7 @@ class _Pairs(PenstockFileSystem):
 
 
 def _plain(path: Any) -> str:
-    return str(PenstockFileSystem._strip_protocol(path))  # pyright: ignore[reportPrivateUsage]
+    return PenstockFileSystem._strip_protocol(path)  # pyright: ignore[reportPrivateUsage]
 
 
 def _is_on_mount(name: str) -> bool:
