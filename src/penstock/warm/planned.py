@@ -58,6 +58,7 @@ class PlannedFeed:
         self._ended = dict.fromkeys(Brought, 0)
         self._resident = 0
         self._missing = 0
+        self._dropped = 0
 
     def take(self, most: int) -> list[Wanted]:
         self._follow()
@@ -76,7 +77,7 @@ class PlannedFeed:
             "handed_out": order.handed_out, "done": order.done, "end": order.end,
             "ahead": self._next, "ahead_bytes": self._ahead_bytes,
             "window_bytes": self._window_bytes, "kept_bytes": self._kept_bytes,
-            "resident": self._resident, "missing": self._missing,
+            "resident": self._resident, "dropped": self._dropped, "missing": self._missing,
             **{how.name.lower(): count for how, count in self._ended.items()},
         }  # fmt: skip
 
@@ -120,6 +121,7 @@ class PlannedFeed:
             if number < self._order.files and self._states[number] == _PASSING:
                 self._states[number] = _NEW
                 self._drop_pages(self._inos[number])
+                self._dropped += 1
         self._freed = max(self._freed, min(done, self._next))
 
     # -- what comes next -----------------------------------------------------------------
