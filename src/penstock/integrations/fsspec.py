@@ -81,6 +81,9 @@ class PenstockFileSystem(LocalFileSystem):
     def isdir(self, path: Any) -> bool:
         return _is_on_mount(_plain(path)) and super().isdir(path)
 
+    def exists(self, path: Any, **kwargs: Any) -> bool:
+        return _is_on_mount(_plain(path)) and os.path.exists(_plain(path))
+
     def lexists(self, path: Any, **kwargs: Any) -> bool:
         return self.exists(path)  # objects are no links
 
