@@ -40,6 +40,7 @@ class Wanted(NamedTuple):
     ino: int
     number: int
     push: bool
+    looked_s: float  # when it was seen to be missing
     ended: Callable[[Brought, int], None]  # with its length
 
 
@@ -158,15 +159,18 @@ class Prefetcher:
             place = None
             if wanted.push and self._push is not None:
                 place = partial(self._place, wanted.ino, offset)
-            brought = self._files.cache.bring(file.what, file.fetch, wanted.number, place)
+            brought = self._files.cache.bring(
+                file.what, file.fetch, wanted.number, place, wanted.looked_s
+            )
             how, length, took_s = brought.how, brought.length, brought.took_s
         except (PenstockError, OSError) as error:
             log.debug("inode %d was not brought: %s", wanted.ino, error)
         finally:
             with self._changed:
+                full = not self._room()
                 self._in_flight -= 1
                 if took_s is not None:
-                    self.pace.note(took_s, length, time.monotonic())
+                    self.pace.note(took_s, length, time.monotonic(), full=full)
                 if how is Brought.NO_ROOM:
                     self._again.append(wanted)
                 elif self._room():
