@@ -29,8 +29,8 @@ test: lint  ## everything real: S3 servers, mounts, programs
 check: test  ## exactly what CI runs
 
 lint: .venv/ready
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright --level error
 
