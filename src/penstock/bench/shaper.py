@@ -31,8 +31,10 @@ from penstock.bench.rangefront import (
 )
 
 COUNTERS_PATH = b"/.shaper/counters"
-# 0.5 ms at 64 MB/s: what a connection gets in a turn. Smaller ones cost CPU.
-_PIECE_BYTES = 32 << 10
+# What a connection gets in a turn. Smaller ones cost CPU: at 250 MB/s pieces of 32 KiB took two
+# thirds of a core.
+_TURN_S = 0.0005
+_LEAST_PIECE_BYTES = 32 << 10
 # A thread that was woken late may catch up by this much; without it, each late wake-up would be
 # bandwidth lost for ever.
 _SLACK_S = 0.005
@@ -42,9 +44,8 @@ _BODILESS = (b"204", b"304")
 class Bandwidth:
     """A clock of bytes, shared by all connections: says when a piece has gone by."""
 
-    piece_bytes = _PIECE_BYTES
-
     def __init__(self, bytes_per_s: float) -> None:
+        self.piece_bytes = max(_LEAST_PIECE_BYTES, int(bytes_per_s * _TURN_S))
         self._bytes_per_s = bytes_per_s
         self._lock = threading.Lock()
         self._free_at_s = 0.0
@@ -123,9 +124,8 @@ def _names_object(target: bytes) -> bool:
 class _CountedBody:
     """A body at the shared pace, counted piece by piece: given up half way, half of it counts."""
 
-    piece_bytes = _PIECE_BYTES
-
     def __init__(self, bandwidth: Bandwidth, tally: Tally) -> None:
+        self.piece_bytes = bandwidth.piece_bytes
         self._bandwidth, self._tally = bandwidth, tally
 
     def wait(self, size_bytes: int) -> None:

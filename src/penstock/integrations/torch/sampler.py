@@ -26,8 +26,9 @@ from penstock.integrations.torch.needed import Sampler
 log = logging.getLogger(__name__)
 
 # A loader does not tell its sampler how many samples its workers have been given and have not read
-# yet. Eight workers with two batches of 256 each are this many; pages behind it may be given back.
-_USUAL_LAG = 4096
+# yet. Sixteen workers with two batches of 512 each are this many. Behind it nothing is fetched any
+# more, and pages may be given back.
+_USUAL_LAG = 16_384
 _MOST_DRAWN = 10_000_000  # an epoch of more than this, and 20 times the files, has no end
 
 
