@@ -19,7 +19,7 @@ from penstock.bench.targets import Verdict
 BUSY_GOAL = 0.95
 FETCHED_GOAL = 1.02
 ROUND_TRIPS_GOAL = 3
-# Two runs of native files on one machine differ by as much.
+# Not 1: on a busy machine native's own second epochs were seen between 430 and 442 samples/s.
 NATIVE_GOAL = 0.98
 # The optimum is the share of the data that fits, here half.
 HIT_GOAL = 0.48

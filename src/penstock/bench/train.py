@@ -26,8 +26,8 @@ from penstock.bench.accelerator import RESNET50_STEP_S, Accelerator, Batch
 class Files(Dataset[int]):
     """Every file below a folder. A sample is its size: its bytes have been read, and stay behind.
 
-    Passing 110 KiB from a worker to the trainer would cost the same everywhere, and on two cores
-    more than the reading.
+    Passing them on to the trainer would cost the same over every file system, and CPU that a
+    small machine needs for the store and the mount.
     """
 
     def __init__(self, root: str) -> None:
