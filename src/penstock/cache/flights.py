@@ -76,6 +76,11 @@ class Flight:
     def awaited(self) -> bool:
         return bool(self._then)
 
+    @property
+    def may_be_hedged(self) -> bool:
+        """Once; and not what a plan brings, which has its own measure of how much is sent."""
+        return not self.hedged and self.place is None
+
     def then(self, callback: Callable[["Flight"], None]) -> None:
         """Calls back once it has landed or failed: at once if it has, else from that thread."""
         self.ahead = False

@@ -63,7 +63,7 @@ class Watcher:
         for flight in flying:
             if now_s - flight.asked_s >= self._deadline_s:
                 self._flights.fail(flight, self._overdue(flight))
-            elif flight.fetching_s is not None and flight.awaited and not flight.hedged:
+            elif flight.fetching_s is not None and flight.awaited and flight.may_be_hedged:
                 slow_s = self._hedging.slow_after_s(flight.block.length)
                 if slow_s is not None and now_s - flight.fetching_s > slow_s:
                     self._hedge(flight)

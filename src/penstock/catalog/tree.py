@@ -130,6 +130,15 @@ class Tree:
             raise StaleInode(f"directory {ino} is not in the catalog any more")
         return decode(row[0])
 
+    def files_numbered(self, parent: int, after: int, up_to: int) -> list[Node]:
+        """The files of a folder whose numbers lie in (after, up_to]."""
+        rows = self.connection().execute(
+            f"SELECT {_COLUMNS} FROM nodes WHERE ino > ? AND ino <= ? AND parent = ? AND dead = 0 "
+            "AND size IS NOT NULL ORDER BY ino",
+            (after, up_to, parent),
+        )
+        return [Node._make(row) for row in rows]
+
     def files(self) -> Iterator[Node]:
         for row in self.connection().execute(
             f"SELECT {_COLUMNS} FROM nodes WHERE dead = 0 AND size IS NOT NULL"

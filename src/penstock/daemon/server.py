@@ -35,9 +35,11 @@ from penstock.mounttable import filesystem_type, find_mount
 from penstock.store.reliable import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
+from penstock.vfs.neighbours import Neighbours
 from penstock.vfs.readahead import Readahead
 from penstock.warm.looker import Looker
 from penstock.warm.memory import PageBudget, spare_bytes
+from penstock.warm.neighbours import NeighbourFeed
 from penstock.warm.prefetcher import Prefetcher
 
 log = logging.getLogger(__name__)
@@ -206,9 +208,13 @@ class Server:
         self._session = Session(descriptor, _DISK_WAITERS, self._counters, journal)
         readahead = Readahead(self._cache, settings.prefetch_blocks)
         stores = [mounted.store for mounted in self._mounts]
-        self._files = FileSystem(
-            self._tree, stores, self._cache, readahead, lambda: self._refresher.request()
+        neighbours = Neighbours(
+            lambda parent, after, up_to: self._neighbours.announce(parent, after, up_to)
         )
+        self._files = FileSystem(
+            self._tree, stores, self._cache, readahead, lambda: self._refresher.request(),
+            neighbours if settings.prefetch_blocks else None,
+        )  # fmt: skip
         self._backings = None
         if self._mode == "passthrough":
             self._backings = Backings(
@@ -257,6 +263,7 @@ class Server:
         # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
         push = self._session.store_pages if pagecache else None
         self._prefetcher = Prefetcher(self._files, push, self._counters)
+        self._neighbours = NeighbourFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
         budget = self._settings.page_cache_bytes
         self._plans = Plans(
             self._files, self._prefetcher, self._looker,

@@ -12,6 +12,7 @@ from penstock.catalog.names import decode
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.store import Store
+from penstock.vfs.neighbours import Neighbours
 from penstock.vfs.readahead import Readahead
 
 # Nodes remembered between requests; when full, all are dropped (a lookup costs 5 us). Small,
@@ -28,13 +29,14 @@ class File(NamedTuple):
 class FileSystem:
     def __init__(
         self, tree: Tree, stores: list[Store], cache: Cache, readahead: Readahead,
-        on_outdated: Callable[[], None],
+        on_outdated: Callable[[], None], neighbours: Neighbours | None = None,
     ) -> None:  # fmt: skip
         self.tree = tree
         self.cache = cache
         self._stores = stores
         self._readahead = readahead
         self._on_outdated = on_outdated
+        self._neighbours = neighbours
         self._nodes: dict[int, Node] = {}
         self._files: dict[int, File] = {}
         self._paths: dict[int, str] = {}
@@ -67,7 +69,10 @@ class FileSystem:
     def read_now(self, ino: int, offset: int, length: int) -> list[memoryview] | None:
         """What is in the local cache; None if something has to be waited for."""
         file = self._file(ino)
-        self._readahead.observe(file.what, file.fetch, offset, length)
+        if file.what.size_bytes > self.cache.block_bytes:
+            self._readahead.observe(file.what, file.fetch, offset, length)
+        elif offset == 0 and self._neighbours is not None:
+            self._neighbours.observe(file.node.parent, ino)
         return self.cache.read_now(file.what, offset, length)
 
     def read(self, ino: int, offset: int, length: int, done: Done) -> None:
