@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import S3, Mounter, penstock, write_tree
-from tests.mount.test_counts import drop_pages
+from tests.kernelcaches import forget
 
 LARGE = random.Random(11).randbytes(10 * 1024 * 1024 + 5)
 
@@ -50,6 +50,6 @@ def test_a_block_that_rots_while_it_is_mounted_is_fetched_again(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     damage(tmp_path / "cache")
-    drop_pages()
+    forget(mount.path)
     assert (mount.path / "large.bin").read_bytes() == LARGE
     assert mount.stats()["corrupt_blocks"] == 1
