@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from penstock.bench.s3server import free_port
+
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
 
 
@@ -39,12 +41,6 @@ def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(folder))
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
