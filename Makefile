@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 MINUTES ?= 10
+# More than cores: a test mostly waits for a mount to start or to end.
+WORKERS ?= 4
 
 .PHONY: setup demo test check lint soak bench clean
 
@@ -24,7 +26,7 @@ demo: .venv/demo-ready  ## an ImageNet-like set over real S3: Penstock and rclon
 	$(BIN)/python -m penstock.bench.demo
 
 test: lint  ## everything real: S3 servers, mounts, programs
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 check: test  ## exactly what CI runs
 

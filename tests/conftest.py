@@ -16,8 +16,20 @@ from typing import Any
 import pytest
 
 from penstock.bench.s3server import free_port
+from tests.turns import turn
 
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Where several workers run tests, one marked `alone` runs while no other does. Outside of
+    pytest-timeout's hook: waiting for one's turn is not a test that hangs."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    shared = Path(item.config.getoption("basetemp")).parent
+    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

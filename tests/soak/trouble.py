@@ -98,15 +98,16 @@ class Weather(Trouble):
 
     def work(self) -> None:
         rates = dict.fromkeys(PASSING, _SHARE / len(PASSING))
-        period_s = min(60.0, self.minutes * 60)
+        # Two in the shortest soak, the second of which ends with it.
+        interval_s = min(20.0, self.minutes * 60 / 4)
         self._storm(rates)
-        next_outage_s = time.monotonic() + period_s / 3
+        next_outage_s = time.monotonic() + interval_s
         long = False
         while self.pause(0.5, 1.5):
             self._drop_kernel_caches(names_too=self.chance.random() < 1 / 3)
             if time.monotonic() > next_outage_s:
-                self._be_away(DEADLINE_S * (1.5 if long else 0.3), remember=long)
-                next_outage_s, long = time.monotonic() + period_s / 3, not long
+                self._be_away(DEADLINE_S + 2 if long else DEADLINE_S / 5, remember=long)
+                next_outage_s, long = time.monotonic() + interval_s, not long
             elif self.chance.random() < 0.1:
                 self.stage.proxy.calm()
                 self.pause(0.2, 1)
