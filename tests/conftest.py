@@ -1,12 +1,12 @@
 """Real parts for every test: an S3 server, mounts, and a state folder of their own."""
 
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.bench.s3server import free_port
+from penstock.cli.stats import ask_stats
 from tests.turns import turn
 
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
@@ -133,11 +134,29 @@ class Mount:
     _mounted: bool = field(default=True)
 
     def stats(self) -> dict[str, Any]:
-        return json.loads(penstock("stats", self.path, "-o", "json").stdout)
+        """What `penstock stats -o json` prints, without the start of a process: tests ask often."""
+        return ask_stats(str(self.path))
 
-    def messages(self) -> int:
-        """How many requests the kernel has sent to the server."""
-        return sum(self.stats()["requests"].values())
+    def messages_while(self, act: Callable[[], object]) -> Counter[str]:
+        """What the kernel sends to the server while `act` runs: of three times, the least.
+
+        It may take a page back at any moment, unasked (DAMON, somebody's drop_caches): seen as two
+        READs more in one epoch. What comes from what we do comes each time.
+        """
+        found: list[Counter[str]] = []
+        for _ in range(3):
+            before = Counter(self.stats()["requests"])
+            act()
+            found.append(Counter(self.stats()["requests"]) - before)
+        return min(found, key=Counter.total)
+
+    def wait_until_cached(self, name: str) -> None:
+        """A reader has its bytes before the cache has them."""
+        size = (self.path / name).stat().st_size
+        deadline = time.monotonic() + 30
+        while int(os.getxattr(self.path / name, "user.penstock.cached")) < size:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def gets(self) -> int:
         return self.stats()["store_requests_by_verb"].get("get", 0)

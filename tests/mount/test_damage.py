@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -44,11 +43,7 @@ def test_a_block_that_rots_while_it_is_mounted_is_fetched_again(
     write_tree(s3.bucket("rot"), {"large.bin": LARGE})
     mount = mounter("s3://rot", "--endpoint", s3.endpoint, "--mode", "pagecache")
     assert (mount.path / "large.bin").read_bytes() == LARGE
-    deadline = time.monotonic() + 20
-    # The reader has its bytes before the cache does.
-    while os.getxattr(mount.path / "large.bin", "user.penstock.cached") != b"%d" % len(LARGE):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    mount.wait_until_cached("large.bin")
     damage(tmp_path / "cache")
     forget(mount.path)
     assert (mount.path / "large.bin").read_bytes() == LARGE
