@@ -134,8 +134,14 @@ class Mount:
     _mounted: bool = field(default=True)
 
     def stats(self) -> dict[str, Any]:
-        """What `penstock stats -o json` prints, without the start of a process: tests ask often."""
-        return ask_stats(str(self.path))
+        """What `penstock stats -o json` prints, without the start of a process: tests ask often.
+        Between two servers it would be the little that the supervisor knows: waits for the next.
+        """
+        deadline = time.monotonic() + 60
+        while (found := ask_stats(str(self.path))).get("state") == "restarting":
+            assert time.monotonic() < deadline, found
+            time.sleep(0.01)
+        return found
 
     def messages_while(self, act: Callable[[], object]) -> Counter[str]:
         """What the kernel sends to the server while `act` runs: of three times, the least.
