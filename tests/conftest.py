@@ -1,12 +1,13 @@
 """Real parts for every test: an S3 server, mounts, and a state folder of their own."""
 
-import json
+import gc
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,28 @@ from typing import Any
 
 import pytest
 
+from penstock.bench.s3server import free_port
+from penstock.cli.stats import ask_stats
+from tests.turns import turn
+
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: who collects garbage later need not look at it (70 ms)."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Where several workers run tests, one marked `alone` runs while no other does. Outside of
+    pytest-timeout's hook: waiting for one's turn is not a test that hangs."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    shared = Path(item.config.getoption("basetemp")).parent
+    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,12 +61,6 @@ def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(folder))
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -125,11 +141,35 @@ class Mount:
     _mounted: bool = field(default=True)
 
     def stats(self) -> dict[str, Any]:
-        return json.loads(penstock("stats", self.path, "-o", "json").stdout)
+        """What `penstock stats -o json` prints, without the start of a process: tests ask often.
+        Between two servers it would be the little that the supervisor knows: waits for the next.
+        """
+        deadline = time.monotonic() + 60
+        while (found := ask_stats(str(self.path))).get("state") == "restarting":
+            assert time.monotonic() < deadline, found
+            time.sleep(0.01)
+        return found
 
-    def messages(self) -> int:
-        """How many requests the kernel has sent to the server."""
-        return sum(self.stats()["requests"].values())
+    def messages_while(self, act: Callable[[], object]) -> Counter[str]:
+        """What the kernel sends to the server while `act` runs: of three times, the least.
+
+        It may take a page back at any moment, unasked (DAMON, somebody's drop_caches): seen as two
+        READs more in one epoch. What comes from what we do comes each time.
+        """
+        found: list[Counter[str]] = []
+        for _ in range(3):
+            before = Counter(self.stats()["requests"])
+            act()
+            found.append(Counter(self.stats()["requests"]) - before)
+        return min(found, key=Counter.total)
+
+    def wait_until_cached(self, name: str) -> None:
+        """A reader has its bytes before the cache has them."""
+        size = (self.path / name).stat().st_size
+        deadline = time.monotonic() + 30
+        while int(os.getxattr(self.path / name, "user.penstock.cached")) < size:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def gets(self) -> int:
         return self.stats()["store_requests_by_verb"].get("get", 0)

@@ -1,5 +1,6 @@
 """The server is a real one: it wants keys, serves the bytes, answers ranges, and goes away."""
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -10,7 +11,7 @@ from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
 from penstock.bench.dataset import Dataset, make_small
-from penstock.bench.s3server import REGION, S3Server, serve_s3
+from penstock.bench.s3server import REGION, S3Server, free_port, serve_s3
 from penstock.bench.workspace import Workspace
 
 
@@ -51,6 +52,17 @@ def test_ranges_come_as_partial_content_through_the_front(server: S3Server, smal
     for start, end in ((0, 1), (5000, 70_001), (len(whole) - 1, len(whole))):
         got = obstore.get_range(store, small.entries[0].path, start=start, end=end)
         assert bytes(got) == whole[start:end]
+
+
+def test_a_free_port_refuses_until_its_server_listens_and_is_nobody_elses() -> None:
+    port = free_port()
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    for _ in range(2):  # also a second time, when the first has ended
+        with socket.create_server(("127.0.0.1", port)):
+            socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_nothing_listens_once_the_server_is_closed(tmp_path: Path) -> None:

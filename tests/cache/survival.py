@@ -1,5 +1,6 @@
 """A small fill of a cache directory, and what must hold of it whatever has happened since."""
 
+import gc
 import random
 from pathlib import Path
 
@@ -70,7 +71,16 @@ def check_comes_up_clean(path: Path) -> int:
         cache.index.check()
     finally:
         cache.close()
+        del cache
+        let_go_of_connections()
     return survived
+
+
+def let_go_of_connections() -> None:
+    """A connection of Python's sqlite3 refers to itself, so it is closed when garbage is collected,
+    whenever that is: one that belonged to the directory before would take away the log of this one,
+    which has the same name."""
+    gc.collect()
 
 
 def _check_counts(cache: CacheDirectory) -> None:

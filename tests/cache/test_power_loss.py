@@ -22,6 +22,7 @@ from tests.cache.survival import (
     check_comes_up_clean,
     empty,
     fill,
+    let_go_of_connections,
     open_cache,
 )
 
@@ -50,6 +51,7 @@ class Machine:
         self.log = self.path / "index.sqlite-wal"
 
     def restore(self) -> None:
+        let_go_of_connections()
         empty(self.path)
         for file in self._saved.iterdir():
             named = "" if file.name.startswith("index") else f"objects/{file.name[:2]}"

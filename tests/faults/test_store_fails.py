@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import S3, Mount, Mounter, write_tree
 from tests.faults.kinds import PASSING, Fault
 from tests.faults.proxy import FaultyProxy
+from tests.kernelcaches import forget
 from tests.mount.conftest import MODES
-from tests.mount.test_counts import drop_pages
 from tests.mount.test_refresh import poll
 
 MIB = 1024 * 1024
@@ -130,7 +130,7 @@ def test_a_store_that_is_away_gives_eio_at_the_deadline_and_cached_files_go_on(
     with ThreadPoolExecutor(len(away)) as readers, back_at_the_end(proxy):
         errors = readers.map(errno_of_read, [mount.path / name for name in away])
         for _ in range(3):
-            drop_pages()
+            forget(mount.path)
             for name in cached:
                 assert (mount.path / name).read_bytes() == DATA[name]
         assert set(errors) == {errno.EIO}

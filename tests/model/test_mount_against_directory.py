@@ -196,7 +196,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
         if not self.world.outages_left:
             return
         self.world.outages_left -= 1
-        self.world.drop_kernel_caches(1)
+        self.the_kernel_forgets(("pages",))
         self.world.proxy.down()
         self.away = True
         try:
@@ -208,9 +208,13 @@ class MountAgainstDirectory(RuleBasedStateMachine):
             self.away = False
             self.world.proxy.up()
 
-    @rule(what=st.sampled_from((1, 2, 3)))
-    def the_kernel_forgets(self, what: int) -> None:
-        self.world.drop_kernel_caches(what)
+    @rule(what=st.sampled_from((("pages",), ("names",), ("pages", "names"))))
+    def the_kernel_forgets(self, what: tuple[str, ...]) -> None:
+        if "pages" in what:
+            held = [descriptor for _, descriptor in self.held.values()]
+            self.world.drop_kernel_pages([self.path(name) for name in NAMES], held)
+        if "names" in what:
+            self.world.drop_kernel_names()
 
     @rule()
     def the_server_is_killed(self) -> None:
@@ -225,7 +229,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
             self.world.cut_files_in_the_cache(random.Random(seed))
         else:
             self.world.flip_bits_in_the_cache(random.Random(seed))
-        self.world.drop_kernel_caches(1)
+        self.the_kernel_forgets(("pages",))
 
     @rule()
     def the_cache_is_deleted(self) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from penstock.errors import PenstockError
 from tests.conftest import Mount
 from tests.faults.kinds import PASSING
 from tests.faults.proxy import FaultyProxy
+from tests.kernelcaches import drop_pages, forget
 
 _MAP = """
 import mmap, sys
@@ -93,9 +95,16 @@ class World:
             os.kill(pid, signal.SIGKILL)
             self.killed.add(pid)
 
-    def drop_kernel_caches(self, what: int) -> None:
-        """1: pages; 2: names and inodes; 3: both."""
-        Path("/proc/sys/vm/drop_caches").write_text(str(what))
+    def drop_kernel_pages(self, paths: Iterable[Path], held: Iterable[int]) -> None:
+        """Those of the files with these names, as far as the kernel knows them, and of those that
+        are held open by whatever name."""
+        # In passthrough an open is a message; but there the pages are those of the cache's files.
+        drop_pages(paths if self.mode == "pagecache" else self._cached_files())
+        for descriptor in held:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def drop_kernel_names(self) -> None:
+        forget(self.mount.path)
 
     def wait_while_eio(self, path: Path) -> None:
         deadline = time.monotonic() + _PATIENCE_S
@@ -134,9 +143,11 @@ class World:
 
     def _some_cached_files(self, chance: random.Random) -> list[Path]:
         """Half of them; the server may take any away meanwhile."""
+        return [path for path in self._cached_files() if chance.random() < 0.5]
+
+    def _cached_files(self) -> list[Path]:
         walk = list(os.walk(self.cache / "objects"))
-        files = [Path(folder, name) for folder, _, names in walk for name in sorted(names)]
-        return [path for path in files if chance.random() < 0.5]
+        return [Path(folder, name) for folder, _, names in walk for name in sorted(names)]
 
     def delete_the_cache(self) -> None:
         shutil.rmtree(self.cache, ignore_errors=True)

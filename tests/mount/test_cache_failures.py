@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import S3, Mount, Mounter, read_tree, write_tree
-from tests.mount.test_counts import drop_pages
+from tests.kernelcaches import forget
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and dropped pages need root")
 
@@ -49,7 +49,7 @@ def read_until(mount: Mount, reached: Callable[[dict[str, Any]], bool]) -> dict[
     """Epochs, each of which must be right, until the server says what is waited for."""
     deadline = time.monotonic() + 30
     while True:
-        drop_pages()
+        forget(mount.path)
         assert read_tree(mount.path) == FILES
         stats = mount.stats()
         if reached(stats):
@@ -147,10 +147,10 @@ def test_a_cache_whose_disk_others_have_filled_is_used_again_when_there_is_room(
         os.getxattr(mount.path / next(iter(FEW)), "user.penstock.cached")
         with pytest.raises(OSError, match="No space left"):
             (disk / "filler").write_bytes(bytes(32 << 20))
-        drop_pages()
+        forget(mount.path)
         for _ in range(2):
             assert read_tree(mount.path) == FILES
-            drop_pages()
+            forget(mount.path)
         stats = mount.stats()
         assert (stats["tiers"][0]["state"], stats["errors"]) == ("ok", 0)
         assert stats["cached_bytes"] < SIZE

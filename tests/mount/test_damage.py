@@ -3,13 +3,12 @@
 import json
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import S3, Mounter, penstock, write_tree
-from tests.mount.test_counts import drop_pages
+from tests.kernelcaches import forget
 
 LARGE = random.Random(11).randbytes(10 * 1024 * 1024 + 5)
 
@@ -44,12 +43,8 @@ def test_a_block_that_rots_while_it_is_mounted_is_fetched_again(
     write_tree(s3.bucket("rot"), {"large.bin": LARGE})
     mount = mounter("s3://rot", "--endpoint", s3.endpoint, "--mode", "pagecache")
     assert (mount.path / "large.bin").read_bytes() == LARGE
-    deadline = time.monotonic() + 20
-    # The reader has its bytes before the cache does.
-    while os.getxattr(mount.path / "large.bin", "user.penstock.cached") != b"%d" % len(LARGE):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    mount.wait_until_cached("large.bin")
     damage(tmp_path / "cache")
-    drop_pages()
+    forget(mount.path)
     assert (mount.path / "large.bin").read_bytes() == LARGE
     assert mount.stats()["corrupt_blocks"] == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import S3, Mount, Mounter, write_tree
-from tests.mount.test_counts import drop_pages
+from tests.kernelcaches import forget
 from tests.mount.test_refresh import both_modes, poll
 
 DEADLINE_S = 3
@@ -138,7 +138,7 @@ def test_what_is_cached_is_served_while_every_other_read_hangs_and_those_get_eio
     for name, data in CACHED.items():
         assert read(mounted.path / name) == data
     assert poll(lambda: all_cached(mounted, list(CACHED)))
-    drop_pages()
+    forget(mounted.path)
     before = reads(mounted)
     gate.hang()
     with ThreadPoolExecutor(READERS) as readers:

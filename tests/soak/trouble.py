@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from tests.faults.kinds import PASSING, Fault
+from tests.kernelcaches import drop_pages, forget
 from tests.soak.contents import NAMES, make, size_of
 from tests.soak.ledger import Ledger
 from tests.soak.stage import DEADLINE_S, MODES, Stage
@@ -97,20 +98,27 @@ class Weather(Trouble):
 
     def work(self) -> None:
         rates = dict.fromkeys(PASSING, _SHARE / len(PASSING))
-        period_s = min(60.0, self.minutes * 60)
+        # Two in the shortest soak, the second of which ends with it.
+        interval_s = min(20.0, self.minutes * 60 / 4)
         self._storm(rates)
-        next_outage_s = time.monotonic() + period_s / 3
+        next_outage_s = time.monotonic() + interval_s
         long = False
         while self.pause(0.5, 1.5):
-            Path("/proc/sys/vm/drop_caches").write_text(self.chance.choice("113"))
-            self.counts["kernel caches dropped"] += 1
+            self._drop_kernel_caches(names_too=self.chance.random() < 1 / 3)
             if time.monotonic() > next_outage_s:
-                self._be_away(DEADLINE_S * (1.5 if long else 0.3), remember=long)
-                next_outage_s, long = time.monotonic() + period_s / 3, not long
+                self._be_away(DEADLINE_S + 2 if long else DEADLINE_S / 5, remember=long)
+                next_outage_s, long = time.monotonic() + interval_s, not long
             elif self.chance.random() < 0.1:
                 self.stage.proxy.calm()
                 self.pause(0.2, 1)
                 self._storm(rates)
+
+    def _drop_kernel_caches(self, *, names_too: bool) -> None:
+        for mount in self.stage.mounts:
+            drop_pages(mount / name for name in NAMES)
+            if names_too:
+                forget(mount)
+        self.counts["kernel caches dropped"] += 1
 
     def _storm(self, rates: dict[Fault, float]) -> None:
         self.stage.proxy.inject(rates, wait_s=0.3, most_in_a_row=2)

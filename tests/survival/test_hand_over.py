@@ -79,6 +79,7 @@ def test_files_that_are_open_stay_open_over_a_kill(mount: Mount, mode: str) -> N
     with open(path, "rb") as cold:
         assert cold.read(10) == expected[:10]
         (mount.path / "large2").read_bytes()
+        mount.wait_until_cached("large2")
         with open(mount.path / "large2", "rb") as cached:
             os.kill(mount.stats()["pid"], signal.SIGKILL)
             assert cold.read() == expected[10:]
@@ -287,18 +288,22 @@ def test_a_mount_in_the_foreground_is_supervised_too(tmp_path: Path) -> None:
         [sys.executable, "-m", "penstock", "mount", f"file://{tmp_path}/set", str(path),
          "--cache-dir", str(tmp_path / "cache")], stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    wait_until(lambda: (path / "large1").exists(), "mounted")
-    mount = Mount(path)
-    stats = mount.stats()
-    assert stats["supervisor_pid"] == process.pid
-    os.kill(stats["pid"], signal.SIGKILL)
-    digest = hashlib.sha256((path / "large1").read_bytes()).digest()
-    assert digest == hashlib.sha256(FILES["large1"]).digest()
-    assert mount.stats()["restarts"] == 1
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+    try:
+        wait_until(lambda: penstock("stats", path).returncode == 0, "mounted, and noted as such")
+        mount = Mount(path)
+        stats = mount.stats()
+        assert stats["supervisor_pid"] == process.pid
+        os.kill(stats["pid"], signal.SIGKILL)
+        digest = hashlib.sha256((path / "large1").read_bytes()).digest()
+        assert digest == hashlib.sha256(FILES["large1"]).digest()
+        assert mount.stats()["restarts"] == 1
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 0, said
+        assert "Traceback" not in said
+    finally:
+        process.terminate()  # unless it has ended: what fails must leave no mount
+        process.wait(30)
 
 
 def test_every_option_of_a_mount_can_be_changed_by_an_upgrade_or_is_refused() -> None:

@@ -82,10 +82,18 @@ def find_program(name: str) -> Path:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; a server that lost the race says so and ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody else is given as long as this process lives, and that one server may use.
+
+    It stays bound here, without listening: no other socket gets it by chance, and whoever connects
+    is refused. SO_REUSEADDR on both sides, which servers set, lets one of them listen there all the
+    same; set only after our own bind, it does not let the kernel give the port away a second time.
+    """
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", 0))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port = int(holder.getsockname()[1])
+    holder.detach()
+    return port
 
 
 @contextlib.contextmanager

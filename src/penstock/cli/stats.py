@@ -30,10 +30,10 @@ def stats(mountpoint: str | None, output: str, watch: bool) -> None:
     elif watch:
         _watch(mountpoint, output)
     else:
-        _show(_ask(mountpoint), output)
+        _show(ask_stats(mountpoint), output)
 
 
-def _ask(mountpoint: str) -> dict[str, Any]:
+def ask_stats(mountpoint: str) -> dict[str, Any]:
     return _stats_of(find_note(absolute(mountpoint)))
 
 
@@ -75,10 +75,10 @@ def _watch(mountpoint: str, output: str) -> None:
     try:
         if output == "json":
             while True:
-                click.echo(json.dumps(_ask(mountpoint)))
+                click.echo(json.dumps(ask_stats(mountpoint)))
                 time.sleep(1)
         from penstock.cli.stats_view import watch
 
-        watch(lambda: _ask(mountpoint))
+        watch(lambda: ask_stats(mountpoint))
     except KeyboardInterrupt:
         return

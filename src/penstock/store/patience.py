@@ -163,11 +163,14 @@ class _Tries:
         self._longest_s = _FIRST_PAUSE_S
 
     def pause(self) -> bool:
-        """Sleeps; False if the deadline would pass meanwhile. Full jitter, since those who failed
-        together would otherwise come back together."""
+        """Sleeps; False if the deadline is here. Full jitter, since those who failed together would
+        otherwise come back together."""
         pause_s = self._longest_s * self._time.draw()
         self._longest_s = min(_LONGEST_PAUSE_S, self._longest_s * 2)
-        if self._time.now() + pause_s >= self._until_s:
+        left_s = self._until_s - self._time.now()
+        if left_s <= _FIRST_PAUSE_S:
             return False
-        self._time.sleep(pause_s)
+        # Never beyond the deadline, and never so long that no try is left: a store that came back
+        # before it was missed by up to a whole pause, 2 s of a deadline of 6.
+        self._time.sleep(min(pause_s, left_s / 2))
         return True
