@@ -240,15 +240,11 @@ def test_nothing_can_be_written(mount: Mount, fs: PenstockFileSystem, tmp_path: 
         assert caught.value.errno == errno.EROFS
 
 
-def read_elsewhere(fs: PenstockFileSystem, path: str) -> bytes:
-    return fs.cat_file(path)
-
-
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_it_can_be_sent_to_another_process(
     mount: Mount, fs: PenstockFileSystem, method: str
 ) -> None:
     assert pickle.loads(pickle.dumps(fs)) == fs
     with multiprocessing.get_context(method).Pool(1) as pool:
-        data = pool.apply(read_elsewhere, (fs, f"{mount.path}/n3/31.bin"))
+        data = pool.apply(PenstockFileSystem.cat_file, (fs, f"{mount.path}/n3/31.bin"))
     assert data == FILES["n3/31.bin"]

@@ -79,11 +79,11 @@ def test_a_planned_epoch_is_one_get_for_each_file_and_no_read(mount_set: MountSe
     with open_plan(paths_of(mount), label="job") as plan:
         plan.extend(order)
         wait_until(lambda: told(mount)["fetched"] == len(NAMES), "all is there")
-        before = mount.messages()
+        before = mount.stats()["requests"]
         for position, index in enumerate(order, 1):
             plan.reached(position)
             assert read(str(mount.path / NAMES[index])) == FILES[NAMES[index]]
-        assert mount.messages() == before
+        assert mount.stats()["requests"] == before
         stats = mount.stats()
     assert mount.gets() == len(NAMES)
     assert stats["requests"].get("READ", 0) == 0
