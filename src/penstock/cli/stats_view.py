@@ -81,6 +81,10 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
         ("requests", "  ".join(f"{name} {count:,}" for name, count in
                                sorted(now["requests"].items(), key=lambda item: -item[1])[:8])),
     ]  # fmt: skip
+    if now["pushed_bytes"]:
+        rows.append(("pushed", f"{format_size(now['pushed_bytes'])} into the page cache"
+                     + rate("pushed_bytes")))  # fmt: skip
+    rows += [(f"plan {plan['label'] or plan['pid']}", _plan(plan)) for plan in now["plans"]]
     if now["restarts"]:
         rows.append(("restarts", f"{now['restarts']:,}; last: {now['last_end']}"))
     if now["store_retries"] or now["hedges"]:
@@ -116,6 +120,18 @@ def _view_of_a_mount_without_server(now: dict[str, Any]) -> Group:
         *([f"its log: {now['log']}"] if now["log"] else []),
     ]
     return Group(*map(Text, rows))
+
+
+def _plan(plan: dict[str, Any]) -> str:
+    """Where its readers are, and how far ahead of them the mount is."""
+    share = plan["handed_out"] / plan["end"] if plan["end"] else 0.0
+    lead = max(0, plan["ahead"] - plan["handed_out"])
+    return (
+        f"{plan['handed_out']:,} of {plan['end']:,} handed out  {_bar(share)}  "
+        f"{lead:,} ahead ({format_size(plan['ahead_bytes'])})"
+        + (f"  {plan['missing']:,} missing" if plan["missing"] else "")
+        + (f"  {plan['failed']:,} failed" if plan["failed"] else "")
+    )
 
 
 def _bar(share: float, width: int = 20) -> str:
