@@ -26,7 +26,7 @@ def test_more_are_sent_while_each_takes_no_longer() -> None:
 def test_a_store_at_its_limit_is_not_asked_for_ever_more() -> None:
     pace = Pace(256)
     run(pace, 0.03, 1000, rounds=50)  # 30 in flight fill it
-    assert pace.target in (64, 97)  # 97 if it is just trying again
+    assert pace.target in (96, 145)  # 145 if it is just trying again
     assert 0.9e8 <= pace.bytes_per_s <= 1.1e8
 
 
@@ -34,7 +34,7 @@ def test_a_round_without_enough_to_fetch_changes_nothing() -> None:
     pace = Pace(256)
     for number in range(1000):
         pace.note(0.03, 100_000, number / 100, full=number % 10 > 0)
-    assert pace.target == 64
+    assert pace.target == 96
 
 
 def test_a_slow_down_halves_it_and_it_comes_back() -> None:

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +104,21 @@ class Tree:
             .fetchone()
         )
         return Node._make(row) if row is not None else None
+
+    def lookup_many(self, names: Sequence[tuple[int, bytes]]) -> list[Node]:
+        """Those of these (parent, name) that are there. One statement: each by itself lets go of
+        the interpreter's lock three times, and a hundred threads wait for it."""
+        if not names:
+            return []
+        wanted = ",".join(["(?, ?)"] * len(names))
+        columns = ", ".join(f"nodes.{column}" for column in _COLUMNS.split(", "))
+        rows = self.connection().execute(
+            f"WITH wanted (parent, name) AS (VALUES {wanted}) SELECT {columns} FROM wanted "
+            "CROSS JOIN nodes ON nodes.parent = wanted.parent AND nodes.name = wanted.name "
+            "AND nodes.dead = 0",
+            [value for pair in names for value in pair],
+        )
+        return [Node._make(row) for row in rows.fetchall()]
 
     def children(self, parent: int, after: int, limit: int) -> list[Node]:
         """By name, from behind the child numbered `after` (0: from the start).

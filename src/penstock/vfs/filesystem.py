@@ -1,6 +1,6 @@
 """The tree as a file system: lookup, list, read. One screen of the way of a read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,17 @@ class FileSystem:
         folder, _, name = path.rpartition(b"/")
         parent = self._folder(folder)
         return None if parent is None else self.lookup(parent, name)
+
+    def find_many(self, paths: Sequence[bytes]) -> list[Node | None]:
+        """The same for many at once."""
+        places: list[tuple[int, bytes]] = []
+        for path in paths:
+            folder, _, name = path.rpartition(b"/")
+            places.append((self._folder(folder) or 0, name))
+        found = {(node.parent, node.name): node for node in self.tree.lookup_many(places)}
+        for node in found.values():
+            self._remember(node)
+        return [found.get(place) for place in places]
 
     def children(self, ino: int, after: int, limit: int) -> list[Node]:
         return [self._remember(node) for node in self.tree.children(ino, after, limit)]

@@ -21,12 +21,13 @@ from penstock.vfs.filesystem import FileSystem
 from penstock.warm import look
 from penstock.warm.looker import MOST_AT_ONCE, Looker
 from penstock.warm.memory import PageBudget
-from penstock.warm.order import ELSEWHERE, OrderReader
+from penstock.warm.order import OrderReader
 from penstock.warm.pace import Pace
 from penstock.warm.prefetcher import Wanted
 from penstock.warm.window import Demand, window_bytes
 
 _MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
+_FIRST_LOOK = 16  # the first GETs do not wait until a hundred files were looked at
 _NEW, _KEPT, _MISSING = range(3)
 
 
@@ -49,6 +50,7 @@ class PlannedFeed:
         self._generation = order.generation
         self._next = order.done  # the first position that was not looked at
         self._passing: deque[tuple[int, int]] = deque()  # (position, file) to drop when done
+        self._at_once = _FIRST_LOOK
         self._ready: deque[Wanted] = deque()
         self._sizes: deque[tuple[int, int]] = deque()  # (position, bytes) ahead of the readers
         self._ahead_bytes = 0
@@ -116,10 +118,9 @@ class PlannedFeed:
 
     def _skip_to(self, done: int) -> None:
         """Readers were faster. What they read by themselves counts as if we had brought it."""
-        for place, number in enumerate(self._order.files_at(self._next, done)):
-            if (node := self._find(number)) is not None:
-                self._admit(self._next + place, number, node.size_bytes or 0)
-        self._next = done
+        while self._next < done:
+            for position, number, node in self._nodes_at(done):
+                self._admit(position, number, node.size_bytes or 0)
 
     def _drop_behind(self, done: int) -> None:
         """What its readers are done with, and what there is no room to keep."""
@@ -131,10 +132,7 @@ class PlannedFeed:
     # -- what comes next -----------------------------------------------------------------
 
     def _look_at_more(self) -> None:
-        start = self._next
-        numbers = self._order.files_at(start, min(self._order.end, start + MOST_AT_ONCE))
-        found = [(place, self._find(number)) for place, number in enumerate(numbers)]
-        nodes = [(start + place, numbers[place], node) for place, node in found if node]
+        nodes = self._nodes_at(self._order.end)
         looks, looked_s = look.HELD * len(nodes), time.monotonic()
         if self._looker is not None:
             looks = self._looker.look([self._order.name(number) for _, number, _ in nodes])
@@ -149,7 +147,18 @@ class PlannedFeed:
                 self._resident += 1
             else:
                 self._want(node, looked_s)
-        self._next = start + len(numbers)
+
+    def _nodes_at(self, stop: int) -> list[tuple[int, int, Node]]:
+        """(position, file, node) of the next positions, of which there is one at least."""
+        start, self._next = self._next, min(stop, self._next + self._at_once)
+        self._at_once = min(MOST_AT_ONCE, self._at_once * 2)
+        numbers = self._order.files_at(start, self._next)
+        nodes = self._find(set(numbers))
+        return [
+            (position, number, nodes[number])
+            for position, number in enumerate(numbers, start)
+            if number in nodes
+        ]
 
     def _admit(self, position: int, number: int, size: int) -> None:
         """Decides whether the file stays in memory once it was read."""
@@ -169,21 +178,32 @@ class PlannedFeed:
     def _note_end(self, how: Brought, _length: int) -> None:
         self._ended[how] += 1  # by many threads: a count for people, which may miss one
 
-    def _find(self, number: int) -> Node | None:
-        if number == ELSEWHERE or number >= self._order.files or self._states[number] == _MISSING:
-            return None
+    def _find(self, numbers: set[int]) -> dict[int, Node]:
+        nodes: dict[int, Node] = {}
+        unknown: list[int] = []
+        for number in numbers:
+            if number >= self._order.files or self._states[number] == _MISSING:
+                continue  # ELSEWHERE, for one
+            if (node := self._known(number)) is not None:
+                nodes[number] = node
+            else:
+                unknown.append(number)
+        found = self._files.find_many([self._order.name(number) for number in unknown])
+        for number, node in zip(unknown, found, strict=True):
+            if node is None or node.is_directory:
+                self._states[number] = _MISSING
+                self._missing += 1
+                self._order.note_missing(number)
+            else:
+                self._inos[number] = node.ino
+                nodes[number] = node
+        return nodes
+
+    def _known(self, number: int) -> Node | None:
         if ino := self._inos[number]:
             try:
                 node = self._files.node(ino)
-                if not node.dead:
-                    return node
+                return None if node.dead else node
             except StaleInode:
-                pass  # rewritten, and cleared away: its name leads to the new one
-        node = self._files.find(self._order.name(number))
-        if node is None or node.is_directory:
-            self._states[number] = _MISSING
-            self._missing += 1
-            self._order.note_missing(number)
-            return None
-        self._inos[number] = node.ino
-        return node
+                return None  # rewritten, and cleared away: its name leads to the new one
+        return None
