@@ -295,6 +295,10 @@ class Session:
             raise
         return True
 
+    def holds(self, ino: int) -> bool:
+        """Does the kernel hold this inode? Asked by storing nothing in it."""
+        return self.store_pages(ino, 0, memoryview(b""))
+
     def _notify(self, code: Notify, body: bytes) -> None:
         header = OUT_HEADER.pack(OUT_HEADER_BYTES + len(body), code, 0)
         try:

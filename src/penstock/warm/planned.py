@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.blocks import block_count
-from penstock.cache.tiered import Brought
+from penstock.cache.tiered import Arrival, Brought
 from penstock.catalog.tree import Node
 from penstock.errors import StaleInode
 from penstock.vfs.filesystem import FileSystem
@@ -153,8 +153,8 @@ class PlannedFeed:
         for block in range(block_count(size, self._files.cache.block_bytes)):
             self._ready.append(Wanted(node.ino, block, push, self._note_end))
 
-    def _note_end(self, how: Brought, _length: int) -> None:
-        self._ended[how] += 1  # by many threads: a count for people, which may miss one
+    def _note_end(self, arrival: Arrival) -> None:
+        self._ended[arrival.how] += 1  # by many threads: a count for people, which may miss one
 
     def _find(self, number: int) -> Node | None:
         if number == ELSEWHERE or number >= self._order.files or self._states[number] == _MISSING:
