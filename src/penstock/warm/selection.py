@@ -50,9 +50,10 @@ class _Choice:
         self._tree = tree
         self._picked = Picked(tree)
         self._waiting: list[int] = []
+        self._folder: tuple[str, Node | None] | None = None  # of the path before: mostly the same
 
     def add_path(self, path: str) -> bool:
-        node = _find(self._tree, path)
+        node = self._find(path)
         if node is not None:
             self._add(node)
         return node is not None
@@ -108,21 +109,25 @@ class _Choice:
             self._picked.add(self._waiting)
             self._waiting.clear()
 
+    def _find(self, path: str) -> Node | None:
+        folder, _, name = path.rpartition("/")
+        if self._folder is None or self._folder[0] != folder:
+            node: Node | None = self._tree.node(ROOT)
+            for part in folder.split("/"):
+                node = self._child(node, part)
+            self._folder = folder, node
+        return self._child(self._folder[1], name)
+
+    def _child(self, folder: Node | None, name: str) -> Node | None:
+        if folder is None or name in ("", "."):
+            return folder
+        return self._tree.lookup(folder.ino, encode(name)) if folder.is_directory else None
+
     def _children(self, folder: int, matches: Callable[[str], object]) -> Iterator[Node]:
         after = 0
         while some := self._tree.children(folder, after, _CHILDREN_AT_ONCE):
             yield from (node for node in some if matches(decode(node.name)))
             after = some[-1].ino
-
-
-def _find(tree: Tree, path: str) -> Node | None:
-    node: Node | None = tree.node(ROOT)
-    for part in path.split("/"):
-        if part not in ("", "."):
-            if node is None or not node.is_directory:
-                return None
-            node = tree.lookup(node.ino, encode(part))
-    return node
 
 
 def _is_pattern(part: str) -> bool:
