@@ -151,7 +151,8 @@ def _name(failures: list[dict[str, str]], count: int, what: str) -> None:
         return
     say(f"{count:,} files {what}")
     for failure in failures:
-        say(f"  {failure['path']}: {failure['why']}")
+        named = failure["path"] in failure["why"]
+        say("  " + (failure["why"] if named else f"{failure['path']}: {failure['why']}"))
     if count > len(failures):
         say(f"  and {count - len(failures):,} more")
 

@@ -86,8 +86,6 @@ class Loads:
                 "this mount has no cache to fill",
                 hint="mount it without --no-cache, or warm the page cache with --page-cache",
             )
-        if not tiers and self._passthrough:
-            raise UsageError("this mount has neither a cache nor pages to fill")
         room = self._find_room(selection, teller)
         rate, concurrency = request.get("bytes_per_s"), request.get("concurrency")
         push = None

@@ -164,25 +164,26 @@ class Load:
     def _look_at_more(self) -> None:
         inos = self._selection.inos[self._next : self._next + MOST_AT_ONCE]
         nodes = self._files.tree.nodes(inos)
-        for ino in inos:
-            if ino not in nodes:
-                self._note_failure(f"inode {ino}", _CHANGED)
-            elif nodes[ino].dead:
-                self._note_failure(self._path(nodes[ino]), _CHANGED)
+        gone = [nodes.get(ino) for ino in inos if ino not in nodes or nodes[ino].dead]
         alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
         found = [Found(node, self._files.object_of(node)) for node in alive]
         looks = look.HELD * len(found)
         if self._push is not None:
             looks = self._push.looker.look([self._files.path_of(node) for node in alive])
         held = self._contents.look([file.what for file in found])
-        self._contents.use([file.what for file, one in zip(found, held, strict=True)
-                            if one.cached_bytes])  # fmt: skip
-        for file, one, seen in zip(found, held, looks, strict=True):
-            missing = self._contents.missing(file.what, one)
-            self.progress.done_bytes += one.cached_bytes
-            self._want(file, missing, resident=seen == look.RESIDENT[0])
-        self._next += len(inos)
-        self.progress.looked_files = self._next
+        wanted = [file.what for file, one in zip(found, held, strict=True) if one.cached_bytes]
+        self._contents.use(wanted)
+        missing = [
+            self._contents.missing(file.what, one) for file, one in zip(found, held, strict=True)
+        ]
+        with self._changed:
+            for node in gone:
+                self._note_failure("a file" if node is None else self._path(node), _CHANGED)
+            for file, one, numbers, seen in zip(found, held, missing, looks, strict=True):
+                self.progress.done_bytes += one.cached_bytes
+                self._want(file, numbers, resident=seen == look.RESIDENT[0])
+            self._next += len(inos)
+            self.progress.looked_files = self._next
         self._wake()
 
     def _want(self, file: Found, missing: list[int], *, resident: bool) -> None:
@@ -197,12 +198,11 @@ class Load:
             self.progress.done_files += fits
             return
         one, absent = _File(file.node, len(numbers)), set(missing)
-        with self._changed:
-            for number in numbers:
-                length = block_length(size, block_bytes, number)
-                self._ready.append(
-                    _Piece(one, file.what.digest, number, length, number in absent, push)
-                )
+        for number in numbers:
+            length = block_length(size, block_bytes, number)
+            self._ready.append(
+                _Piece(one, file.what.digest, number, length, number in absent, push)
+            )
 
     def _may_push(self, size: int) -> bool:
         assert self._push is not None
