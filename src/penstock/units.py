@@ -1,4 +1,4 @@
-"""Sizes and durations: parse what people write, print what people read. Pure."""
+"""Sizes, durations and rates: parse what people write, print what people read. Pure."""
 
 import re
 
@@ -7,6 +7,8 @@ from penstock.errors import OptionError
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _DURATION = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*$", re.IGNORECASE)
+_BIT_RATE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:bit(?:/s|ps)?|bps)\s*$", re.I)
+_PER_SECOND = re.compile(r"\s*/s(?:ec)?\s*$", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 KIB = 1024
@@ -60,3 +62,30 @@ def format_duration(seconds: float) -> str:
     if whole >= 60:
         return f"{whole // 60}m{whole % 60:02}s"
     return f"{whole}s"
+
+
+def parse_rate(text: str, *, what: str = "rate") -> float:
+    """Bytes a second. `10Gbit`, `10Gbit/s` and `10Gbps` are 10**10 bits, as networks count;
+    `200MiB/s` and `200M` are bytes, as sizes count."""
+    if match := _BIT_RATE.match(text):
+        number, unit = match.groups()
+        return float(number) * 1000 ** _POWERS[unit.lower()] / 8
+    size = _PER_SECOND.sub("", text)
+    hint = "write it like 10Gbit, 200Mbit or 200MiB/s"
+    # Many write 10Gb/s for bits. Read as bytes it would be wrong by eight.
+    if re.search(r"[kmgtpKMGTP]b\s*$", size):
+        raise OptionError(f"{what}: {text!r} may mean bits or bytes", hint=hint)
+    try:
+        return float(parse_size(size))
+    except OptionError as error:
+        raise OptionError(f"{what}: {text!r} is not a rate", hint=hint) from error
+
+
+def format_bit_rate(bytes_per_s: float) -> str:
+    """`1.53 Gbit/s`."""
+    bits = bytes_per_s * 8
+    for unit in ("", "k", "M", "G"):
+        if bits < 1000:
+            return f"{bits:.3g} {unit}bit/s"
+        bits /= 1000
+    return f"{bits:.3g} Tbit/s"

@@ -108,7 +108,7 @@ def test_a_list_names_files_and_folders_one_a_line_or_ended_by_nul(
         (["n00/img01.jpg"], "did you mean n00/img001.jpg?"),
         (["n99/*.jpg"], "n99/*.jpg: nothing on the mount is called so or matches it"),
         (["/etc/passwd"], "/etc/passwd does not lie below"),
-        (["--rate", "fast"], "--rate: 'fast' is not a size"),
+        (["--rate", "fast"], "--rate: 'fast' is not a rate"),
         (["--rate", "0"], "--rate: 0 fetches nothing"),
         (["--concurrency", "0"], "--concurrency"),
         (["--check", "--evict"], "--check and --evict at once"),

@@ -62,7 +62,7 @@ def load_of(
 
 def bring(files: FileSystem, wanted: Wanted) -> None:
     file = files.file(wanted.ino)
-    wanted.ended(files.cache.bring(file.what, file.fetch, wanted.number, None))
+    wanted.ended(files.cache.bring(file.what, file.fetch, wanted.number, None, wanted.looked_s))
 
 
 def test_no_more_are_out_than_it_may_have_in_flight(files: FileSystem) -> None:

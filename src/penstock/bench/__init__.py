@@ -5,6 +5,7 @@ is driven through its command line like every other system, so all are measured 
 
     workspace   one temporary folder, its processes and mounts; nothing survives it
     s3server    rclone's S3 server over a folder    rangefront   mends its answer to ranges
+    shaper      the same store, far away: latency, a bandwidth, counts
     dataset     JPEGs, small files, large files
     readers     an epoch of open, read, close       bareclient   the same bytes by plain GETs
     measure     CPU, memory, page cache             messages     requests counted by the kernel
@@ -12,4 +13,7 @@ is driven through its command line like every other system, so all are measured 
     trial       states, samples, neighbours
     report      tables and JSON                     targets      what the design asks for
     peers       the whole comparison                demo         the short one
+    train       a training script                   accelerator  what it feeds, emulated
+    epochruns   ways to train two epochs            epochreport  their tables and targets
+    epoch       the whole epoch benchmark           epochpicture their picture
 """

@@ -70,6 +70,10 @@ class Arm(ABC):
     def usage(self) -> measure.Usage:
         return measure.usage(self.site.workspace.processes(self.name))
 
+    def reader_environment(self) -> dict[str, str]:
+        """What a program that reads must be told to find the system, besides `root`."""
+        return {}
+
     def messages(self) -> int | None:
         """How many messages the daemon says it got, for a system that says so."""
         return None
@@ -161,27 +165,40 @@ class Penstock(Mount):
             str(self.mountpoint),
             "-b",
             f"--endpoint={endpoint}",
-            f"--cache-dir={self.cache}",
-            # Room for everything, and no more than the data set needs: a quota larger than the
-            # file system is refused.
-            f"--cache-size={self.site.dataset.size_bytes * 5 // 4 + GIB // 4}B",
+            *self.cache_options(),
             f"--mode={self.wanted_mode}",
             "--refresh=never",
             # Neither the bare client nor the peers compare a body with its MD5.
             "--verify-store=never",
         )
 
+    def cache_options(self) -> list[str]:
+        # Room for everything, and no more than the data set needs: a quota larger than the
+        # file system is refused.
+        room_bytes = self.site.dataset.size_bytes * 5 // 4 + GIB // 4
+        return [f"--cache-dir={self.cache}", f"--cache-size={room_bytes}B"]
+
     def unmount(self) -> None:
         self._command("umount", str(self.mountpoint))
+
+    def warm(self) -> None:
+        """The whole data set into the local cache, before anybody reads."""
+        self._command("warm", str(self.mountpoint))
+
+    def reader_environment(self) -> dict[str, str]:
+        return {"PENSTOCK_STATE_DIR": str(self._state)}
 
     def version(self) -> str:
         return self._command("--version").split()[-1]
 
     def messages(self) -> int:
-        return sum(self._stats()["requests"].values())
+        return sum(self.statistics()["requests"].values())
 
     def mode(self) -> str:
-        return self._stats()["mode"]
+        return self.statistics()["mode"]
+
+    def statistics(self) -> dict[str, Any]:
+        return json.loads(self._command("stats", str(self.mountpoint), "-o", "json"))
 
     @property
     def _state(self) -> Path:
@@ -200,9 +217,6 @@ class Penstock(Mount):
             # Its log goes with the workspace, so what it says is said here.
             logs = sorted((self._state / "logs").glob("*.log"))
             raise BenchError(" | ".join([str(error), *map(tail, logs)])) from error
-
-    def _stats(self) -> dict[str, Any]:
-        return json.loads(self._command("stats", str(self.mountpoint), "-o", "json"))
 
     def _command(self, *words: str) -> str:
         command = [sys.executable, "-m", "penstock", *words]

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 _PIPE_BYTES = 1 << 20
 _HEAD_BYTES = 64 << 10
@@ -25,7 +26,15 @@ class Disconnected(Exception):
     """One side has closed; the connection is over."""
 
 
-class _Inlet:
+class Pace(Protocol):
+    """Lets a body go by in pieces, each when its time has come."""
+
+    piece_bytes: int
+
+    def wait(self, size_bytes: int) -> None: ...
+
+
+class Inlet:
     """Reads heads, lines and bodies from a socket, keeping what came too early."""
 
     def __init__(self, source: socket.socket) -> None:
@@ -41,16 +50,23 @@ class _Inlet:
         head, _, self._early = self._early.partition(mark)
         return head + mark
 
-    def pass_on(self, length: int, sink: socket.socket, pipe: tuple[int, int]) -> None:
+    def pass_on(
+        self, length: int, sink: socket.socket, pipe: tuple[int, int], pace: Pace | None = None
+    ) -> None:
         """Moves `length` bytes to `sink`, those not yet read without ever seeing them."""
         early, self._early = self._early[:length], self._early[length:]
+        if pace is not None and early:
+            pace.wait(len(early))
         sink.sendall(early)
         length -= len(early)
+        piece = _PIPE_BYTES if pace is None else pace.piece_bytes
         while length:
-            waiting = os.splice(self._source.fileno(), pipe[1], min(length, _PIPE_BYTES))
+            waiting = os.splice(self._source.fileno(), pipe[1], min(length, piece))
             if not waiting:
                 raise Disconnected
             length -= waiting
+            if pace is not None:
+                pace.wait(waiting)
             while waiting:
                 waiting -= os.splice(pipe[0], sink.fileno(), waiting)
 
@@ -59,12 +75,12 @@ def _serve(client: socket.socket, upstream_port: int) -> None:
     with (
         client,
         socket.create_connection(("127.0.0.1", upstream_port)) as server,
-        _open_pipe() as pipe,
+        open_pipe() as pipe,
         contextlib.suppress(Disconnected, ConnectionError),
     ):
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        requests, answers = _Inlet(client), _Inlet(server)
+        requests, answers = Inlet(client), Inlet(server)
         while True:
             request = requests.until(b"\r\n\r\n")
             if not request.startswith((b"GET ", b"HEAD ")):
@@ -72,29 +88,37 @@ def _serve(client: socket.socket, upstream_port: int) -> None:
                 return
             server.sendall(request)
             head = answers.until(b"\r\n\r\n")
-            fields = _fields(head)
-            if b"content-range" in fields:
-                head = head.replace(b" 200 OK", b" 206 Partial Content", 1)
-            client.sendall(head)
+            fields = fields_of(head)
+            client.sendall(mend(head, fields))
             if request.startswith(b"HEAD ") or head.split(b" ", 2)[1] in (b"204", b"304"):
                 continue
             if fields.get(b"transfer-encoding") == b"chunked":
-                _pass_chunks(answers, client, pipe)
+                pass_chunks(answers, client, pipe)
             else:
                 answers.pass_on(int(fields[b"content-length"]), client, pipe)
 
 
-def _pass_chunks(answers: _Inlet, client: socket.socket, pipe: tuple[int, int]) -> None:
+def pass_chunks(
+    source: Inlet, sink: socket.socket, pipe: tuple[int, int], pace: Pace | None = None
+) -> None:
+    """A body of chunks, as it came."""
     while True:
-        line = answers.until(b"\r\n")
-        client.sendall(line)
-        size = int(line, 16)
-        answers.pass_on(size + len(b"\r\n"), client, pipe)
+        line = source.until(b"\r\n")
+        sink.sendall(line)
+        size = int(line.split(b";", 1)[0], 16)
+        source.pass_on(size + len(b"\r\n"), sink, pipe, pace)
         if not size:
             return
 
 
-def _fields(head: bytes) -> dict[bytes, bytes]:
+def mend(head: bytes, fields: dict[bytes, bytes]) -> bytes:
+    """The head of an answer with the status that S3 gives a range."""
+    if b"content-range" not in fields:
+        return head
+    return head.replace(b" 200 OK", b" 206 Partial Content", 1)
+
+
+def fields_of(head: bytes) -> dict[bytes, bytes]:
     lines = head.split(b"\r\n")[1:]
     return {
         name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)
@@ -102,7 +126,7 @@ def _fields(head: bytes) -> dict[bytes, bytes]:
 
 
 @contextlib.contextmanager
-def _open_pipe() -> Iterator[tuple[int, int]]:
+def open_pipe() -> Iterator[tuple[int, int]]:
     pipe = os.pipe()
     try:
         fcntl.fcntl(pipe[0], _F_SETPIPE_SZ, _PIPE_BYTES)

@@ -1,19 +1,21 @@
 """A real S3 server over a folder: `rclone serve s3`, with real keys, on a free loopback port.
 
-Each folder below the served one is a bucket. Knows nothing of the clients.
+Each folder below the served one is a bucket. `far_s3` puts it far away: latency and a bandwidth.
+Knows nothing of the clients.
 """
 
 import contextlib
 import http.client
+import json
 import secrets
 import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.bench import rangefront
+from penstock.bench import rangefront, shaper
 from penstock.bench.workspace import BenchError, Process, Workspace, wait_until
 
 PART = "s3-server"
@@ -34,6 +36,38 @@ class S3Server:
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_REGION": REGION,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What went through a shaper since it started."""
+
+    gets: int  # of objects
+    get_bytes: int
+    other_requests: int  # listings, HEADs, and all that writes
+
+    def since(self, before: "Counters") -> "Counters":
+        return Counters(
+            self.gets - before.gets,
+            self.get_bytes - before.get_bytes,
+            self.other_requests - before.other_requests,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FarServer:
+    """`server` is the S3 server as it looks from far away; ranges are mended there too."""
+
+    server: S3Server
+    port: int
+
+    def counters(self) -> Counters:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", shaper.COUNTERS_PATH.decode())
+            return Counters(**json.load(connection.getresponse()))
+        finally:
+            connection.close()
 
 
 def find_program(name: str) -> Path:
@@ -90,6 +124,27 @@ def serve_s3(workspace: Workspace, folder: Path) -> Iterator[S3Server]:
     finally:
         front.terminate()
         rclone.terminate()
+
+
+@contextlib.contextmanager
+def far_s3(
+    workspace: Workspace, near: S3Server, *, latency_s: float, bytes_per_s: float
+) -> Iterator[FarServer]:
+    """The server `near` behind a shaper, until the context ends."""
+    port, near_port = free_port(), int(near.endpoint.rsplit(":", 1)[1])
+    process = workspace.spawn(
+        PART,
+        [
+            *(sys.executable, "-m", shaper.__name__, str(port), str(near_port)),
+            *(repr(latency_s), repr(bytes_per_s)),
+        ],
+    )
+    try:
+        wait_until(lambda: _answers(process, port), timeout_s=15, what="the shaper")
+        endpoint = f"http://127.0.0.1:{port}"
+        yield FarServer(replace(near, endpoint=endpoint, ranged_endpoint=endpoint), port)
+    finally:
+        process.terminate()
 
 
 def _answers(process: Process, port: int) -> bool:

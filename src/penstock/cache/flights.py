@@ -128,7 +128,7 @@ class Flights:
         self._failed: dict[Block, Flight] = {}
         self._held_bytes = 0
         # Who looked before a flight landed, and asks after it was let go of, must look again.
-        self._lately: dict[Block, None] = {}
+        self._lately: dict[Block, float] = {}  # when it ended
         self._watched = True
         self._some = threading.Event()
 
@@ -137,8 +137,12 @@ class Flights:
     def find(self, block: Block) -> Flight | None:
         return self._flights.get(block) or self._landed.get(block)
 
-    def ended_lately(self, block: Block) -> bool:
-        return block in self._lately
+    def is_kept(self, block: Block) -> bool:
+        """Has it been put away, and is it held for the next who ask?"""
+        return block in self._landed
+
+    def ended_lately(self, block: Block, since_s: float = 0.0) -> bool:
+        return self._lately.get(block, -1.0) >= since_s
 
     def join_or_start(
         self, block: Block, what: CachedObject, fetch: Fetch, *, looked: bool
@@ -312,7 +316,7 @@ class Flights:
     def _forget(self, flight: Flight) -> None:
         if self._flights.get(flight.block) is flight:
             del self._flights[flight.block]
-        self._lately[flight.block] = None
+        self._lately[flight.block] = self._now()
         if len(self._lately) > _LATELY:
             del self._lately[next(iter(self._lately))]
 

@@ -133,14 +133,18 @@ class Cache:
         self._counters.add("prefetched_blocks")
         return True
 
-    def bring(self, what: CachedObject, fetch: Fetch, number: int, place: Place | None) -> Arrival:
+    def bring(
+        self, what: CachedObject, fetch: Fetch, number: int, place: Place | None, looked_s: float
+    ) -> Arrival:
         """Fetches a block before it is asked for, in the caller's thread. `place` gets its bytes,
         from a tier too, and puts them where readers find them sooner; while it does that, who
         asks for the block gets it from here. A block that found no place at all is held in memory
-        for its reader, until others need the room."""
+        for its reader, until others need the room. What a reader has fetched since `looked_s` is
+        not brought again."""
         block = block_of(what, number, self.block_bytes)
         flight = self._flights.find(block)
-        if flight is not None and flight.data is None:
+        flying = flight is not None and not self._flights.is_kept(block)
+        if flying or self._flights.ended_lately(block, looked_s):
             return Arrival(Brought.JOINED, block.length)
         if flight is not None and flight.data is not None:
             if place is not None:

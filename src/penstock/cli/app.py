@@ -18,6 +18,8 @@ from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Mount a bucket", ("mount", "umount", "upgrade")),
     ("Warm it up", ("warm",)),
+    ("Train", ("run",)),
+    ("Know before", ("plan",)),
     ("Look inside", ("stats", "doctor")),
     ("Keep it fresh", ("refresh", "cache")),
 )

@@ -14,7 +14,7 @@ from penstock.cli.warm_view import Bar, show
 from penstock.daemon.control import Answer, Line, RemoteError, connect
 from penstock.daemon.registry import absolute, find_served
 from penstock.errors import NoSuchPath, OptionError, PenstockError, StoreError
-from penstock.units import format_size, parse_size
+from penstock.units import format_size, parse_rate
 
 # Servers that go away without having got any further, one after the other.
 _MOST_SERVERS = 5
@@ -35,7 +35,7 @@ _INTERRUPTED = 130
     "--order", type=click.Choice(["name", "newest", "largest"]), default="name", show_default=True,
     help="What comes first.",
 )  # fmt: skip
-@click.option("--rate", metavar="SIZE/s", help="Fetch no faster than this, like 200MiB/s.")
+@click.option("--rate", metavar="RATE", help="Fetch no faster than this: 200MiB/s, 10Gbit.")
 @click.option(
     "--concurrency", type=click.IntRange(1, 256), metavar="N",
     help="Blocks in flight at most. [as many as help]",
@@ -103,9 +103,9 @@ def _request(options: dict[str, Any]) -> Answer:
 def _parse_rate(text: str | None) -> int | None:
     if text is None:
         return None
-    rate = parse_size(text.strip().removesuffix("/s"), what="--rate")
+    rate = int(parse_rate(text, what="--rate"))
     if not rate:
-        raise OptionError("--rate: 0 fetches nothing", hint="write it like 200MiB/s")
+        raise OptionError("--rate: 0 fetches nothing", hint="write it like 200MiB/s or 10Gbit")
     return rate
 
 

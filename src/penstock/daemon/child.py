@@ -98,6 +98,9 @@ class Child:
         self.link.close()
         self.is_buried = True
 
+    def is_gone(self) -> bool:
+        return self._process.poll() is not None
+
     @property
     def crashed(self) -> bool:
         """It ended through a fault of its own, and not because someone killed it."""

@@ -67,6 +67,7 @@ def collect(
         "corrupt_blocks": counters.total("corrupt_blocks"),
         "cache_warnings": counters.total("cache_warnings"),
         "refreshes": counters.total("refreshes"),
+        "catalog": str(files.tree.path),
         "listed_at_s": files.tree.listed_at(),
         "refresh_error": refresher.last_error,
     }

@@ -84,6 +84,7 @@ class Supervisor:
         self._is_noted = False
         self._control: ControlServer | None = None
         self._ends = Ends()
+        self._lingering: list[Child] = []  # ended, but perhaps still stuck in the kernel
         self._start_at_s: float | None = None  # after a wait
         self._leave_by_s: float | None = None
         self._looked_s = time.monotonic()
@@ -270,6 +271,7 @@ class Supervisor:
         with contextlib.suppress(KeyError):
             self._selector.unregister(child.link)
         child.reap(_DIES_WITHIN_S)
+        self._lingering.append(child)
 
     def _on_server_end(self, child: Child) -> None:
         if child.unmounted or self._mount.is_over():
@@ -412,6 +414,7 @@ class Supervisor:
             if child is not None:
                 self._watch(child, now)
         self._looked_s = now
+        self._lingering = [child for child in self._lingering if not child.is_gone()]
         if self._swap_by_s is not None and now >= self._swap_by_s:
             self._swap()
         if self._exit_code is not None:

@@ -13,6 +13,7 @@ takes, its pool tells of ends. Numbers may be looked at by any.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ class _Piece:
     digest: bytes
     number: int
     length: int
-    missing: bool  # in no tier
+    missing: bool  # in no tier, when it was looked at
     push: bool
 
 
@@ -240,6 +241,7 @@ class Load:
 
     def take(self, most: int) -> list[Wanted]:
         wanted: list[Wanted] = []
+        now_s = time.monotonic()
         with self._changed:
             while self._ready and len(wanted) < most:
                 piece = self._ready[0]
@@ -253,7 +255,7 @@ class Load:
                 self._in_flight += 1
                 self._in_flight_bytes += piece.length
                 wanted.append(
-                    Wanted(piece.file.node.ino, piece.number, piece.push,
+                    Wanted(piece.file.node.ino, piece.number, piece.push, now_s,
                            partial(self._note_end, piece), self._still)
                 )  # fmt: skip
             if len(self._ready) < _READY // 2:

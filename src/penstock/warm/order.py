@@ -87,7 +87,8 @@ class OrderWriter:
     def room(self) -> int:
         """How many positions may be added now."""
         words = self._layout.words
-        return self._layout.capacity - (words[_END] - words[_DONE])
+        # Readers may be ahead of what was published.
+        return self._layout.capacity - max(0, words[_END] - words[_DONE])
 
     def add(self, files: "array[int]") -> None:
         """Appends to the order; at most `room`."""

@@ -27,7 +27,7 @@ from penstock.warm.prefetcher import Wanted
 from penstock.warm.window import Demand, window_bytes
 
 _MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
-_NEW, _KEPT, _PASSING, _MISSING = range(4)
+_NEW, _KEPT, _MISSING = range(3)
 
 
 class PlannedFeed:
@@ -48,7 +48,7 @@ class PlannedFeed:
         self._states = bytearray(order.files)
         self._generation = order.generation
         self._next = order.done  # the first position that was not looked at
-        self._freed = order.done  # pages before it were dropped
+        self._passing: deque[tuple[int, int]] = deque()  # (position, file) to drop when done
         self._ready: deque[Wanted] = deque()
         self._sizes: deque[tuple[int, int]] = deque()  # (position, bytes) ahead of the readers
         self._ahead_bytes = 0
@@ -58,6 +58,7 @@ class PlannedFeed:
         self._ended = dict.fromkeys(Brought, 0)
         self._resident = 0
         self._missing = 0
+        self._dropped = 0
 
     def take(self, most: int) -> list[Wanted]:
         self._follow()
@@ -76,7 +77,7 @@ class PlannedFeed:
             "handed_out": order.handed_out, "done": order.done, "end": order.end,
             "ahead": self._next, "ahead_bytes": self._ahead_bytes,
             "window_bytes": self._window_bytes, "kept_bytes": self._kept_bytes,
-            "resident": self._resident, "missing": self._missing,
+            "resident": self._resident, "dropped": self._dropped, "missing": self._missing,
             **{how.name.lower(): count for how, count in self._ended.items()},
         }  # fmt: skip
 
@@ -89,7 +90,10 @@ class PlannedFeed:
             self._generation = order.generation
             self._next = min(self._next, handed_out)
             self._ready.clear()
-        self._next = max(self._next, done)
+            while self._passing and self._passing[-1][0] >= self._next:
+                self._passing.pop()
+        if self._next < done:
+            self._skip_to(done)
         taken = 0
         while self._sizes and self._sizes[0][0] < handed_out:
             taken += self._sizes.popleft()[1]
@@ -101,7 +105,7 @@ class PlannedFeed:
             latency_s=self._pace.latency_s, bytes_per_s=self._pace.bytes_per_s,
             demand_bytes_per_s=self._demand.bytes_per_s, budget_bytes=self._pages.passing_bytes,
         )  # fmt: skip
-        self._free_behind(done)
+        self._drop_behind(done)
 
     def _may_go_on(self) -> bool:
         return (
@@ -110,17 +114,19 @@ class PlannedFeed:
             and len(self._sizes) < _MOST_AHEAD
         )
 
-    def _free_behind(self, done: int) -> None:
-        """Drops what its readers are done with and what there is no room to keep."""
-        if self._looker is None:
-            return
-        # The ring holds only so much: who is that far behind has lost it, and the kernel decides.
-        self._freed = max(self._freed, done - _MOST_AHEAD)
-        for number in self._order.files_at(self._freed, min(done, self._next)):
-            if number < self._order.files and self._states[number] == _PASSING:
-                self._states[number] = _NEW
-                self._drop_pages(self._inos[number])
-        self._freed = max(self._freed, min(done, self._next))
+    def _skip_to(self, done: int) -> None:
+        """Readers were faster. What they read by themselves counts as if we had brought it."""
+        for place, number in enumerate(self._order.files_at(self._next, done)):
+            if (node := self._find(number)) is not None:
+                self._admit(self._next + place, number, node.size_bytes or 0)
+        self._next = done
+
+    def _drop_behind(self, done: int) -> None:
+        """What its readers are done with, and what there is no room to keep."""
+        while self._passing and self._passing[0][0] < done:
+            _, number = self._passing.popleft()
+            self._drop_pages(self._inos[number])
+            self._dropped += 1
 
     # -- what comes next -----------------------------------------------------------------
 
@@ -129,7 +135,7 @@ class PlannedFeed:
         numbers = self._order.files_at(start, min(self._order.end, start + MOST_AT_ONCE))
         found = [(place, self._find(number)) for place, number in enumerate(numbers)]
         nodes = [(start + place, numbers[place], node) for place, node in found if node]
-        looks = look.HELD * len(nodes)
+        looks, looked_s = look.HELD * len(nodes), time.monotonic()
         if self._looker is not None:
             looks = self._looker.look([self._order.name(number) for _, number, _ in nodes])
         handed_out = self._order.handed_out
@@ -138,20 +144,27 @@ class PlannedFeed:
             if position >= handed_out:
                 self._sizes.append((position, size))
                 self._ahead_bytes += size
-            self._want(number, node, size, resident=seen == look.RESIDENT[0])
+            self._admit(position, number, size)
+            if seen == look.RESIDENT[0]:
+                self._resident += 1
+            else:
+                self._want(node, looked_s)
         self._next = start + len(numbers)
 
-    def _want(self, number: int, node: Node, size: int, *, resident: bool) -> None:
-        push = self._looker is not None
-        if push and self._states[number] == _NEW:
-            kept = self._pages.reserve(size)
-            self._states[number] = _KEPT if kept else _PASSING
-            self._kept_bytes += size if kept else 0
-        if resident:
-            self._resident += 1
+    def _admit(self, position: int, number: int, size: int) -> None:
+        """Decides whether the file stays in memory once it was read."""
+        if self._looker is None:
             return
-        for block in range(block_count(size, self._files.cache.block_bytes)):
-            self._ready.append(Wanted(node.ino, block, push, self._note_end))
+        if self._states[number] == _NEW and self._pages.reserve(size):
+            self._states[number] = _KEPT
+            self._kept_bytes += size
+        if self._states[number] != _KEPT:
+            self._passing.append((position, number))
+
+    def _want(self, node: Node, looked_s: float) -> None:
+        push = self._looker is not None
+        for block in range(block_count(node.size_bytes or 0, self._files.cache.block_bytes)):
+            self._ready.append(Wanted(node.ino, block, push, looked_s, self._note_end))
 
     def _note_end(self, arrival: Arrival) -> None:
         self._ended[arrival.how] += 1  # by many threads: a count for people, which may miss one

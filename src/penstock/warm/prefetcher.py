@@ -40,6 +40,7 @@ class Wanted(NamedTuple):
     ino: int
     number: int
     push: bool
+    looked_s: float  # when it was seen to be missing
     ended: Callable[[Arrival], None]
     still: Callable[[], bool] = lambda: True  # is it still wanted?
 
@@ -169,15 +170,18 @@ class Prefetcher:
             place = None
             if wanted.push and self._push is not None:
                 place = partial(self._place, wanted.ino, offset)
-            arrival = self._files.cache.bring(file.what, file.fetch, wanted.number, place)
+            arrival = self._files.cache.bring(
+                file.what, file.fetch, wanted.number, place, wanted.looked_s
+            )
         except (PenstockError, OSError) as error:
             log.debug("inode %d was not brought: %s", wanted.ino, error)
             arrival = Arrival(Brought.FAILED, 0, error=error)
         finally:
             with self._changed:
+                full = not self._room()
                 self._in_flight -= 1
                 if arrival.took_s is not None:
-                    self.pace.note(arrival.took_s, arrival.length, time.monotonic())
+                    self.pace.note(arrival.took_s, arrival.length, time.monotonic(), full=full)
                 if arrival.how is Brought.NO_ROOM:
                     self._again.append(wanted)
                 elif self._room():

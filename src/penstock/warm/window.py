@@ -4,6 +4,8 @@ from penstock.units import MIB
 
 # Enough for a few batches before anything is measured.
 _LEAST_BYTES = 64 * MIB
+# Without any memory to spare it still goes on, a few files ahead.
+_FLOOR_BYTES = 8 * MIB
 # What is in flight at full speed, several times over: a round trip that takes thrice as long as
 # usual is then no stall.
 _ROUND_TRIPS = 4
@@ -17,7 +19,7 @@ def window_bytes(
     """`budget_bytes`: the memory that may hold what has not been read yet."""
     in_flight = latency_s * bytes_per_s * _ROUND_TRIPS
     wanted = max(_LEAST_BYTES, int(in_flight), int(demand_bytes_per_s * _DEMAND_S))
-    return min(wanted, budget_bytes)
+    return max(_FLOOR_BYTES, min(wanted, budget_bytes))
 
 
 class Demand:

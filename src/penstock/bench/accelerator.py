@@ -1,0 +1,102 @@
+"""An emulated accelerator: takes batches as they come and is busy for a step on each.
+
+The figures are those with which MLPerf Storage emulates ResNet-50 on one H100: a step of 0.224 s
+on a batch of 400, which is 1,786 samples/s. A scale below 1 keeps the step and makes the batch
+smaller, so that a small machine can serve it. A step is a sleep, as there: it costs no CPU.
+What comes of this is no MLPerf result and is never called one.
+
+Knows neither files nor loaders: anything that yields batches will do. No threads of its own.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+RESNET50_BATCH = 400
+RESNET50_STEP_S = 0.224
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the accelerator needs to know of a batch: the loader has read the bytes."""
+
+    samples: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFigures:
+    """One epoch, from the request for its first batch to the end of its last step."""
+
+    epoch: int
+    samples: int
+    size_bytes: int
+    steps: int
+    seconds: float
+    busy_s: float
+    loader_start_s: float  # the part of first_batch_s in which the loader starts its workers
+    first_batch_s: float  # from the request for the first batch until it is there
+
+    @property
+    def stall_s(self) -> float:
+        return self.seconds - self.busy_s
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy_s / self.seconds
+
+    @property
+    def busy_share_after_first(self) -> float:
+        """The same without the wait for the first batch."""
+        return self.busy_s / (self.seconds - self.first_batch_s)
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    batch: int
+    step_s: float = RESNET50_STEP_S
+
+    @property
+    def samples_per_s(self) -> float:
+        """What it takes when it never waits."""
+        return self.batch / self.step_s
+
+    def train(
+        self,
+        batches: Iterable[Batch],
+        *,
+        epoch: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> EpochFigures:
+        """An epoch. The last batch may be smaller, and then so is its step."""
+        samples = size_bytes = steps = 0
+        start_s, first_batch_s = clock(), 0.0
+        waiting = iter(batches)  # starts the loader's workers, and so is in the time
+        loader_start_s = clock() - start_s
+        for batch in waiting:
+            if not steps:
+                first_batch_s = clock() - start_s
+            sleep(self.step_s * batch.samples / self.batch)
+            samples += batch.samples
+            size_bytes += batch.size_bytes
+            steps += 1
+        return EpochFigures(
+            epoch=epoch,
+            samples=samples,
+            size_bytes=size_bytes,
+            steps=steps,
+            seconds=clock() - start_s,
+            busy_s=samples * self.step_s / self.batch,
+            loader_start_s=loader_start_s,
+            first_batch_s=first_batch_s,
+        )
+
+
+def scaled(scale: float) -> Accelerator:
+    """ResNet-50 on `scale` of an H100."""
+    return Accelerator(max(1, round(RESNET50_BATCH * scale)))

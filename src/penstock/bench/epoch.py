@@ -1,0 +1,248 @@
+"""`make bench-epoch`: does the first epoch keep an accelerator busy, from a store far away?
+
+    python -m penstock.bench.epoch [--quick] [--scale 0.25] [--arms native,penstock,plan]
+
+Shuffled JPEGs in a real S3 server behind a proxy that adds 30 ms to each request and shares out
+a bandwidth of 1.3 times the demand; a real PyTorch DataLoader; an emulated accelerator. Which
+systems there are and how an epoch is measured is known to `epochruns`, what is asked of the
+figures to `epochreport`; here is only the order of things.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from penstock.bench import epochreport, measure, report
+from penstock.bench.accelerator import RESNET50_BATCH, RESNET50_STEP_S, Accelerator, scaled
+from penstock.bench.arms import Site
+from penstock.bench.bareclient import get_epoch
+from penstock.bench.dataset import SMALL_BYTES, make_jpegs
+from penstock.bench.epochpicture import picture
+from penstock.bench.epochruns import WAYS, EpochSample, Lesson, run_way
+from penstock.bench.juicefs import JuiceFS, juicefs_bucket
+from penstock.bench.s3server import far_s3, serve_s3
+from penstock.bench.workspace import BenchError, Workspace, choose_medium
+from penstock.errors import OptionError
+from penstock.units import MIB, format_size, parse_duration
+
+_BUCKET = "jpegs"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    files: int
+    scale: float
+    latency_s: float
+    headroom: float
+    workers: int
+    seed: int
+    arms: tuple[str, ...]
+    out: Path
+    cache_medium: Path | None
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return scaled(self.scale)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The pictures, JuiceFS's objects, and one cache at a time."""
+        return 4 * self.files * SMALL_BYTES + 512 * MIB
+
+
+class EpochBenchmark:
+    """Collects samples; a way that fails is noted and the others go on."""
+
+    def __init__(self, workspace: Workspace, settings: Settings) -> None:
+        self._workspace = workspace
+        self._settings = settings
+        self._console = Console(stderr=True, highlight=False)
+        self.samples: list[EpochSample] = []
+        self.versions: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self.store = epochreport.Store(settings.latency_s, 0.0, 0.0)
+
+    def run(self) -> None:
+        settings = self._settings
+        served = self._workspace.folder_for("served")
+        self._say(f"making {settings.files:,} JPEGs")
+        dataset = make_jpegs(served / _BUCKET, settings.files, seed=settings.seed)
+        if any(WAYS[name].arm is JuiceFS for name in settings.arms):
+            # Before the server starts: it would not see a bucket that is made behind its back.
+            (served / juicefs_bucket(_BUCKET)).mkdir()
+        mean_bytes = dataset.size_bytes / settings.files
+        accelerator = settings.accelerator
+        self.store = epochreport.Store(
+            latency_s=settings.latency_s,
+            bytes_per_s=settings.headroom * accelerator.samples_per_s * mean_bytes,
+            batch_bytes=accelerator.batch * mean_bytes,
+        )
+        with serve_s3(self._workspace, served) as near:
+            # The server takes a checksum of each object when it is first asked for; whoever
+            # came first would pay for all.
+            get_epoch(self._workspace, near, _BUCKET, dataset.entries, readers=4)
+            with far_s3(
+                self._workspace,
+                near,
+                latency_s=self.store.latency_s,
+                bytes_per_s=self.store.bytes_per_s,
+            ) as far:
+                site = Site(self._workspace, far.server, _BUCKET, dataset)
+                lesson = Lesson(accelerator, settings.workers, settings.seed)
+                for name in settings.arms:
+                    way = WAYS[name]
+                    self._say(f"{way.title}: two epochs")
+                    try:
+                        self.versions.setdefault(way.arm.name, way.arm(site).version())
+                        for sample in run_way(way, site, far, lesson):
+                            self._say_sample(sample)
+                            self.samples.append(sample)
+                    except BenchError as error:
+                        self.left_out[way.title] = str(error)
+                        self._console.print(f"[red]left out:[/] {error}", soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+    def _say_sample(self, sample: EpochSample) -> None:
+        figures = sample.figures
+        self._say(
+            f"  epoch {figures.epoch + 1}: busy {figures.busy_share:.1%}, "
+            f"{figures.samples_per_s:,.0f} samples/s, first batch after "
+            f"{figures.first_batch_s:.2f} s (loader's start: {figures.loader_start_s:.2f} s), "
+            f"{sample.gets:,} GETs"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    settings = _parse(arguments)
+    try:
+        medium = choose_medium(settings.cache_medium, settings.needed_bytes)
+        with Workspace(medium) as workspace:
+            benchmark = EpochBenchmark(workspace, settings)
+            benchmark.run()
+    except KeyboardInterrupt:
+        print("interrupted; nothing is left behind", file=sys.stderr)
+        return 130
+    except BenchError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
+        return error.exit_code
+    _report(settings, medium, benchmark)
+    return 1 if benchmark.left_out else 0
+
+
+def describe(settings: Settings, store: epochreport.Store) -> str:
+    """The demand, the scale and the store in one sentence."""
+    accelerator = settings.accelerator
+    return (
+        f"{settings.files:,} shuffled JPEGs, {settings.workers} loader workers, batch "
+        f"{accelerator.batch}, {accelerator.step_s:g} s a step: {accelerator.samples_per_s:,.0f} "
+        f"samples/s, {accelerator.batch / RESNET50_BATCH:g} of an H100 on ResNet-50 "
+        f"({RESNET50_BATCH / RESNET50_STEP_S:,.0f}); the store answers after "
+        f"{store.latency_s * 1000:g} ms and gives {store.bytes_per_s / 1e6:,.1f} MB/s, "
+        f"{settings.headroom:g} times the demand"
+    )
+
+
+def _report(settings: Settings, medium: Path, benchmark: EpochBenchmark) -> None:
+    samples, store = benchmark.samples, benchmark.store
+    verdicts = epochreport.judge(samples, store)
+    machine = measure.machine()
+    filesystem = measure.filesystem_of(medium)
+    about = describe(settings, store)
+    console = report.output_console()
+    console.print(
+        f"{machine.cores} cores ({machine.cpu}), {format_size(machine.memory_bytes)}, "
+        f"Linux {machine.kernel}; data and caches on {filesystem}"
+    )
+    console.print(f"{about}. Files are read, not decoded. Not an MLPerf result.")
+    console.print(
+        ", ".join(f"{name} {text}" for name, text in benchmark.versions.items() if text) + "\n"
+    )
+    console.print(epochreport.epoch_table(samples))
+    if any(sample.has_small_cache for sample in samples):
+        console.print(epochreport.half_table(samples))
+    console.print(report.target_table(verdicts))
+    for name, why in benchmark.left_out.items():
+        console.print(f"left out: {name}: {why}")
+    epochreport.write_json(
+        settings.out / "epoch.json",
+        machine=machine,
+        versions=benchmark.versions,
+        settings={
+            "files": settings.files,
+            "scale": settings.scale,
+            "batch": settings.accelerator.batch,
+            "step_s": settings.accelerator.step_s,
+            "demand_samples_per_s": settings.accelerator.samples_per_s,
+            "latency_s": store.latency_s,
+            "bandwidth_bytes_per_s": store.bytes_per_s,
+            "headroom": settings.headroom,
+            "workers": settings.workers,
+            "seed": settings.seed,
+            "arms": settings.arms,
+            "medium": filesystem,
+        },
+        samples=samples,
+        verdicts=verdicts,
+        left_out=benchmark.left_out,
+    )
+    (settings.out / "epoch.svg").write_text(
+        picture(samples, f"{about.split(':', 1)[0]}; red: the target of hinted runs")
+    )
+    print(f"every sample: {settings.out / 'epoch.json'}", file=sys.stderr)
+
+
+def _parse(arguments: Sequence[str] | None) -> Settings:
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.bench.epoch",
+        description="Trains two epochs over several systems from a store that is far away.",
+        epilog="example: python -m penstock.bench.epoch --quick --arms native,penstock,plan",
+    )
+    everything = ",".join(WAYS)
+    parser.add_argument("--files", type=int, help="JPEGs of 110 KiB in the mean (10000)")
+    parser.add_argument("--scale", type=float, default=0.25, help="how much of an H100 (0.25)")
+    parser.add_argument("--latency", default="30ms", help="of each request to the store (30ms)")
+    parser.add_argument(
+        "--headroom", type=float, default=1.3, help="the store's bandwidth over the demand (1.3)"
+    )
+    parser.add_argument("--workers", type=int, default=8, help="of the DataLoader (8)")
+    parser.add_argument("--seed", type=int, default=0, help="of pictures and orders (0)")
+    parser.add_argument("--arms", default=everything, help=f"what is run ({everything})")
+    parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder for JSON")
+    parser.add_argument("--cache-medium", type=Path, help="folder for data and caches (/dev/shm)")
+    parser.add_argument("--quick", action="store_true", help="2,000 files")
+    given = parser.parse_args(arguments)
+    arms = tuple(given.arms.split(","))
+    for name in arms:
+        if name not in WAYS:
+            parser.error(f"--arms: {name!r} is not one of {', '.join(WAYS)}")
+    try:
+        latency_s = parse_duration(given.latency, what="--latency")
+    except OptionError as error:
+        parser.error(str(error))
+    files = given.files if given.files is not None else 2000 if given.quick else 10_000
+    if files < 1 or given.workers < 1 or latency_s <= 0:
+        parser.error("--files, --workers and --latency: more than nothing")
+    if given.scale <= 0 or given.headroom <= 0:
+        parser.error("--scale and --headroom: more than nothing")
+    return Settings(
+        files=files,
+        scale=given.scale,
+        latency_s=latency_s,
+        headroom=given.headroom,
+        workers=given.workers,
+        seed=given.seed,
+        arms=arms,
+        out=given.out,
+        cache_medium=given.cache_medium,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,270 @@
+"""Runs of the training script over each system: two epochs, the first from empty caches.
+
+A run is one process of `penstock.bench.train`, as a user starts it. Between the epochs it waits
+at a gate (a FIFO) while the counters of the store and of the cache are read, so that what each
+epoch cost is known exactly. How a system is told what will be read, if at all, is a `Way`.
+
+What is asked of the figures is not known here. Main thread only.
+"""
+
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from penstock.bench import measure
+from penstock.bench.accelerator import Accelerator, EpochFigures
+from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
+from penstock.bench.juicefs import JuiceFS
+from penstock.bench.s3server import Counters, FarServer
+from penstock.bench.workspace import BenchError, Process, wait_until
+
+PART = "train"
+EPOCHS = 2
+# A peer that needs three round trips for a file reads 10,000 of them in 2 minutes.
+_LONGEST_EPOCH_S = 1200.0
+
+
+class PenstockHalf(Penstock):
+    """A tier for half of the data. Its marks are set so that the quota is filled to the brim."""
+
+    name = "penstock-half"
+    policy = "keep"
+
+    def cache_options(self) -> list[str]:
+        quota_bytes = self.site.dataset.size_bytes // 2
+        tier = f"MEM:{self.cache}:{quota_bytes}B:high=1,low=0.99"
+        return [f"--tier={tier}", f"--policy={self.policy}"]
+
+
+class PenstockHalfLru(PenstockHalf):
+    name = "penstock-half-lru"
+    policy = "lru"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A system, and what it is told before the first epoch."""
+
+    name: str
+    title: str
+    arm: type[Arm]
+    told: bool = False  # the order of the epoch: a hinted run
+    planned: bool = False  # by the script's own sampler
+    hooked: bool = False  # by `penstock run`, the script unchanged
+    warmed: bool = False  # everything is fetched before, which counts as waiting
+    drops_pages: bool = False  # between the epochs: the page cache would hide the local one
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way("native", "native files", Native),
+        Way("penstock", "Penstock, no plan", Penstock),
+        Way("plan", "Penstock, PlannedSampler", Penstock, told=True, planned=True),
+        Way("run", "Penstock, penstock run", Penstock, told=True, hooked=True),
+        Way("warm", "Penstock, warmed before", Penstock, warmed=True),
+        Way("rclone", "rclone mount", Rclone),
+        Way("juicefs", "JuiceFS", JuiceFS),
+        Way("half-keep", "Penstock, cache of half, keep", PenstockHalf, drops_pages=True),
+        Way("half-lru", "Penstock, cache of half, lru", PenstockHalfLru, drops_pages=True),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSample:
+    """One epoch of one way, with what it asked of the store."""
+
+    way: str
+    title: str
+    told: bool
+    figures: EpochFigures  # with the warm-up's time in it, where there was one
+    warm_s: float
+    gets: int
+    get_bytes: int
+    other_requests: int
+    hit_bytes: int | None  # served by the local cache, for a system that says so
+    said: dict[str, Any] | None  # by its own statistics at the end of the epoch
+
+    @property
+    def has_small_cache(self) -> bool:
+        return issubclass(WAYS[self.way].arm, PenstockHalf)
+
+    @property
+    def fetched_share(self) -> float:
+        """Bytes fetched over bytes read."""
+        return self.get_bytes / self.figures.size_bytes
+
+    @property
+    def hit_share(self) -> float | None:
+        return None if self.hit_bytes is None else self.hit_bytes / self.figures.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What the training script is started with; the same for every way."""
+
+    accelerator: Accelerator
+    workers: int
+    seed: int
+
+
+def run_way(way: Way, site: Site, far: FarServer, lesson: Lesson) -> Iterator[EpochSample]:
+    """Mounts, trains two epochs, unmounts; the samples come as the epochs end."""
+    if way.drops_pages and not measure.can_drop_pages():
+        raise BenchError(f"{way.title}: pages cannot be dropped", hint="run it as root")
+    arm = way.arm(site)
+    try:
+        arm.prepare()
+        try:
+            arm.start()
+            yield from _epochs(way, arm, far, lesson)
+        finally:
+            arm.stop()
+    finally:
+        arm.finish()
+
+
+def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[EpochSample]:
+    before, said_before = far.counters(), _statistics(arm)
+    warm_s = _warm(arm) if way.warmed else 0.0
+    with Training(way, arm, lesson) as training:
+        for epoch in range(EPOCHS):
+            if epoch:
+                training.go_on()
+            figures = training.wait_for(epoch)
+            if figures.samples != len(arm.site.dataset.entries):
+                raise BenchError(f"{way.title}: {figures.samples} samples read, not all")
+            after, said = far.counters(), _statistics(arm)
+            hit_bytes = None
+            if said is not None and said_before is not None:
+                hit_bytes = _hit_bytes(said) - _hit_bytes(said_before)
+            yield _sample(way, figures, warm_s, after.since(before), hit_bytes, said)
+            before, said_before, warm_s = after, said, 0.0
+            if way.drops_pages:
+                measure.drop_pages()
+
+
+class Training:
+    """The script as a process, epoch by epoch. A context manager: no worker outlives it."""
+
+    def __init__(self, way: Way, arm: Arm, lesson: Lesson) -> None:
+        self._workspace = arm.site.workspace
+        self._gate = self._workspace.folder / f"gate-{way.name}"
+        os.mkfifo(self._gate)
+        self._process = self._workspace.spawn(
+            PART,
+            _command(way, arm.root, lesson, self._gate),
+            self._workspace.environment(PART, arm.reader_environment()),
+        )
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # The script ends by itself after its last line; what is left reads for nobody.
+        if kind is None:
+            self._process.finish()
+        self._workspace.end_processes(PART)
+        self._process.terminate()
+        self._gate.unlink()
+
+    def wait_for(self, epoch: int) -> EpochFigures:
+        wait_until(
+            lambda: len(_lines(self._process)) > epoch,
+            timeout_s=_LONGEST_EPOCH_S,
+            what=f"epoch {epoch + 1}",
+        )
+        return EpochFigures(**json.loads(_lines(self._process)[epoch]))
+
+    def go_on(self) -> None:
+        wait_until(self._open_gate, timeout_s=60, what="the training script at its gate")
+
+    def _open_gate(self) -> bool:
+        # Refused until the script reads: a plain open would wait for ever for one that died.
+        self._process.require_alive()
+        try:
+            os.close(os.open(self._gate, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return False
+            raise
+        return True
+
+
+def _command(way: Way, root: Path, lesson: Lesson, gate: Path) -> list[str]:
+    script = [
+        *(sys.executable, "-m", "penstock.bench.train", str(root)),
+        *("--batch", str(lesson.accelerator.batch), "--step", repr(lesson.accelerator.step_s)),
+        *("--epochs", str(EPOCHS), "--workers", str(lesson.workers)),
+        *("--seed", str(lesson.seed), "--gate", str(gate)),
+    ]
+    if way.planned:
+        script.append("--planned")
+    if way.hooked:
+        return [sys.executable, "-m", "penstock", "run", "--", *script]
+    return script
+
+
+def _lines(process: Process) -> list[str]:
+    """The lines of figures so far; the log has what the script says on stderr too."""
+    text = process.log.read_text()
+    lines = [line for line in text.splitlines() if line.startswith('{"epoch"')]
+    if len(lines) < EPOCHS:
+        process.require_alive()
+    return lines
+
+
+def _warm(arm: Arm) -> float:
+    if not isinstance(arm, Penstock):
+        raise BenchError(f"{arm.name}: has no warm-up here")
+    start_s = time.monotonic()
+    arm.warm()
+    return time.monotonic() - start_s
+
+
+def _sample(
+    way: Way,
+    figures: EpochFigures,
+    warm_s: float,
+    counted: Counters,
+    hit_bytes: int | None,
+    said: dict[str, Any] | None,
+) -> EpochSample:
+    waited = replace(
+        figures,
+        seconds=figures.seconds + warm_s,
+        first_batch_s=figures.first_batch_s + warm_s,
+    )
+    return EpochSample(
+        way=way.name,
+        title=way.title,
+        told=way.told,
+        figures=waited,
+        warm_s=warm_s,
+        gets=counted.gets,
+        get_bytes=counted.get_bytes,
+        other_requests=counted.other_requests,
+        hit_bytes=hit_bytes,
+        said=said,
+    )
+
+
+def _statistics(arm: Arm) -> dict[str, Any] | None:
+    return arm.statistics() if isinstance(arm, Penstock) else None
+
+
+def _hit_bytes(said: dict[str, Any]) -> int:
+    return sum(said["hit_bytes"].values())

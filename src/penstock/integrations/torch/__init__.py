@@ -1,0 +1,14 @@
+"""PyTorch over a mount: `PlannedSampler` tells the mount the order of each epoch before it begins,
+`PenstockImageFolder` and `PenstockFiles` read the files of a batch at once.
+
+    dataset = PenstockImageFolder("/mnt/imagenet/train", transform)
+    sampler = PlannedSampler(RandomSampler(dataset), dataset, seed=7)
+    loader = DataLoader(dataset, batch_size=256, sampler=sampler, num_workers=8)
+
+Imports without torch; using it without torch says what is missing.
+"""
+
+from penstock.integrations.torch.datasets import PenstockFiles, PenstockImageFolder
+from penstock.integrations.torch.sampler import PlannedSampler
+
+__all__ = ["PenstockFiles", "PenstockImageFolder", "PlannedSampler"]

@@ -1,0 +1,166 @@
+"""Data sets of files that load a batch at once: DataLoader calls `__getitems__` with its indices.
+
+Threading: as any data set, used by one thread of each worker. Transforms run there, one after the
+other, since they draw random numbers; only loading is spread over threads, so `load` and `loader`
+must be safe in several.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any
+
+from penstock.integrations.torch.batch import load_all
+from penstock.integrations.torch.needed import Dataset
+
+# Those of torchvision.
+IMAGE_EXTENSIONS = (
+    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+
+
+class PenstockFiles(Dataset[Any]):
+    """Files and nothing else: `dataset[i]` is the bytes of `dataset.files[i]`.
+
+    files  a folder, whose files are taken in sorted order, or the paths themselves
+    load   makes a sample of a path; reads its bytes if left out
+    """
+
+    def __init__(
+        self,
+        files: str | PathLike[str] | Sequence[str | PathLike[str]],
+        load: Callable[[str], Any] | None = None,
+    ) -> None:
+        if isinstance(files, str | PathLike):
+            self.files = _files_below(os.path.expanduser(os.fspath(files)))
+        else:
+            self.files = [os.fspath(file) for file in files]
+        self.load: Callable[[str], Any] = read_bytes if load is None else load
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.load(self.files[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        return load_all(self.load, [self.files[index] for index in indices])
+
+
+class PenstockImageFolder(Dataset[Any]):
+    """A folder for each class, images below: what torchvision's ImageFolder is, and as it is used.
+
+    Differs in one thing: the images of a batch are loaded at once.
+    """
+
+    def __init__(
+        self,
+        root: str | PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        loader: Callable[[str], Any] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+        *,
+        extensions: Sequence[str] | None = None,
+    ) -> None:
+        if extensions is not None and is_valid_file is not None:
+            raise ValueError("extensions and is_valid_file cannot both be passed")
+        if is_valid_file is None and extensions is None:
+            extensions = IMAGE_EXTENSIONS
+        self.root = os.path.expanduser(root) if isinstance(root, str) else root
+        self.transform = transform
+        self.target_transform = target_transform
+        self.loader: Callable[[str], Any] = load_image if loader is None else loader
+        self.extensions = None if extensions is None else tuple(extensions)
+        self.classes, self.class_to_idx = self.find_classes(self.root)
+        self.samples = self._find_samples(is_valid_file, allow_empty)
+        self.targets = [target for _, target in self.samples]
+        self.imgs = self.samples
+
+    def find_classes(self, directory: str | PathLike[str]) -> tuple[list[str], dict[str, int]]:
+        """The folders below, sorted, and their numbers. Override it to have other classes."""
+        classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+        if not classes:
+            raise FileNotFoundError(f"Couldn't find any class folder in {directory}.")
+        return classes, {name: number for number, name in enumerate(classes)}
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        path, target = self.samples[index]
+        return self._transformed(self.loader(path), target)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        chosen = [self.samples[index] for index in indices]
+        images = load_all(self.loader, [path for path, _ in chosen])
+        return [
+            self._transformed(image, target)
+            for image, (_, target) in zip(images, chosen, strict=True)
+        ]
+
+    def _transformed(self, image: Any, target: Any) -> tuple[Any, Any]:
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
+
+    def _find_samples(
+        self, is_valid_file: Callable[[str], bool] | None, allow_empty: bool
+    ) -> list[tuple[str, int]]:
+        endings = self.extensions
+
+        def is_image(path: str) -> bool:
+            return endings is not None and path.lower().endswith(endings)
+
+        valid = is_image if is_valid_file is None else is_valid_file
+        samples: list[tuple[str, int]] = []
+        empty: list[str] = []
+        for name in sorted(self.class_to_idx):
+            before = len(samples)
+            number = self.class_to_idx[name]
+            files = _files_below(os.path.join(os.fspath(self.root), name))
+            samples.extend((path, number) for path in files if valid(path))
+            if len(samples) == before:
+                empty.append(name)
+        if empty and not allow_empty:
+            known = "" if endings is None else f" Supported extensions are: {', '.join(endings)}"
+            raise FileNotFoundError(
+                f"Found no valid file for the classes {', '.join(empty)}.{known}"
+            )
+        return samples
+
+
+def read_bytes(path: str) -> bytes:
+    # Not open(): before Python 3.14 it asks each file whether it is a terminal, which over FUSE is
+    # a message to the server, and it allocates a buffer that one read of a whole file never uses.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        missing = os.fstat(descriptor).st_size
+        parts: list[bytes] = []
+        while missing > 0 and (part := os.read(descriptor, missing)):
+            parts.append(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def load_image(path: str) -> Any:
+    """As torchvision loads it: RGB, through Pillow."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    with Image.open(BytesIO(read_bytes(path))) as image:
+        return image.convert("RGB")
+
+
+def _files_below(folder: str) -> list[str]:
+    """All files, folder by folder, each sorted; links are followed. As torchvision orders them."""
+    found: list[str] = []
+    for place, _, names in sorted(os.walk(folder, followlinks=True)):
+        found.extend(os.path.join(place, name) for name in sorted(names))
+    return found

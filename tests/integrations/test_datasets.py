@@ -1,0 +1,148 @@
+"""Data sets that load a batch at once: what torchvision's ImageFolder is, and plain files."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from penstock.integrations.dataset_files import files_of
+from penstock.integrations.torch import PenstockFiles, PenstockImageFolder
+from penstock.integrations.torch.batch import THREADS, load_all
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two classes; names that sort differently by folder, file and case; one that is no image."""
+    root = tmp_path / "images"
+    names = ("dog/b.jpg", "dog/a.JPEG", "dog/deep/c.png", "cat/1.jpg", "cat/10.jpg", "cat/2.jpg")
+    for number, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = "L" if number % 2 else "RGB"
+        Image.new(mode, (4, 4), 40 * number).save(
+            path, format="PNG" if name.endswith("png") else "JPEG"
+        )
+    (root / "dog" / "notes.txt").write_text("no image")
+    (root / "readme.txt").write_text("no class")
+    return root
+
+
+def test_an_image_folder_has_the_classes_and_samples_of_torchvisions(images: Path) -> None:
+    dataset = PenstockImageFolder(images)
+    assert dataset.classes == ["cat", "dog"]
+    assert dataset.class_to_idx == {"cat": 0, "dog": 1}
+    assert [(os.path.relpath(path, images), target) for path, target in dataset.samples] == [
+        ("cat/1.jpg", 0), ("cat/10.jpg", 0), ("cat/2.jpg", 0),
+        ("dog/a.JPEG", 1), ("dog/b.jpg", 1), ("dog/deep/c.png", 1),
+    ]  # fmt: skip
+    assert dataset.targets == [0, 0, 0, 1, 1, 1]
+    assert dataset.imgs is dataset.samples
+    assert len(dataset) == 6
+    assert files_of(dataset) == [path for path, _ in dataset.samples]
+    image, target = dataset[5]
+    assert (image.mode, image.size, target) == ("RGB", (4, 4), 1)
+
+
+def test_transforms_and_loaders_are_used_alone_and_in_batches(images: Path) -> None:
+    where: set[str] = set()
+
+    def transform(path: str) -> str:
+        where.add(threading.current_thread().name)
+        return path.upper()
+
+    dataset = PenstockImageFolder(
+        images, transform, target_transform=lambda target: -target, loader=os.path.basename
+    )
+    assert dataset[4] == ("B.JPG", -1)
+    assert dataset.__getitems__([5, 0, 5]) == [("C.PNG", -1), ("1.JPG", 0), ("C.PNG", -1)]
+    assert where == {"MainThread"}  # they draw random numbers, in the order of the batch
+
+
+def test_what_counts_as_an_image_can_be_said(images: Path) -> None:
+    only = PenstockImageFolder(images, is_valid_file=lambda path: path.endswith(("1.jpg", "txt")))
+    assert [os.path.basename(path) for path, _ in only.samples] == ["1.jpg", "notes.txt"]
+    assert len(PenstockImageFolder(images, extensions=(".jpg",))) == 4
+    with pytest.raises(ValueError, match="cannot both be passed"):
+        PenstockImageFolder(images, extensions=(".jpg",), is_valid_file=bool)
+
+
+def test_folders_without_classes_or_images_are_refused(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="Couldn't find any class folder in"):
+        PenstockImageFolder(images / "cat")
+    (images / "emu").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no valid file for the classes emu\. Supported"):
+        PenstockImageFolder(images)
+    assert PenstockImageFolder(images, allow_empty=True).classes == ["cat", "dog", "emu"]
+    with pytest.raises(FileNotFoundError):
+        PenstockImageFolder(tmp_path / "missing")
+
+
+def test_plain_files_are_read_whole_in_the_order_asked_for(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number:02}").write_bytes(bytes([number]) * number * 1000)
+    dataset = PenstockFiles(tmp_path)
+    assert len(dataset) == 30
+    assert dataset[3] == b"\3" * 3000
+    assert dataset[0] == b""
+    order = [7, 29, 0, 7, *range(20, 3, -1)]
+    assert dataset.__getitems__(order) == [bytes([number]) * number * 1000 for number in order]
+    sizes = PenstockFiles([tmp_path / "05", str(tmp_path / "02")], load=os.path.getsize)
+    assert DataLoader(sizes, batch_size=2, collate_fn=list).__iter__().__next__() == [5000, 2000]
+
+
+def test_files_of_a_batch_are_loaded_together() -> None:
+    together = threading.Barrier(THREADS, timeout=20)  # fails unless all wait at once
+    assert load_all(lambda number: (together.wait(), number)[1], range(THREADS)) == list(
+        range(THREADS)
+    )
+
+
+def test_the_first_file_of_a_batch_that_fails_is_the_error(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    dataset = PenstockFiles([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    with pytest.raises(FileNotFoundError, match="b'"):
+        dataset.__getitems__([0, 1, 2])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_load_batches_however_they_were_started(images: Path, method: str) -> None:
+    for name in ("notes.txt", "../readme.txt"):
+        (images / "dog" / name).unlink()
+    command = [sys.executable, "-W", "error", HERE / "batches.py", images, method]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {"images": True, "files": True, "count": 6}
+
+
+def test_without_torch_the_package_imports_and_its_use_says_what_is_missing() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name == "torch" else find(name, *more)
+del sys.modules["torch"]
+from penstock.errors import UsageError
+from penstock.integrations.torch import PenstockFiles, PenstockImageFolder, PlannedSampler
+for kind in (PenstockFiles, PenstockImageFolder, PlannedSampler):
+    try:
+        kind("/somewhere")
+    except UsageError as error:
+        print(error, error.hint)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout.splitlines() == [
+        "PenstockFiles needs PyTorch pip install torch",
+        "PenstockImageFolder needs PyTorch pip install torch",
+        "PlannedSampler needs PyTorch pip install torch",
+    ], result.stderr

@@ -1,0 +1,254 @@
+"""`penstock://` is a read-only fsspec file system over the mounts of this machine."""
+
+import errno
+import io
+import multiprocessing
+import os
+import pickle
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import pytest
+from fsspec.callbacks import Callback
+
+from penstock.blocks import DEFAULT_BLOCK_BYTES
+from penstock.errors import NotOnAMount
+from penstock.integrations import ordered, plans
+from penstock.integrations.fsspec import PenstockFileSystem
+from tests.conftest import S3, Mount, Mounter, write_tree
+
+FILES = {f"n{i // 8}/{i:02}.bin": random.Random(i).randbytes(1000 + 7 * i) for i in range(32)}
+
+
+@pytest.fixture
+def mount(s3: S3, mounter: Mounter) -> Mount:
+    bucket = s3.bucket(f"fsspec-{uuid4().hex}")
+    write_tree(bucket, FILES)
+    return mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint)
+
+
+@pytest.fixture
+def fs() -> PenstockFileSystem:
+    return PenstockFileSystem()
+
+
+def test_the_protocol_is_known_to_fsspec(mount: Mount) -> None:
+    with fsspec.open(f"penstock://{mount.path}/n1/09.bin") as file:
+        assert file.read() == FILES["n1/09.bin"]
+    assert isinstance(fsspec.filesystem("penstock"), PenstockFileSystem)
+
+
+def test_a_url_is_an_absolute_path_however_many_slashes_it_has(
+    mount: Mount, fs: PenstockFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in ("penstock://", "penstock:///", "penstock:/", "penstock:////"):
+        assert fs.cat(start + str(mount.path / "n0/00.bin").lstrip("/")) == FILES["n0/00.bin"]
+    assert fs.cat(mount.path / "n0/00.bin") == FILES["n0/00.bin"]
+    with monkeypatch.context() as inside:
+        inside.chdir(mount.path)
+        assert fs.cat("n0/00.bin") == FILES["n0/00.bin"]
+
+
+def test_files_and_folders_are_found_as_on_any_file_system(
+    mount: Mount, fs: PenstockFileSystem
+) -> None:
+    root = str(mount.path)
+    assert sorted(fs.ls(root)) == [f"{root}/n{i}" for i in range(4)]
+    assert sorted(fs.glob(f"penstock://{root}/n*/*0.bin")) == [
+        f"{root}/n{i // 8}/{i:02}.bin" for i in (0, 10, 20, 30)
+    ]
+    assert sorted(fs.find(root)) == [f"{root}/{name}" for name in sorted(FILES)]
+    assert next(folder for folder, _, _ in fs.walk(root)) == root
+    assert fs.isdir(root)
+    assert fs.isdir(f"{root}/n0")
+    assert fs.isfile(f"{root}/n0/00.bin")
+    assert not fs.exists(f"{root}/n0/none.bin")
+    assert fs.unstrip_protocol(f"{root}/n0") == f"penstock://{root}/n0"
+
+
+def test_info_has_the_version_and_how_much_is_cached(mount: Mount, fs: PenstockFileSystem) -> None:
+    path = f"{mount.path}/n0/03.bin"
+    before = fs.info(path)
+    assert before["size"] == len(FILES["n0/03.bin"])
+    assert before["ETag"] == os.getxattr(path, "user.penstock.version").decode()
+    assert before["cached"] == 0
+    assert fs.cat_file(path) == FILES["n0/03.bin"]
+    assert fs.info(path)["cached"] == before["size"]
+    assert "ETag" not in fs.info(f"{mount.path}/n0")
+
+
+def test_a_listing_asks_the_server_for_no_attributes(mount: Mount, fs: PenstockFileSystem) -> None:
+    found = fs.ls(f"{mount.path}/n0", detail=True)
+    assert {entry["size"] for entry in found} == {1000 + 7 * i for i in range(8)}
+    assert "GETXATTR" not in {verb.upper() for verb in mount.stats()["requests"]}
+
+
+def test_the_key_of_a_file_changes_with_its_object_only(
+    s3: S3, mount: Mount, fs: PenstockFileSystem
+) -> None:
+    path = f"{mount.path}/n0/05.bin"
+    key, checksum, time = fs.ukey(path), fs.checksum(path), fs.modified(path)
+    fs.cat_file(path)
+    assert (fs.ukey(path), fs.checksum(path)) == (key, checksum)
+    (s3.folder / bucket_of(mount) / "n0/05.bin").write_bytes(b"another")
+    mount.refresh()
+    assert fs.ukey(path) != key
+    assert fs.checksum(path) != checksum
+    assert fs.modified(path) >= time
+
+
+def bucket_of(mount: Mount) -> str:
+    return str(mount.arguments[0]).removeprefix("s3://")
+
+
+def test_a_range_is_what_a_slice_is(mount: Mount, fs: PenstockFileSystem) -> None:
+    path, data = f"{mount.path}/n2/17.bin", FILES["n2/17.bin"]
+    for start, end in (
+        (None, None), (0, 10), (100, 400), (-50, None), (-50, -10), (900, 9999), (300, 200)
+    ):  # fmt: skip
+        assert fs.cat_file(path, start, end) == data[start:end]
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The paths of each plan that is opened (and that the mount gets)."""
+    lists: list[list[str]] = []
+
+    def open_plan(paths: Sequence[str], **options: Any) -> plans.Plan:
+        lists.append(sorted(paths))
+        return plans.open_plan(paths, **options)
+
+    monkeypatch.setattr(ordered, "open_plan", open_plan)
+    return lists
+
+
+def test_many_files_come_at_one_get_each(
+    mount: Mount, fs: PenstockFileSystem, planned: list[list[str]]
+) -> None:
+    found = fs.cat(f"penstock://{mount.path}", recursive=True)
+    assert found == {f"{mount.path}/{name}": data for name, data in FILES.items()}
+    assert mount.gets() == len(FILES)
+    assert planned == [sorted(found)]
+
+
+def test_many_ranges_come_in_their_order(
+    mount: Mount, fs: PenstockFileSystem, planned: list[list[str]]
+) -> None:
+    names = random.Random(7).choices(sorted(FILES), k=50)
+    starts = [13 * number for number in range(50)]
+    ends = [start + 100 for start in starts]
+    found = fs.cat_ranges([f"{mount.path}/{name}" for name in names], starts, ends)
+    assert found == [
+        FILES[name][start:end] for name, start, end in zip(names, starts, ends, strict=True)
+    ]
+    assert mount.gets() == len(set(names))
+    assert planned == [sorted(f"{mount.path}/{name}" for name in names)]
+
+
+def test_ranges_of_large_files_fetch_no_more_than_is_asked_for(
+    s3: S3, mounter: Mounter, fs: PenstockFileSystem, planned: list[list[str]]
+) -> None:
+    bucket = s3.bucket(f"large-{uuid4().hex}")
+    data = random.Random(1).randbytes(3 * DEFAULT_BLOCK_BYTES)
+    write_tree(bucket, {"large.bin": data})
+    mount = mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint)
+    starts = list(range(2 * DEFAULT_BLOCK_BYTES, 2 * DEFAULT_BLOCK_BYTES + 20_000, 1000))
+    paths = [f"{mount.path}/large.bin"] * len(starts)
+    found = fs.cat_ranges(paths, starts, [start + 10 for start in starts])
+    assert found == [data[start : start + 10] for start in starts]
+    assert planned == []
+    assert mount.stats()["store_bytes"] == DEFAULT_BLOCK_BYTES
+
+
+def test_what_is_not_there_is_raised_left_out_or_returned(
+    mount: Mount, fs: PenstockFileSystem
+) -> None:
+    there, missing = f"{mount.path}/n0/00.bin", f"{mount.path}/n0/none.bin"
+    with pytest.raises(FileNotFoundError, match=r"none\.bin"):
+        fs.cat([there, missing])
+    assert fs.cat([there, missing], on_error="omit") == {there: FILES["n0/00.bin"]}
+    returned = fs.cat([there, missing], on_error="return")
+    assert isinstance(returned[missing], FileNotFoundError)
+    data, error = fs.cat_ranges([there, missing], 0, 4)
+    assert data == FILES["n0/00.bin"][:4]
+    assert isinstance(error, FileNotFoundError)
+
+
+def test_get_copies_a_tree(
+    mount: Mount, fs: PenstockFileSystem, tmp_path: Path, planned: list[list[str]]
+) -> None:
+    progress = Callback()
+    fs.get(f"penstock://{mount.path}/", f"{tmp_path}/copy/", recursive=True, callback=progress)
+    copied = {
+        str(path.relative_to(tmp_path / "copy")): path.read_bytes()
+        for path in (tmp_path / "copy").rglob("*.bin")
+    }
+    assert copied == FILES
+    assert progress.value == progress.size == len(FILES) + 5  # with the folders
+    assert mount.gets() == len(FILES)
+    assert planned == [[f"{mount.path}/{name}" for name in sorted(FILES)]]
+
+
+def test_get_copies_one_file_to_a_path_or_an_open_file(
+    mount: Mount, fs: PenstockFileSystem, tmp_path: Path
+) -> None:
+    fs.get(f"{mount.path}/n0/01.bin", str(tmp_path / "one"))
+    assert (tmp_path / "one").read_bytes() == FILES["n0/01.bin"]
+    target = io.BytesIO()
+    fs.get_file(f"{mount.path}/n0/02.bin", target)
+    assert target.getvalue() == FILES["n0/02.bin"]
+
+
+def test_a_path_on_no_mount_is_refused_with_a_hint(fs: PenstockFileSystem, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"x")
+    outside = f"{tmp_path}/plain"
+    for refused in (
+        lambda: fs.open(outside), lambda: fs.info(outside), lambda: fs.ls(str(tmp_path)),
+        lambda: fs.cat(outside), lambda: fs.cat([outside]), lambda: fs.get(outside, "/dev/null"),
+        lambda: fs.glob(f"{tmp_path}/*"), lambda: fs.open("penstock://mnt/x"),
+    ):  # fmt: skip
+        with pytest.raises(NotOnAMount, match="is not on a Penstock mount") as caught:
+            refused()
+        assert "penstock:///" in str(caught.value.hint)
+        assert caught.value.__notes__ == [f"hint: {caught.value.hint}"]
+    assert not fs.exists(outside)
+    assert not fs.isfile(outside)
+    assert not fs.isdir(str(tmp_path))
+
+
+def test_nothing_can_be_written(mount: Mount, fs: PenstockFileSystem, tmp_path: Path) -> None:
+    path, other = f"{mount.path}/n0/00.bin", f"{mount.path}/new"
+    (tmp_path / "local").write_bytes(b"x")
+    for change in (
+        lambda: fs.open(other, "wb"), lambda: fs.open(path, "ab"), lambda: fs.open(path, "r+b"),
+        lambda: fs.open(other, "x"), lambda: fs.write_text(other, "x"), lambda: fs.pipe(other, b""),
+        lambda: fs.touch(other), lambda: fs.mkdir(other), lambda: fs.makedirs(other),
+        lambda: fs.rm(path), lambda: fs.rm_file(path), lambda: fs.delete(path),
+        lambda: fs.rmdir(f"{mount.path}/n0"), lambda: fs.mv(path, other),
+        lambda: fs.rename(path, other), lambda: fs.cp_file(path, other),
+        lambda: fs.copy(path, other), lambda: fs.link(path, other),
+        lambda: fs.symlink(path, other), lambda: fs.chmod(path, 0o600),
+        lambda: fs.put(str(tmp_path / "local"), other),
+        lambda: fs.put_file(str(tmp_path / "local"), other),
+    ):  # fmt: skip
+        with pytest.raises(OSError, match="read-only") as caught:
+            change()
+        assert caught.value.errno == errno.EROFS
+
+
+def read_elsewhere(fs: PenstockFileSystem, path: str) -> bytes:
+    return fs.cat_file(path)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_it_can_be_sent_to_another_process(
+    mount: Mount, fs: PenstockFileSystem, method: str
+) -> None:
+    assert pickle.loads(pickle.dumps(fs)) == fs
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        data = pool.apply(read_elsewhere, (fs, f"{mount.path}/n3/31.bin"))
+    assert data == FILES["n3/31.bin"]

@@ -1,0 +1,294 @@
+"""PlannedSampler: one order for a seed and an epoch, published ahead, resumed in the middle."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torch.utils.data import DistributedSampler as Distributed
+
+from penstock.errors import PlanError
+from penstock.integrations.torch import PlannedSampler
+from tests.integrations.order import (
+    FILES,
+    CallsItsDataset,
+    Endless,
+    Files,
+    HasItsOwnGenerator,
+    HoldsALock,
+    ShufflesItsList,
+)
+from tests.integrations.recorded import RecordedPlan
+
+HERE = Path(__file__).parent
+Plans = list[RecordedPlan]
+pytestmark = pytest.mark.usefixtures("plans")
+
+KINDS: dict[str, Callable[[Files], Any]] = {
+    "shuffled": RandomSampler,
+    "with a generator": lambda files: RandomSampler(files, generator=torch.Generator()),
+    "in batches": lambda files: BatchSampler(RandomSampler(files), 7, drop_last=True),
+    "distributed": lambda files: Distributed(files, num_replicas=2, rank=1),
+    "batches of a rank": lambda files: BatchSampler(
+        Distributed(files, num_replicas=2, rank=0), 4, drop_last=False
+    ),
+    "shuffles its list": lambda _: ShufflesItsList(),
+    "its own generator": lambda _: HasItsOwnGenerator(),
+}
+
+
+def flat(epoch: Any) -> list[int]:
+    return [int(i) for item in epoch for i in np.atleast_1d(item)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_order_is_a_function_of_seed_and_epoch_alone(kind: str) -> None:
+    def epochs(seed: int) -> list[list[Any]]:
+        torch.manual_seed(random.randrange(1000))
+        sampler = PlannedSampler(KINDS[kind](Files()), Files(), seed=seed)
+        return [list(sampler) for _ in range(3)]
+
+    first = epochs(5)
+    assert first == epochs(5)
+    assert first[0] != first[1] != first[2]
+    later = PlannedSampler(KINDS[kind](Files()), Files(), seed=5)
+    later.set_epoch(2)
+    assert list(later) == first[2]
+    if "distributed" not in kind and "rank" not in kind:  # those have a seed of their own
+        assert epochs(6) != first
+        whole = FILES - FILES % 7 if kind == "in batches" else FILES
+        assert [len(set(flat(epoch))) for epoch in first] == [whole] * 3
+
+
+def test_each_rank_has_its_share_of_the_same_order() -> None:
+    def epoch(rank: int, of: int) -> list[int]:
+        files = Files()
+        sampler = PlannedSampler(Distributed(files, num_replicas=of, rank=rank), files)
+        sampler.set_epoch(4)
+        return list(sampler)
+
+    plain = Distributed(Files(), num_replicas=2, rank=1)
+    plain.set_epoch(4)
+    assert epoch(1, 2) == list(plain)
+    assert sorted(epoch(0, 2) + epoch(1, 2)) == list(range(FILES))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawing_an_order_leaves_no_trace(kind: str) -> None:
+    files = Files()
+
+    def draw(sampler: Any) -> tuple[list[Any], float, float, float]:
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        drawn = list(sampler)
+        return drawn, torch.rand(()).item(), random.random(), float(np.random.rand())
+
+    wrapped = KINDS[kind](files)
+    assert draw(PlannedSampler(wrapped, files))[1:] == draw([])[1:]
+    assert draw(wrapped) == draw(KINDS[kind](files))  # as one that was never wrapped
+
+
+def test_this_epoch_and_then_the_next_are_published_before_they_are_read(plans: Plans) -> None:
+    sampler = PlannedSampler(RandomSampler(Files()), seed=1, lag=8)
+    first, second = list(sampler), list(sampler)
+    sampler.set_epoch(0)
+    drawn = iter(sampler)
+    assert [next(drawn) for _ in range(5)] == first[:5]
+    (plan,) = plans
+    # Epoch 2 had been announced, but epoch 0 came: that was taken back.
+    assert plan.order == first + second + first
+    assert plan.restarts == 1
+    assert (plan.handed_out, plan.done) == (2 * FILES + 5, 2 * FILES + 5 - 8 - 1)
+    list(drawn)
+    assert plan.order == first + second + first + second
+    sampler.close()
+    assert plan.closed
+
+
+def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(
+    plans: Plans,
+) -> None:
+    files = Files()
+    wrapped = ShufflesItsList()
+    sampler = PlannedSampler(wrapped, files)
+    list(sampler)
+    wrapped.order = wrapped.order[:10]
+    assert sorted(sampler) == list(range(10))
+    assert plans[0].restarts == 1
+
+
+def test_workers_and_their_number_do_not_change_the_order() -> None:
+    def run(*arguments: str) -> dict[str, Any]:
+        command = [sys.executable, "-W", "error", HERE / "planned.py", *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    alone = run("0", "fork")
+    assert alone["published"] == [list(chain(*alone[how])) for how in ("samples", "batches")]
+    assert alone["restarts"] == [0, 0]
+    assert run("2", "fork") == alone
+    assert run("1", "spawn") == alone
+
+
+# -- resuming ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_is_resumed_in_mid_epoch_on_the_same_order(kind: str, plans: Plans) -> None:
+    whole = PlannedSampler(KINDS[kind](Files()), Files(), seed=3)
+    epochs = [list(whole) for _ in range(3)]
+    saving = PlannedSampler(KINDS[kind](Files()), Files(), seed=3)
+    list(saving)
+    drawn = iter(saving)
+    assert [next(drawn) for _ in range(3)] == epochs[1][:3]
+    state = json.loads(json.dumps(saving.state_dict()))
+    assert state == {"epoch": 1, "position": 3, "seed": 3, "length": len(epochs[1])}
+    resumed = PlannedSampler(KINDS[kind](Files()), Files(), seed=99)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    resumed.set_epoch(1)  # as loops do; the position stays
+    assert list(resumed) == epochs[1][3:]
+    assert list(resumed) == epochs[2]
+    rest = flat(epochs[1][3:] + epochs[2])
+    assert plans[-1].order[: len(rest)] == rest  # what was read before is not read ahead again
+
+
+def test_what_workers_have_ahead_can_be_left_out_of_a_state() -> None:
+    sampler = PlannedSampler(RandomSampler(Files()), seed=3)
+    drawn = iter(sampler)
+    handed_out = [next(drawn) for _ in range(20)]
+    resumed = PlannedSampler(RandomSampler(Files()), seed=3)
+    resumed.load_state_dict(sampler.state_dict(done=12))
+    assert list(resumed)[:8] == handed_out[12:]
+
+
+def test_after_an_epoch_that_was_over_comes_the_next_unless_that_one_is_asked_for() -> None:
+    sampler = PlannedSampler(RandomSampler(Files()), seed=3)
+    _, second = list(sampler), list(sampler)
+    sampler.set_epoch(0)
+    list(sampler)
+    state = sampler.state_dict()
+    assert state["position"] == state["length"]
+    sampler.load_state_dict(state)
+    assert list(sampler) == second
+    sampler.load_state_dict(state)
+    sampler.set_epoch(0)
+    assert list(sampler) == []
+    assert list(sampler) == second
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"epoch": 1, "position": 3, "seed": 0, "length": 50}, "at 3 of 50 .* have 40"),
+        ({"epoch": 1, "position": 41, "seed": 0, "length": 40}, "at 41 of 40"),
+        ({"yielded": 3}, "not the state of a PlannedSampler"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(state: dict[str, int], said: str) -> None:
+    sampler = PlannedSampler(RandomSampler(Files()), seed=3)
+    first = list(sampler)
+    with pytest.raises(PlanError, match=said):
+        sampler.load_state_dict(state)
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_stateful_loader_resumes_with_exactly_the_remaining_samples(
+    workers: int, batches: bool
+) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    files = Files()
+
+    def loader() -> Any:
+        sampler: Any = RandomSampler(files)
+        if batches:
+            planned = PlannedSampler(BatchSampler(sampler, 4, drop_last=False), files, seed=2)
+            return stateful.StatefulDataLoader(files, batch_sampler=planned, num_workers=workers)
+        planned = PlannedSampler(sampler, files, seed=2)
+        return stateful.StatefulDataLoader(
+            files, batch_size=4, sampler=planned, num_workers=workers
+        )
+
+    whole = loader()
+    epochs = [flat(whole) for _ in range(3)]
+    plain = DataLoader(files, 4, sampler=PlannedSampler(RandomSampler(files), seed=2))
+    if not batches:
+        assert epochs == [flat(plain) for _ in range(3)]
+    saving = loader()
+    assert flat(saving) == epochs[0]
+    over = saving.state_dict()
+    drawn = iter(saving)
+    seen = flat([next(drawn) for _ in range(3)])
+    middle = saving.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(middle)
+    assert seen + flat(resumed) == epochs[1]
+    assert flat(resumed) == epochs[2]
+    resumed = loader()
+    resumed.load_state_dict(over)
+    assert [flat(resumed), flat(resumed)] == epochs[1:]
+
+
+# -- bad input -----------------------------------------------------------------------------------
+
+
+class Failing(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+        raise RuntimeError("the sampler's own")
+
+
+def test_what_cannot_be_planned_is_refused_with_a_hint() -> None:
+    files = Files()
+    with pytest.raises(PlanError, match="Endless does not tell what it samples from") as caught:
+        PlannedSampler(Endless())
+    assert "paths=" in str(caught.value.hint)
+    with pytest.raises(PlanError, match="list does not tell which files"):
+        PlannedSampler(RandomSampler([1, 2]))
+    with pytest.raises(PlanError, match="HoldsALock cannot be copied"):
+        next(iter(PlannedSampler(HoldsALock(), files)))
+    with pytest.raises(RuntimeError, match="the sampler's own"):
+        next(iter(PlannedSampler(Failing(), files)))
+    with pytest.raises(PlanError, match="indices beyond the 3 files"):
+        next(iter(PlannedSampler([1, 3], paths=["a", "b", "c"])))
+
+
+def test_an_endless_sampler_is_refused_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.integrations.torch.sampler._MOST_DRAWN", 1000)
+    with pytest.raises(PlanError, match="Endless has not ended after 1,000"):
+        next(iter(PlannedSampler(Endless(), Files())))
+
+
+def test_a_sampler_that_reads_its_data_set_may_do_so() -> None:
+    files = Files()
+    assert sorted(PlannedSampler(CallsItsDataset(files))) == list(range(FILES))
+
+
+def test_without_a_mount_the_order_is_the_same_and_a_warning_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = PlannedSampler(RandomSampler(Files()), seed=3)
+    expected = [list(planned), list(planned)]
+    monkeypatch.undo()
+    unplanned = PlannedSampler(RandomSampler(Files()), seed=3)
+    assert [list(unplanned), list(unplanned)] == expected
+    assert [record.getMessage() for record in caplog.records] == [
+        "no plan: no Penstock mount holds these files: /data/0 and 39 more; "
+        "hint: `penstock stats` lists what is mounted by you"
+    ]

@@ -1,0 +1,314 @@
+"""Epoch plans over real mounts: what is fetched, when, and what readers still ask for."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import NotOnAMount, PlanError
+from penstock.integrations.plans import mount_of, open_plan
+from tests.conftest import S3, Mount, Mounter, write_tree
+from tests.mount.conftest import MODES
+from tests.survival.kills import note, wait_until
+
+FILES = {f"n{i % 7}/{i:03}.jpg": random.Random(i).randbytes(20_000 + 500 * i) for i in range(120)}
+NAMES = list(FILES)
+
+MountSet = Callable[..., Mount]
+
+
+@pytest.fixture
+def mount_set(s3: S3, mounter: Mounter, request: pytest.FixtureRequest) -> MountSet:
+    name = f"plans-{abs(hash(request.node.name)) % 10**9}"
+    write_tree(s3.bucket(name), FILES)
+
+    def mount(*options: str) -> Mount:
+        mode = () if "--mode" in options else ("--mode", "pagecache")
+        return mounter(f"s3://{name}", "--endpoint", s3.endpoint, *mode, *options)
+
+    return mount
+
+
+def paths_of(mount: Mount) -> list[str]:
+    return [str(mount.path / name) for name in NAMES]
+
+
+def shuffled(seed: int) -> list[int]:
+    order = list(range(len(NAMES)))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def read(path: str) -> bytes:
+    """As C does it: Python's open asks whether it is a terminal, which is a message."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 1 << 20)
+    finally:
+        os.close(file)
+
+
+def drop_pages(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def told(mount: Mount) -> dict[str, Any]:
+    return mount.stats()["plans"][0]
+
+
+def settled(mount: Mount) -> bool:
+    stats = mount.stats()
+    plan = stats["plans"][0]
+    return plan["ahead"] == plan["end"] and not stats["gets_in_flight"]
+
+
+def test_a_planned_epoch_is_one_get_for_each_file_and_no_read(mount_set: MountSet) -> None:
+    mount = mount_set()
+    order = shuffled(1)
+    with open_plan(paths_of(mount), label="job") as plan:
+        plan.extend(order)
+        wait_until(lambda: told(mount)["fetched"] == len(NAMES), "all is there")
+        before = mount.messages()
+        for position, index in enumerate(order, 1):
+            plan.reached(position)
+            assert read(str(mount.path / NAMES[index])) == FILES[NAMES[index]]
+        assert mount.messages() == before
+        stats = mount.stats()
+    assert mount.gets() == len(NAMES)
+    assert stats["requests"].get("READ", 0) == 0
+    assert stats["pushed_bytes"] == stats["store_bytes"] == sum(map(len, FILES.values()))
+
+
+def test_a_reader_who_comes_too_early_joins_the_fetch(mount_set: MountSet) -> None:
+    mount = mount_set("--no-cache")
+    order = shuffled(2)
+    with open_plan(paths_of(mount)) as plan:
+        plan.extend(order)
+        for position, index in enumerate(order, 1):
+            plan.reached(position)
+            assert read(str(mount.path / NAMES[index])) == FILES[NAMES[index]]
+        wait_until(lambda: settled(mount), "settled")
+    assert mount.gets() == len(NAMES)
+
+
+def test_the_next_epoch_is_prefetched_before_this_one_ends(mount_set: MountSet) -> None:
+    mount = mount_set()
+    half = len(NAMES) // 2
+    with open_plan(paths_of(mount)) as plan:
+        plan.extend(range(half))
+        plan.extend(range(half, len(NAMES)))  # the next epoch: other files
+        wait_until(lambda: told(mount)["fetched"] == len(NAMES), "both epochs are there")
+        assert told(mount)["handed_out"] == 0
+
+
+def test_what_the_kernel_holds_is_not_brought_again(mount_set: MountSet) -> None:
+    mount = mount_set("--no-cache")
+    with open_plan(paths_of(mount)) as plan:
+        plan.extend(shuffled(3))
+        wait_until(lambda: told(mount)["fetched"] == len(NAMES), "the first epoch")
+        plan.reached(len(NAMES))
+        plan.extend(shuffled(4))
+        wait_until(lambda: told(mount)["resident"] == len(NAMES), "the second")
+    assert mount.gets() == len(NAMES)
+
+
+def test_a_set_larger_than_memory_passes_through_it(mount_set: MountSet) -> None:
+    """What does not fit is dropped behind the readers; what fits stays."""
+    size = sum(map(len, FILES.values()))
+    mount = mount_set("--page-cache", f"{size // 2}B")
+    order = shuffled(5)
+    with open_plan(paths_of(mount)) as plan:
+        plan.extend(order)
+        for position, index in enumerate(order, 1):
+            read(str(mount.path / NAMES[index]))
+            plan.reached(position)
+        wait_until(lambda: settled(mount), "settled")
+        wait_until(lambda: told(mount)["dropped"] > 0, "dropped")
+        stats = told(mount)
+        kept = stats["kept_bytes"]
+        assert size * 0.3 <= kept <= size * 0.375
+        wait_until(
+            lambda: told(mount)["dropped"] == len(NAMES) - _fitting(order, kept), "all of the rest"
+        )
+    assert mount.gets() == len(NAMES)
+
+
+def _fitting(order: list[int], kept_bytes: int) -> int:
+    """How many files were kept: the first that fitted, in the order of the plan."""
+    count, left = 0, int(sum(map(len, FILES.values())) // 2 * 0.75) + 1
+    for index in order:
+        size = len(FILES[NAMES[index]])
+        if size <= left:
+            left -= size
+            count += 1
+    return count
+
+
+def test_a_plan_goes_on_when_its_server_is_killed(mount_set: MountSet, state: Path) -> None:
+    mount = mount_set()
+    half = len(NAMES) // 2
+    with open_plan(paths_of(mount), label="goes on") as plan:
+        plan.extend(range(half))
+        wait_until(lambda: told(mount)["fetched"] == half, "the first half")
+        server = note(state)["server_pid"]
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: note(state)["server_pid"] not in (None, server), "taken over")
+        plan.extend(range(half, len(NAMES)))
+        wait_until(lambda: told(mount)["end"] == len(NAMES) and settled(mount), "the second half")
+        stats = told(mount)
+        assert stats["label"] == "goes on"
+        # What the first server pushed is with the kernel: the second one only looks.
+        assert (stats["resident"], stats["fetched"]) == (half, len(NAMES) - half)
+        assert plan.problems() is None
+    wait_until(lambda: mount.stats()["plans"] == [], "over")
+
+
+def test_two_jobs_have_two_plans(mount_set: MountSet) -> None:
+    mount = mount_set()
+    with open_plan(paths_of(mount), label="one") as one:
+        with open_plan(paths_of(mount), label="two") as two:
+            one.extend(range(60))
+            two.extend(range(60, 120))
+            wait_until(
+                lambda: [plan["fetched"] for plan in mount.stats()["plans"]] == [60, 60], "both"
+            )
+            assert {plan["label"] for plan in mount.stats()["plans"]} == {"one", "two"}
+        wait_until(lambda: [plan["label"] for plan in mount.stats()["plans"]] == ["one"], "one")
+
+
+def test_a_plan_ends_with_the_process_that_made_it(mount_set: MountSet) -> None:
+    mount = mount_set()
+    script = (
+        "import sys, os, signal\n"
+        "from penstock.integrations.plans import open_plan\n"
+        "plan = open_plan(sys.argv[1:]); plan.extend(range(3))\n"
+        "child = os.fork()\n"
+        "if not child: signal.pause()\n"  # a worker that outlives it does not hold the plan
+        "print(child, flush=True); signal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *paths_of(mount)[:3]], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        try:
+            wait_until(lambda: told(mount)["pid"] == process.pid, "it has a plan")
+            process.kill()
+            wait_until(lambda: mount.stats()["plans"] == [], "gone with it")
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_files_that_are_not_there_are_passed_over_and_told(mount_set: MountSet) -> None:
+    mount = mount_set()
+    absent = [str(mount.path / "n0" / "absent.jpg"), str(mount.path / "n0")]
+    with open_plan([*absent, *paths_of(mount)]) as plan:
+        plan.extend(range(len(NAMES) + 2))
+        wait_until(lambda: told(mount)["fetched"] == len(NAMES), "the others")
+        assert told(mount)["missing"] == 2
+        assert "2 of the files" in (plan.problems() or "")
+        assert "absent.jpg" in (plan.problems() or "")
+
+
+def test_files_on_no_mount_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotOnAMount, match="and 1 more"):
+        open_plan([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert mount_of(tmp_path) is None
+
+
+def test_files_elsewhere_are_passed_over(mount_set: MountSet, tmp_path: Path) -> None:
+    mount = mount_set()
+    with open_plan([str(tmp_path / "x"), *paths_of(mount)]) as plan:
+        plan.extend([0, 1, 2, 0, 3])
+        wait_until(lambda: told(mount)["fetched"] == 3, "those of the mount")
+        assert told(mount)["missing"] == 0
+    assert mount_of(mount.path / "n0" / "x") == mount.path
+
+
+def test_an_order_that_names_no_file_is_refused(mount_set: MountSet) -> None:
+    mount = mount_set()
+    with open_plan(paths_of(mount)) as plan, pytest.raises(PlanError, match="no file 120"):
+        plan.extend([len(NAMES)])
+
+
+def test_an_order_that_turned_out_wrong_is_replaced(mount_set: MountSet) -> None:
+    mount = mount_set("--page-cache", "0")
+    with open_plan(paths_of(mount)) as plan:
+        plan.extend(range(60))
+        plan.reached(10)
+        plan.restart(range(60, 120))
+        wait_until(lambda: told(mount)["end"] == 70 and settled(mount), "the new order")
+    stats = mount.stats()
+    assert all(mount.path.joinpath(NAMES[index]).exists() for index in range(60, 120))
+    assert stats["store_requests_by_verb"]["get"] >= 60
+
+
+def test_more_than_there_is_room_for_is_published_as_readers_go_on(mount_set: MountSet) -> None:
+    mount = mount_set()
+    with open_plan(paths_of(mount), capacity=50) as plan:
+        plan.extend(range(len(NAMES)))
+        wait_until(lambda: told(mount)["fetched"] == 50, "as much as there is room for")
+        plan.reached(50)
+        wait_until(lambda: told(mount)["fetched"] == 100, "as much again")
+        plan.reached(70)
+        wait_until(lambda: told(mount)["fetched"] == len(NAMES), "the rest")
+
+
+def test_a_mount_that_goes_away_is_told(mount_set: MountSet) -> None:
+    mount = mount_set()
+    with open_plan(paths_of(mount)) as plan:
+        mount.umount()
+        wait_until(lambda: plan.problems() is not None, "told")
+        assert "not mounted any more" in (plan.problems() or "")
+        plan.extend([0])
+        plan.reached(1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_half_a_cache_hits_half(mount_set: MountSet, mode: str) -> None:
+    """Which is the best that can be: what is there stays."""
+    size = sum(map(len, FILES.values()))
+    mount = mount_set("--mode", mode, "--cache-size", f"{size // 2}B", "--page-cache", "0")
+    gets: list[int] = []
+    with open_plan(paths_of(mount)) as plan:
+        position = 0
+        for epoch in range(3):
+            order = shuffled(epoch)
+            plan.extend(order)
+            for index in order:
+                assert read(str(mount.path / NAMES[index])) == FILES[NAMES[index]]
+                position += 1
+                plan.reached(position)
+            wait_until(lambda: settled(mount), "settled")
+            for name in NAMES:
+                drop_pages(mount.path / name)
+            gets.append(mount.gets())
+    later = [after - before for before, after in pairwise(gets)]
+    assert gets[0] == len(NAMES)
+    for count in later:
+        assert 0.4 * len(NAMES) <= count <= 0.6 * len(NAMES)
+
+
+def test_in_passthrough_mode_files_are_in_the_cache_before_they_are_opened(
+    mount_set: MountSet,
+) -> None:
+    mount = mount_set("--mode", "passthrough")
+    with open_plan(paths_of(mount)) as plan:
+        plan.extend(range(len(NAMES)))
+        wait_until(lambda: settled(mount), "all is there")
+        for name, data in FILES.items():
+            assert read(str(mount.path / name)) == data
+    stats = mount.stats()
+    assert (stats["pushed_bytes"], stats["requests"].get("READ", 0)) == (0, 0)
+    assert stats["passthrough_opens"] == mount.gets() == len(NAMES)

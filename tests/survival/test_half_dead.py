@@ -1,0 +1,66 @@
+"""A server that was killed while one of its threads waits in the kernel for a page.
+
+The page is locked by a read that only the next server answers, and the killed one is not gone
+before it has the page: whoever waits for its end waits for ever.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.integrations.plans import open_plan
+from tests.conftest import S3, Mounter
+from tests.faults.kinds import Fault
+from tests.faults.proxy import FaultyProxy
+from tests.survival.kills import note, wait_until
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultyProxy]:
+    with FaultyProxy(s3.endpoint, seed=1) as proxy:
+        yield proxy
+
+
+def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
+    s3: S3, proxy: FaultyProxy, mounter: Mounter, state: Path
+) -> None:
+    (s3.bucket("half-dead") / "a").write_bytes(b"some" * 1000)
+    # Neither the watchdog nor the deadline is what ends the wait. Without any memory to spare, the
+    # plan drops each file behind its readers.
+    mount = mounter(
+        "s3://half-dead", "--endpoint", proxy.endpoint, "--mode", "pagecache", "--watchdog", "100s",
+        "--deadline", "100s", "--no-cache", "--page-cache", "0",
+    )  # fmt: skip
+    with open_plan([str(mount.path / "a")]) as plan:
+
+        def told(name: str) -> int:
+            return mount.stats()["plans"][0][name]
+
+        plan.extend([0])
+        wait_until(lambda: told("fetched") == 1, "pushed")
+        plan.reached(1)
+        wait_until(lambda: told("dropped") == 1, "dropped behind the cursor")
+        proxy.script([Fault.STALL], wait_s=100)
+        reader = subprocess.Popen(["cat", mount.path / "a"], stdout=subprocess.PIPE)
+        wait_until(lambda: mount.stats()["fetching"] == 1, "a reader has locked its page")
+        server = note(state)["server_pid"]
+        plan.extend([0])
+        wait_until(lambda: told("ahead") == 2, "planned again")
+        plan.reached(2)
+        wait_until(lambda: _waits_for_a_page(server), "the server waits for that page")
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: note(state)["server_pid"] not in (None, server), "taken over")
+        proxy.calm()
+        assert reader.communicate(timeout=30)[0] == b"some" * 1000
+        assert mount.stats()["restarts"] == 1
+        wait_until(lambda: not Path(f"/proc/{server}").exists(), "the old one is gone")
+
+
+def _waits_for_a_page(pid: int) -> bool:
+    states = [path.read_text().rpartition(")")[2].split()[0]
+              for path in Path(f"/proc/{pid}/task").glob("*/stat")]  # fmt: skip
+    return "D" in states

@@ -1,0 +1,77 @@
+"""A plan in shared memory, as both sides see it."""
+
+import os
+from array import array
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PlanError
+from penstock.warm.order import ELSEWHERE, OrderReader, OrderWriter
+
+NAMES = [b"a/1.jpg", "ü/2.jpg".encode(), b"3"]
+
+
+def test_the_reader_sees_the_names_the_order_and_the_cursor() -> None:
+    writer = OrderWriter(NAMES, capacity=10)
+    reader = OrderReader(writer.descriptor)
+    writer.add(array("I", [2, 0, ELSEWHERE, 1]))
+    writer.move(3, 1)
+    assert [reader.name(number) for number in range(3)] == NAMES
+    assert reader.files == 3
+    assert reader.files_at(0, reader.end) == [2, 0, ELSEWHERE, 1]
+    assert (reader.handed_out, reader.done, reader.end) == (3, 1, 4)
+
+
+def test_positions_go_round_in_the_ring() -> None:
+    writer = OrderWriter(NAMES, capacity=4)
+    reader = OrderReader(writer.descriptor)
+    writer.add(array("I", [0, 1, 2]))
+    assert writer.room == 1
+    writer.move(3, 3)
+    assert writer.room == 4
+    writer.add(array("I", [2, 1, 0, 2]))
+    assert reader.files_at(3, reader.end) == [2, 1, 0, 2]
+
+
+def test_an_order_that_was_cut_goes_on_from_what_was_handed_out() -> None:
+    writer = OrderWriter(NAMES, capacity=10)
+    reader = OrderReader(writer.descriptor)
+    writer.add(array("I", [0, 1, 2]))
+    writer.move(1, 0)
+    before = reader.generation
+    writer.cut()
+    writer.add(array("I", [2, 2]))
+    assert reader.generation != before
+    assert reader.files_at(0, reader.end) == [0, 2, 2]
+
+
+def test_the_writer_learns_which_files_are_missing() -> None:
+    writer = OrderWriter(NAMES, capacity=10)
+    reader = OrderReader(writer.descriptor)
+    assert writer.missing[0] == 0
+    reader.note_missing(2)
+    reader.note_missing(1)
+    assert writer.missing == (2, 2)
+
+
+def test_memory_that_could_shrink_is_refused() -> None:
+    descriptor = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 8192)
+    with pytest.raises(PlanError, match="sealed"):
+        OrderReader(descriptor)
+    os.close(descriptor)
+
+
+def test_a_plain_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_bytes(bytes(8192))
+    with open(tmp_path / "plan", "r+b") as file, pytest.raises(PlanError, match="sealed"):
+        OrderReader(file.fileno())
+
+
+@pytest.mark.parametrize("word", [0, 1, 2, 3])
+def test_a_header_that_does_not_fit_its_size_is_refused(word: int) -> None:
+    writer = OrderWriter(NAMES, capacity=10)
+    os.pwrite(writer.descriptor, (1 << 40).to_bytes(8, "little"), word * 8)
+    with pytest.raises(PlanError, match="no epoch plan"):
+        OrderReader(writer.descriptor)
