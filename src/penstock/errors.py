@@ -7,6 +7,7 @@
     │   ├── MountpointError           missing, not empty, already mounted, busy
     │   ├── CacheDirError             full, read-only, on FUSE, too small
     │   ├── AccessDenied              wrong keys, or no permission
+    │   ├── NoSuchPath                a file or folder that is not on the mount
     │   └── PlanError                 an epoch plan that no mount can take
     │       └── NotOnAMount              none of its files lies on one
     ├── StoreError                 3  object storage failed or cannot be reached
@@ -49,6 +50,10 @@ class CacheDirError(UsageError):
 
 class AccessDenied(UsageError):
     pass
+
+
+class NoSuchPath(UsageError):
+    usual_hint = "paths and patterns lie below the mount point; `penstock refresh` lists the bucket"
 
 
 class PlanError(UsageError):

@@ -21,8 +21,16 @@ COUNTERS: Mapping[str, str] = {
     "cache_warnings": "times a tier failed and the read went on without it",
     "prefetched_blocks": "blocks fetched before they were asked for",
     "pushed_bytes": "bytes put into the kernel's page cache before they were asked for",
-    "read_bytes": "bytes that readers asked the server for",
     "refreshes": "listings compared with the catalog",
+}
+
+# Counted elsewhere, or made of others.
+OTHERS: Mapping[str, str] = {
+    "read_bytes": "bytes that the server has answered reads with; what the kernel reads by itself "
+    "(pages that it keeps, files of the cache in passthrough mode) is not in it",
+    "fetched_over_read": "bytes received from object storage over bytes handed to the kernel (read "
+    "or pushed): 1 is ideal, below it the local cache helped, above it something was fetched that "
+    "nobody has asked the server for so far, as a warm-up does; null before the first byte",
 }
 
 

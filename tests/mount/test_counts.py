@@ -133,3 +133,19 @@ def test_a_listing_of_a_hundred_thousand_entries_is_complete(
         (folder / f"{number:06}").touch()
     mount = mounter(f"file://{folder}")
     assert sorted(os.listdir(mount.path)) == sorted(os.listdir(folder))
+
+
+def test_whole_files_read_at_random_fetch_hardly_more_than_is_read(
+    s3: S3, mounter: Mounter
+) -> None:
+    files = {**FILES, **{f"large{n}.bin": LARGE[: 5_000_000 + n] for n in range(4)}}
+    write_tree(s3.bucket("ratio"), files)
+    mount = mounter("s3://ratio", "--endpoint", s3.endpoint, "--block-size", "1MiB")
+    assert mount.stats()["fetched_over_read"] is None
+    names = list(files)
+    random.Random(4).shuffle(names)
+    for name in names:
+        assert read_raw(mount.path / name) == files[name]
+    stats = mount.stats()
+    assert stats["read_bytes"] == sum(map(len, files.values()))
+    assert stats["fetched_over_read"] < 1.1

@@ -70,3 +70,15 @@ def test_too_little_memory_is_refused(tmp_path: Path, memory: str, told: str) ->
     result = penstock("mount", f"file://{tmp_path}", tmp_path / "mnt", "--memory", memory)
     assert (result.returncode, told in result.stderr) == (2, True)
     assert "hint: give at least" in result.stderr
+
+
+def test_a_load_with_all_its_threads_stays_within_the_limit_of_descriptors(
+    tmp_path: Path, mounter: Mounter
+) -> None:
+    write_tree(tmp_path / "set", {f"{n}": bytes([n % 256]) * 2000 for n in range(6000)})
+    mount = mounter(f"file://{tmp_path}/set")
+    assert penstock("warm", mount.path).returncode == 0
+    stats = mount.stats()
+    assert stats["cached_bytes"] == stats["bytes"]
+    assert stats["descriptors"] <= stats["descriptor_limit"]
+    assert stats["restarts"] == 0

@@ -191,6 +191,25 @@ class CacheDirectory:
     def cached_bytes(self, digest: bytes) -> int:
         return self.index.cached_bytes(digest)
 
+    def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
+        """How much is here of each, without those of which nothing is. A row whose file someone
+        has deleted or cut is no truth: it is dropped."""
+        found: dict[bytes, int] = {}
+        for digest, (cached, size) in self.index.cached_sizes(digests).items():
+            stamp = files.stamp_of(self.file(digest))
+            if stamp is not None and stamp.size_bytes == size:
+                found[digest] = cached
+            elif (entry := self.index.entry(digest)) is not None:
+                log.warning("%s: not as long as its row says; dropped", self.file(digest))
+                self.remove(entry)
+        return found
+
+    def use(self, digests: list[bytes]) -> None:
+        """They are wanted: for the policy, as good as read just now."""
+        if self._policy.tracks_use:
+            for digest in digests:
+                self.index.touch(digest)
+
     # -- writing ------------------------------------------------------------------------
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
@@ -279,6 +298,19 @@ class CacheDirectory:
     def used_bytes(self) -> int:
         return self.index.used_bytes + self._reserved_bytes
 
+    @property
+    def outdated_bytes(self) -> int:
+        return self.index.outdated_bytes() if self._outdated else 0
+
+    def room_beside(self, wanted_bytes: int) -> int:
+        """See Policy."""
+        self.index.reread_usage(least_interval_s=0)
+        status = os.statvfs(self.path)
+        free_bytes = status.f_bavail * status.f_frsize
+        if free_bytes < self.high_bytes - self.used_bytes:
+            return free_bytes  # others use the disk too; nothing is evicted for them
+        return self._policy.room_beside(self, wanted_bytes)
+
     def evict_outdated(self, down_to_bytes: int) -> None:
         if self._outdated:
             self._outdated = self._evict(self.index.outdated, down_to_bytes)
@@ -304,11 +336,18 @@ class CacheDirectory:
         self._outdated = True
 
     def remove(self, entry: Entry) -> None:
-        """The row goes first: whoever still reads the file holds it open, or misses."""
-        self._verified.pop(entry.digest, None)
-        self._written.pop(entry.digest, None)
-        self.index.drop_object(entry.digest)
-        files.remove(self.file(entry.digest))
+        self.remove_objects([entry.digest])
+
+    def remove_objects(self, digests: list[bytes]) -> int:
+        """Returns how many bytes that were. The rows go first: whoever still reads a file holds it
+        open, or misses."""
+        for digest in digests:
+            self._verified.pop(digest, None)
+            self._written.pop(digest, None)
+        dropped = self.index.drop_objects(digests)
+        for digest in digests:
+            files.remove(self.file(digest))
+        return dropped
 
     def sweep(self, young_s: float = YOUNG_S, *, pause_s: float = 0) -> Swept:
         """Removes files that the index does not know, and rows that have no file."""

@@ -142,6 +142,10 @@ class Flights:
     def find(self, block: Block) -> Flight | None:
         return self._flights.get(block) or self._landed.get(block)
 
+    def is_kept(self, block: Block) -> bool:
+        """Has it been put away, and is it held for the next who ask?"""
+        return block in self._landed
+
     def ended_lately(self, block: Block, since_s: float = 0.0) -> bool:
         return self._lately.get(block, -1.0) >= since_s
 

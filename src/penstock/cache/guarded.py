@@ -101,6 +101,21 @@ class Guarded:
     def cached_bytes(self, digest: bytes) -> int:
         return self._try(lambda directory: directory.cached_bytes(digest), 0)
 
+    def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
+        return self._try(lambda directory: directory.cached_sizes(digests), {})
+
+    def use(self, digests: list[bytes]) -> None:
+        self._try(lambda directory: directory.use(digests), None)
+
+    def room_beside(self, wanted_bytes: int) -> int:
+        return self._try(lambda directory: directory.room_beside(wanted_bytes), 0)
+
+    def verify(self, digest: bytes) -> list[int]:
+        return self._try(lambda directory: directory.verify(digest), [])
+
+    def remove(self, digests: list[bytes]) -> int:
+        return self._try(lambda directory: directory.remove_objects(digests), 0)
+
     def complete_file(self, what: CachedObject) -> Path | None:
         return self._try(lambda directory: directory.complete_file(what), None)
 

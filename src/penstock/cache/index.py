@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _BATCH_INTERVAL_S = 0.1
 # Each statement lets go of the interpreter's lock several times, and readers wake up for nothing.
 _ROWS_A_STATEMENT = 32
+_DIGESTS_A_QUESTION = 512
 
 _ENTRY = (
     "SELECT digest, name, key, version, size, block_bytes, cached, used "
@@ -104,6 +105,23 @@ class Index:
         """How much of the object is here."""
         self.flush()
         row = self._one("SELECT cached FROM objects WHERE digest = ?", digest)
+        return _number(row[0]) if row is not None else 0
+
+    def cached_sizes(self, digests: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        """(how much of it is here, its size) of those of which something is."""
+        self.flush()
+        found: dict[bytes, tuple[int, int]] = {}
+        for first in range(0, len(digests), _DIGESTS_A_QUESTION):
+            some = digests[first : first + _DIGESTS_A_QUESTION]
+            places = ", ".join("?" * len(some))
+            for digest, cached, size in self._connection().execute(
+                f"SELECT digest, cached, size FROM objects WHERE digest IN ({places})", some
+            ):
+                found[digest] = _number(cached), _number(size)
+        return found
+
+    def outdated_bytes(self) -> int:
+        row = self._connection().execute("SELECT bytes FROM sources WHERE id = 0").fetchone()
         return _number(row[0]) if row is not None else 0
 
     def source_bytes(self, source: str) -> int:
@@ -186,17 +204,22 @@ class Index:
 
     def drop_object(self, digest: bytes) -> int:
         """Forgets the object; returns how many bytes that were."""
+        return self.drop_objects([digest])
+
+    def drop_objects(self, digests: list[bytes]) -> int:
         self.flush()
+        dropped = 0
         with self._transaction() as run:
-            run.execute("DELETE FROM blocks WHERE digest = ?", (digest,))
-            row = run.execute(
-                "DELETE FROM objects WHERE digest = ? RETURNING cached, iif(used, source, 0)",
-                (digest,),
-            ).fetchone()
-            if row is None:
-                return 0
-            _count(run, row[1], -_number(row[0]))
-            return row[0]
+            for digest in digests:
+                run.execute("DELETE FROM blocks WHERE digest = ?", (digest,))
+                row = run.execute(
+                    "DELETE FROM objects WHERE digest = ? RETURNING cached, iif(used, source, 0)",
+                    (digest,),
+                ).fetchone()
+                if row is not None:
+                    _count(run, row[1], -_number(row[0]))
+                    dropped += row[0]
+        return dropped
 
     def outdate(self, digests: list[bytes]) -> None:
         """These are not in the bucket any more: they go first when room is needed."""

@@ -25,6 +25,11 @@ class Room(Protocol):
         """Eviction, once begun, goes on down to this."""
         ...
 
+    @property
+    def outdated_bytes(self) -> int:
+        """How much of what is used the bucket does not have any more."""
+        ...
+
     def evict_outdated(self, down_to_bytes: int) -> None:
         """Drops what the bucket does not have any more."""
         ...
@@ -39,6 +44,11 @@ class Policy(Protocol):
         """May `needed_bytes` more be stored?"""
         ...
 
+    def room_beside(self, room: Room, wanted_bytes: int) -> int:
+        """How many bytes more may come without driving out each other, or the `wanted_bytes` that
+        are here already and were used last."""
+        ...
+
 
 class Keep:
     """What is there stays; what does not fit is read from storage each time."""
@@ -49,6 +59,9 @@ class Keep:
         if room.used_bytes + needed_bytes > room.high_bytes:
             room.evict_outdated(room.high_bytes - needed_bytes)
         return room.used_bytes + needed_bytes <= room.high_bytes
+
+    def room_beside(self, room: Room, wanted_bytes: int) -> int:
+        return max(0, room.high_bytes - room.used_bytes + room.outdated_bytes)
 
 
 class LeastRecentlyUsed:
@@ -62,6 +75,12 @@ class LeastRecentlyUsed:
         if room.used_bytes + needed_bytes > room.high_bytes:
             room.evict_least_recently_used(max(0, room.low_bytes - needed_bytes))
         return room.used_bytes + needed_bytes <= room.high_bytes
+
+    def room_beside(self, room: Room, wanted_bytes: int) -> int:
+        # Once eviction begins it goes down to the low watermark, and what is wanted has to be
+        # within that; without any, there is room up to the high one.
+        without = room.high_bytes - room.used_bytes
+        return max(0, without, room.low_bytes - wanted_bytes)
 
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {"keep": Keep, "lru": LeastRecentlyUsed}

@@ -4,13 +4,14 @@ One that fails takes only its own share out: what it held is missed, and read fr
 or the store. May be used from any thread.
 """
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import Buffer
 
 from penstock.cache.guarded import Guarded
-from penstock.cache.identity import Block, CachedObject
+from penstock.cache.identity import Block, CachedObject, object_path
 
 
 class StripedTier:
@@ -19,7 +20,12 @@ class StripedTier:
         self.directories = directories
 
     def _of(self, digest: bytes) -> Guarded:
-        return self.directories[digest[0] % len(self.directories)]
+        return self.directories[self.share_of(digest)]
+
+    def _shares(self, digests: list[bytes]) -> Iterator[tuple[Guarded, list[bytes]]]:
+        for directory in self.directories:
+            if some := [one for one in digests if self._of(one) is directory]:
+                yield directory, some
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
         return self._of(block.digest).read(block, start, stop)
@@ -33,12 +39,40 @@ class StripedTier:
     def cached_bytes(self, digest: bytes) -> int:
         return self._of(digest).cached_bytes(digest)
 
+    def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        for directory, some in self._shares(digests):
+            found.update(directory.cached_sizes(some))
+        return found
+
+    def use(self, digests: list[bytes]) -> None:
+        for directory, some in self._shares(digests):
+            directory.use(some)
+
+    def share_of(self, digest: bytes) -> int:
+        return digest[0] % len(self.directories)
+
+    def rooms_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
+        return [
+            directory.room_beside(wanted_bytes(share))
+            for share, directory in enumerate(self.directories)
+        ]
+
+    def verify(self, digest: bytes) -> list[int]:
+        return self._of(digest).verify(digest)
+
+    def remove(self, digests: list[bytes]) -> int:
+        return sum(directory.remove(some) for directory, some in self._shares(digests))
+
     def complete_file(self, what: CachedObject) -> Path | None:
         return self._of(what.digest).complete_file(what)
 
+    def file_of(self, digest: bytes) -> str | None:
+        return f"{self._of(digest).path}/{object_path(digest)}"
+
     def outdate(self, digests: list[bytes]) -> None:
-        for directory in self.directories:
-            directory.outdate([one for one in digests if self._of(one) is directory])
+        for directory, some in self._shares(digests):
+            directory.outdate(some)
 
     def source_bytes(self, source: str) -> int:
         return sum(directory.source_bytes(source) for directory in self.directories)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,8 +49,37 @@ class Tier(Protocol):
 
     def cached_bytes(self, digest: bytes) -> int: ...
 
+    def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
+        """How much is here of each, without those of which nothing is: the truth, looked up."""
+        ...
+
+    def use(self, digests: list[bytes]) -> None:
+        """They are wanted: for a policy that looks at that, as good as read just now."""
+        ...
+
+    def share_of(self, digest: bytes) -> int:
+        """Which of the tier's shares, each with room of its own, would hold it."""
+        ...
+
+    def rooms_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
+        """How many bytes more each share may take in without driving out each other, or so many
+        bytes that are in that share already and were used last."""
+        ...
+
+    def verify(self, digest: bytes) -> list[int]:
+        """Reads back what is here; drops the blocks that do not match, and returns them."""
+        ...
+
+    def remove(self, digests: list[bytes]) -> int:
+        """Lets go of them; returns how many bytes that were."""
+        ...
+
     def complete_file(self, what: CachedObject) -> Path | None:
         """A plain file with all of the object, every byte verified in this process's life."""
+        ...
+
+    def file_of(self, digest: bytes) -> str | None:
+        """Where its bytes lie if they do, unverified; None if this tier has no files."""
         ...
 
     def source_bytes(self, source: str) -> int: ...

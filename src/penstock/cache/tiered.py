@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from penstock.blocks import Span, spans
+from penstock.blocks import Span, block_count, spans
 from penstock.cache.filler import Filler
 from penstock.cache.flights import Fetch, Flight, Flights
 from penstock.cache.hedging import Hedging
@@ -41,7 +41,7 @@ class Brought(Enum):
     """What became of a block that was to be there before it is asked for."""
 
     FETCHED = "fetched"
-    CACHED = "cached"  # it was in a tier
+    CACHED = "cached"  # it was in a tier, or in memory
     JOINED = "joined"  # someone else is fetching it
     NO_ROOM = "no room"  # the memory for fetches is used up: later
     FAILED = "failed"
@@ -51,6 +51,7 @@ class Arrival(NamedTuple):
     how: Brought
     length: int
     took_s: float | None = None  # to fetch it from the store
+    error: Exception | None = None  # why it failed
 
 
 # After an unmount nobody waits for what is on its way; what comes soon is still stored.
@@ -64,6 +65,7 @@ class Cache:
     ) -> None:  # fmt: skip
         self.tiers = tiers
         self.block_bytes = block_bytes
+        self.buffer_bytes = buffer_bytes
         self._counters = counters
         self._flights = Flights(buffer_bytes, deadline_s, get=self._get, put_away=self._put_away)
         self._filler = Filler()
@@ -71,6 +73,7 @@ class Cache:
         self._large = Pool(fetchers, "fetch")
         self._hedging = Hedging()
         self._watcher = Watcher(self._flights, self._hedging, counters, deadline_s)
+        self._declined_blocks = 0
 
     def read_now(self, what: CachedObject, offset: int, length: int) -> list[memoryview] | None:
         """What the tiers and landed flights hold; None if anything has to be fetched."""
@@ -121,7 +124,7 @@ class Cache:
     def prefetch(self, what: CachedObject, fetch: Fetch, number: int) -> bool:
         """Starts fetching a block nobody waits for yet; False if there is no room for it."""
         block = block_of(what, number, self.block_bytes)
-        if self._flights.find(block) is not None or self._is_stored(block):
+        if self._flights.find(block) is not None or self.is_stored(block):
             return True
         flight = self._flights.start_if_room(block, what, fetch)
         if flight is None:
@@ -139,10 +142,18 @@ class Cache:
         for its reader, until others need the room. What a reader has fetched since `looked_s` is
         not brought again."""
         block = block_of(what, number, self.block_bytes)
-        if self._flights.find(block) is not None or self._flights.ended_lately(block, looked_s):
+        flight = self._flights.find(block)
+        flying = flight is not None and not self._flights.is_kept(block)
+        if flying or self._flights.ended_lately(block, looked_s):
             return Arrival(Brought.JOINED, block.length)
+        if flight is not None and flight.data is not None:
+            if place is not None:
+                place(flight.data)
+            if not self.is_stored(block):  # not yet, or not any more: it is at hand
+                self._to_tiers(block, what, flight.data)
+            return Arrival(Brought.CACHED, block.length)
         if place is None:
-            if self._is_stored(block):
+            if self.is_stored(block):
                 return Arrival(Brought.CACHED, block.length)
         elif (stored := self._from_tiers(block, 0, block.length)) is not None:
             place(stored)
@@ -155,7 +166,7 @@ class Cache:
         self._counters.add("prefetched_blocks")
         took_s = self._carry_out(flight)
         how = Brought.FETCHED if flight.error is None else Brought.FAILED
-        return Arrival(how, block.length, took_s)
+        return Arrival(how, block.length, took_s, flight.error)
 
     def cached_bytes(self, what: CachedObject) -> int:
         self._settle(what)
@@ -169,8 +180,22 @@ class Cache:
                 if (path := tier.complete_file(what)) is not None:
                     return path
             except (OSError, sqlite3.Error) as error:
-                self._warn(tier, error)
+                self.warn(tier, error)
         return None
+
+    def settle(self) -> None:
+        """Returns when all that has been fetched so far is in the tiers, or found no room."""
+        self._filler.settle()
+
+    def release(self, what: CachedObject) -> None:
+        """Lets go of what is held of it in memory."""
+        for number in range(block_count(what.size_bytes, self.block_bytes)):
+            self._flights.release(block_of(what, number, self.block_bytes))
+
+    @property
+    def declined_blocks(self) -> int:
+        """How many blocks that were fetched no tier had room for."""
+        return self._declined_blocks
 
     def source_bytes(self, source: str) -> int:
         self._filler.settle()
@@ -181,7 +206,7 @@ class Cache:
             try:
                 tier.outdate([what.digest for what in objects])
             except (OSError, sqlite3.Error) as error:
-                self._warn(tier, error)
+                self.warn(tier, error)
 
     @property
     def fetching(self) -> int:
@@ -202,7 +227,7 @@ class Cache:
             try:
                 tier.flush()
             except sqlite3.Error as error:
-                self._warn(tier, error)
+                self.warn(tier, error)
 
     def close(self) -> None:
         until_s = time.monotonic() + _CLOSE_WITHIN_S
@@ -213,7 +238,7 @@ class Cache:
             try:
                 tier.close()
             except sqlite3.Error as error:
-                self._warn(tier, error)
+                self.warn(tier, error)
 
     # -- inside -------------------------------------------------------------------------
 
@@ -297,6 +322,7 @@ class Cache:
         try:
             if flight.from_store and flight.data is not None:
                 stored = self._to_tiers(flight.block, flight.what, flight.data)
+                self._declined_blocks += not stored  # by many threads: one may be missed
                 flight.placed = flight.placed or stored
         finally:
             # The rest of a block is asked for in a moment; a small object that nobody has read
@@ -309,14 +335,15 @@ class Cache:
             try:
                 data = tier.read(block, start, stop)
             except (OSError, sqlite3.Error) as error:
-                self._warn(tier, error)
+                self.warn(tier, error)
                 continue
             if data is not None:
                 self._counters.add("hit_bytes", len(data), tier.name)
                 return data
         return None
 
-    def _is_stored(self, block: Block) -> bool:
+    def is_stored(self, block: Block) -> bool:
+        """Is it in a tier?"""
         try:
             return any(tier.has(block) for tier in self.tiers)
         except (OSError, sqlite3.Error):
@@ -328,9 +355,9 @@ class Cache:
                 if tier.write(what, self.block_bytes, block, data):
                     return True
             except (OSError, sqlite3.Error) as error:
-                self._warn(tier, error)
+                self.warn(tier, error)
         return False
 
-    def _warn(self, tier: Tier, error: Exception) -> None:
+    def warn(self, tier: Tier, error: Exception) -> None:
         self._counters.add("cache_warnings")
         log.warning("cache tier %s: %s; reading on without it", tier.name, error)

@@ -46,6 +46,7 @@ CREATE TABLE changes (
 );
 """
 
+_INOS_A_QUESTION = 512
 _COLUMNS = "ino, parent, name, source, size, mtime, version, dead"
 
 
@@ -93,6 +94,18 @@ class Tree:
         if row is None:
             raise StaleInode(f"inode {ino} is not in the catalog any more")
         return Node._make(row)
+
+    def nodes(self, inos: Sequence[int]) -> dict[int, Node]:
+        """Those of them that are in the catalog, the dead included."""
+        found: dict[int, Node] = {}
+        for first in range(0, len(inos), _INOS_A_QUESTION):
+            some = list(inos[first : first + _INOS_A_QUESTION])
+            places = ", ".join("?" * len(some))
+            rows = self.connection().execute(
+                f"SELECT {_COLUMNS} FROM nodes WHERE ino IN ({places})", some
+            )
+            found.update((row[0], Node._make(row)) for row in rows)
+        return found
 
     def lookup(self, parent: int, name: bytes) -> Node | None:
         row = (

@@ -17,6 +17,7 @@ from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 # the time, since it needs neither stores nor caches.
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Mount a bucket", ("mount", "umount", "upgrade")),
+    ("Warm it up", ("warm",)),
     ("Train", ("run",)),
     ("Know before", ("plan",)),
     ("Look inside", ("stats", "doctor")),

@@ -77,7 +77,7 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
         ("from cache", format_size(hits)
             + "".join(f"  {name} {format_size(size)}" for name, size in now["hit_bytes"].items())),
         ("from store", f"{format_size(now['store_bytes'])} in {now['store_requests']:,} requests"
-            + rate("store_bytes")),
+            + rate("store_bytes") + _over_read(now)),
         ("requests", "  ".join(f"{name} {count:,}" for name, count in
                                sorted(now["requests"].items(), key=lambda item: -item[1])[:8])),
     ]  # fmt: skip
@@ -132,6 +132,11 @@ def _plan(plan: dict[str, Any]) -> str:
         + (f"  {plan['missing']:,} missing" if plan["missing"] else "")
         + (f"  {plan['failed']:,} failed" if plan["failed"] else "")
     )
+
+
+def _over_read(now: dict[str, Any]) -> str:
+    ratio = now["fetched_over_read"]
+    return "" if ratio is None else f"  {ratio:.2f} times what was read or pushed"
 
 
 def _bar(share: float, width: int = 20) -> str:

@@ -16,6 +16,7 @@ from penstock.catalog.refresh import Mounted, catalog_path, refresh
 from penstock.catalog.tree import Tree
 from penstock.daemon.control import ControlServer, listen
 from penstock.daemon.limits import Limits
+from penstock.daemon.loads import Loads
 from penstock.daemon.places import state_dir
 from penstock.daemon.plans import Keeping, Plans
 from penstock.daemon.refresher import Refresher
@@ -235,11 +236,11 @@ class Server:
             settings.max_files, self._counters, handover.remembered.get("seen"),
             lambda seen: handover.remember({"seen": seen}),
         )  # fmt: skip
-        self._make_plans()
+        self._make_plans_and_loads()
         self._control = ControlServer(
             self._control_socket(),
             {"stats": self._stats, "refresh": self._refresh, "doctor": self._doctor},
-            {"plan": self._plans.converse},
+            {"plan": self._plans.converse, "warm": self._loads.converse},
         )
         if self._agreed:
             self._session.take_over(refuse_resent=handover.remembered["quick_ends"] >= _POISONED)
@@ -257,19 +258,23 @@ class Server:
         self._plans.adopt(handover.kept, handover.remembered)
         self._refresher.start(at_once=self._saved and not self._takeover)
 
-    def _make_plans(self) -> None:
+    def _make_plans_and_loads(self) -> None:
         handover, pagecache = self._handover, self._backings is None
         self._looker = Looker(self._settings.mountpoint) if pagecache else None
         # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
         push = self._session.store_pages if pagecache else None
         self._prefetcher = Prefetcher(self._files, push, self._counters)
         self._neighbours = NeighbourFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
-        budget = self._settings.page_cache_bytes
+        page_cache_bytes = self._settings.page_cache_bytes
+        budget = PageBudget(spare_bytes() if page_cache_bytes is None else page_cache_bytes)
         self._plans = Plans(
-            self._files, self._prefetcher, self._looker,
-            PageBudget(spare_bytes() if budget is None else budget),
-            self._session.invalidate_pages,
+            self._files, self._prefetcher, self._looker, budget, self._session.invalidate_pages,
             Keeping(handover.keep, handover.drop, handover.remember),
+        )  # fmt: skip
+        self._loads = Loads(
+            self._files, self._prefetcher, budget, self._settings.mountpoint,
+            passthrough=not pagecache, is_held=self._session.holds,
+            drop_pages=self._session.invalidate_pages,
         )  # fmt: skip
 
     def _memory(self, name: str, make: Callable[[], int]) -> int:

@@ -59,7 +59,8 @@ def collect(
         "fetching": files.cache.fetching,
         "buffered_bytes": files.cache.buffered_bytes,
         "pushed_bytes": counters.total("pushed_bytes"),
-        "read_bytes": counters.total("read_bytes"),
+        "read_bytes": session.read_bytes(),
+        "fetched_over_read": _fetched_over_read(counters, session.read_bytes()),
         "plans": plans.describe(),
         "gets_in_flight": prefetcher.in_flight,
         "gets_in_flight_target": prefetcher.pace.target,
@@ -70,3 +71,8 @@ def collect(
         "listed_at_s": files.tree.listed_at(),
         "refresh_error": refresher.last_error,
     }
+
+
+def _fetched_over_read(counters: Counters, read_bytes: int) -> float | None:
+    handed_over = read_bytes + counters.total("pushed_bytes")
+    return round(counters.total("store_bytes") / handed_over, 4) if handed_over else None

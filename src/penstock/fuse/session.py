@@ -46,6 +46,7 @@ _REQUEST_BYTES = 64 * 1024
 _TAKERS = 2
 
 NO_REPLY = None
+_READ = int(Op.READ)  # a plain number: comparing with an enum's member costs four times as much
 
 
 # Called once, from any thread, with the parts of an answer or with why there is none.
@@ -89,6 +90,8 @@ class Session:
         self._waiters = waiters
         self._counters = counters
         self._counts: list[list[int]] = []
+        self._read_bytes: list[list[int]] = []
+        self._local = threading.local()
         self._takers: list[threading.Thread] = []
         # What each taker works on: the request's number; 0 while it waits for the next.
         self._in_hand: list[list[int]] = []
@@ -139,6 +142,10 @@ class Session:
         """How many requests of each kind the kernel has sent."""
         sums = [sum(column) for column in zip(*self._counts, strict=True)]
         return {_name(opcode): count for opcode, count in enumerate(sums) if count}
+
+    def read_bytes(self) -> int:
+        """How many bytes READ has been answered with."""
+        return sum(count for (count,) in self._read_bytes)
 
     def stuck_for_s(self) -> float:
         """For how long the takers have been at the very requests they are at now. To be asked
@@ -197,7 +204,7 @@ class Session:
             elif isinstance(reply, OnDisk):
                 self._waiting.put((unique, opcode, node, reply))
             elif reply is not None:
-                self._reply(unique, reply)
+                self._reply(unique, opcode, reply)
             elif self._journal is not None:
                 self._journal.answered(unique)
         except Exception as error:  # noqa: BLE001 - a failure costs one request, not the mount
@@ -207,7 +214,7 @@ class Session:
         while True:
             unique, opcode, node, waits = self._waiting.get()
             try:
-                self._reply(unique, waits.answer())
+                self._reply(unique, opcode, waits.answer())
             except Exception as error:  # noqa: BLE001 - as above
                 self._reply_failure(unique, opcode, node, error)
 
@@ -218,7 +225,7 @@ class Session:
             self._reply_failure(unique, opcode, node, answer)
             return
         try:
-            self._reply(unique, answer)
+            self._reply(unique, opcode, answer)
         except OSError as error:
             self._reply_failure(unique, opcode, node, error)
 
@@ -234,11 +241,21 @@ class Session:
             log.error("%s of inode %d failed: a bug", _name(opcode), node, exc_info=error)
         self._reply_error(unique, number)
 
-    def _reply(self, unique: int, parts: Sequence[Buffer]) -> None:
+    def _reply(self, unique: int, opcode: int, parts: Sequence[Buffer]) -> None:
         length = OUT_HEADER_BYTES
         for part in parts:
             length += memoryview(part).nbytes
         self._write(unique, (OUT_HEADER.pack(length, 0, unique), *parts))
+        if opcode == _READ:
+            self._note_read(length - OUT_HEADER_BYTES)
+
+    def _note_read(self, length: int) -> None:
+        try:
+            count: list[int] = self._local.read_bytes
+        except AttributeError:  # this thread's first answer
+            count = self._local.read_bytes = [0]
+            self._read_bytes.append(count)
+        count[0] += length
 
     def _reply_error(self, unique: int, number: int) -> None:
         self._write(unique, (OUT_HEADER.pack(OUT_HEADER_BYTES, -number, unique),))
@@ -277,6 +294,10 @@ class Session:
                 return False
             raise
         return True
+
+    def holds(self, ino: int) -> bool:
+        """Does the kernel hold this inode? Asked by storing nothing in it."""
+        return self.store_pages(ino, 0, memoryview(b""))
 
     def _notify(self, code: Notify, body: bytes) -> None:
         header = OUT_HEADER.pack(OUT_HEADER_BYTES + len(body), code, 0)

@@ -69,6 +69,14 @@ class FileSystem:
             self._remember(node)
         return [found.get(place) for place in places]
 
+    def path_of(self, node: Node) -> bytes:
+        """Its path below the root."""
+        names = [node.name]
+        while node.parent != ROOT:
+            node = self.node(node.parent)
+            names.append(node.name)
+        return b"/".join(reversed(names))
+
     def children(self, ino: int, after: int, limit: int) -> list[Node]:
         return [self._remember(node) for node in self.tree.children(ino, after, limit)]
 
@@ -104,6 +112,14 @@ class FileSystem:
     def file(self, ino: int) -> File:
         """What the cache is asked for, for those who fetch ahead."""
         return self._file(ino)
+
+    def object_of(self, node: Node) -> CachedObject:
+        """The same of a file that is not worth remembering."""
+        return self._open(node).what
+
+    def note_outdated(self) -> None:
+        """The bucket is ahead of our listing: look again soon."""
+        self._on_outdated()
 
     def cached_bytes(self, ino: int) -> int:
         return self.cache.cached_bytes(self._file(ino).what)

@@ -19,6 +19,8 @@ MOST_AT_ONCE = 128
 
 
 class Looker:
+    """One looks, or counts: the first question decides what its process is for."""
+
     def __init__(self, mountpoint: Path) -> None:
         self._mountpoint = mountpoint
         self._process: subprocess.Popen[bytes] | None = None
@@ -29,16 +31,34 @@ class Looker:
         if not names:
             return b""
         try:
-            return self._ask(b"\0".join(names) + b"\0\0", len(names))
+            return self._ask(names, len(names))
         except OSError as error:
             log.warning("files cannot be looked at through the mount: %s", error)
             self.close()
             return look.HELD * len(names)
 
-    def _ask(self, question: bytes, count: int) -> bytes:
+    def resident_bytes(self, names: Sequence[bytes]) -> list[int]:
+        """How much of each the page cache holds; below 0 if that cannot be told. The kernel holds
+        them from now on."""
+        if not names:
+            return []
+        size = look.NUMBER_BYTES
+        try:
+            answer = self._ask(names, len(names) * size, "bytes")
+        except OSError as error:
+            log.warning("files cannot be looked at through the mount: %s", error)
+            self.close()
+            return [-1] * len(names)
+        return [
+            int.from_bytes(answer[at : at + size], "little", signed=True)
+            for at in range(0, len(answer), size)
+        ]
+
+    def _ask(self, names: Sequence[bytes], count: int, *words: str) -> bytes:
+        question = b"\0".join(names) + b"\0\0"
         process = self._process
         if process is None:
-            process = self._process = self._start()
+            process = self._process = self._start(*words)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(question)
@@ -50,9 +70,9 @@ class Looker:
             answer += received
         return answer
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self, *words: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-IS", look.__file__, str(self._mountpoint)],
+            [sys.executable, "-IS", look.__file__, str(self._mountpoint), *words],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/",
             start_new_session=True,
         )  # fmt: skip

@@ -16,7 +16,8 @@ class PageBudget:
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.passing_bytes = budget_bytes - int(budget_bytes * _KEPT_SHARE)
-        self._free_bytes = budget_bytes - self.passing_bytes
+        self.kept_bytes = budget_bytes - self.passing_bytes
+        self._free_bytes = self.kept_bytes
         self._lock = threading.Lock()
 
     def reserve(self, size_bytes: int) -> bool:

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from penstock.cache.tiered import Brought
+from penstock.cache.tiered import Arrival
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.prefetcher import Feed, Wanted
 
@@ -57,5 +57,5 @@ class NeighbourFeed:
                 self._ready.append(Wanted(node.ino, 0, False, 0.0, _ignore))
 
 
-def _ignore(_how: Brought, _length: int) -> None:
+def _ignore(_arrival: Arrival) -> None:
     """Who reads it will see."""

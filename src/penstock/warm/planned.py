@@ -7,6 +7,7 @@ push nothing out that will be read sooner.
 Threading: `take` by one thread; numbers may be looked at by any.
 """
 
+import threading
 import time
 from array import array
 from collections import deque
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.blocks import block_count
-from penstock.cache.tiered import Brought
+from penstock.cache.tiered import Arrival, Brought
 from penstock.catalog.tree import Node
 from penstock.errors import StaleInode
 from penstock.vfs.filesystem import FileSystem
@@ -58,6 +59,7 @@ class PlannedFeed:
         self._kept_bytes = 0
         self._demand = Demand()
         self._ended = dict.fromkeys(Brought, 0)
+        self._counting = threading.Lock()
         self._resident = 0
         self._missing = 0
         self._dropped = 0
@@ -175,8 +177,9 @@ class PlannedFeed:
         for block in range(block_count(node.size_bytes or 0, self._files.cache.block_bytes)):
             self._ready.append(Wanted(node.ino, block, push, looked_s, self._note_end))
 
-    def _note_end(self, how: Brought, _length: int) -> None:
-        self._ended[how] += 1  # by many threads: a count for people, which may miss one
+    def _note_end(self, arrival: Arrival) -> None:
+        with self._counting:
+            self._ended[arrival.how] += 1
 
     def _find(self, numbers: set[int]) -> dict[int, Node]:
         nodes: dict[int, Node] = {}

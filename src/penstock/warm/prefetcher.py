@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from penstock.cache.pool import Pool
-from penstock.cache.tiered import Brought
+from penstock.cache.tiered import Arrival, Brought
 from penstock.errors import PenstockError
 from penstock.metrics import Counters
 from penstock.vfs.filesystem import FileSystem
@@ -41,7 +41,8 @@ class Wanted(NamedTuple):
     number: int
     push: bool
     looked_s: float  # when it was seen to be missing
-    ended: Callable[[Brought, int], None]  # with its length
+    ended: Callable[[Arrival], None]
+    still: Callable[[], bool] = lambda: True  # is it still wanted?
 
 
 class Feed(Protocol):
@@ -71,6 +72,11 @@ class Prefetcher:
             self._feeds.append(feed)
             self._changed.notify()
 
+    def wake(self) -> None:
+        """A feed that had nothing has something: it is asked at once."""
+        with self._changed:
+            self._changed.notify()
+
     def remove(self, feed: Feed) -> None:
         """What it has started is still fetched."""
         with self._changed:
@@ -97,6 +103,9 @@ class Prefetcher:
                 if not self._feeds and not self._again:
                     self._changed.wait()
                     continue
+                if self._again:
+                    # No memory for more at the moment: asking again at once would only spin.
+                    self._changed.wait(_LOOK_S)
                 room = self._room()
                 if not room:
                     self._changed.wait(_LOOK_S)
@@ -133,7 +142,7 @@ class Prefetcher:
             room -= len(wanted)
             started = started or bool(wanted)
         with self._changed:
-            if self._feeds and self._feeds[0] is feeds[0]:
+            if feeds and self._feeds and self._feeds[0] is feeds[0]:
                 self._feeds.append(self._feeds.pop(0))  # who was asked first is last next time
         return started
 
@@ -152,31 +161,33 @@ class Prefetcher:
     # -- the pool ------------------------------------------------------------------------
 
     def _bring(self, wanted: Wanted) -> None:
-        how, length, took_s = Brought.FAILED, 0, None
+        arrival = Arrival(Brought.FAILED, 0)
         try:
+            if not wanted.still():
+                return
             file = self._files.file(wanted.ino)
             offset = wanted.number * self._files.cache.block_bytes
             place = None
             if wanted.push and self._push is not None:
                 place = partial(self._place, wanted.ino, offset)
-            brought = self._files.cache.bring(
+            arrival = self._files.cache.bring(
                 file.what, file.fetch, wanted.number, place, wanted.looked_s
             )
-            how, length, took_s = brought.how, brought.length, brought.took_s
         except (PenstockError, OSError) as error:
             log.debug("inode %d was not brought: %s", wanted.ino, error)
+            arrival = Arrival(Brought.FAILED, 0, error=error)
         finally:
             with self._changed:
                 full = not self._room()
                 self._in_flight -= 1
-                if took_s is not None:
-                    self.pace.note(took_s, length, time.monotonic(), full=full)
-                if how is Brought.NO_ROOM:
+                if arrival.took_s is not None:
+                    self.pace.note(arrival.took_s, arrival.length, time.monotonic(), full=full)
+                if arrival.how is Brought.NO_ROOM:
                     self._again.append(wanted)
                 elif self._room():
                     self._changed.notify()
-            if how is not Brought.NO_ROOM:
-                wanted.ended(how, length)
+            if arrival.how is not Brought.NO_ROOM:
+                wanted.ended(arrival)
 
     def _place(self, ino: int, offset: int, data: memoryview) -> bool:
         assert self._push is not None

@@ -1,0 +1,256 @@
+"""`penstock warm` on the server's side: one conversation for each, over the control socket.
+
+The asker is told how far it is a few times a second, and at the end what is the truth. An asker
+that is gone has stopped it: nothing is kept of a load but what it has cached.
+
+Threading: any thread; each conversation runs in its own.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from penstock.cache.contents import Contents
+from penstock.catalog.names import decode
+from penstock.catalog.picked import ORDERS, Selection
+from penstock.daemon.control import Answer, Line
+from penstock.errors import UsageError
+from penstock.vfs.filesystem import FileSystem
+from penstock.warm.bucket import Bucket
+from penstock.warm.load import FAILURES_NAMED, Load, PagePush
+from penstock.warm.looker import Looker
+from penstock.warm.memory import PageBudget
+from penstock.warm.pages import FilePages, MountPages, Pages, read_through
+from penstock.warm.prefetcher import Prefetcher
+from penstock.warm.room import Room, surely_fits
+from penstock.warm.selection import select
+from penstock.warm.survey import Report, batches, survey
+
+_TELL_S = 0.2
+_WAIT_S = 0.05
+
+
+class _AskerIsGone(Exception):
+    pass
+
+
+class Loads:
+    def __init__(
+        self, files: FileSystem, prefetcher: Prefetcher, budget: PageBudget, mountpoint: Path, *,
+        passthrough: bool, is_held: Callable[[int], bool], drop_pages: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """`is_held`: does the kernel hold this inode?"""
+        self._files = files
+        self._prefetcher = prefetcher
+        self._budget = budget
+        self._mountpoint = mountpoint
+        self._passthrough = passthrough
+        self._is_held = is_held
+        self._drop_pages = drop_pages
+
+    def converse(self, request: Answer, line: Line, descriptors: list[int]) -> None:
+        """The verb `warm` of the control socket. With it comes a file of paths, each ended by NUL:
+        so many `patterns` first, then such as mean themselves; none at all are everything."""
+        work = {
+            "load": self._load, "check": self._check, "verify": self._verify, "evict": self._evict,
+        }[request["action"]]  # fmt: skip
+        teller = _Teller(line)
+        try:
+            answer = work(request, self._select(request, descriptors), teller)
+            teller.send({"done": answer})
+        except _AskerIsGone:
+            pass
+        for descriptor in descriptors:
+            os.close(descriptor)
+        line.close()
+
+    def _select(self, request: Answer, descriptors: list[int]) -> Selection:
+        order = request.get("order", "name")
+        if order not in ORDERS:
+            raise UsageError(f"an unknown order: {order}")
+        paths = _read_paths(descriptors[0])
+        count = int(request["patterns"])
+        patterns = [next(paths) for _ in range(count)]
+        everything = bool(request["everything"])
+        return select(self._files.tree, patterns, paths, order, everything=everything)
+
+    # -- what is done ----------------------------------------------------------------------
+
+    def _load(self, request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+        tiers, page_cache = self._files.cache.tiers, bool(request.get("page_cache"))
+        if not tiers and not page_cache:
+            raise UsageError(
+                "this mount has no cache to fill",
+                hint="mount it without --no-cache, or warm the page cache with --page-cache",
+            )
+        room = self._find_room(selection, teller)
+        rate, concurrency = request.get("bytes_per_s"), request.get("concurrency")
+        push = None
+        if page_cache and not self._passthrough:
+            push = PagePush(Looker(self._mountpoint), self._budget)
+        load = Load(
+            self._files, selection, room=room, push=push,
+            bucket=Bucket(int(rate)) if rate else None, concurrency=concurrency,
+            wake=self._prefetcher.wake,
+        )  # fmt: skip
+        self._prefetcher.add(load)
+        try:
+            while load.go_on(_WAIT_S):
+                teller.tell(lambda: {"phase": "loading", **_totals(selection), **load.describe()})
+        finally:
+            self._prefetcher.remove(load)
+            load.close()
+            if push is not None:
+                push.looker.close()
+        told = load.describe()
+        if page_cache and self._passthrough:
+            told |= self._read_through(selection, teller)
+        # What was fetched may have been declined, or driven out by others: only a look tells.
+        report = self._survey(selection, teller, page_cache=page_cache)
+        return told | report.as_answer() | {"page_cache_budget_bytes": self._budget.kept_bytes}
+
+    def _find_room(self, selection: Selection, teller: "_Teller") -> Room | None:
+        tiers = self._files.cache.tiers
+        if not tiers or surely_fits(tiers, selection.size_bytes):
+            teller.send({"start": _totals(selection) | {"fits": True}})
+            return None
+        report = self._survey(selection, teller, page_cache=False)
+        room = Room(tiers, lambda tier, share: report.share_bytes.get((tier, share), 0))
+        missing = report.size_bytes - report.cached_bytes
+        fits = missing <= room.free_bytes
+        teller.send({
+            "start": _totals(selection) | {
+                "fits": fits, "cached_bytes": report.cached_bytes, "room_bytes": room.free_bytes,
+                "fitting_bytes": report.cached_bytes + min(missing, room.free_bytes),
+            }
+        })  # fmt: skip
+        return room
+
+    def _read_through(self, selection: Selection, teller: "_Teller") -> Answer:
+        """Passthrough: the kernel keeps pages of the cache's own files, once these were read."""
+        reserved = unpushed = unpushed_bytes = 0
+
+        def tick(looked: int) -> None:
+            teller.tell(lambda: {"phase": "reading", **_totals(selection), "looked_files": looked})
+
+        try:
+            for found, _ in batches(self._files, selection, tick):
+                for file in found:
+                    size = file.what.size_bytes
+                    path = self._files.cache.complete_file(file.what)
+                    if path is not None and self._budget.reserve(size):
+                        reserved += size
+                        read_through(str(path))
+                    elif size:
+                        unpushed, unpushed_bytes = unpushed + 1, unpushed_bytes + size
+        finally:
+            self._budget.give_back(reserved)
+        return {"unpushed_files": unpushed, "unpushed_bytes": unpushed_bytes}
+
+    def _check(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+        return self._survey(selection, teller, page_cache=True).as_answer()
+
+    def _verify(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+        contents = Contents(self._files.cache)
+        verified_files = verified_bytes = damaged = blocks = 0
+        named: list[dict[str, str]] = []
+
+        def tick(looked: int) -> None:
+            teller.tell(
+                lambda: {
+                    "phase": "verifying", **_totals(selection), "looked_files": looked,
+                    "done_files": looked, "done_bytes": verified_bytes,
+                }
+            )  # fmt: skip
+
+        for found, _ in batches(self._files, selection, tick):
+            held = contents.look([file.what for file in found])
+            for file, one in zip(found, held, strict=True):
+                if not any(one.tier_bytes):
+                    continue
+                verified_files += 1
+                verified_bytes += sum(one.tier_bytes)
+                if wrong := contents.verify(file.what):
+                    damaged, blocks = damaged + 1, blocks + wrong
+                    if len(named) < FAILURES_NAMED:
+                        path = decode(self._files.path_of(file.node))
+                        named.append({"path": path, "why": f"{wrong} blocks dropped"})
+                teller.look_up()
+        return {
+            "files": len(selection.inos), "verified_files": verified_files,
+            "verified_bytes": verified_bytes, "damaged_files": damaged,
+            "damaged_blocks": blocks, "damaged": named,
+        }  # fmt: skip
+
+    def _evict(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+        contents = Contents(self._files.cache)
+        freed = 0
+
+        def tick(looked: int) -> None:
+            teller.tell(
+                lambda: {
+                    "phase": "evicting", **_totals(selection), "looked_files": looked,
+                    "done_files": looked, "done_bytes": freed,
+                }
+            )  # fmt: skip
+
+        for found, _ in batches(self._files, selection, tick):
+            freed += contents.remove([file.what for file in found])
+            for file in found:
+                self._drop_pages(file.node.ino)
+        return {"files": len(selection.inos), "bytes": selection.size_bytes, "freed_bytes": freed}
+
+    def _survey(self, selection: Selection, teller: "_Teller", *, page_cache: bool) -> Report:
+        def tick(looked: int) -> None:
+            teller.tell(lambda: {"phase": "looking", **_totals(selection), "looked_files": looked})
+
+        if not page_cache:
+            return survey(self._files, selection, None, tick)
+        with closing(self._pages()) as pages:
+            return survey(self._files, selection, pages, tick)
+
+    def _pages(self) -> Pages:
+        if self._passthrough:
+            return FilePages(self._files.cache.tiers)
+        return MountPages(self._files, Looker(self._mountpoint), self._is_held)
+
+
+class _Teller:
+    """Tells the asker how far it is, not too often; raises once they are gone."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._told_s = 0.0
+
+    def tell(self, progress: Callable[[], dict[str, Any]]) -> None:
+        self.look_up()
+        if time.monotonic() - self._told_s >= _TELL_S:
+            self._told_s = time.monotonic()
+            self.send({"progress": progress()})
+
+    def look_up(self) -> None:
+        if self._line.is_over():
+            raise _AskerIsGone
+
+    def send(self, message: Answer) -> None:
+        try:
+            self._line.send(message)
+        except ConnectionError as error:
+            raise _AskerIsGone from error
+
+
+def _totals(selection: Selection) -> dict[str, Any]:
+    return {"files": len(selection.inos), "bytes": selection.size_bytes}
+
+
+def _read_paths(descriptor: int) -> Iterator[str]:
+    # Whoever asked a server that died in the middle sends the same file again, read to anywhere.
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    early = b""
+    while received := os.read(descriptor, 1 << 16):
+        paths = (early + received).split(b"\0")
+        early = paths.pop()
+        yield from map(decode, paths)

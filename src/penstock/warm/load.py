@@ -1,0 +1,337 @@
+"""A load as a feed: all blocks of a selection that are not cached, each fetched once.
+
+What is in the tiers already is passed over, block by block: so a load that was stopped goes on
+where it was, and nobody has to remember where that is. What will find no room is not fetched. With
+`PagePush`, what comes, and what the tiers have, is put into the page cache too.
+
+    looked at ──▶ ready ──▶ in flight ──▶ ended
+                    ▲           │
+                    └── joined ◀┘  someone else fetches it: asked for again a moment later
+
+Threading: one thread calls `go_on`, which looks at the next files, and waits; the prefetcher's
+takes, its pool tells of ends. Numbers may be looked at by any.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from penstock.blocks import block_length
+from penstock.cache.contents import Contents
+from penstock.cache.tiered import Arrival, Brought
+from penstock.catalog.names import decode
+from penstock.catalog.picked import Selection
+from penstock.catalog.tree import Node
+from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
+from penstock.vfs.filesystem import FileSystem
+from penstock.warm import look
+from penstock.warm.bucket import Bucket
+from penstock.warm.looker import MOST_AT_ONCE, Looker
+from penstock.warm.memory import PageBudget
+from penstock.warm.pages import Found
+from penstock.warm.prefetcher import MOST_IN_FLIGHT, Wanted
+from penstock.warm.room import Room
+
+# Looked at ahead of the fetches: a few rounds, however many are in flight.
+_READY = 4 * MOST_IN_FLIGHT
+FAILURES_NAMED = 10
+# Storage that has failed so often in a row, each time until its deadline, is away.
+_GIVE_UP_AFTER = 100
+_CHANGED = "it changed or vanished in the bucket meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class PagePush:
+    """What it takes to put files into the page cache."""
+
+    looker: Looker
+    pages: PageBudget
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a load has done so far."""
+
+    looked_files: int = 0
+    done_files: int = 0  # every byte was found, or has come
+    done_bytes: int = 0
+    fetched_files: int = 0  # of which at least one block came from the store
+    fetched_bytes: int = 0
+    unfit_files: int = 0  # no room in the tiers
+    unfit_bytes: int = 0
+    unpushed_files: int = 0  # no room in the page cache
+    unpushed_bytes: int = 0
+    failed_files: int = 0
+    gave_up: bool = False
+    failures: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+
+class _File:
+    """One of which blocks are still to end."""
+
+    __slots__ = ("failed", "fetched", "left", "node")
+
+    def __init__(self, node: Node, left: int) -> None:
+        self.node = node
+        self.left = left
+        self.failed = False
+        self.fetched = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    file: _File
+    digest: bytes
+    number: int
+    length: int
+    missing: bool  # in no tier, when it was looked at
+    push: bool
+
+
+class Load:
+    def __init__(
+        self, files: FileSystem, selection: Selection, *, room: Room | None, push: PagePush | None,
+        bucket: Bucket | None, concurrency: int | None, wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`room`: None if everything fits. `wake`: called when there is more to take."""
+        self.progress = Progress()
+        self._files = files
+        self._selection = selection
+        self._contents = Contents(files.cache)
+        self._room = room
+        self._push = push
+        self._bucket = bucket
+        self._most = concurrency or MOST_IN_FLIGHT
+        self._most_bytes = files.cache.buffer_bytes // 2  # the rest is for readers
+        self._wake = wake
+        self._declined = files.cache.declined_blocks
+        self._kept_bytes = 0  # of the page cache, reserved
+        self._next = 0  # the first file that was not looked at
+        self._changed = threading.Condition()
+        self._ready: deque[_Piece] = deque()
+        self._joined: list[_Piece] = []
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._held_back = False  # more could be taken, were less in flight
+        self._failures_in_a_row = 0
+        self._stopped = False
+
+    # -- the thread that looks -----------------------------------------------------------
+
+    def go_on(self, most_s: float) -> bool:
+        """Looks at more files, or waits at most so long; False once all has ended."""
+        if self._next < len(self._selection.inos) and not self._over and self._wants_more():
+            self._look_at_more()
+            return True
+        self._mind_what_found_no_room()
+        with self._changed:
+            if self._has_ended():
+                return False
+            self._changed.wait(most_s)
+            if self._joined and not self._over:
+                self._ready.extend(self._joined)
+                self._joined.clear()
+        self._wake()
+        return True
+
+    def stop(self) -> None:
+        """Nothing more is begun."""
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._joined.clear()
+
+    def close(self) -> None:
+        """The page cache's budget is for others from now on; the kernel keeps what it likes."""
+        self.stop()
+        if self._push is not None:
+            self._push.pages.give_back(self._kept_bytes)
+
+    @property
+    def _over(self) -> bool:
+        return self._stopped or self.progress.gave_up
+
+    def _wants_more(self) -> bool:
+        return len(self._ready) < _READY
+
+    def _has_ended(self) -> bool:
+        nothing_left = not self._ready and not self._joined and not self._in_flight
+        return nothing_left and (self._over or self._next >= len(self._selection.inos))
+
+    def _look_at_more(self) -> None:
+        inos = self._selection.inos[self._next : self._next + MOST_AT_ONCE]
+        nodes = self._files.tree.nodes(inos)
+        gone = [nodes.get(ino) for ino in inos if ino not in nodes or nodes[ino].dead]
+        alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
+        found = [Found(node, self._files.object_of(node)) for node in alive]
+        looks = look.HELD * len(found)
+        if self._push is not None:
+            looks = self._push.looker.look([self._files.path_of(node) for node in alive])
+        held = self._contents.look([file.what for file in found])
+        wanted = [file.what for file, one in zip(found, held, strict=True) if one.cached_bytes]
+        self._contents.use(wanted)
+        missing = [
+            self._contents.missing(file.what, one) for file, one in zip(found, held, strict=True)
+        ]
+        with self._changed:
+            for node in gone:
+                self._note_failure("a file" if node is None else self._path(node), _CHANGED)
+            for file, one, numbers, seen in zip(found, held, missing, looks, strict=True):
+                self.progress.done_bytes += one.cached_bytes
+                self._want(file, numbers, resident=seen == look.RESIDENT[0])
+            self._next += len(inos)
+            self.progress.looked_files = self._next
+        self._wake()
+
+    def _want(self, file: Found, missing: list[int], *, resident: bool) -> None:
+        size, block_bytes = file.what.size_bytes, self._files.cache.block_bytes
+        lengths = [block_length(size, block_bytes, number) for number in missing]
+        push = self._push is not None and self._may_push(size) and not resident
+        fits = not lengths or self._room is None or self._room.take(file.what.digest, lengths)
+        if not fits and not push:
+            self._note_unfit(sum(lengths), files=1)
+        numbers = range(-(-size // block_bytes)) if push else missing if fits else []
+        if not numbers:
+            self.progress.done_files += fits
+            return
+        one, absent = _File(file.node, len(numbers)), set(missing)
+        for number in numbers:
+            length = block_length(size, block_bytes, number)
+            self._ready.append(
+                _Piece(one, file.what.digest, number, length, number in absent, push)
+            )
+
+    def _may_push(self, size: int) -> bool:
+        assert self._push is not None
+        if self._push.pages.reserve(size):
+            self._kept_bytes += size
+            return True
+        self.progress.unpushed_files += 1
+        self.progress.unpushed_bytes += size
+        return False
+
+    def _note_unfit(self, size: int, *, files: int) -> None:
+        self.progress.unfit_files += files
+        self.progress.unfit_bytes += size
+
+    def _mind_what_found_no_room(self) -> None:
+        """The tiers had less room than they said: others fill them, or the disk, too. What waits
+        and will not fit either is let go of."""
+        declined = self._files.cache.declined_blocks
+        if declined == self._declined or not self._files.cache.tiers:
+            return
+        self._declined = declined
+        size = self._selection.size_bytes  # at most so much of it is there: no share has more room
+        self._room = room = Room(self._files.cache.tiers, lambda _tier, _share: size)
+        with self._changed:
+            waiting, self._ready = self._ready, deque[_Piece]()
+            for piece in waiting:
+                if piece.push or room.take(piece.digest, [piece.length]):
+                    self._ready.append(piece)
+                else:
+                    piece.file.left -= 1
+                    first, piece.file.failed = not piece.file.failed, True
+                    self._note_unfit(piece.length, files=first)
+
+    # -- the prefetcher's threads --------------------------------------------------------
+
+    def take(self, most: int) -> list[Wanted]:
+        wanted: list[Wanted] = []
+        now_s = time.monotonic()
+        with self._changed:
+            while self._ready and len(wanted) < most:
+                piece = self._ready[0]
+                full = self._in_flight_bytes + piece.length > self._most_bytes
+                if self._in_flight >= self._most or (full and self._in_flight):
+                    self._held_back = True
+                    break
+                if not self._may_fetch(piece):
+                    break
+                self._ready.popleft()
+                self._in_flight += 1
+                self._in_flight_bytes += piece.length
+                wanted.append(
+                    Wanted(piece.file.node.ino, piece.number, piece.push, now_s,
+                           partial(self._note_end, piece), self._still)
+                )  # fmt: skip
+            if len(self._ready) < _READY // 2:
+                self._changed.notify()
+        return wanted
+
+    def _may_fetch(self, piece: _Piece) -> bool:
+        return self._bucket is None or not piece.missing or self._bucket.take(piece.length)
+
+    def _still(self) -> bool:
+        return not self._over
+
+    def _note_end(self, piece: _Piece, arrival: Arrival) -> None:
+        with self._changed:
+            self._in_flight -= 1
+            self._in_flight_bytes -= piece.length
+            if arrival.how is not Brought.FETCHED and self._bucket is not None and piece.missing:
+                self._bucket.give_back(piece.length)
+            if not self._over:
+                if arrival.how is Brought.JOINED:
+                    self._joined.append(piece)
+                else:
+                    self._count(piece, arrival)
+            held_back, self._held_back = self._held_back, False
+            if not self._ready and not self._in_flight:
+                self._changed.notify()
+        if held_back:
+            self._wake()
+
+    def _count(self, piece: _Piece, arrival: Arrival) -> None:
+        file, progress = piece.file, self.progress
+        file.left -= 1
+        if arrival.how is Brought.FAILED:
+            self._count_failure(file, arrival.error)
+        else:
+            self._failures_in_a_row = 0
+            progress.done_bytes += piece.length if piece.missing else 0
+        if arrival.how is Brought.FETCHED:
+            progress.fetched_bytes += piece.length
+            progress.fetched_files += not file.fetched
+            file.fetched = True
+        if not file.left and not file.failed:
+            progress.done_files += 1
+
+    def _count_failure(self, file: _File, error: Exception | None) -> None:
+        if isinstance(error, (ObjectChanged, ObjectNotFound, StaleInode)):
+            why = _CHANGED
+            self._files.note_outdated()
+        else:
+            why = str(error) if error is not None else "it failed"
+            self._failures_in_a_row += 1
+            if self._failures_in_a_row >= _GIVE_UP_AFTER:
+                self.progress.gave_up = True
+                self._ready.clear()
+                self._joined.clear()
+        if not file.failed:
+            file.failed = True
+            self._note_failure(self._path(file.node), why)
+
+    def _note_failure(self, path: str, why: str) -> None:
+        self.progress.failed_files += 1
+        if len(self.progress.failures) < FAILURES_NAMED:
+            self.progress.failures.append({"path": path, "why": why})
+
+    def _path(self, node: Node) -> str:
+        return decode(self._files.path_of(node))
+
+    def describe(self) -> dict[str, Any]:
+        progress = self.progress
+        return {
+            "looked_files": progress.looked_files,
+            "done_files": progress.done_files, "done_bytes": progress.done_bytes,
+            "fetched_files": progress.fetched_files, "fetched_bytes": progress.fetched_bytes,
+            "unfit_files": progress.unfit_files, "unfit_bytes": progress.unfit_bytes,
+            "unpushed_files": progress.unpushed_files,
+            "unpushed_bytes": progress.unpushed_bytes,
+            "failed_files": progress.failed_files, "failures": progress.failures,
+            "gave_up": progress.gave_up, "in_flight": self._in_flight,
+        }  # fmt: skip

@@ -1,0 +1,161 @@
+"""A load without its prefetcher: what it gives out, and what becomes of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cache.build import build_cache
+from penstock.cache.tier import TierSpec
+from penstock.cache.tiered import Arrival, Brought, Cache
+from penstock.catalog.refresh import Mounted, refresh
+from penstock.catalog.tree import Tree
+from penstock.errors import ObjectChanged, StoreError
+from penstock.metrics import Counters
+from penstock.store.local import LocalStore
+from penstock.vfs.filesystem import FileSystem
+from penstock.vfs.readahead import Readahead
+from penstock.warm.bucket import Bucket
+from penstock.warm.load import Load
+from penstock.warm.prefetcher import Wanted
+from penstock.warm.room import Room
+from penstock.warm.selection import select
+from tests.conftest import write_tree
+
+BLOCK = 100_000
+FILES = {**{f"d/{n:03}": bytes([n]) * 1000 for n in range(150)}, "large": bytes(250_000)}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    made = build_cache(
+        [TierSpec("SSD", (tmp_path / "cache",), 1 << 20)], policy="keep", block_bytes=BLOCK,
+        buffer_bytes=1 << 20, fetchers=1, counters=Counters(), threads=1,
+    )  # fmt: skip
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def files(tmp_path: Path, cache: Cache) -> Iterator[FileSystem]:
+    write_tree(tmp_path / "set", FILES)
+    store = LocalStore(str(tmp_path / "set"), Counters())
+    tree = Tree(tmp_path / "catalog.sqlite")
+    refresh(tree, [Mounted("", store)], lambda _: None)
+    yield FileSystem(tree, [store], cache, Readahead(cache, 0), lambda: None)
+    tree.close()
+
+
+def load_of(
+    files: FileSystem, *paths: str, room: Room | None = None, bucket: Bucket | None = None,
+    concurrency: int | None = None,
+) -> Load:  # fmt: skip
+    selection = select(files.tree, paths, [], "name", everything=not paths)
+    load = Load(
+        files, selection, room=room, push=None, bucket=bucket, concurrency=concurrency,
+        wake=lambda: None,
+    )  # fmt: skip
+    while load.progress.looked_files < len(selection.inos):
+        assert load.go_on(0)
+    return load
+
+
+def bring(files: FileSystem, wanted: Wanted) -> None:
+    file = files.file(wanted.ino)
+    wanted.ended(files.cache.bring(file.what, file.fetch, wanted.number, None, wanted.looked_s))
+
+
+def test_no_more_are_out_than_it_may_have_in_flight(files: FileSystem) -> None:
+    load = load_of(files, concurrency=3)
+    first = load.take(50)
+    assert len(first) == 3
+    assert load.take(50) == []
+    bring(files, first[0])
+    assert len(load.take(50)) == 1
+
+
+def test_the_memory_that_readers_need_is_left_to_them(files: FileSystem) -> None:
+    files.cache.buffer_bytes = 2 * BLOCK
+    assert sum(1 for _ in load_of(files, "large").take(50)) == 1
+
+
+def test_no_more_bytes_are_out_than_the_rate_allows(files: FileSystem) -> None:
+    now = [0.0]
+    load = load_of(files, "d", bucket=Bucket(100_000, lambda: now[0]))
+    assert len(load.take(50)) == 10, "what the bucket holds"
+    now[0] += 0.05
+    out = load.take(50)
+    assert len(out) == 5
+    out[0].ended(Arrival(Brought.CACHED, 1000))
+    assert len(load.take(50)) == 1, "what was cached meanwhile does not count"
+
+
+def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> None:
+    load = load_of(files)
+    brought = 0
+    while load.go_on(0):
+        for wanted in load.take(7):
+            bring(files, wanted)
+            brought += 1
+    assert brought == len(FILES) - 1 + 3
+    assert load.progress.done_files == load.progress.fetched_files == len(FILES)
+    assert load.progress.done_bytes == sum(map(len, FILES.values()))
+    files.cache.settle()
+    again = load_of(files)
+    assert again.take(50) == []
+    assert not again.go_on(0)
+    assert again.progress.done_bytes == load.progress.done_bytes
+
+
+def test_a_block_that_someone_else_fetches_is_asked_for_again(files: FileSystem) -> None:
+    load = load_of(files, "d/001")
+    (wanted,) = load.take(50)
+    wanted.ended(Arrival(Brought.JOINED, 1000))
+    assert load.take(50) == []
+    assert load.go_on(0), "it is not over"
+    (again,) = load.take(50)
+    bring(files, again)
+    assert not load.go_on(0)
+    assert load.progress.done_files == 1
+
+
+def test_what_does_not_fit_is_not_given_out(files: FileSystem) -> None:
+    tiers = files.cache.tiers
+    free = tiers[0].rooms_beside(lambda _share: 0)[0]
+    room = Room(tiers, lambda _tier, _share: 0)
+    assert room.take(b"\0", [free - 50_500])
+    load = load_of(files, room=room)
+    assert len(load.take(500)) == 50
+    assert (load.progress.unfit_files, load.progress.unfit_bytes) == (101, 350_000)
+
+
+def test_a_file_that_fails_is_named_once(files: FileSystem) -> None:
+    load = load_of(files, "large", "d/001")
+    for wanted in load.take(50):
+        wanted.ended(Arrival(Brought.FAILED, 0, error=ObjectChanged("it is another")))
+    assert not load.go_on(0)
+    assert load.progress.failed_files == 2
+    assert {failure["path"] for failure in load.progress.failures} == {"large", "d/001"}
+
+
+def test_storage_that_only_fails_is_given_up(files: FileSystem) -> None:
+    load = load_of(files)
+    failed = 0
+    while load.go_on(0):
+        for wanted in load.take(10):
+            wanted.ended(Arrival(Brought.FAILED, 0, error=StoreError("down")))
+            failed += 1
+    assert load.progress.gave_up
+    assert failed == 100
+    assert len(load.progress.failures) == 10
+
+
+def test_a_load_that_was_stopped_gives_out_nothing_more(files: FileSystem) -> None:
+    load = load_of(files)
+    (wanted,) = load.take(1)
+    load.stop()
+    assert load.take(50) == []
+    assert not wanted.still()
+    wanted.ended(Arrival(Brought.FAILED, 0))
+    assert load.progress.failed_files == 0
+    assert not load.go_on(0)

@@ -1,0 +1,121 @@
+"""Which files paths, folders and patterns mean, in a catalog of real keys."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.catalog.refresh import Mounted, refresh
+from penstock.catalog.tree import ROOT, Tree
+from penstock.errors import NoSuchPath
+from penstock.metrics import Counters
+from penstock.store.local import LocalStore
+from penstock.warm.selection import select
+from tests.conftest import write_tree
+
+FILES = {
+    "a.txt": 3, "b.txt": 1, "train/n1/x.jpg": 5, "train/n1/y.png": 4, "train/n2/x.jpg": 9,
+    "train/n2/deep/er/x.jpg": 2, "train/.hidden": 7, "val/n1/x.jpg": 6, "val/[1]*.jpg": 8,
+    "val/1.jpg": 10, "train-2/x.jpg": 11,
+}  # fmt: skip
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    write_tree(tmp_path / "set", {name: bytes(size) for name, size in FILES.items()})
+    made = Tree(tmp_path / "catalog.sqlite")
+    refresh(made, [Mounted("", LocalStore(str(tmp_path / "set"), Counters()))], lambda _: None)
+    yield made
+    made.close()
+
+
+def names(
+    tree: Tree, patterns: Sequence[str] = (), listed: Sequence[str] = (), order: str = "name", *,
+    everything: bool = False,
+) -> list[str]:  # fmt: skip
+    picked = select(tree, patterns, listed, order, everything=everything)
+    found = [path_of(tree, ino) for ino in picked.inos]
+    assert picked.size_bytes == sum(FILES[name] for name in found)
+    return found
+
+
+def path_of(tree: Tree, ino: int) -> str:
+    node = tree.node(ino)
+    name = node.name.decode()
+    return name if node.parent == ROOT else f"{path_of(tree, node.parent)}/{name}"
+
+
+def test_everything_is_every_file_folder_by_folder(tree: Tree) -> None:
+    found = names(tree, everything=True)
+    assert sorted(found) == sorted(FILES)
+    assert found == sorted(found, key=lambda name: (name.rpartition("/")[0], name))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("a.txt", ["a.txt"]),
+        ("train/n1", ["train/n1/x.jpg", "train/n1/y.png"]),
+        ("./train//n1/", ["train/n1/x.jpg", "train/n1/y.png"]),
+        ("*.txt", ["a.txt", "b.txt"]),
+        ("train/*/x.jpg", ["train/n1/x.jpg", "train/n2/x.jpg"]),
+        ("train/n?", ["train/n1/x.jpg", "train/n1/y.png", "train/n2/x.jpg",
+                      "train/n2/deep/er/x.jpg"]),
+        ("train/**/x.jpg", ["train/n1/x.jpg", "train/n2/x.jpg", "train/n2/deep/er/x.jpg"]),
+        ("**/n1/*.png", ["train/n1/y.png"]),
+        ("**/**/deep/**", ["train/n2/deep/er/x.jpg"]),
+        ("train/n2/**", ["train/n2/x.jpg", "train/n2/deep/er/x.jpg"]),
+        ("**/[!a-w].jpg", ["train-2/x.jpg", "train/n1/x.jpg", "train/n2/x.jpg",
+                           "train/n2/deep/er/x.jpg", "val/1.jpg", "val/n1/x.jpg"]),
+        ("train/*", ["train/.hidden", "train/n1/x.jpg", "train/n1/y.png", "train/n2/x.jpg",
+                     "train/n2/deep/er/x.jpg"]),
+        ("val/[1]*.jpg", ["val/[1]*.jpg"]),  # there is one of that name
+        ("val/[12].jpg", ["val/1.jpg"]),
+        ("", sorted(FILES)),
+        (".", sorted(FILES)),
+    ],
+)  # fmt: skip
+def test_a_pattern_means(tree: Tree, pattern: str, expected: list[str]) -> None:
+    assert sorted(names(tree, [pattern])) == sorted(expected)
+
+
+def test_what_is_named_twice_is_there_once(tree: Tree) -> None:
+    found = names(tree, ["train", "train/n1", "**/x.jpg"], ["train/n1/x.jpg", "train"])
+    assert len(found) == len(set(found)) == 7
+
+
+def test_in_a_list_no_character_means_anything_but_itself(tree: Tree) -> None:
+    assert names(tree, listed=["val/[1]*.jpg"]) == ["val/[1]*.jpg"]
+    with pytest.raises(NoSuchPath, match=r"\*\.txt is not on the mount"):
+        names(tree, listed=["*.txt"])
+
+
+def test_the_largest_come_first_if_asked_for(tree: Tree) -> None:
+    sizes = [FILES[name] for name in names(tree, order="largest", everything=True)]
+    assert sizes == sorted(FILES.values(), reverse=True)
+
+
+def test_the_newest_come_first_if_asked_for(tree: Tree) -> None:
+    found = select(tree, [], [], "newest", everything=True).inos
+    times = [tree.node(ino).mtime_ns for ino in found]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("train/n1/x.jpeg", "did you mean train/n1/x.jpg?"),
+        ("trian/n1", "did you mean train?"),
+        ("a.txt/b", "did you mean a.txt?"),
+        ("../etc", None),
+        ("zzzzzzzz", None),
+        ("train/*.gif", None),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_named_and_the_nearest_one_with_it(
+    tree: Tree, path: str, hint: str | None
+) -> None:
+    with pytest.raises(NoSuchPath) as caught:
+        names(tree, [path])
+    assert path in str(caught.value)
+    assert caught.value.hint == (hint or NoSuchPath.usual_hint)
