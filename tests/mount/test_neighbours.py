@@ -26,7 +26,7 @@ def test_files_in_listing_order_are_fetched_before_they_are_asked_for(
         assert (mount.path / name).read_bytes() == data
     stats = mount.stats()
     assert stats["prefetched_blocks"] >= 200
-    assert mount.gets() - stats["hedges"] == len(FILES)
+    assert len(FILES) <= mount.gets() <= len(FILES) + stats["hedges"]
 
 
 def test_a_shuffled_reader_gets_what_it_asks_for_and_no_more(s3: S3, mounter: Mounter) -> None:
@@ -38,7 +38,7 @@ def test_a_shuffled_reader_gets_what_it_asks_for_and_no_more(s3: S3, mounter: Mo
         assert (mount.path / name).read_bytes() == FILES[name]
     stats = mount.stats()
     assert stats["prefetched_blocks"] == 0
-    assert stats["store_bytes"] == 5_000 * (50 + stats["hedges"])
+    assert 5_000 * 50 <= stats["store_bytes"] <= 5_000 * (50 + stats["hedges"])
 
 
 def test_without_prefetch_nothing_is_fetched_ahead(s3: S3, mounter: Mounter) -> None:

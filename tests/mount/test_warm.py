@@ -17,8 +17,9 @@ import pytest
 from tests.conftest import S3, Mount, Mounter, penstock, read_tree, write_tree
 from tests.faults.kinds import Fault
 from tests.faults.proxy import FaultyProxy
+from tests.kernelcaches import drop_pages, forget
 from tests.mount.conftest import MODES, needs_passthrough
-from tests.mount.test_counts import drop_pages, read_raw
+from tests.mount.test_counts import read_raw
 from tests.survival.kills import wait_until
 
 SMALL = {f"n{i // 10:02}/img{i:03}.jpg": random.Random(i).randbytes(60_000 + i) for i in range(60)}
@@ -199,7 +200,7 @@ def test_check_is_exact_to_the_byte_and_fetches_nothing(mount: Mount) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         file.seek(2 * 1024 * 1024)
         file.read(4096)
-    drop_pages()
+    forget(mount.path)
     first = sum(len(data) for name, data in SMALL.items() if name.startswith("n00/"))
     wait_until(lambda: mount.stats()["fetching"] == 0, "the block is stored")
     some = warm(mount, "--check")
@@ -300,7 +301,7 @@ def test_into_the_page_cache_means_that_readers_ask_for_nothing(mount: Mount) ->
     assert warm(mount, "--page-cache")["fetched_bytes"] == 0
     again = mount.stats()["pushed_bytes"] - stats["pushed_bytes"]
     assert again <= len(LARGE) + TAKEN_BACK * 61_000, "what is there is left alone"
-    drop_pages()
+    forget(mount.path)
     assert warm(mount, "--check")["page_cache_bytes"] == 0
     pushed = warm(mount, "--page-cache")["page_cache_bytes"]
     assert is_nearly(pushed, BYTES), "from the cache"
@@ -320,12 +321,13 @@ def test_what_the_page_cache_may_not_hold_is_said(s3: S3, mounter: Mounter) -> N
 
 @needs_passthrough
 def test_in_passthrough_mode_the_pages_of_the_caches_own_files_are_warmed(
-    s3: S3, mounter: Mounter
+    s3: S3, mounter: Mounter, tmp_path: Path
 ) -> None:
     write_tree(s3.bucket("warm-through"), FILES)
     mount = mounter("s3://warm-through", "--endpoint", s3.endpoint, *BLOCK, "--mode", "passthrough")
     warm(mount)
-    drop_pages()
+    os.sync()  # what is not written yet cannot be dropped
+    drop_pages(Path(row["file"]) for row in cache_rows(tmp_path))
     assert warm(mount, "--check")["page_cache_bytes"] == 0
     answer = warm(mount, "--page-cache")
     assert is_nearly(answer["page_cache_bytes"], BYTES)
@@ -413,7 +415,7 @@ def test_what_could_not_be_fetched_is_counted_and_named_and_comes_with_the_next_
 ) -> None:
     write_tree(s3.bucket("warm-failing"), SMALL)
     with FaultyProxy(s3.endpoint, seed=1) as proxy:
-        mount = mounter("s3://warm-failing", "--endpoint", proxy.endpoint, "--deadline", "1s")
+        mount = mounter("s3://warm-failing", "--endpoint", proxy.endpoint, "--deadline", "4s")
         proxy.inject({Fault.SERVER_ERROR: 1.0})
         result = penstock("warm", mount.path, "n00", "n01")
         assert result.returncode == 3, result.stderr
