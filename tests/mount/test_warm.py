@@ -381,7 +381,7 @@ def test_what_is_evicted_is_gone_from_the_cache_and_from_memory(
         answer = warm(mount, "n00", "large.bin", "--evict")
         gone = sum(len(data) for name, data in SMALL.items() if name.startswith("n00/"))
         gone += len(LARGE)
-        assert (answer["files"], answer["freed_bytes"]) == (11, gone)
+        assert (answer["files"], answer["freed_bytes"]) == (11, gone), mount.stats()["tiers"]
         left = warm(mount, "--check")
         assert left["cached_bytes"] == BYTES - gone
         assert is_nearly(left["page_cache_bytes"], BYTES - gone)
