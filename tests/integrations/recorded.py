@@ -1,5 +1,6 @@
 """A plan that goes nowhere and remembers what it was told, for tests of what was foretold."""
 
+import multiprocessing
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,10 +21,12 @@ class RecordedPlan:
         self.restarts = 0  # how often something published was wrong
         self.crossed = 0  # how much was published beyond what was handed out
         self.closed = False
+        self.before_workers = False  # whether something was published when there were no workers
         PLANS.append(self)
 
     def extend(self, indices: Iterable[int]) -> None:
         self.order.extend(indices)
+        self.before_workers |= bool(self.order) and not multiprocessing.active_children()
         assert all(0 <= index < len(self.paths) for index in self.order)
 
     def restart(self, indices: Iterable[int]) -> None:
