@@ -14,6 +14,8 @@ PLANS: list["RecordedPlan"] = []
 
 
 class RecordedPlan:
+    roots = ("/data",)
+
     def __init__(self, paths: Sequence[str], label: str) -> None:
         self.paths, self.label = list(paths), label
         self.order: list[int] = []

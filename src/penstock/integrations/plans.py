@@ -47,7 +47,8 @@ def open_plan(
     capacity  how many positions may be published and not yet done; the rest waits here
     lag       how many positions are handed out before the first of them is done
     """
-    by_mount = _Mounts().share_out(paths)
+    mounts = _Mounts()
+    by_mount = mounts.share_out(paths)
     if not by_mount:
         where = f"{paths[0]} and {len(paths) - 1:,} more" if paths else "an empty list"
         raise NotOnAMount(f"no Penstock mount holds these files: {where}")
@@ -65,11 +66,12 @@ def open_plan(
         for share in shares:
             share.close()
         raise
-    return Plan(len(paths), shares, lag)
+    return Plan(len(paths), shares, lag, mounts.roots)
 
 
 class Plan:
-    def __init__(self, files: int, shares: "list[_Share]", lag: int) -> None:
+    def __init__(self, files: int, shares: "list[_Share]", lag: int, roots: Iterable[str]) -> None:
+        self.roots = frozenset(roots)  # its mount points as its paths spell them
         self._files = files
         self._shares = shares
         self._lag = lag
@@ -217,6 +219,7 @@ class _Mounts:
         self._ours = {entry.mountpoint for entry in table if entry.kind == FILESYSTEM_TYPE}
         # Others may be mounted below one of ours, and hide what is there.
         self._all = sorted({entry.mountpoint for entry in table}, key=len, reverse=True)
+        self.roots: set[str] = set()  # of `share_out`
 
     def share_out(self, paths: Sequence[str]) -> "dict[str, tuple[list[bytes], array[int]]]":
         """For each mount point the names below it, and the place of each in `paths`.
@@ -249,6 +252,8 @@ class _Mounts:
         if (found := self._find_folder(folder)) is None:
             return None
         mountpoint, below = found
+        if folder.endswith(below):
+            self.roots.add(folder.removesuffix(below))
         return *shares.setdefault(mountpoint, ([], array("I"))), below
 
     def mount_of(self, path: str) -> str | None:

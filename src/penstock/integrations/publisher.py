@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock.errors import PlanError
+from penstock.integrations import quiet_open
 from penstock.integrations.plans import Plan, open_plan
 
 
@@ -21,6 +22,7 @@ class Publisher:
         self.length = len(files)
         self.process = os.getpid()  # a forked child of it has no plan
         self._plan: Plan = open_plan(files, label=_label())
+        quiet_open.learn(self._plan.roots)
         self._handed_out = self._done = 0
         self._left = 0  # of this epoch's order, as published
         self._ahead: array[int] | None = None  # the next epoch's, published already
