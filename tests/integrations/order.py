@@ -97,6 +97,8 @@ def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
         from torchdata.stateful_dataloader import StatefulDataLoader
 
         return partial(StatefulDataLoader, dataset, batch_size=4, shuffle=True)
+    if case == "draws when pickled":
+        return partial(DataLoader[int], DrawsWhenPickled(), batch_size=4, shuffle=True)
     batches = partial(DataLoader[int], dataset, batch_size=4)
     seeded = torch.Generator().manual_seed(3)
     return {
@@ -133,6 +135,14 @@ def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
         "calls its data set": partial(batches, sampler=CallsItsDataset(dataset)),
         "holds a lock": partial(batches, sampler=HoldsALock()),
     }[case]  # fmt: skip
+
+
+class DrawsWhenPickled(Files):
+    """A start of workers that changes what the sampler will hand out."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        torch.rand(())
+        return self.__dict__
 
 
 CASES = (
@@ -182,6 +192,7 @@ def main(workers: int, start_method: str | None, cases: Sequence[str]) -> None:
             {
                 "order": plan.order[: plan.handed_out], "restarts": plan.restarts,
                 "crossed": plan.crossed, "closed": plan.closed, "done": plan.done,
+                "before_workers": plan.before_workers,
             }
             for plan in plans[before:]
         ]  # fmt: skip

@@ -1,5 +1,6 @@
 """A plan that goes nowhere and remembers what it was told, for tests of what was foretold."""
 
+import multiprocessing
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ PLANS: list["RecordedPlan"] = []
 
 
 class RecordedPlan:
+    roots = ("/data",)
+
     def __init__(self, paths: Sequence[str], label: str) -> None:
         self.paths, self.label = list(paths), label
         self.order: list[int] = []
@@ -20,10 +23,12 @@ class RecordedPlan:
         self.restarts = 0  # how often something published was wrong
         self.crossed = 0  # how much was published beyond what was handed out
         self.closed = False
+        self.before_workers = False  # whether something was published when there were no workers
         PLANS.append(self)
 
     def extend(self, indices: Iterable[int]) -> None:
         self.order.extend(indices)
+        self.before_workers |= bool(self.order) and not multiprocessing.active_children()
         assert all(0 <= index < len(self.paths) for index in self.order)
 
     def restart(self, indices: Iterable[int]) -> None:

@@ -1,6 +1,7 @@
 """PlannedSampler: one order for a seed and an epoch, published ahead, resumed in the middle."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -112,6 +113,46 @@ def test_this_epoch_and_then_the_next_are_published_before_they_are_read(plans: 
     assert plan.order == first + second + first + second
     sampler.close()
     assert plan.closed
+
+
+def test_what_comes_next_is_published_before_it_is_asked_for_and_once(plans: Plans) -> None:
+    other = PlannedSampler(RandomSampler(Files()), seed=1)
+    orders = [list(other) for _ in range(4)]
+    sampler = PlannedSampler(RandomSampler(Files()), seed=1)
+    plan = plans[-1]
+    assert plan.order == orders[0]
+    sampler.set_epoch(0)
+    assert (plan.order, plan.restarts) == (orders[0], 0)
+    sampler.set_epoch(2)
+    assert (plan.order, plan.restarts) == (orders[2], 1)
+    sampler.load_state_dict({"epoch": 1, "position": 30, "seed": 1, "length": FILES})
+    assert (plan.order, plan.restarts) == (orders[1][30:], 2)
+    assert list(sampler) == orders[1][30:]
+    drawn = iter(sampler)
+    assert next(drawn) == orders[2][0]
+    sampler.set_epoch(3)  # while epoch 2 goes on: that must not be taken back
+    assert [*drawn] == orders[2][1:]
+    sampler.set_epoch(3)
+    assert plan.order == orders[1][30:] + orders[2] + orders[3]
+    assert list(sampler) == orders[3]
+    assert (plan.restarts, len(plans)) == (2, 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_sampler_that_was_made_before_a_fork_has_a_plan_in_the_child_too(plans: Plans) -> None:
+    sampler = PlannedSampler(RandomSampler(Files()), seed=1)
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            drawn = list(sampler)
+            own = len(plans) == 2 and plans[1].order[:FILES] == drawn and not plans[0].handed_out
+            os.write(writer, b"its own" if own else b"none")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"its own"
+    os.close(reader)
+    os.close(writer)
 
 
 def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(

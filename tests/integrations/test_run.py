@@ -94,20 +94,35 @@ def test_what_cannot_be_foreseen_is_said_once_and_the_script_runs_as_before(
 
 
 @pytest.mark.parametrize(
-    ("method", "cases"),
-    [("fork", ("shuffled", "distributed", "endless")), ("spawn", ("shuffled",))],
+    ("method", "cases", "not_foreseen"),
+    [("fork", CASES, NOT_FORESEEN), ("spawn", ("shuffled",), ())],
 )
-def test_workers_read_what_they_read_without_a_plan(method: str, cases: tuple[str, ...]) -> None:
-    compared = compare(2, method, *cases)
-    assert compared.said == ""
+def test_workers_read_what_they_read_without_a_plan_which_is_there_before_them(
+    method: str, cases: tuple[str, ...], not_foreseen: tuple[str, ...]
+) -> None:
+    compared = compare(2, method, *cases, *not_foreseen)
+    assert compared.said.count("penstock: ") == (4 if not_foreseen else 0)
     for case in cases:
         (plan,) = compared.plans(case)
+        assert plan["before_workers"], case
         handed_out = iter(plan["order"])
         for epoch in compared.epochs(case):
-            assert [next(handed_out) for _ in epoch] == epoch, case
-            if case == "endless":  # abandoned: four more batches were with the workers
+            read = [index % FILES for index in epoch]
+            assert [next(handed_out) for _ in epoch] == read, case
+            if len(epoch) == 26 * 4:  # abandoned: four more batches were with the workers
                 assert len([next(handed_out) for _ in range(4 * 4)]) == 16
-        assert not list(handed_out)
+            if len(epoch) == 26:
+                assert len([next(handed_out) for _ in range(4)]) == 4
+        assert not list(handed_out), case
+
+
+def test_an_order_that_changes_while_workers_are_started_is_published_again() -> None:
+    compared = compare(1, "spawn", "draws when pickled")
+    (plan,) = compared.plans("draws when pickled")
+    assert compared.said == ""
+    assert plan["before_workers"]
+    assert plan["restarts"] == 1  # workers stay, and so does the order of later epochs
+    assert plan["order"] == list(chain(*compared.epochs("draws when pickled")))
 
 
 SAYS = """

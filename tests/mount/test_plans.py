@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from penstock.daemon.registry import supervisor_socket
 from penstock.errors import NotOnAMount, PlanError
+from penstock.integrations import plans
 from penstock.integrations.plans import mount_of, open_plan
 from tests.conftest import S3, Mount, Mounter, write_tree
 from tests.kernelcaches import forget
@@ -253,6 +255,36 @@ def test_files_elsewhere_are_passed_over(mount_set: MountSet, tmp_path: Path) ->
         wait_until(lambda: told(mount)["fetched"] == 3, "those of the mount")
         assert told(mount)["missing"] == 0
     assert mount_of(mount.path / "n0" / "x") == mount.path
+
+
+def test_paths_are_found_however_they_are_spelled(
+    mount_set: MountSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = mount_set()
+    link = tmp_path / "data"
+    link.symlink_to(mount.path)
+    monkeypatch.chdir(mount.path / "n1")
+    spelled = [str(link / "n0/000.jpg"), "001.jpg", "../n2/002.jpg", "/001.jpg", "008.jpg"]
+    with open_plan(spelled) as plan:
+        plan.extend(range(5))
+        wait_until(lambda: settled(mount), "settled")
+        assert (told(mount)["files"], told(mount)["fetched"]) == (4, 4)
+    monkeypatch.chdir("/")
+    assert mount_of(mount.path) == mount_of(f"{mount.path}/") == mount_of(link / "x") == mount.path
+    assert mount_of(mount.path.parent) is None
+
+
+def test_a_server_that_knows_no_plans_refuses_with_the_mounts_name(
+    mount_set: MountSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = mount_set()
+
+    class Older:  # its supervisor never knew any
+        socket_path = supervisor_socket(mount.path)
+
+    monkeypatch.setattr(plans, "find_served", lambda _: Older)
+    with pytest.raises(PlanError, match=f"{mount.path} takes no plan: bad request"):
+        open_plan(paths_of(mount))
 
 
 def test_an_order_that_names_no_file_is_refused(mount_set: MountSet) -> None:

@@ -52,7 +52,7 @@ def test_the_writer_learns_which_files_are_missing() -> None:
     assert writer.missing[0] == 0
     reader.note_missing(2)
     reader.note_missing(1)
-    assert writer.missing == (2, 2)
+    assert writer.missing == (2, NAMES[2])
 
 
 def test_memory_that_could_shrink_is_refused() -> None:

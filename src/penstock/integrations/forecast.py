@@ -24,8 +24,8 @@ class Forecast:
     def __init__(
         self, sampler: Any, iterator: Any, dataset: object = None, generator: Any = None
     ) -> None:
-        """Of `iterator`, made by `sampler` and not drawn from yet. `generator` is the loader's,
-        which may be the sampler's too."""
+        """Of `iterator`, made by `sampler` and not drawn from yet; None: of the next that it makes.
+        `generator` is the loader's, which may be the sampler's too."""
         self.ended = False
         self.uses_shared_numbers = False
         self._states = RandomStates()
@@ -35,7 +35,7 @@ class Forecast:
             self._iterator: Iterator[Any] | None = copy.copy(iterator)
             self._remember(sampler, dataset, generator)
             return
-        if not inspect.isgenerator(iterator):
+        if iterator is not None and not inspect.isgenerator(iterator):
             try:
                 copied = copy_apart((iterator, sampler, generator), dataset)
             except NoOrder:

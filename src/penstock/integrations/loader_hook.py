@@ -2,18 +2,19 @@
 
 Just before a loader draws its first index of an epoch, a copy of its sampler is asked for the whole
 order (`forecast`), which is published; each index that is then really drawn is compared with it.
+A loader with workers draws only once they run, 0.1 to 0.5 s later: a copy is asked before they are
+started, and another one at the first index, whether that is still true.
 The loader gets what its own sampler gives, always. Where no order can be told in advance, one line
 on stderr says why, and the script runs as if we were not there.
 
 Threading: a watch is used by the thread that draws from its loader.
 """
 
-import os
 import sys
 import weakref
 from array import array
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,7 @@ from penstock.integrations.dataset_files import files_of
 from penstock.integrations.forecast import Forecast, add_indices, counts_epochs
 from penstock.integrations.publisher import Publisher
 from penstock.integrations.sampler_copy import NoOrder
+from penstock.integrations.talk import say, tell
 
 _FIRST = 4096  # published before the rest is drawn: a million more take 0.2 s
 _LEAST_DRAWN = 65_536
@@ -40,7 +42,10 @@ def install(module: ModuleType) -> None:
     @wraps(begin)
     def __init__(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
         begin(self, loader, *arguments, **options)
-        self._penstock_watch = _watch_of(loader)
+        # The loader has drawn the seed of its workers by now, and draws nothing more before them.
+        watch = self._penstock_watch = _watch_of(loader)
+        if watch is not None and not watch.over and self._num_workers:
+            watch.ahead(self)
 
     @wraps(draw)
     def _next_index(self: Any) -> Any:
@@ -75,31 +80,46 @@ class Watch:
         self._wrong_ahead = 0
         self.over = False
 
+    def ahead(self, iterator: Any) -> None:
+        """Its workers are about to be started. It will make a new iterator of its sampler then."""
+        run = _Run(None)
+        with self._carefully(f"no plan for {self._name}"):
+            try:
+                self._begin(run, iterator)
+            except NoOrder:
+                return  # its iterator may tell more, when it is there
+            self._latest, iterator._penstock_run = run.token, run
+
     def before(self, iterator: Any) -> None:
         """The next index is about to be drawn."""
         run: _Run | None = iterator._penstock_run
         if run is not None and run.iterator is iterator._sampler_iter:
             return
+        if run is not None and run.iterator is None:
+            with self._carefully(f"no plan for {self._name}"):
+                self._confirm(run, iterator)
+            return
         iterator._penstock_run = run = _Run(iterator._sampler_iter)
         self._latest = run.token
-        try:
+        with self._carefully(f"no plan for {self._name}"):
             self._begin(run, iterator)
-        except PenstockError as error:
-            self._leave(f"no plan for {self._name}: {error}", error.hint)
-        except Exception as error:  # noqa: BLE001 (our bug must not end a training)
-            self._leave(f"no plan for {self._name}: {error!r}", "please report this")
 
     def after(self, iterator: Any, index: Any) -> None:
         """It was drawn."""
         run: _Run | None = iterator._penstock_run
         if self.over or run is None or run.order is None or run.token is not self._latest:
             return
-        try:
+        with self._carefully(f"the plan for {self._name} ends"):
             self._compare(run, index)
+
+    @contextmanager
+    def _carefully(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except PenstockError as error:
-            self._leave(f"the plan for {self._name} ends: {error}", error.hint)
+            self._leave(f"{what}: {error}", error.hint)
         except Exception as error:  # noqa: BLE001 (our bug must not end a training)
-            self._leave(f"the plan for {self._name} ends: {error!r}", "please report this")
+            self._leave(f"{what}: {error!r}", "please report this")
 
     def _begin(self, run: "_Run", iterator: Any) -> None:
         sampler, dataset = iterator._index_sampler, iterator._dataset
@@ -122,7 +142,21 @@ class Watch:
             self._wrong_ahead += guessed
         self._learn_epoch(sampler)
         run.refill_at = len(run.order or ()) // 2
-        _tell(f"{self._name}: {len(run.order or ()):,} samples planned")
+        tell(f"{self._name}: {len(run.order or ()):,} samples planned")
+
+    def _confirm(self, run: "_Run", iterator: Any) -> None:
+        """Whether what was published ahead begins as the iterator that is there now."""
+        run.iterator = iterator._sampler_iter
+        sampler, dataset = iterator._index_sampler, iterator._dataset
+        forecast = Forecast(sampler, run.iterator, dataset, self._generator)
+        first = forecast.draw(_FIRST)
+        foretold = run.order or array("q")
+        # The whole of it would take as long again, and each index is compared when it is drawn.
+        if first == foretold[: len(first)] and (not forecast.ended or len(first) == len(foretold)):
+            return
+        run.forecast = forecast
+        self._held[0].begin(run.parts(first))
+        run.refill_at = len(run.order or ()) // 2
 
     def _learn_epoch(self, sampler: Any) -> None:
         """Whether the script calls set_epoch with a new one each time, as it should."""
@@ -190,7 +224,7 @@ class _Run:
     """One epoch of a loader: one iterator of its sampler."""
 
     def __init__(self, iterator: object) -> None:
-        self.iterator = iterator
+        self.iterator = iterator  # None: it is not made yet
         self.token = object()
         self.forecast: Forecast | None = None
         self.order: array[int] | None = None  # as foretold; None: not, or not rightly
@@ -264,23 +298,3 @@ def _is_planned(sampler: Any) -> bool:
 def _is_iterable(dataset: Any) -> bool:
     torch: Any = sys.modules["torch"]
     return isinstance(dataset, torch.utils.data.IterableDataset)
-
-
-# -- talk ------------------------------------------------------------------------------------
-
-_said: set[str] = set()
-
-
-def say(what: str, hint: str | None = None) -> None:
-    """One line on stderr, once; of several ranks on a machine the first speaks for all."""
-    line = f"penstock: {what}" + (f"; hint: {hint}" if hint else "")
-    if line in _said or os.environ.get("LOCAL_RANK", "0") != "0":
-        return
-    _said.add(line)
-    with suppress(OSError, ValueError):  # a script may have closed it
-        print(line, file=sys.stderr, flush=True)
-
-
-def _tell(what: str) -> None:
-    if os.environ.get("PENSTOCK_LOG", "").upper() in ("INFO", "DEBUG"):
-        say(what)

@@ -12,6 +12,7 @@ it. The plan ends with `close`, or with this process; a forked child does not ho
 """
 
 import os
+import sys
 import threading
 import weakref
 from array import array
@@ -32,8 +33,8 @@ _SPARE_POSITIONS = 1024
 
 def mount_of(path: str | os.PathLike[str]) -> Path | None:
     """The Penstock mount below which this path lies, as the mount table tells; None if none."""
-    found = _Mounts().find(os.fspath(path))
-    return None if found is None else Path(found[0])
+    found = _Mounts().mount_of(os.fspath(path))
+    return None if found is None else Path(found)
 
 
 def open_plan(
@@ -47,36 +48,31 @@ def open_plan(
     lag       how many positions are handed out before the first of them is done
     """
     mounts = _Mounts()
-    by_mount: dict[str, tuple[list[bytes], array[int]]] = {}
-    for index, path in enumerate(paths):
-        found = mounts.find(path)
-        if found is None:
-            continue
-        mountpoint, name = found
-        if mountpoint not in by_mount:
-            by_mount[mountpoint] = [], array("I", [ELSEWHERE]) * len(paths)
-        names, numbers = by_mount[mountpoint]
-        numbers[index] = len(names)
-        names.append(name)
+    by_mount = mounts.share_out(paths)
     if not by_mount:
         where = f"{paths[0]} and {len(paths) - 1:,} more" if paths else "an empty list"
         raise NotOnAMount(f"no Penstock mount holds these files: {where}")
     room = (2 * len(paths) + _SPARE_POSITIONS) if capacity is None else capacity
     shares: list[_Share] = []
     try:
-        for mountpoint, (names, numbers) in by_mount.items():
-            whole = len(names) == len(paths)
-            shares.append(_Share(mountpoint, names, None if whole else numbers, room, label))
+        for mountpoint, (names, places) in by_mount.items():
+            numbers = None
+            if len(names) != len(paths):
+                numbers = array("I", [ELSEWHERE]) * len(paths)
+                for number, place in enumerate(places):
+                    numbers[place] = number
+            shares.append(_Share(mountpoint, names, numbers, room, label))
     except BaseException:
         for share in shares:
             share.close()
         raise
-    return Plan(paths, shares, lag)
+    return Plan(len(paths), shares, lag, mounts.roots)
 
 
 class Plan:
-    def __init__(self, paths: Sequence[str], shares: "list[_Share]", lag: int) -> None:
-        self._paths = paths
+    def __init__(self, files: int, shares: "list[_Share]", lag: int, roots: Iterable[str]) -> None:
+        self.roots = frozenset(roots)  # its mount points as its paths spell them
+        self._files = files
         self._shares = shares
         self._lag = lag
         self._lock = threading.Lock()
@@ -87,8 +83,8 @@ class Plan:
         """These will be read next, in this order. More than there is room for waits here, and is
         published as the cursor moves."""
         numbers = array("I", indices)
-        if numbers and max(numbers) >= len(self._paths):
-            raise PlanError(f"a plan of {len(self._paths):,} files has no file {max(numbers):,}")
+        if numbers and max(numbers) >= self._files:
+            raise PlanError(f"a plan of {self._files:,} files has no file {max(numbers):,}")
         with self._lock:
             for share in self._shares:
                 share.extend(numbers)
@@ -150,7 +146,6 @@ class _Share:
         label: str,
     ) -> None:  # fmt: skip
         self._mountpoint = mountpoint
-        self._names = names
         self._numbers = numbers  # by place in the plan's paths; None: they are the same
         self._waiting: deque[array[int]] = deque()
         self._order = OrderWriter(names, max(1, capacity))
@@ -189,11 +184,10 @@ class _Share:
         if self._line.is_over():  # a server that is replaced keeps it open
             return f"{self._mountpoint} is not mounted any more"
         missing, first = self._order.missing
-        if missing and first < len(self._names):
-            name = os.fsdecode(self._names[first])
+        if missing:
             return (
                 f"{missing:,} of the files that will be read are not on the mount, "
-                f"{self._mountpoint}/{name} for one"
+                f"{self._mountpoint}/{os.fsdecode(first)} for one"
             )
         return None
 
@@ -205,15 +199,15 @@ class _Share:
 def _hand_over(mountpoint: str, descriptor: int, label: str) -> Line:
     try:
         line = connect(find_served(Path(mountpoint)).socket_path)
-    except PenstockError as error:
+        try:
+            request = {"verb": "plan", "label": label, "pid": os.getpid()}
+            if exchange(line, request, [descriptor]) is None:
+                raise PenstockError("its server went away")
+        except BaseException:
+            line.close()
+            raise
+    except PenstockError as error:  # one of an older release does not know what a plan is
         raise PlanError(f"{mountpoint} takes no plan: {error}", hint=error.hint) from error
-    try:
-        answer = exchange(line, {"verb": "plan", "label": label, "pid": os.getpid()}, [descriptor])
-        if answer is None:
-            raise PlanError(f"{mountpoint} takes no plan: its server went away")
-    except BaseException:
-        line.close()
-        raise
     return line
 
 
@@ -221,35 +215,65 @@ class _Mounts:
     """Finds mounts of paths. Names folders once: a data set of a million files has a thousand."""
 
     def __init__(self) -> None:
-        self._mountpoints = [
-            entry.mountpoint for entry in mount_table() if entry.kind == FILESYSTEM_TYPE
-        ]
+        table = mount_table()
+        self._ours = {entry.mountpoint for entry in table if entry.kind == FILESYSTEM_TYPE}
         # Others may be mounted below one of ours, and hide what is there.
-        self._all = sorted({entry.mountpoint for entry in mount_table()}, key=len, reverse=True)
-        self._folders: dict[str, tuple[str, bytes] | None] = {}
+        self._all = sorted({entry.mountpoint for entry in table}, key=len, reverse=True)
+        self.roots: set[str] = set()  # of `share_out`
 
-    def find(self, path: str) -> tuple[str, bytes] | None:
-        """(mount point, path below it)"""
-        if not self._mountpoints:
-            return None
-        folder, name = os.path.split(path)
-        if folder not in self._folders:
-            self._folders[folder] = self._find_folder(folder)
-        found = self._folders[folder]
-        if found is None:
+    def share_out(self, paths: Sequence[str]) -> "dict[str, tuple[list[bytes], array[int]]]":
+        """For each mount point the names below it, and the place of each in `paths`.
+
+        1.28 million in 1,000 folders take 0.6 s, 1.2 s if shuffled: the first batch waits.
+        """
+        shares: dict[str, tuple[list[str], array[int]]] = {}
+        folders: dict[str, tuple[list[str], array[int], str] | None] = {}
+        share, last = None, ""
+        for place, path in enumerate(paths if self._ours else ()):
+            folder, slash, name = path.rpartition("/")
+            if folder != last or not folder:  # mostly they come folder by folder
+                last, key = folder, folder + slash
+                if key not in folders:
+                    folders[key] = self._share_of(key, shares)
+                share = folders[key]
+            if share is not None:
+                names, places, below = share
+                names.append(below + name)
+                places.append(place)
+        how = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+        return {
+            mountpoint: ([name.encode(*how) for name in names], places)
+            for mountpoint, (names, places) in shares.items()
+        }
+
+    def _share_of(
+        self, folder: str, shares: "dict[str, tuple[list[str], array[int]]]"
+    ) -> "tuple[list[str], array[int], str] | None":
+        if (found := self._find_folder(folder)) is None:
             return None
         mountpoint, below = found
-        return mountpoint, below + os.fsencode(name)
+        if folder.endswith(below):
+            self.roots.add(folder.removesuffix(below))
+        return *shares.setdefault(mountpoint, ([], array("I"))), below
 
-    def _find_folder(self, folder: str) -> tuple[str, bytes] | None:
+    def mount_of(self, path: str) -> str | None:
+        folder, name = os.path.split(path)
+        itself = os.path.join(os.path.realpath(folder or "."), name)
+        if itself in self._all:
+            return itself if itself in self._ours else None
+        found = self._find_folder(folder)
+        return None if found is None else found[0]
+
+    def _find_folder(self, folder: str) -> tuple[str, str] | None:
+        """(mount point, path below it with a slash at its end)"""
         # Links resolved, as the mount table spells it.
         real = os.path.realpath(folder or ".")
         for mountpoint in self._all:
             if real == mountpoint or real.startswith(mountpoint.rstrip("/") + "/"):
-                if mountpoint not in self._mountpoints:
+                if mountpoint not in self._ours:
                     return None
                 below = os.path.relpath(real, mountpoint)
-                return mountpoint, b"" if below == "." else os.fsencode(below) + b"/"
+                return mountpoint, "" if below == "." else below + "/"
         return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock.errors import PlanError
+from penstock.integrations import quiet_open
 from penstock.integrations.plans import Plan, open_plan
 
 
@@ -19,7 +20,9 @@ class Publisher:
     def __init__(self, files: Sequence[str]) -> None:
         """Raises PlanError: no mount has them, or none takes the plan."""
         self.length = len(files)
+        self.process = os.getpid()  # a forked child of it has no plan
         self._plan: Plan = open_plan(files, label=_label())
+        quiet_open.learn(self._plan.roots)
         self._handed_out = self._done = 0
         self._left = 0  # of this epoch's order, as published
         self._ahead: array[int] | None = None  # the next epoch's, published already
@@ -29,6 +32,11 @@ class Publisher:
     def has_next(self) -> bool:
         """Whether an epoch was announced that has not begun."""
         return self._ahead is not None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an epoch has begun and some of it was not handed out."""
+        return self._left > 0
 
     def begin(self, parts: Iterable["array[int]"]) -> bool:
         """An epoch begins; its order comes in parts, the first of them at once. Says whether it
@@ -54,6 +62,12 @@ class Publisher:
         """This will probably be the next epoch."""
         self._publish(order, replace=False)
         self._ahead = order
+
+    def foretell(self, order: "array[int]") -> None:
+        """Between epochs: the next one will probably be this, and not what was announced."""
+        if order != self._ahead:
+            self._publish(order, replace=self._ahead is not None)
+            self._ahead = order
 
     def hand_out(self, count: int, lag: int) -> None:
         """`count` more are on their way to readers; the last `lag` may still be unread."""

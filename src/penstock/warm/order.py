@@ -22,6 +22,7 @@ import mmap
 import os
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 
 from penstock.errors import PlanError
 
@@ -51,6 +52,10 @@ class _Layout:
         self.names = memoryview(memory)[names_at : names_at + name_bytes]
         self.ring = memoryview(memory)[ring_at : ring_at + 4 * capacity].cast("I")
 
+    def name(self, number: int) -> bytes:
+        start = self.ends[number - 1] if number else 0
+        return bytes(self.names[start : self.ends[number]])
+
 
 def _aligned(offset: int) -> int:
     return -(-offset // _WORD) * _WORD
@@ -74,11 +79,7 @@ class OrderWriter:
             mmap.mmap(self.descriptor, size), len(names), len(joined), capacity
         )
         layout.names[:] = joined
-        ends, end = array("Q"), 0
-        for name in names:
-            end += len(name)
-            ends.append(end)
-        layout.ends[:] = memoryview(ends)
+        layout.ends[:] = memoryview(array("Q", accumulate(map(len, names))))
         words = layout.words
         words[_FILES], words[_NAME_BYTES], words[_CAPACITY] = len(names), len(joined), capacity
         words[_MAGIC_AT] = _MAGIC
@@ -113,10 +114,12 @@ class OrderWriter:
         words[_GENERATION] += 1
 
     @property
-    def missing(self) -> tuple[int, int]:
-        """How many of its files the server has not found so far, and the number of the first."""
+    def missing(self) -> tuple[int, bytes]:
+        """How many of its files the server has not found so far, and the name of the first."""
         words = self._layout.words
-        return words[_MISSING], words[_FIRST_MISSING]
+        if not words[_MISSING] or words[_FIRST_MISSING] >= self._layout.files:
+            return 0, b""
+        return words[_MISSING], self._layout.name(words[_FIRST_MISSING])
 
     def close(self) -> None:
         """The memory goes with the last reference to it."""
@@ -172,9 +175,7 @@ class OrderReader:
         return ring[low:].tolist() + ring[: high - capacity].tolist()
 
     def name(self, number: int) -> bytes:
-        ends = self._layout.ends
-        start = ends[number - 1] if number else 0
-        return bytes(self._layout.names[start : ends[number]])
+        return self._layout.name(number)
 
     def note_missing(self, number: int) -> None:
         words = self._layout.words

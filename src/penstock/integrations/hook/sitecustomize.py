@@ -2,7 +2,8 @@
 
 Leaves the interpreter as it would be without us: the user's own sitecustomize runs, this folder is
 not on sys.path, and of all that is installed beside Penstock only `penstock` itself can be
-imported, if the interpreter has none. Then waits until the script imports torch's DataLoader.
+imported, if the interpreter has none. Then waits until the script imports torch's DataLoader, which
+is hooked, and `open` with it.
 
 The interpreter may be older than those that Penstock supports: nothing here needs more than 3.9.
 """
@@ -36,7 +37,7 @@ class _PenstockAlone:
 
 
 class _WhenImported:
-    """Installs the hook right after torch's DataLoader was imported."""
+    """Installs the hooks right after torch's DataLoader was imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -63,9 +64,10 @@ def _install_after(spec: ModuleSpec) -> None:
         try:
             if sys.version_info < _OLDEST:
                 raise ImportError("Python {}.{} is too old".format(*sys.version_info[:2]))
-            from penstock.integrations.loader_hook import install
+            from penstock.integrations import loader_hook, quiet_open
 
-            install(module)
+            loader_hook.install(module)
+            quiet_open.install()
         except Exception as error:  # noqa: BLE001 (whatever it is, the script must run)
             _say(error)
 

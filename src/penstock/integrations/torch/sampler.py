@@ -10,9 +10,9 @@ forked workers and pickled copies have none.
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from os import PathLike, fspath
+from os import PathLike, fspath, getpid
 from typing import Any
 
 from penstock.errors import PenstockError, PlanError
@@ -44,6 +44,9 @@ class PlannedSampler(Sampler[Any]):
 
     An epoch begins with the first draw from an `iter()`: the one that `set_epoch` named, or that
     after the last one. An iterator that is never drawn from does not count: loaders make such.
+
+    The mount is told what comes next as soon as that is known: here, by `set_epoch`, and by
+    `load_state_dict`. A loader first starts its workers, which takes 0.1 to 0.5 s.
     """
 
     publishes_its_order = True  # so that `penstock run` does not do it again
@@ -73,6 +76,8 @@ class PlannedSampler(Sampler[Any]):
         self._orders: dict[int, list[Any]] = {}
         self._publisher: Publisher | None = None
         self._plan_failed = False
+        self._foretold: tuple[int, int] | None = None  # where what was published ahead begins
+        self._foretell()
 
     def __iter__(self) -> Iterator[Any]:
         self._idle = self._asked = True
@@ -90,6 +95,7 @@ class PlannedSampler(Sampler[Any]):
         if not (self._resuming and self._next[0] == epoch):
             self._next, self._resuming = (epoch, 0), False
         self._named = True
+        self._foretell()
 
     def state_dict(self, *, done: int | None = None) -> dict[str, int]:
         """Where this epoch is. `done`: how many samples (or batches, if those are handed out) of it
@@ -129,32 +135,31 @@ class PlannedSampler(Sampler[Any]):
         # StatefulDataLoader loads the state of an epoch that is over between two iter(): the second
         # is the rest of that epoch, even if it never draws from it, and only a third the next.
         self._over = epoch if self._asked and position == length else None
+        self._foretold = None  # with another seed it was another order
+        self._foretell()
 
     def close(self) -> None:
         """Ends the plan; a later epoch makes a new one. The end of the process does it too."""
         if self._publisher is not None:
             self._publisher.close()
-            self._publisher = None
+            self._publisher = self._foretold = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_publisher": None, "_orders": {}}
+        return {**self.__dict__, "_publisher": None, "_orders": {}, "_foretold": None}
 
     # -- for the iterator of an epoch --------------------------------------------------------
 
     def begin(self) -> tuple[int, int, int, list[Any]]:
         """The next epoch: its number, its order, published from the position where it begins; and
         which run this is."""
-        epoch, position = self._next
         # Drawn again even if it was announced: the wrapped sampler may have been changed since.
-        order = self._draw(epoch)
-        if self._resuming and not self._named and position == len(order):
-            epoch, position = epoch + 1, 0  # that one was over
-            order = self._draw(epoch)
+        epoch, position, order = self._coming(self._draw)
         self._orders = {epoch: order}
         self._epoch, self._position = epoch, position
         self._next, self._resuming, self._named = (epoch + 1, 0), False, False
         self._idle = self._asked = False
         self._runs += 1
+        self._foretold = None
         publisher = self._open()
         if publisher is not None:
             publisher.begin([_flat(order[position:])])
@@ -163,6 +168,7 @@ class PlannedSampler(Sampler[Any]):
     def announce(self, epoch: int) -> None:
         if self._publisher is not None:
             self._publisher.announce(_flat(self._order(epoch)))
+            self._foretold = epoch, 0
 
     def hand_out(self, epoch: int, position: int, item: Any) -> None:
         self._position = position
@@ -175,7 +181,33 @@ class PlannedSampler(Sampler[Any]):
     def is_last(self, run: int) -> bool:
         return self._runs == run
 
+    def _coming(self, draw: Callable[[int], list[Any]]) -> tuple[int, int, list[Any]]:
+        """The epoch that comes next, where in it, and its order."""
+        epoch, position = self._next
+        order = draw(epoch)
+        if self._resuming and not self._named and position == len(order):
+            epoch, position = epoch + 1, 0  # that one was over
+            order = draw(epoch)
+        return epoch, position, order
+
+    def _foretell(self) -> None:
+        """Publishes what comes next, unless that was done or an epoch is under way: nobody can
+        tell whether that one was left."""
+        publisher = self._open()
+        if publisher is None or publisher.under_way or self._foretold == self._next:
+            return
+        try:
+            epoch, position, order = self._coming(lambda e: self._orders.get(e) or self._draw(e))
+            publisher.foretell(_flat(order[position:]))
+        except Exception as error:  # noqa: BLE001 (of the wrapped sampler)
+            # Whoever draws meets it again, where he would without us.
+            log.debug("not told in advance: %r", error)
+            return
+        self._foretold = epoch, position
+
     def _open(self) -> Publisher | None:
+        if self._publisher is not None and self._publisher.process != getpid():
+            self._publisher = self._foretold = None  # we are a forked child
         if self._publisher is None and not self._plan_failed:
             try:
                 self._publisher = Publisher(self._files)

@@ -1,0 +1,196 @@
+"""Under `penstock run`, open() of a file on a mount sends its server nothing, and is as it was."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.integrations import quiet_open
+from tests.conftest import S3, Mount, Mounter, write_tree
+
+asks = pytest.mark.skipif(sys.version_info >= (3, 14), reason="3.14 asks no file whether it is one")
+FILES = {f"{i % 4}/{i:02}.txt": f"line {i}\nand more\n".encode() * 50 for i in range(40)}
+
+
+@pytest.fixture
+def mount(s3: S3, mounter: Mounter, request: pytest.FixtureRequest) -> Mount:
+    name = f"open-{abs(hash(request.node.name)) % 10**9}"
+    array, tensor = io.BytesIO(), io.BytesIO()
+    np.save(array, np.arange(4))
+    torch.save(torch.arange(4), tensor)
+    formats = {"f/a.npy": array.getvalue(), "f/t.pt": tensor.getvalue(), "f/i.ppm": b"P5 1 1 255 a"}
+    write_tree(s3.bucket(name), FILES | formats)
+    return mounter(f"s3://{name}", "--endpoint", s3.endpoint, "--mode", "pagecache")
+
+
+def ioctls(mount: Mount) -> int:
+    return mount.stats()["requests"].get("IOCTL", 0)
+
+
+def run(script: Path, *arguments: str | Path, hooked: bool = True) -> str:
+    command = [sys.executable, script, *arguments]
+    if hooked:
+        command = [sys.executable, "-m", "penstock", "run", "--", *command]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+TRAINS = """
+import json, os, sys
+from hashlib import sha256
+from torch.utils.data import DataLoader, Dataset
+
+class Files(Dataset):
+    def __init__(self, root):
+        self.paths = sorted(
+            os.path.join(place, name) for place, _, names in os.walk(root) for name in names
+        )
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        with open(self.paths[index], "rb") as file:
+            return sha256(file.read()).hexdigest()
+
+if __name__ == "__main__":
+    workers, method = int(sys.argv[2]), sys.argv[3]
+    loader = DataLoader(
+        Files(sys.argv[1]), 5, num_workers=workers,
+        multiprocessing_context=method if workers else None,
+    )
+    print(json.dumps([digest for batch in loader for digest in batch]))
+"""
+
+
+@asks
+@pytest.mark.parametrize(
+    ("workers", "method", "linked"),
+    [(0, "fork", False), (2, "fork", True), (1, "spawn", False)],
+)
+def test_a_script_that_opens_files_sends_the_mount_no_ioctl(
+    mount: Mount, tmp_path: Path, workers: int, method: str, linked: bool
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    root = mount.path
+    if linked:
+        root = tmp_path / "data"
+        root.symlink_to(mount.path)
+    read = run(tmp_path / "train.py", root, str(workers), method)
+    assert ioctls(mount) == 0
+    if not workers:
+        assert run(tmp_path / "train.py", root, "0", "fork", hooked=False) == read
+        assert ioctls(mount) == len(json.loads(read)) == len(FILES) + 3
+
+
+READERS = """
+import pathlib, sys
+import numpy, PIL.Image, torch, torch.utils.data
+root = pathlib.Path(sys.argv[1]) / "f"
+print(
+    PIL.Image.open(root / "i.ppm").getpixel((0, 0)), PIL.Image.open(str(root / "i.ppm")).size,
+    numpy.load(root / "a.npy"), numpy.load(root / "a.npy", mmap_mode="r").sum(),
+    numpy.fromfile(root / "i.ppm", dtype="u1").sum(), torch.load(root / "t.pt"),
+    (root / "i.ppm").read_bytes(), (root / "i.ppm").read_text(), (root / "i.ppm").open().read(),
+)
+"""
+
+
+@asks
+def test_the_usual_readers_of_files_are_covered(mount: Mount, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    (tmp_path / "script.py").write_text(READERS)
+    read = run(tmp_path / "script.py", mount.path)
+    assert ioctls(mount) == 0
+    assert run(tmp_path / "script.py", mount.path, hooked=False) == read
+    assert ioctls(mount) > 0
+
+
+LOOKS = """
+import builtins, inspect, io, json, os, pathlib, pickle, sys, copy, warnings
+import torch.utils.data
+path = sys.argv[1] + "/0/00.txt"
+told = []
+
+def tell(call, *arguments, **options):
+    try:
+        with call(*arguments, **options) as file:
+            raw = getattr(file, "buffer", file)
+            told.append([
+                str(type(file)), repr(file), file.mode, getattr(file, "line_buffering", None),
+                getattr(file, "encoding", None), len(raw.peek(1)) if hasattr(raw, "peek") else None,
+                repr(file.readline()), repr(file.read(5000)),
+            ])
+    except Exception as error:
+        told.append([type(error).__name__, str(error)])
+
+class Has:
+    open = open
+
+for where in (path, pathlib.Path(path), os.fsencode(path), path + "x", sys.argv[1], path + "\\0"):
+    tell(open, where)
+    tell(open, where, "rb")
+    tell(Has().open, where, mode="br")
+for mode in ("rt", "tr", "r+", "w", "x", "a", "rbt", "U", "", None, 5, "rb+"):
+    tell(io.open, path, mode)
+for buffering in (-1, -2, 0, 1, 7, 100000, -1.0, None, True):
+    tell(open, path, "rb", buffering)
+    tell(open, path, buffering=buffering)
+tell(open, path, "r", -1, "latin-1", "replace", "\\n")
+tell(open, path, "r", -1, "latin-1", "replace", "\\n", True, None, 5)
+tell(open, path, encoding="no-such")
+tell(open, path, "rb", encoding="utf-8")
+tell(open, path, newline="x")
+tell(open, path, closefd=False)
+tell(open, path, opener=lambda name, flags: os.open(os.devnull, flags))
+tell(open, path, "r", mode="rb")
+tell(open, path, "r", -1, buffering=5)
+tell(open, path, nothing=5)
+tell(open, file=path)
+tell(open)
+tell(pathlib.Path(path).open, "rb")
+fd = os.open(path, os.O_RDONLY)
+tell(open, fd, "rb", closefd=False)
+tell(os.fdopen, fd)
+tell(open, "relative")
+told.append([
+    repr(open), open.__name__, open.__module__.strip("_"), open.__doc__,
+    str(inspect.signature(open)),
+    open is io.open, builtins.open is open, callable(open), copy.deepcopy(open) is open,
+    pickle.loads(pickle.dumps(open)) is open, hash(open) == hash(io.open),
+])
+print(json.dumps(told))
+if "penstock.integrations.quiet_open" in sys.modules:
+    print(type(open).__name__)
+"""
+
+
+@asks
+def test_what_a_script_can_see_of_open_is_as_it_was(mount: Mount, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LOOKS)
+    plain: list[Any] = json.loads(_without_warnings(script, mount, hooked=False))
+    hooked, kind = _without_warnings(script, mount, hooked=True).splitlines()
+    assert kind == "QuietOpen"
+    for before, after in zip(plain, json.loads(hooked), strict=True):
+        assert after == before
+
+
+def _without_warnings(script: Path, mount: Mount, *, hooked: bool) -> str:
+    command = [sys.executable, "-W", "ignore", script, mount.path]
+    if hooked:
+        command = [sys.executable, "-m", "penstock", "run", "--", *command]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60, text=True).stdout
+
+
+def test_nothing_is_replaced_in_a_process_that_only_imports_us(tmp_path: Path) -> None:
+    quiet_open.learn([str(tmp_path)])
+    assert not isinstance(io.open, quiet_open.QuietOpen)
+    assert open is io.open
