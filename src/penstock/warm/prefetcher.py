@@ -61,6 +61,7 @@ class Prefetcher:
         self._feeds: list[Feed] = []
         self._again: deque[Wanted] = deque()
         self._in_flight = 0
+        self._crowded = False  # there was no room for the last one: others must end first
         self._throttles = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
@@ -98,8 +99,11 @@ class Prefetcher:
                     self._changed.wait()
                     continue
                 room = self._room()
-                if not room:
+                if not room or self._crowded:
+                    # Not at once again: who waits for memory would take the interpreter's lock
+                    # from those who give it back.
                     self._changed.wait(_LOOK_S)
+                    self._crowded = False
                     continue
                 feeds = self._feeds.copy()
             if not self._start_some(feeds, room):
@@ -118,6 +122,8 @@ class Prefetcher:
             self._start(self._again.popleft())
             started = True
             room -= 1
+        if self._again:
+            return started  # no room for those: none for more
         share = max(1, room // max(1, len(feeds)))
         for feed in feeds:
             if room <= 0:
@@ -133,7 +139,7 @@ class Prefetcher:
             room -= len(wanted)
             started = started or bool(wanted)
         with self._changed:
-            if self._feeds and self._feeds[0] is feeds[0]:
+            if feeds and self._feeds and self._feeds[0] is feeds[0]:
                 self._feeds.append(self._feeds.pop(0))  # who was asked first is last next time
         return started
 
@@ -173,6 +179,7 @@ class Prefetcher:
                     self.pace.note(took_s, length, time.monotonic(), full=full)
                 if how is Brought.NO_ROOM:
                     self._again.append(wanted)
+                    self._crowded = True
                 elif self._room():
                     self._changed.notify()
             if how is not Brought.NO_ROOM:
