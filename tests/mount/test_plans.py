@@ -67,6 +67,12 @@ def told(mount: Mount) -> dict[str, Any]:
     return mount.stats()["plans"][0]
 
 
+def _gets(mount: Mount) -> int:
+    """Without the second ones for readers who met a slow one: this machine is busy."""
+    stats = mount.stats()
+    return stats["store_requests_by_verb"].get("get", 0) - stats["hedges"]
+
+
 def settled(mount: Mount) -> bool:
     stats = mount.stats()
     plan = stats["plans"][0]
@@ -99,7 +105,7 @@ def test_a_reader_who_comes_too_early_joins_the_fetch(mount_set: MountSet) -> No
             plan.reached(position)
             assert read(str(mount.path / NAMES[index])) == FILES[NAMES[index]]
         wait_until(lambda: settled(mount), "settled")
-    assert mount.gets() == len(NAMES)
+    assert _gets(mount) == len(NAMES)
 
 
 def test_the_next_epoch_is_prefetched_before_this_one_ends(mount_set: MountSet) -> None:
@@ -293,7 +299,7 @@ def test_half_a_cache_hits_half(mount_set: MountSet, mode: str) -> None:
             wait_until(lambda: settled(mount), "settled")
             for name in NAMES:
                 drop_pages(mount.path / name)
-            gets.append(mount.gets())
+            gets.append(_gets(mount))
     later = [after - before for before, after in pairwise(gets)]
     assert gets[0] == len(NAMES)
     for count in later:

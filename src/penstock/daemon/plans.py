@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.cache.pool import Pool
 from penstock.daemon.control import Answer, Line
 from penstock.errors import PlanError
 from penstock.vfs.filesystem import FileSystem
@@ -50,6 +51,7 @@ class Plans:
         self._looker = looker
         self._pages = pages
         self._drop_pages = drop_pages
+        self._aside = Pool(1, "drop")
         self._keeping = keeping
         self._lock = threading.Lock()
         self._feeds: dict[str, PlannedFeed] = {}
@@ -102,7 +104,7 @@ class Plans:
     def _open(self, memory: int, label: str, pid: int) -> PlannedFeed:
         return PlannedFeed(
             OrderReader(memory), self._files, self._looker, self._pages, self._prefetcher.pace,
-            self._drop_pages, label, pid,
+            self._drop_pages, self._aside.put, label, pid,
         )  # fmt: skip
 
     def _begin(self, name: str, feed: PlannedFeed, line: Line) -> None:
