@@ -203,18 +203,21 @@ class _Share:
 
 
 def _hand_over(mountpoint: str, descriptor: int, label: str) -> Line:
-    try:
-        line = connect(find_served(Path(mountpoint)).socket_path)
-    except PenstockError as error:
-        raise PlanError(f"{mountpoint} takes no plan: {error}", hint=error.hint) from error
-    try:
-        answer = exchange(line, {"verb": "plan", "label": label, "pid": os.getpid()}, [descriptor])
-        if answer is None:
-            raise PlanError(f"{mountpoint} takes no plan: its server went away")
-    except BaseException:
+    request = {"verb": "plan", "label": label, "pid": os.getpid()}
+    # A server that is killed while it takes it is replaced: its successor is asked again, once.
+    for _ in range(2):
+        try:
+            line = connect(find_served(Path(mountpoint)).socket_path)
+        except PenstockError as error:
+            raise PlanError(f"{mountpoint} takes no plan: {error}", hint=error.hint) from error
+        try:
+            if exchange(line, request, [descriptor]) is not None:
+                return line
+        except BaseException:
+            line.close()
+            raise
         line.close()
-        raise
-    return line
+    raise PlanError(f"{mountpoint} takes no plan: its server went away")
 
 
 class _Mounts:
