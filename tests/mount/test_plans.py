@@ -14,9 +14,10 @@ import pytest
 
 from penstock.errors import NotOnAMount, PlanError
 from penstock.integrations.plans import mount_of, open_plan
+from penstock.warm import look
 from tests.conftest import S3, Mount, Mounter, write_tree
 from tests.mount.conftest import MODES
-from tests.survival.kills import note, wait_until
+from tests.survival.kills import lookers, note, wait_until
 
 FILES = {f"n{i % 7}/{i:03}.jpg": random.Random(i).randbytes(20_000 + 500 * i) for i in range(120)}
 NAMES = list(FILES)
@@ -318,3 +319,29 @@ def test_in_passthrough_mode_files_are_in_the_cache_before_they_are_opened(
     stats = mount.stats()
     assert (stats["pushed_bytes"], stats["requests"].get("READ", 0)) == (0, 0)
     assert stats["passthrough_opens"] == mount.gets() == len(NAMES)
+
+
+def test_older_kernels_tell_the_same_of_the_page_cache(mount_set: MountSet) -> None:
+    mount = mount_set()
+    page = os.sysconf("SC_PAGE_SIZE")
+    for name in NAMES[:5]:
+        read(str(mount.path / name))
+    drop_pages(mount.path / NAMES[4])
+    for number, name in enumerate(NAMES[:10]):
+        path = mount.path / name
+        size, file = path.stat().st_size, os.open(path, os.O_RDONLY)
+        pages = -(-size // page) if number < 4 else 0
+        assert look.pages_by_mincore(file, size) == pages
+        assert look.pages_by_cachestat(file) in (pages, None)
+        os.close(file)
+        assert look.look(os.fsencode(path)) == (look.RESIDENT if number < 4 else look.HELD)
+    assert look.look(os.fsencode(mount.path / "absent")) == look.MISSING
+
+
+def test_the_process_that_looks_has_no_keys(mount_set: MountSet) -> None:
+    mount = mount_set()
+    with open_plan(paths_of(mount)) as plan:
+        plan.extend(range(len(NAMES)))
+        wait_until(lambda: settled(mount), "settled")
+        (looker,) = lookers(mount.path)
+        assert b"AWS_SECRET" not in Path(f"/proc/{looker}/environ").read_bytes()
