@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.daemon.settings import MountSettings
 from penstock.units import format_size
+from penstock.warm.prefetcher import MOST_IN_FLIGHT
 
 # One look over the limit may be a burst that is over already.
 _LOOKS = 5
@@ -28,7 +29,8 @@ class Limits:
     def __init__(self, settings: MountSettings) -> None:
         databases = 1 + sum(len(tier.paths) for tier in settings.tiers)
         a_thread = databases * _FILES_A_DATABASE + _OTHER_FILES_A_THREAD
-        wanted = _SPARE_DESCRIPTORS + (settings.threads + _OTHER_THREADS) * a_thread
+        threads = settings.threads + MOST_IN_FLIGHT + _OTHER_THREADS
+        wanted = _SPARE_DESCRIPTORS + threads * a_thread
         self.memory_bytes = settings.memory_bytes
         self.descriptors = _allow_descriptors(wanted)
         self._looks = 0
