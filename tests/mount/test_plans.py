@@ -1,14 +1,16 @@
 """Epoch plans over real mounts: what is fetched, when, and what readers still ask for."""
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -345,3 +347,27 @@ def test_the_process_that_looks_has_no_keys(mount_set: MountSet) -> None:
         wait_until(lambda: settled(mount), "settled")
         (looker,) = lookers(mount.path)
         assert b"AWS_SECRET" not in Path(f"/proc/{looker}/environ").read_bytes()
+
+
+def test_a_mount_whose_files_are_looked_at_can_be_unmounted(mount_set: MountSet) -> None:
+    mount = mount_set()
+    question = b"\0".join(map(os.fsencode, NAMES)) + b"\0"  # and on and on, without any answer
+    with subprocess.Popen(
+        [sys.executable, "-IS", look.__file__, str(mount.path)], stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, bufsize=0,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        asks = threading.Thread(target=_write_until_closed, args=(process.stdin, question))
+        asks.start()
+        try:
+            wait_until(lambda: mount.stats()["requests"].get("LOOKUP", 0) >= len(NAMES), "looked")
+            mount.umount()
+        finally:
+            process.kill()
+            asks.join()
+
+
+def _write_until_closed(pipe: IO[bytes], question: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        while True:
+            pipe.write(question)
