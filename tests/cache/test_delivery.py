@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,3 +144,50 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     wait_until(lambda: cache.buffered_bytes == 0)
     cache.close()
     assert store.fetches == 50
+
+
+def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(store: Gated) -> None:
+    """A plan that has waited long for a store that is away must not make a read fail that would
+    have waited for it."""
+    cache, answers = build(deadline_s=1.0), Answers()
+    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
+    plan.start()
+    wait_until(lambda: store.fetches == 1)
+    time.sleep(0.7)
+    cache.deliver(small(0), store.fetch, 0, 1000, answers)
+    wait_until(lambda: store.fetches == 2)  # the plan has given up
+    assert answers.all == []
+    store.gate.set()
+    wait_until(lambda: bool(answers.all))
+    assert answers.all == [[DATA[:1000]]]
+    plan.join()
+    cache.close()
+
+
+def test_that_deadline_is_no_longer_than_any_other(store: Gated) -> None:
+    cache, answers = build(deadline_s=1.0), Answers()
+    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
+    plan.start()
+    wait_until(lambda: store.fetches == 1)
+    time.sleep(0.7)
+    asked_s = time.monotonic()
+    cache.deliver(small(0), store.fetch, 0, 1000, answers)
+    wait_until(lambda: bool(answers.all))
+    assert answers.kinds == {StoreError}
+    assert 1.0 <= time.monotonic() - asked_s < 1.5  # and not 0.3, nor 1.3 for the two of them
+    store.gate.set()
+    plan.join()
+    cache.close()
+
+
+def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated) -> None:
+    cache, answers = build(deadline_s=0.3), Answers()
+    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
+    plan.start()
+    wait_until(lambda: store.fetches == 1 and cache.fetching == 0)
+    store.gate.set()
+    cache.deliver(small(0), store.fetch, 0, 1000, answers)
+    wait_until(lambda: bool(answers.all))
+    assert answers.all == [[DATA[:1000]]]
+    plan.join()
+    cache.close()

@@ -77,6 +77,19 @@ def note(state: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+def lookers(mountpoint: Path) -> list[str]:
+    """Processes that look at files through this mount."""
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(mountpoint) in words and any(w.endswith(b"/look.py") for w in words):
+            found.append(path.parent.name)
+    return found
+
+
 def wait_until(ready: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not ready():

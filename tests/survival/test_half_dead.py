@@ -9,11 +9,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.integrations.plans import open_plan
-from tests.conftest import S3, Mounter
+from tests.conftest import S3, Mounter, penstock, write_tree
 from tests.faults.kinds import Fault
 from tests.faults.proxy import FaultyProxy
 from tests.survival.kills import note, wait_until
@@ -25,19 +26,26 @@ def proxy(s3: S3) -> Iterator[FaultyProxy]:
         yield proxy
 
 
+# A cache that is full of another file: the killed server still holds the locks of its directory.
+@pytest.mark.parametrize("cache", ["--no-cache", "--cache-size=6000B"])
+@pytest.mark.parametrize("end", ["killed", "upgraded"])
 def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
-    s3: S3, proxy: FaultyProxy, mounter: Mounter, state: Path
+    s3: S3, proxy: FaultyProxy, mounter: Mounter, state: Path, cache: str, end: str
 ) -> None:
-    (s3.bucket("half-dead") / "a").write_bytes(b"some" * 1000)
+    bucket = f"half-dead-{end}-{cache[2:4]}"
+    write_tree(s3.bucket(bucket), {"a": b"some" * 1000, "b": b"more" * 1000})
     # Neither the watchdog nor the deadline is what ends the wait. Without any memory to spare, the
     # plan drops each file behind its readers.
     mount = mounter(
-        "s3://half-dead", "--endpoint", proxy.endpoint, "--mode", "pagecache", "--watchdog", "100s",
-        "--deadline", "100s", "--no-cache", "--page-cache", "0",
+        f"s3://{bucket}", "--endpoint", proxy.endpoint, "--mode", "pagecache", "--watchdog", "100s",
+        "--deadline", "100s", cache, "--page-cache", "0",
     )  # fmt: skip
-    with open_plan([str(mount.path / "a")]) as plan:
+    (mount.path / "b").read_bytes()
+    if cache != "--no-cache":
+        mount.wait_until_cached("b")
+    with open_plan([str(mount.path / "a")], label="half dead") as plan:
 
-        def told(name: str) -> int:
+        def told(name: str) -> Any:
             return mount.stats()["plans"][0][name]
 
         plan.extend([0])
@@ -52,11 +60,15 @@ def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
         wait_until(lambda: told("ahead") == 2, "planned again")
         plan.reached(2)
         wait_until(lambda: _waits_for_a_page(server), "the server waits for that page")
-        os.kill(server, signal.SIGKILL)
+        if end == "killed":
+            os.kill(server, signal.SIGKILL)
+        else:
+            assert penstock("upgrade", mount.path).returncode == 0
         wait_until(lambda: note(state)["server_pid"] not in (None, server), "taken over")
         proxy.calm()
         assert reader.communicate(timeout=30)[0] == b"some" * 1000
-        assert mount.stats()["restarts"] == 1
+        assert mount.stats()["restarts"] == (1 if end == "killed" else 0)
+        assert told("label") == "half dead"
         wait_until(lambda: not Path(f"/proc/{server}").exists(), "the old one is gone")
 
 

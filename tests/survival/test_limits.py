@@ -10,6 +10,7 @@ import pytest
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import supervisor_socket
+from penstock.warm.prefetcher import MOST_IN_FLIGHT
 from tests.conftest import S3, Mount, Mounter, penstock, write_tree
 from tests.survival.kills import wait_until
 
@@ -51,6 +52,15 @@ def test_memory_and_descriptors_stay_within_their_limits_under_load(
     assert peak_bytes(stats["pid"]) <= 192 * MIB
     assert stats["descriptors"] <= stats["descriptor_limit"]
     assert stats["restarts"] == 0, "it was held by the buffers, not by a restart"
+
+
+def test_the_limit_of_descriptors_leaves_room_for_what_a_plan_has_in_flight(
+    tmp_path: Path, mounter: Mounter
+) -> None:
+    """Each of its threads has the catalog and the cache open, and a connection."""
+    write_tree(tmp_path / "set", {"a": b"a"})
+    stats = mounter(f"file://{tmp_path}/set").stats()
+    assert stats["descriptor_limit"] >= stats["descriptors"] + 7 * MOST_IN_FLIGHT
 
 
 def test_a_server_over_its_memory_makes_room_for_another(tmp_path: Path, mounter: Mounter) -> None:

@@ -1,5 +1,6 @@
 """A plan in shared memory, as both sides see it."""
 
+import fcntl
 import os
 from array import array
 from pathlib import Path
@@ -75,3 +76,37 @@ def test_a_header_that_does_not_fit_its_size_is_refused(word: int) -> None:
     os.pwrite(writer.descriptor, (1 << 40).to_bytes(8, "little"), word * 8)
     with pytest.raises(PlanError, match="no epoch plan"):
         OrderReader(writer.descriptor)
+
+
+def test_an_order_that_is_cut_between_two_looks_holds_nothing_there() -> None:
+    writer = OrderWriter(NAMES, capacity=10)
+    reader = OrderReader(writer.descriptor)
+    writer.add(array("I", [0] * 10))
+    writer.move(9, 8)
+    writer.add(array("I", [1] * 8))
+    assert reader.files_at(12, 9) == []
+    assert reader.files_at(12, 1) == []
+
+
+@pytest.mark.parametrize("name", [b"../secret", b"a/../../b", b"a\0b", b"..", b""])
+def test_a_name_that_leads_out_of_the_mount_is_none(name: bytes) -> None:
+    reader = OrderReader(OrderWriter([b"a", name, b"..b"], capacity=1).descriptor)
+    assert [reader.name(number) for number in range(3)] == [b"a", b"", b"..b"]
+
+
+def test_ends_that_lie_anywhere_give_short_names_or_none() -> None:
+    writer = OrderWriter([b"a" * 5000, b"b", b"c"], capacity=1)
+    os.pwrite(writer.descriptor, (2**64 - 1).to_bytes(8, "little") * 2, 4096)
+    reader = OrderReader(writer.descriptor)
+    assert [len(reader.name(number)) for number in range(3)] == [4096, 0, 0]
+
+
+def test_memory_that_cannot_be_written_is_refused() -> None:
+    writer = OrderWriter(NAMES, capacity=10)
+    descriptor = os.memfd_create("read-only", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, os.pread(writer.descriptor, 1 << 20, 0))
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    with pytest.raises(PlanError, match="cannot be mapped"):
+        OrderReader(descriptor)
+    os.close(descriptor)

@@ -23,7 +23,8 @@ from typing_extensions import Buffer
 from penstock.cache.identity import Block, CachedObject
 from penstock.errors import PenstockError
 
-_LATELY = 256
+# A plan has 128 files looked at and 256 in flight, while others read.
+_LATELY = 1024
 # The kernel asks again, page by page, for what its readahead did not get. Who has waited a
 # deadline for a block is not made to wait another one by that.
 _FAILED_S = 1.0
@@ -39,8 +40,9 @@ class Flight:
     needs them is done, and not when Python next looks for cycles."""
 
     __slots__ = (
-        "_lock", "_then", "ahead", "asked_s", "block", "data", "error", "failed_s", "fetch",
-        "fetching_s", "from_store", "hedged", "looked", "place", "placed", "reserved", "what",
+        "_lock", "_then", "ahead", "asked_s", "begun_ahead", "block", "data", "error", "failed_s",
+        "fetch", "fetching_s", "from_store", "hedged", "looked", "place", "placed", "reserved",
+        "what",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +59,8 @@ class Flight:
         self.from_store = True
         self.hedged = False
         self.place: Callable[[memoryview], bool] | None = None  # puts it somewhere else as well
-        self.ahead = False  # it was started before anyone asked
+        self.begun_ahead = False  # it was started before anyone asked
+        self.ahead = False  # and nobody has asked since
         self.placed = False  # a reader finds its bytes elsewhere: in a tier, or with the kernel
         self.data: memoryview | None = None
         self.error: Exception | None = None
@@ -171,7 +174,7 @@ class Flights:
                 return None
             self._held_bytes += block.length
             flight = Flight(block, what, fetch, self._now(), looked=True)
-            flight.reserved = flight.ahead = True
+            flight.reserved = flight.begun_ahead = flight.ahead = True
             return self._start(flight)
 
     def _start(self, flight: Flight) -> Flight:
@@ -309,7 +312,9 @@ class Flights:
         with self._lock:
             self._forget(flight)
             flight.failed_s = self._now()
-            if flight.failed_s - flight.asked_s >= self._deadline_s / 2:
+            waited_s = flight.failed_s - flight.asked_s
+            # Of what was begun ahead nobody has waited all that time.
+            if waited_s >= self._deadline_s / 2 and not flight.begun_ahead:
                 self._failed[flight.block] = flight
                 if len(self._failed) > _FAILED:
                     del self._failed[next(iter(self._failed))]
@@ -321,6 +326,7 @@ class Flights:
     def _forget(self, flight: Flight) -> None:
         if self._flights.get(flight.block) is flight:
             del self._flights[flight.block]
+        self._lately.pop(flight.block, None)  # the newest last
         self._lately[flight.block] = self._now()
         if len(self._lately) > _LATELY:
             del self._lately[next(iter(self._lately))]

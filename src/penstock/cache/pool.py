@@ -28,14 +28,23 @@ class Pool:
         with self._lock:
             if self._idle:
                 self._idle -= 1
-            elif len(self._threads) < self._most:
-                name = f"{self._name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            else:
+            elif len(self._threads) >= self._most or not self._start_thread():
                 self._unclaimed += 1
         self._jobs.put(job)
+
+    def _start_thread(self) -> bool:
+        """False if this machine has no more threads to give, and there are some of ours that get
+        to the job in time."""
+        name = f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+            return False
+        self._threads.append(thread)
+        return True
 
     def close(self, within_s: float) -> None:
         """Drops what has not begun, and waits so long for what has."""

@@ -26,6 +26,7 @@ from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.pool import Pool
 from penstock.cache.tier import Tier
 from penstock.cache.watcher import Watcher
+from penstock.errors import StoreError
 from penstock.metrics import Counters
 
 log = logging.getLogger(__name__)
@@ -278,10 +279,16 @@ class Cache:
 
     def _join(
         self, what: CachedObject, fetch: Fetch, span: Span, arrived: Callable[[Flight], None],
-        *, looked: bool,
+        *, looked: bool, asked_s: float | None = None,
     ) -> None:  # fmt: skip
+        """`asked_s`: when it was first asked for, if this is the second time."""
         block = block_of(what, span.number, self.block_bytes)
         flight, mine = self._flights.join_or_start(block, what, fetch, looked=looked)
+        if asked_s is None and flight.begun_ahead:
+            again = partial(self._join, what, fetch, span, arrived, looked=False)
+            arrived = partial(_unless_it_failed, again, arrived, time.monotonic())
+        elif asked_s is not None and mine:
+            flight.asked_s = asked_s
         flight.then(arrived)
         if mine:
             (self._small if block.whole else self._large).put(partial(self._carry_out, flight))
@@ -361,3 +368,14 @@ class Cache:
     def warn(self, tier: Tier, error: Exception) -> None:
         self._counters.add("cache_warnings")
         log.warning("cache tier %s: %s; reading on without it", tier.name, error)
+
+
+def _unless_it_failed(
+    again: Callable[..., None], arrived: Callable[[Flight], None], asked_s: float, flight: Flight
+) -> None:
+    """What was begun ahead of its reader also gives up before the reader would: he asks anew, and
+    has all of his own time."""
+    if isinstance(flight.error, StoreError):
+        again(asked_s=asked_s)
+    else:
+        arrived(flight)

@@ -16,6 +16,8 @@ LINK_VARIABLE = "PENSTOCK_LINK"
 # What the supervisor itself acts on; a command line of another release may not send them all.
 _FROM_SETTINGS = ("watchdog_s", "grace_s", "give_up_s")
 OVER_LIMITS = 75  # the exit code of a server that makes room for another
+# Threads end one after the other; who dies as one should is gone long before.
+HALF_DEAD_AFTER_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Child:
         self.error: Message | None = None
         self.killed_s: float | None = None
         self._why_killed: str | None = None
+        self._lingers = False
         self.heard_s = self.started_s = time.monotonic()
         self.ready_s = 0.0
         try:
@@ -88,12 +91,19 @@ class Child:
             return False
 
     def was_killed(self) -> None:
-        """By someone else."""
+        """By someone else, a while ago, and it is half dead."""
         self.killed_s, self._why_killed = time.monotonic(), _KILLED
+        self._lingers = True
 
     def reap(self, timeout_s: float) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0 if self.is_half_dead() else timeout_s)
+        """Waits until it is gone, or half dead for good, but no longer than this."""
+        dies_s = 0.0 if self._lingers else min(timeout_s, HALF_DEAD_AFTER_S)
+        for within_s in (dies_s, timeout_s - dies_s):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(within_s)
+                break
+            if self.is_half_dead():
+                break
         os.close(self.end)
         self.link.close()
         self.is_buried = True

@@ -77,7 +77,11 @@ class Line:
                 return None
             self._early += data
         line, _, self._early = self._early.partition(b"\n")
-        return json.loads(line), descriptors
+        try:
+            return json.loads(line), descriptors
+        except ValueError:
+            _close_all(descriptors)
+            raise
 
     def is_over(self) -> bool:
         """Has the other side gone? Never waits."""

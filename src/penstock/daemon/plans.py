@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.cache.pool import Pool
 from penstock.daemon.control import Answer, Line
 from penstock.errors import PlanError
 from penstock.vfs.filesystem import FileSystem
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 # Each is two descriptors that travel in one message when a server takes over (253 at most).
 _MOST_PLANS = 64
 _PREFIX = "plan-"
+_PARTS = (".memory", ".line")
+# All labels travel in one message, too, of 128 KiB at most.
+_LONGEST_LABEL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Plans:
         self._looker = looker
         self._pages = pages
         self._drop_pages = drop_pages
+        self._aside = Pool(1, "drop")
         self._keeping = keeping
         self._lock = threading.Lock()
         self._feeds: dict[str, PlannedFeed] = {}
@@ -59,7 +64,8 @@ class Plans:
         """The verb `plan` of the control socket."""
         if len(descriptors) != 1:
             raise PlanError("a plan comes with one descriptor, its memory")
-        label, pid = str(request.get("label", "")), int(request.get("pid", 0))
+        label, pid = str(request.get("label", ""))[:_LONGEST_LABEL], int(request.get("pid", 0))
+        feed = self._open(descriptors[0], label, pid)
         with self._lock:
             if len(self._feeds) >= _MOST_PLANS:
                 raise PlanError(
@@ -68,32 +74,47 @@ class Plans:
                 )
             self._count += 1
             name = f"{_PREFIX}{os.getpid()}-{self._count}"
-        feed = self._open(descriptors[0], label, pid)
-        self._keeping.keep(f"{name}.memory", descriptors[0])
-        self._keeping.keep(f"{name}.line", line.fileno())
-        self._keeping.remember({name: [label, pid]})
-        line.send({"accepted": True})
+            self._feeds[name] = feed
+        try:
+            self._keeping.keep(f"{name}.memory", descriptors[0])
+            self._keeping.keep(f"{name}.line", line.fileno())
+            self._keeping.remember({name: [label, pid]})
+        except BaseException:
+            self._forget(name)
+            raise
         os.close(descriptors.pop())  # mapped by now
         self._begin(name, feed, line)
+        self._accept(name, feed, line)
 
     def adopt(self, kept: dict[str, int], remembered: dict[str, Any]) -> None:
         """Goes on with the plans of the server before us."""
-        for memory_name in [name for name in kept if name.endswith(".memory")]:
-            name = memory_name.removesuffix(".memory")
-            memory, end = kept.pop(memory_name), kept.pop(f"{name}.line", None)
-            if end is None or not remembered.get(name):
-                continue  # killed while it took it: who sent it has seen no answer
-            label, pid = remembered[name]
+        for name in _plan_names([*kept, *remembered]):
+            memory, end = kept.pop(f"{name}.memory", None), kept.pop(f"{name}.line", None)
+            told = remembered.get(name)
+            if memory is None or end is None or not told:
+                # It was killed while it took it, or while it let go of it. Who still waits for an
+                # answer sees the end, and asks again.
+                for descriptor in (memory, end):
+                    if descriptor is not None:
+                        os.close(descriptor)
+                self._forget(name)
+                continue
+            label, pid, *accepted = told
             line = Line(socket.socket(fileno=end))
             try:
                 feed = self._open(memory, label, pid)
             except PlanError as error:
                 log.error("the plan %s is lost: %s", label, error)
                 line.close()
+                self._forget(name)
                 continue
             finally:
                 os.close(memory)
+            with self._lock:
+                self._feeds[name] = feed
             self._begin(name, feed, line)
+            if not accepted:
+                self._accept(name, feed, line)
 
     def describe(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -102,23 +123,38 @@ class Plans:
     def _open(self, memory: int, label: str, pid: int) -> PlannedFeed:
         return PlannedFeed(
             OrderReader(memory), self._files, self._looker, self._pages, self._prefetcher.pace,
-            self._drop_pages, label, pid,
+            self._drop_pages, self._aside.put, label, pid,
         )  # fmt: skip
 
     def _begin(self, name: str, feed: PlannedFeed, line: Line) -> None:
-        with self._lock:
-            self._feeds[name] = feed
         self._prefetcher.add(feed)
         thread = threading.Thread(target=self._wait, args=(name, feed, line), daemon=True)
         thread.start()
+
+    def _accept(self, name: str, feed: PlannedFeed, line: Line) -> None:
+        """Tells who made it. Noted: a server that was killed in between leaves it to the next."""
+        try:
+            line.send({"accepted": True})
+            self._keeping.remember({name: [feed.label, feed.pid, True]})
+        except OSError as error:
+            log.debug("who made a plan went away: %s", error)  # and `_wait` sees that too
 
     def _wait(self, name: str, feed: PlannedFeed, line: Line) -> None:
         line.wait_for_end()
         line.close()
         self._prefetcher.remove(feed)
-        with self._lock:
-            del self._feeds[name]
         feed.end()
-        for part in ("memory", "line"):
-            self._keeping.drop(f"{name}.{part}")
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._feeds.pop(name, None)
+        for part in _PARTS:
+            self._keeping.drop(f"{name}{part}")
         self._keeping.remember({name: None})
+
+
+def _plan_names(names: list[str]) -> list[str]:
+    """Of plans, each once, from the names of their parts and from their own."""
+    found = {name.removesuffix(".memory").removesuffix(".line") for name in names}
+    return sorted(name for name in found if name.startswith(_PREFIX))

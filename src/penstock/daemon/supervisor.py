@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
 
-from penstock.daemon.child import Child, Plan
+from penstock.daemon.child import HALF_DEAD_AFTER_S, Child, Plan
 from penstock.daemon.control import ControlServer, RemoteError, listen
 from penstock.daemon.ends import Ends
 from penstock.daemon.held_mount import HeldMount
@@ -47,8 +47,6 @@ _PREPARE_WITHIN_S = 60.0
 # A process that waits for a dead disk does not even die; it is left to itself then.
 _DIES_WITHIN_S = 5.0
 _LOOK_EVERY_S = 1.0
-# Threads end one after the other; who dies as one should is gone long before.
-_HALF_DEAD_AFTER_S = 1.5
 # Two signals at once may be one Ctrl-C that reached us on two ways.
 _SECOND_CTRL_C_AFTER_S = 1.0
 
@@ -443,7 +441,7 @@ class Supervisor:
             if now - child.killed_s > _DIES_WITHIN_S:
                 log.error("server %d is stuck in the kernel and cannot die", child.pid)
                 self._on_end(child)
-        elif now - child.heard_s > _HALF_DEAD_AFTER_S and child.is_half_dead():
+        elif now - child.heard_s > HALF_DEAD_AFTER_S and child.is_half_dead():
             # A thread of it hangs in the kernel: it waits for a page whose reader waits for the
             # next server. None of it runs any more, so that one may start.
             child.was_killed()

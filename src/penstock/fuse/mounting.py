@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 from penstock.errors import MountpointError
@@ -17,6 +18,8 @@ FILESYSTEM_TYPE = "fuse.penstock"
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
 _MNT_DETACH = 2
+# Who looks at files for a plan opens each for some microseconds: that is no user to wait for.
+_BUSY_TRIES, _BUSY_S = 20, 0.01
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,19 +33,28 @@ def open_and_mount(mountpoint: Path, name: str, *, max_read_bytes: int, allow_ot
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     """Raises MountpointError if someone still uses it (never when lazy)."""
+    for _ in range(_BUSY_TRIES - 1):
+        if _try_unmount(mountpoint, lazy=lazy):
+            return
+        time.sleep(_BUSY_S)
+    if not _try_unmount(mountpoint, lazy=lazy):
+        raise busy(mountpoint)
+
+
+def _try_unmount(mountpoint: Path, *, lazy: bool) -> bool:
+    """False if it is in use."""
     if os.geteuid() == 0:
         if _libc.umount2(os.fsencode(mountpoint), _MNT_DETACH if lazy else 0) == 0:
-            return
+            return True
         number = ctypes.get_errno()
         if number == errno.EBUSY:
-            raise busy(mountpoint)
+            return False
         raise MountpointError(f"{mountpoint}: {os.strerror(number)}")
     command = [_fusermount(), "-u", *(["-z"] if lazy else []), "--", str(mountpoint)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        if "busy" in result.stderr.lower():
-            raise busy(mountpoint)
+    if result.returncode and "busy" not in result.stderr.lower():
         raise MountpointError(f"{mountpoint}: {result.stderr.strip()}")
+    return not result.returncode
 
 
 def busy(mountpoint: Path) -> MountpointError:

@@ -197,18 +197,21 @@ class _Share:
 
 
 def _hand_over(mountpoint: str, descriptor: int, label: str) -> Line:
+    request = {"verb": "plan", "label": label, "pid": os.getpid()}
     try:
-        line = connect(find_served(Path(mountpoint)).socket_path)
-        try:
-            request = {"verb": "plan", "label": label, "pid": os.getpid()}
-            if exchange(line, request, [descriptor]) is None:
-                raise PenstockError("its server went away")
-        except BaseException:
+        # A server that is killed while it takes it is replaced: its successor is asked again, once.
+        for _ in range(2):
+            line = connect(find_served(Path(mountpoint)).socket_path)
+            try:
+                if exchange(line, request, [descriptor]) is not None:
+                    return line
+            except BaseException:
+                line.close()
+                raise
             line.close()
-            raise
     except PenstockError as error:  # one of an older release does not know what a plan is
         raise PlanError(f"{mountpoint} takes no plan: {error}", hint=error.hint) from error
-    return line
+    raise PlanError(f"{mountpoint} takes no plan: its server went away")
 
 
 class _Mounts:

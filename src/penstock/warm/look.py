@@ -14,6 +14,7 @@ are in the page cache, a signed number of eight bytes. Ends with its stdin. Stan
 and nothing of Penstock: it starts in 15 ms.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -23,53 +24,25 @@ MISSING, HELD, RESIDENT = b"-", b"h", b"r"
 NUMBER_BYTES = 8
 
 _CACHESTAT = 451  # on every architecture; Linux 6.5 and later
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE = os.sysconf("SC_PAGE_SIZE")  # 64 KiB on some arm64 machines
 _STATE = ctypes.c_uint64 * 5  # pages in the cache, dirty, in writeback, evicted, evicted lately
 _RANGE = ctypes.c_uint64 * 2  # offset, length; 0: to the end
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_PROT_READ, _MAP_SHARED = 1, 1
+_NO_ADDRESS = ctypes.c_void_p(-1).value
 
-
-def resident_bytes(file: int) -> int:
-    """How many bytes of an open file the page cache holds; -1 if the kernel does not say: an old
-    one, or another user's file."""
-    size = os.fstat(file).st_size
-    pages = _pages(file, 0, 0)
-    if pages < 0 or pages * _PAGE < size:
-        # Not all of it; does that include the last page, of which only a part is the file's?
-        last = size // _PAGE * _PAGE
-        short = _PAGE - size % _PAGE if size % _PAGE and _pages(file, last, _PAGE) > 0 else 0
-        return pages * _PAGE - short if pages >= 0 else -1
-    return size
-
-
-def _pages(file: int, offset: int, length: int) -> int:
-    state = _STATE()
-    if _LIBC.syscall(_CACHESTAT, file, _RANGE(offset, length), state, 0):
-        return -1
-    return state[0]
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+)  # fmt: skip
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def main() -> None:
     # No descriptor of the root is held: it would keep the mount from being unmounted.
     root = os.fsencode(sys.argv[1]) + b"/"
-    count = "bytes" in sys.argv[2:]
-
-    def look(name: bytes) -> bytes:
-        try:
-            file = os.open(root + name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError as error:
-            gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
-            if count:
-                return _number(0 if gone else -1)
-            return MISSING if gone else HELD
-        try:
-            if count:
-                return _number(resident_bytes(file))
-            pages = _pages(file, 0, 0)  # below 0: not known
-            return RESIDENT if pages * _PAGE >= os.fstat(file).st_size and pages >= 0 else HELD
-        finally:
-            os.close(file)
-
+    answer_for = count_bytes if "bytes" in sys.argv[2:] else look
     early = b""
     answer = bytearray()
     while received := os.read(0, 1 << 16):
@@ -77,10 +50,73 @@ def main() -> None:
         early = names.pop()
         for name in names:
             if name:
-                answer += look(name)
+                answer += answer_for(root + name)
             else:
                 os.write(1, answer)
                 answer.clear()
+
+
+def look(path: bytes) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        return MISSING if error.errno in (errno.ENOENT, errno.ENOTDIR) else HELD
+    try:
+        status = os.fstat(file)
+        pages = pages_by_cachestat(file)
+        # To those whose file it is not, mincore tells that all is there.
+        if pages is None and os.geteuid() in (0, status.st_uid):
+            pages = pages_by_mincore(file, status.st_size)
+        return RESIDENT if pages is not None and pages >= -(-status.st_size // _PAGE) else HELD
+    finally:
+        os.close(file)
+
+
+def count_bytes(path: bytes) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        return _number(0 if error.errno in (errno.ENOENT, errno.ENOTDIR) else -1)
+    try:
+        return _number(resident_bytes(file))
+    finally:
+        os.close(file)
+
+
+def resident_bytes(file: int) -> int:
+    """How many bytes of an open file the page cache holds; -1 if the kernel does not say: an old
+    one, or another user's file."""
+    size = os.fstat(file).st_size
+    pages = pages_by_cachestat(file)
+    if pages is None:
+        return -1
+    if pages * _PAGE >= size:
+        return size
+    # Not all of it; does that include the last page, of which only a part is the file's?
+    last = size // _PAGE * _PAGE
+    has_last = size % _PAGE and pages_by_cachestat(file, last, _PAGE)
+    return pages * _PAGE - (_PAGE - size % _PAGE if has_last else 0)
+
+
+def pages_by_cachestat(file: int, offset: int = 0, length: int = 0) -> int | None:
+    """How many pages of a file the page cache holds; None if the kernel does not tell."""
+    state = _STATE()
+    failed = _libc.syscall(_CACHESTAT, file, _RANGE(offset, length), state, 0)
+    return None if failed else state[0]
+
+
+def pages_by_mincore(file: int, size_bytes: int) -> int | None:
+    """The same for kernels before 6.5; where it is not known, a plan would bring all of it again
+    in every epoch."""
+    if not size_bytes:
+        return 0
+    address = _libc.mmap(None, size_bytes, _PROT_READ, _MAP_SHARED, file, 0)
+    if address == _NO_ADDRESS:
+        return None
+    held = ctypes.create_string_buffer(-(-size_bytes // _PAGE))
+    failed = _libc.mincore(address, size_bytes, held)
+    _libc.munmap(address, size_bytes)
+    return None if failed else held.raw.count(b"\1")
 
 
 def _number(value: int) -> bytes:
@@ -88,4 +124,6 @@ def _number(value: int) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    # Its server is gone: nobody waits for the answer.
+    with contextlib.suppress(BrokenPipeError):
+        main()

@@ -4,6 +4,7 @@ Threading: one thread at a time asks, and waits for the answer.
 """
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 # More would fill the pipe while the other side fills ours.
 MOST_AT_ONCE = 128
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")  # what an interpreter may need to start
 
 
 class Looker:
@@ -75,6 +77,8 @@ class Looker:
             [sys.executable, "-IS", look.__file__, str(self._mountpoint), *words],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/",
             start_new_session=True,
+            # Keys are in ours, and its own can be looked at (see daemon.hardening).
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         )  # fmt: skip
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from penstock.errors import PlanError
 # What a position holds whose file is not on this mount.
 ELSEWHERE = 0xFFFF_FFFF
 MOST_FILES = 1 << 30
+_LONGEST_NAME = 4096  # PATH_MAX
 
 _MAGIC = int.from_bytes(b"penstk01", "little")
 _HEADER_WORDS = 512  # a page
@@ -54,7 +55,7 @@ class _Layout:
 
     def name(self, number: int) -> bytes:
         start = self.ends[number - 1] if number else 0
-        return bytes(self.names[start : self.ends[number]])
+        return bytes(self.names[start : min(self.ends[number], start + _LONGEST_NAME)])
 
 
 def _aligned(offset: int) -> int:
@@ -132,7 +133,14 @@ class OrderReader:
     def __init__(self, descriptor: int) -> None:
         """Raises PlanError if this is no plan."""
         size = _sealed_bytes(descriptor)
-        memory = mmap.mmap(descriptor, size)
+        try:
+            memory = mmap.mmap(descriptor, size)
+        except (
+            OSError,
+            ValueError,
+            OverflowError,
+        ) as error:  # no writing, or too large
+            raise PlanError(f"the memory of an epoch plan cannot be mapped: {error}") from error
         words = memoryview(memory)[: _HEADER_WORDS * _WORD].cast("Q")
         files, name_bytes, capacity = words[_FILES], words[_NAME_BYTES], words[_CAPACITY]
         if (
@@ -168,14 +176,17 @@ class OrderReader:
         """The numbers of the files at these positions; ELSEWHERE for those that are none of this
         mount's."""
         ring, capacity = self._layout.ring, self._layout.capacity
-        stop = min(stop, start + capacity)
+        stop = max(start, min(stop, start + capacity))  # it may have been cut meanwhile
         low, high = start % capacity, start % capacity + stop - start
         if high <= capacity:
             return ring[low:high].tolist()
         return ring[low:].tolist() + ring[: high - capacity].tolist()
 
     def name(self, number: int) -> bytes:
-        return self._layout.name(number)
+        """Empty if it is none that lies below the mount point. To be read once: the next look may
+        find another."""
+        name = self._layout.name(number)
+        return b"" if b"\0" in name or (b".." in name and b".." in name.split(b"/")) else name
 
     def note_missing(self, number: int) -> None:
         words = self._layout.words

@@ -2,17 +2,20 @@
 
 What the kernel holds already is passed over. Files are kept in the page cache as long as there is
 room for them; those that come when it is full are dropped again behind the cursor, so that they
-push nothing out that will be read sooner.
+push nothing out that will be read sooner. Of a file larger than the window the beginning is pushed;
+its reader's own readahead brings the rest.
 
-Threading: `take` by one thread; numbers may be looked at by any.
+Threading: `take` by one thread; `end` and the looks at numbers by any. Pages are dropped aside, by
+another thread: that waits for whoever reads one of them.
 """
 
 import threading
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from penstock.blocks import block_count
 from penstock.cache.tiered import Arrival, Brought
@@ -29,15 +32,22 @@ from penstock.warm.window import Demand, window_bytes
 
 _MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
 _FIRST_LOOK = 16  # the first GETs do not wait until a hundred files were looked at
+# Blocks of one file that is not pushed: 256 GiB of 4 MiB.
+_MOST_BLOCKS = 65_536
+# Looks at 128 files each, in one turn: what a plan that has nothing to fetch may take from others.
+_LOOKS_A_TURN = 8
+# Of what its readers have left behind unasked, so much is looked up: one turn's worth.
+_MOST_SKIPPED = _LOOKS_A_TURN * MOST_AT_ONCE
 _NEW, _KEPT, _MISSING = range(3)
 
 
 class PlannedFeed:
     def __init__(
         self, order: OrderReader, files: FileSystem, looker: Looker | None, pages: PageBudget,
-        pace: Pace, drop_pages: Callable[[int], None], label: str, pid: int,
+        pace: Pace, drop_pages: Callable[[int], None], aside: Callable[[Callable[[], None]], None],
+        label: str, pid: int,
     ) -> None:  # fmt: skip
-        """`looker`: None if nothing can be pushed."""
+        """`looker`: None if nothing can be pushed. `aside`: runs something in another thread."""
         self.label = label
         self.pid = pid
         self._order = order
@@ -46,12 +56,16 @@ class PlannedFeed:
         self._pages = pages
         self._pace = pace
         self._drop_pages = drop_pages
+        self._aside = aside
+        self._lock = threading.Lock()
+        self._is_over = False
         self._inos = array("Q", bytes(8 * order.files))  # 0: not looked up yet
         self._states = bytearray(order.files)
         self._generation = order.generation
         self._next = order.done  # the first position that was not looked at
         self._passing: deque[tuple[int, int]] = deque()  # (position, file) to drop when done
         self._at_once = _FIRST_LOOK
+        self._passes = Counter[int]()  # how often a file is in there
         self._ready: deque[Wanted] = deque()
         self._sizes: deque[tuple[int, int]] = deque()  # (position, bytes) ahead of the readers
         self._ahead_bytes = 0
@@ -59,20 +73,25 @@ class PlannedFeed:
         self._kept_bytes = 0
         self._demand = Demand()
         self._ended = dict.fromkeys(Brought, 0)
-        self._counting = threading.Lock()
         self._resident = 0
         self._missing = 0
         self._dropped = 0
 
     def take(self, most: int) -> list[Wanted]:
         self._follow()
-        while len(self._ready) < most and self._may_go_on():
+        for _ in range(_LOOKS_A_TURN):
+            if len(self._ready) >= most or not self._may_go_on():
+                break
             self._look_at_more()
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def end(self) -> None:
         """Its memory is for others from now on; the kernel lets go of it when it has to."""
-        self._pages.give_back(self._kept_bytes)
+        with self._lock:
+            self._is_over = True
+        for number, state in enumerate(self._states):
+            if state == _KEPT:
+                self._pages.let_go(self._inos[number])
 
     def describe(self) -> dict[str, Any]:
         order = self._order
@@ -95,15 +114,15 @@ class PlannedFeed:
             self._next = min(self._next, handed_out)
             self._ready.clear()
             while self._passing and self._passing[-1][0] >= self._next:
-                self._passing.pop()
+                self._passes[self._passing.pop()[1]] -= 1
         if self._next < done:
             self._skip_to(done)
-        taken = 0
+        taken = cut = 0
         while self._sizes and self._sizes[0][0] < handed_out:
             taken += self._sizes.popleft()[1]
         while self._sizes and self._sizes[-1][0] >= self._next:
-            taken += self._sizes.pop()[1]
-        self._ahead_bytes -= taken
+            cut += self._sizes.pop()[1]
+        self._ahead_bytes -= taken + cut
         self._demand.note(taken, time.monotonic())
         self._window_bytes = window_bytes(
             latency_s=self._pace.latency_s, bytes_per_s=self._pace.bytes_per_s,
@@ -116,82 +135,106 @@ class PlannedFeed:
             self._next < self._order.end
             and self._ahead_bytes < self._window_bytes
             and len(self._sizes) < _MOST_AHEAD
+            and not self._is_over
         )
 
     def _skip_to(self, done: int) -> None:
         """Readers were faster. What they read by themselves counts as if we had brought it."""
+        self._next = max(self._next, done - _MOST_SKIPPED)
         while self._next < done:
-            for position, number, node in self._nodes_at(done):
-                self._admit(position, number, node.size_bytes or 0)
+            for one in self._upcoming(done):
+                self._admit(one)
 
     def _drop_behind(self, done: int) -> None:
         """What its readers are done with, and what there is no room to keep."""
         while self._passing and self._passing[0][0] < done:
             _, number = self._passing.popleft()
-            self._drop_pages(self._inos[number])
+            self._passes[number] -= 1
+            if not self._passes[number]:  # it does not come again soon
+                del self._passes[number]
+                self._aside(partial(self._drop, self._inos[number]))
+
+    def _drop(self, ino: int) -> None:
+        if not self._pages.is_kept(ino):  # another plan may have room for it
+            self._drop_pages(ino)
             self._dropped += 1
 
     # -- what comes next -----------------------------------------------------------------
 
     def _look_at_more(self) -> None:
-        nodes = self._nodes_at(self._order.end)
-        looks, looked_s = look.HELD * len(nodes), time.monotonic()
+        comes = self._within_window(self._upcoming(self._order.end))
+        looks, looked_s = look.HELD * len(comes), time.monotonic()
         if self._looker is not None:
-            looks = self._looker.look([self._order.name(number) for _, number, _ in nodes])
+            looks = self._looker.look([one.name for one in comes])
         handed_out = self._order.handed_out
-        for (position, number, node), seen in zip(nodes, looks, strict=True):
-            size = node.size_bytes or 0
-            if position >= handed_out:
-                self._sizes.append((position, size))
+        for one, seen in zip(comes, looks, strict=True):
+            size = one.node.size_bytes or 0
+            if one.position >= handed_out:
+                self._sizes.append((one.position, size))
                 self._ahead_bytes += size
-            self._admit(position, number, size)
+            self._admit(one)
             if seen == look.RESIDENT[0]:
                 self._resident += 1
             else:
-                self._want(node, looked_s)
+                self._want(one.node, looked_s)
 
-    def _nodes_at(self, stop: int) -> list[tuple[int, int, Node]]:
-        """(position, file, node) of the next positions, of which there is one at least."""
+    def _within_window(self, comes: "list[_Upcoming]") -> "list[_Upcoming]":
+        room = self._window_bytes - self._ahead_bytes
+        for place, one in enumerate(comes):
+            if room <= 0:
+                self._next = one.position
+                return comes[:place]
+            room -= one.node.size_bytes or 0
+        return comes
+
+    def _upcoming(self, stop: int) -> "list[_Upcoming]":
+        """What the next positions mean, as far as it is there; there is one position at least."""
         start, self._next = self._next, min(stop, self._next + self._at_once)
         self._at_once = min(MOST_AT_ONCE, self._at_once * 2)
         numbers = self._order.files_at(start, self._next)
-        nodes = self._find(set(numbers))
+        # Names are read once: the next look at that memory may find others.
+        names = {
+            number: self._order.name(number)
+            for number in numbers
+            if number < self._order.files and self._states[number] != _MISSING
+        }
+        nodes = self._find(names)
         return [
-            (position, number, nodes[number])
+            _Upcoming(position, number, names[number], nodes[number])
             for position, number in enumerate(numbers, start)
             if number in nodes
         ]
 
-    def _admit(self, position: int, number: int, size: int) -> None:
+    def _admit(self, one: "_Upcoming") -> None:
         """Decides whether the file stays in memory once it was read."""
         if self._looker is None:
             return
-        if self._states[number] == _NEW and self._pages.reserve(size):
-            self._states[number] = _KEPT
-            self._kept_bytes += size
+        number, size = one.number, one.node.size_bytes or 0
+        with self._lock:
+            is_new = self._states[number] == _NEW and not self._is_over
+            if is_new and self._pages.keep(one.node.ino, size):
+                self._states[number] = _KEPT
+                self._kept_bytes += size
         if self._states[number] != _KEPT:
-            self._passing.append((position, number))
+            self._passing.append((one.position, number))
+            self._passes[number] += 1
 
     def _want(self, node: Node, looked_s: float) -> None:
-        push = self._looker is not None
-        for block in range(block_count(node.size_bytes or 0, self._files.cache.block_bytes)):
+        push, block_bytes = self._looker is not None, self._files.cache.block_bytes
+        most = max(1, self._window_bytes // block_bytes) if push else _MOST_BLOCKS
+        for block in range(min(most, block_count(node.size_bytes or 0, block_bytes))):
             self._ready.append(Wanted(node.ino, block, push, looked_s, self._note_end))
 
     def _note_end(self, arrival: Arrival) -> None:
-        with self._counting:
+        with self._lock:
             self._ended[arrival.how] += 1
 
-    def _find(self, numbers: set[int]) -> dict[int, Node]:
-        nodes: dict[int, Node] = {}
-        unknown: list[int] = []
-        for number in numbers:
-            if number >= self._order.files or self._states[number] == _MISSING:
-                continue  # ELSEWHERE, for one
-            if (node := self._known(number)) is not None:
-                nodes[number] = node
-            else:
-                unknown.append(number)
-        found = self._files.find_many([self._order.name(number) for number in unknown])
+    # -- files ---------------------------------------------------------------------------
+
+    def _find(self, names: dict[int, bytes]) -> dict[int, Node]:
+        nodes = {number: node for number in names if (node := self._known(number)) is not None}
+        unknown = [number for number in names if number not in nodes]
+        found = self._files.find_many([names[number] for number in unknown])
         for number, node in zip(unknown, found, strict=True):
             if node is None or node.is_directory:
                 self._states[number] = _MISSING
@@ -203,10 +246,26 @@ class PlannedFeed:
         return nodes
 
     def _known(self, number: int) -> Node | None:
-        if ino := self._inos[number]:
-            try:
-                node = self._files.node(ino)
-                return None if node.dead else node
-            except StaleInode:
-                return None  # rewritten, and cleared away: its name leads to the new one
+        if not (ino := self._inos[number]):
+            return None
+        try:
+            node = self._files.node(ino)
+            if not node.dead:
+                return node
+        except StaleInode:
+            pass
+        self._forget(number)  # rewritten: its name leads to the new one
         return None
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            if self._states[number] == _KEPT and not self._is_over:
+                self._kept_bytes -= self._pages.let_go(self._inos[number])
+                self._states[number] = _NEW
+
+
+class _Upcoming(NamedTuple):
+    position: int
+    number: int  # of the file in the plan
+    name: bytes
+    node: Node

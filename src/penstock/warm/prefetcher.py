@@ -62,6 +62,7 @@ class Prefetcher:
         self._feeds: list[Feed] = []
         self._again: deque[Wanted] = deque()
         self._in_flight = 0
+        self._crowded = False  # there was no room for the last one: others must end first
         self._throttles = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
@@ -103,12 +104,12 @@ class Prefetcher:
                 if not self._feeds and not self._again:
                     self._changed.wait()
                     continue
-                if self._again:
-                    # No memory for more at the moment: asking again at once would only spin.
-                    self._changed.wait(_LOOK_S)
                 room = self._room()
-                if not room:
+                if not room or self._crowded:
+                    # Not at once again: who waits for memory would take the interpreter's lock
+                    # from those who give it back.
                     self._changed.wait(_LOOK_S)
+                    self._crowded = False
                     continue
                 feeds = self._feeds.copy()
             if not self._start_some(feeds, room):
@@ -127,6 +128,8 @@ class Prefetcher:
             self._start(self._again.popleft())
             started = True
             room -= 1
+        if self._again:
+            return started  # no room for those: none for more
         share = max(1, room // max(1, len(feeds)))
         for feed in feeds:
             if room <= 0:
@@ -184,6 +187,7 @@ class Prefetcher:
                     self.pace.note(arrival.took_s, arrival.length, time.monotonic(), full=full)
                 if arrival.how is Brought.NO_ROOM:
                     self._again.append(wanted)
+                    self._crowded = True
                 elif self._room():
                     self._changed.notify()
             if arrival.how is not Brought.NO_ROOM:

@@ -1,0 +1,1 @@
+from tests.warm.conftest import make_set as make_set

@@ -1,0 +1,166 @@
+"""How far a plan runs ahead, what it keeps, and what it lets go of."""
+
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from penstock.units import MIB
+from penstock.warm import look
+from penstock.warm.looker import Looker
+from penstock.warm.memory import PageBudget
+from penstock.warm.order import OrderReader, OrderWriter
+from penstock.warm.pace import Pace
+from penstock.warm.planned import PlannedFeed
+from penstock.warm.prefetcher import Wanted
+from tests.warm.conftest import BLOCK, MakeSet, Set
+
+
+class Forgetful(Looker):
+    """The page cache holds nothing at all."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.looked: list[bytes] = []
+
+    def look(self, names: Sequence[bytes]) -> bytes:
+        self.looked += names
+        return look.HELD * len(names)
+
+
+class Planned:
+    """A plan over a set, and both its sides."""
+
+    def __init__(self, some: Set, names: list[str], pages: PageBudget) -> None:
+        self.writer = OrderWriter([name.encode() for name in names], 10_000)
+        self.looker = Forgetful()
+        self.dropped: list[int] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.feed = PlannedFeed(
+            OrderReader(self.writer.descriptor), some.files, self.looker, pages, Pace(64),
+            self.dropped.append, self.waiting.append, "plan", 1,
+        )  # fmt: skip
+
+    def extend(self, numbers: list[int]) -> None:
+        self.writer.add(array("I", numbers))
+
+    def all(self) -> list[Wanted]:
+        taken: list[Wanted] = []
+        while more := self.feed.take(1000):
+            taken += more
+        return taken
+
+    def drop(self) -> list[int]:
+        self.feed.take(0)
+        for job in self.waiting:
+            job()
+        self.waiting.clear()
+        return self.dropped
+
+
+def test_large_files_do_not_run_further_ahead_than_the_window(make_set: MakeSet) -> None:
+    names = [f"{n:02}" for n in range(40)]
+    some = make_set(dict.fromkeys(names, bytes(4 * MIB)))
+    planned = Planned(some, names, PageBudget(64 * MIB))  # 16 MiB for what passes through
+    planned.extend(list(range(40)))
+    assert len(planned.all()) == 4 * 4 * MIB // BLOCK
+    assert len(planned.looker.looked) == 4
+    planned.writer.move(1, 0)
+    assert len(planned.all()) == 4 * MIB // BLOCK
+
+
+def test_of_a_file_larger_than_the_window_the_beginning_is_brought(make_set: MakeSet) -> None:
+    some = make_set({"huge": bytes(30 * MIB), "small": b"some"})
+    planned = Planned(some, ["huge", "small"], PageBudget(0))  # 8 MiB, at least
+    planned.extend([0, 1])
+    assert [wanted.number for wanted in planned.all()] == list(range(8 * MIB // BLOCK))
+    planned.writer.move(1, 0)
+    assert [wanted.ino for wanted in planned.all()] == [some.ino("small")]
+
+
+def test_a_plan_with_nothing_to_fetch_leaves_others_their_turn(make_set: MakeSet) -> None:
+    some = make_set({"a": b"some"})
+    planned = Planned(some, [*(f"absent{n}" for n in range(5000)), "a"], PageBudget(MIB))
+    planned.extend(list(range(5001)))
+    turns = 0
+    while not planned.feed.take(1):
+        turns += 1
+        assert turns < 10
+    assert turns >= 4
+    assert planned.writer.missing[0] == 5000
+
+
+def test_what_two_plans_share_is_kept_once_and_until_both_have_ended(make_set: MakeSet) -> None:
+    names = [str(n) for n in range(10)]
+    some = make_set(dict.fromkeys(names, bytes(1000)))
+    pages = PageBudget(14_000)  # of which 10,500 stay
+    one, two = Planned(some, names, pages), Planned(some, names, pages)
+    for planned in (one, two):
+        planned.extend(list(range(10)))
+        planned.all()
+        planned.writer.move(10, 10)
+        assert planned.drop() == []
+    one.feed.end()
+    assert not pages.keep(999, 1000)
+    two.feed.end()
+    assert pages.keep(999, 10_500)
+
+
+def test_a_plan_does_not_drop_what_another_keeps(make_set: MakeSet) -> None:
+    some = make_set({"a": bytes(1000), "b": bytes(1000)})
+    pages = PageBudget(1400)  # room for one
+    passing, keeping = Planned(some, ["a", "b"], pages), Planned(some, ["b"], pages)
+    passing.extend([0, 1])
+    passing.all()  # a is kept, b is not
+    passing.feed.end()
+    keeping.extend([0])
+    keeping.all()
+    passing.writer.move(2, 2)
+    assert passing.drop() == []
+
+
+def test_a_file_that_comes_again_soon_is_dropped_after_its_last_turn(make_set: MakeSet) -> None:
+    some = make_set({"a": bytes(1000), "b": bytes(1000)})
+    planned = Planned(some, ["a", "b"], PageBudget(0))
+    planned.extend([0, 1, 0])
+    planned.all()
+    planned.writer.move(2, 2)
+    assert planned.drop() == [some.ino("b")]
+    planned.writer.move(3, 3)
+    assert planned.drop() == [some.ino("b"), some.ino("a")]
+
+
+def test_a_plan_that_ended_takes_no_more_memory(make_set: MakeSet) -> None:
+    some = make_set({"a": bytes(1000)})
+    pages = PageBudget(1400)
+    planned = Planned(some, ["a"], pages)
+    planned.feed.end()
+    planned.extend([0])
+    planned.all()
+    assert pages.keep(999, 1000)
+
+
+def test_a_rewritten_file_is_counted_as_it_is_now(make_set: MakeSet, tmp_path: Path) -> None:
+    some = make_set({"a": bytes(1000)})
+    pages = PageBudget(4000)
+    planned = Planned(some, ["a"], pages)
+    planned.extend([0])
+    planned.all()
+    (tmp_path / "set" / "a").write_bytes(bytes(2500))
+    some.refresh()
+    planned.extend([0])
+    assert [wanted.ino for wanted in planned.all()] == [some.ino("a")]
+    assert planned.feed.describe()["kept_bytes"] == 2500
+    assert pages.keep(999, 500)
+    assert not pages.keep(998, 500)
+
+
+def test_a_cursor_from_nowhere_brings_nothing_and_breaks_nothing(make_set: MakeSet) -> None:
+    some = make_set({"a": b"some"})
+    planned = Planned(some, ["a"], PageBudget(MIB))
+    planned.extend([0, 7, 0xFFFF_FFFF])
+    planned.writer.move(2**63, 2**64 - 1)
+    assert planned.all() == []
+    planned.writer.move(0, 0)
+    planned.writer.cut()
+    planned.extend([0])
+    assert [wanted.ino for wanted in planned.all()] == [some.ino("a")]
