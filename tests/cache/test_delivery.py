@@ -191,3 +191,28 @@ def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated) -> 
     assert answers.all == [[DATA[:1000]]]
     plan.join()
     cache.close()
+
+
+def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: Gated) -> None:
+    """The kernel has locked pages of two blocks for one read; the push of the first waits for
+    them, and holds all the memory there is."""
+    cache, answers = build(buffer_bytes=BLOCK), Answers()
+    store.gate.set()
+    placing, answered = threading.Event(), threading.Event()
+
+    def place(_data: memoryview) -> bool:
+        placing.set()
+        return answered.wait(10)
+
+    def done(answer: Answer) -> None:
+        answers(answer)
+        answered.set()
+
+    plan = threading.Thread(target=cache.bring, args=(LARGE, store.fetch, 0, place, 0.0))
+    plan.start()
+    assert placing.wait(10)
+    cache.deliver(LARGE, store.fetch, BLOCK - 10, 20, done)
+    assert answered.wait(5)
+    assert answers.all == [[DATA[BLOCK - 10 : BLOCK], DATA[BLOCK : BLOCK + 10]]]
+    plan.join()
+    cache.close()

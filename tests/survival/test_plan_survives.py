@@ -10,7 +10,7 @@ from tests.conftest import S3, Mounter, write_tree
 from tests.survival.kills import kill_again_and_again, lookers, note, wait_until
 
 FILES = {f"{i % 5}/{i:03}": random.Random(i).randbytes(30_000 + 300 * i) for i in range(200)}
-KILLS = int(os.environ.get("KILLS", "4"))
+KILLS = 5
 
 
 def kept_descriptors(pid: int) -> list[str]:
@@ -57,7 +57,6 @@ def test_a_plan_goes_on_through_many_kills_and_leaves_nothing(
         finally:
             stop.set()
             mover.join()
-        print(found)
         assert (found["errors"], found["wrong"]) == ([], [])
         assert [told["label"] for told in mount.stats()["plans"]] == ["kills"]
         assert plan.problems() is None

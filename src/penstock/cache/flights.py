@@ -10,13 +10,16 @@ room, in the order of asking. Why that cannot deadlock: who has been admitted ne
 fetches (bounded by the store's deadline), calls back (which waits for nobody), stores or is kept.
 What is kept is let go of as soon as another needs the room. So held bytes always come free
 without anyone else being admitted, and once nothing is held the first in the queue is admitted,
-whatever its size.
+whatever its size. One thing does wait: what is placed (pushed to the kernel) waits for pages that a
+reader has locked, who may himself wait to be admitted for another block. So what is being placed
+does not keep the first in the queue out.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from typing_extensions import Buffer
 
@@ -135,6 +138,7 @@ class Flights:
         self._landed: dict[Block, Flight] = {}  # in the order in which they landed
         self._failed: dict[Block, Flight] = {}
         self._held_bytes = 0
+        self._placing_bytes = 0  # of these
         # Who looked before a flight landed, and asks after it was let go of, must look again.
         self._lately: dict[Block, float] = {}  # when it ended
         self._watched = True
@@ -272,7 +276,7 @@ class Flights:
         return True
 
     def _may_enter(self, length: int) -> bool:
-        return self._make_room(length) or not self._held_bytes
+        return self._make_room(length) or self._held_bytes <= self._placing_bytes
 
     def _make_room(self, length: int) -> bool:
         """What landed longest ago makes way."""
@@ -286,6 +290,19 @@ class Flights:
             return False
         self._put_away(flight)
         return True
+
+    @contextmanager
+    def placing(self, flight: Flight) -> Iterator[None]:
+        """While its bytes are put somewhere else."""
+        with self._lock:
+            self._placing_bytes += flight.block.length
+            if self._queue:
+                self._room.notify_all()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._placing_bytes -= flight.block.length
 
     def finish(self, flight: Flight, *, keep: bool) -> None:
         """It has been put away. Only now is it let go of: at no moment is a block neither here nor

@@ -319,7 +319,8 @@ class Cache:
     def _put_away(self, flight: Flight) -> None:
         if flight.place is not None and flight.data is not None:
             # After the answers to those who wait for it: the kernel holds their pages meanwhile.
-            flight.placed = flight.place(flight.data)
+            with self._flights.placing(flight):
+                flight.placed = flight.place(flight.data)
         if flight.block.whole:
             self._filler.put(partial(self._store, flight))
         else:
