@@ -105,8 +105,11 @@ def test_a_change_that_a_killed_server_had_not_told_the_kernel_is_told_by_the_ne
     assert penstock("mount", f"file://{tmp_path}/set", other, "-b", "--no-cache").returncode == 0
     assert penstock("refresh", other).returncode == 0
     assert penstock("umount", other).returncode == 0
+    before = note(state)["restarts"]  # on a busy machine its watchdog may have bitten already
     os.kill(mount.stats()["pid"], signal.SIGKILL)
-    wait_until(lambda: note(state)["state"] == "serving" and note(state)["restarts"] == 1, "back")
+    wait_until(
+        lambda: note(state)["state"] == "serving" and note(state)["restarts"] > before, "back"
+    )
     assert (mount.path / "d1/f1").read_bytes() == b"new"
 
 

@@ -84,11 +84,7 @@ class Child:
         poll.register(self.end, select.POLLIN)
         if poll.poll(0):
             return False  # gone altogether
-        try:
-            with open(f"/proc/{self.pid}/stat") as file:
-                return file.read().rpartition(")")[2].split()[0] == "Z"
-        except OSError:
-            return False
+        return cannot_run(self.pid)
 
     def was_killed(self) -> None:
         """By someone else, a while ago, and it is half dead."""
@@ -130,6 +126,20 @@ class Child:
             return _KILLED
         # Those of real time have no names.
         return f"it crashed (signal {-status}, {signal.strsignal(-status)})"
+
+
+def cannot_run(pid: int) -> bool:
+    """Has its first thread ended, and does every other hang in the kernel? One that could still
+    run, however soon it will be killed, may take another request from /dev/fuse, which is lost
+    with it. On a machine with ten times more to run than cores, a reader was left waiting so."""
+    try:
+        states = [
+            stat.read_text().rpartition(")")[2].split()[0]
+            for stat in (Path(f"/proc/{pid}/stat"), *Path(f"/proc/{pid}/task").glob("*/stat"))
+        ]
+    except OSError:  # one ended meanwhile
+        return False
+    return states[0] == "Z" and all(state in "ZXD" for state in states)
 
 
 def _spawn(plan: Plan, theirs: socket.socket) -> "subprocess.Popen[bytes]":
