@@ -56,7 +56,8 @@ class Line:
         if descriptors:
             sent = socket.send_fds(self._socket, [text], descriptors)
             text = text[sent:]
-        self._socket.sendall(text)
+        if text:  # to send nothing fails too, once the other side has answered and closed
+            self._socket.sendall(text)
 
     def receive(self) -> tuple[Answer, list[int]] | None:
         """The next message with the descriptors that came; None once the other side is gone."""
