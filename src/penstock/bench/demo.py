@@ -22,7 +22,7 @@ from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import make_jpegs
 from penstock.bench.s3server import serve_s3
 from penstock.bench.trial import Sample, Trial
-from penstock.bench.workspace import BenchError, Workspace, choose_medium
+from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
 from penstock.units import MIB, format_size
 
 _BUCKET = "imagenet"
@@ -78,19 +78,15 @@ def conclusion(samples: Sequence[Sample]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     settings = _parse(arguments)
+    return exit_code_of(lambda: _show(settings))
+
+
+def _show(settings: Settings) -> int:
     talk = Console(stderr=True, highlight=False)
-    try:
-        _require_fuse()
-        medium = choose_medium(settings.cache_medium, settings.needed_bytes)
-        with Workspace(medium) as workspace:
-            samples = run(workspace, settings, talk)
-    except KeyboardInterrupt:
-        print("interrupted; nothing is left behind", file=sys.stderr)
-        return 130
-    except BenchError as error:
-        hint = f"\nhint: {error.hint}" if error.hint else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return error.exit_code
+    _require_fuse()
+    medium = choose_medium(settings.cache_medium, settings.needed_bytes)
+    with Workspace(medium) as workspace:
+        samples = run(workspace, settings, talk)
     console = report.output_console()
     title = f"{settings.files:,} JPEGs from S3, {settings.readers} readers"
     console.print(report.epoch_table(title, report.rows(samples)))

@@ -25,7 +25,7 @@ from penstock.bench.epochpicture import picture
 from penstock.bench.epochruns import WAYS, EpochSample, Lesson, run_way
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
 from penstock.bench.s3server import far_s3, serve_s3
-from penstock.bench.workspace import BenchError, Workspace, choose_medium
+from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
 from penstock.errors import OptionError
 from penstock.units import MIB, format_size, parse_duration
 
@@ -120,18 +120,14 @@ class EpochBenchmark:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     settings = _parse(arguments)
-    try:
-        medium = choose_medium(settings.cache_medium, settings.needed_bytes)
-        with Workspace(medium) as workspace:
-            benchmark = EpochBenchmark(workspace, settings)
-            benchmark.run()
-    except KeyboardInterrupt:
-        print("interrupted; nothing is left behind", file=sys.stderr)
-        return 130
-    except BenchError as error:
-        hint = f"\nhint: {error.hint}" if error.hint else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return error.exit_code
+    return exit_code_of(lambda: _run(settings))
+
+
+def _run(settings: Settings) -> int:
+    medium = choose_medium(settings.cache_medium, settings.needed_bytes)
+    with Workspace(medium) as workspace:
+        benchmark = EpochBenchmark(workspace, settings)
+        benchmark.run()
     _report(settings, medium, benchmark)
     return 1 if benchmark.left_out else 0
 

@@ -24,7 +24,7 @@ from penstock.bench.juicefs import JuiceFS, juicefs_bucket
 from penstock.bench.s3server import S3Server, serve_s3
 from penstock.bench.targets import CatalogFigures, judge
 from penstock.bench.trial import BARE, Sample, Trial
-from penstock.bench.workspace import BenchError, Workspace, choose_medium
+from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
 from penstock.units import MIB, format_size
 
 ARMS: dict[str, type[Arm]] = {
@@ -171,20 +171,16 @@ class Comparison:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     settings = _parse(arguments)
-    try:
-        medium = choose_medium(settings.cache_medium, settings.needed_bytes)
-        with Workspace(medium) as workspace:
-            comparison = Comparison(workspace, settings)
-            comparison.run()
-            measured = "penstock" in settings.arms and not settings.quick
-            catalog = catalog_row(workspace) if measured else None
-    except KeyboardInterrupt:
-        print("interrupted; nothing is left behind", file=sys.stderr)
-        return 130
-    except BenchError as error:
-        hint = f"\nhint: {error.hint}" if error.hint else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return error.exit_code
+    return exit_code_of(lambda: _run(settings))
+
+
+def _run(settings: Settings) -> int:
+    medium = choose_medium(settings.cache_medium, settings.needed_bytes)
+    with Workspace(medium) as workspace:
+        comparison = Comparison(workspace, settings)
+        comparison.run()
+        measured = "penstock" in settings.arms and not settings.quick
+        catalog = catalog_row(workspace) if measured else None
     _report(settings, medium, comparison, catalog)
     return 1 if comparison.left_out else 0
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,19 @@ _FOREIGN_PREFIXES = ("AWS_", "RCLONE_", "PENSTOCK_", "S3FS_", "JFS_", "GOOGLE_",
 
 class BenchError(PenstockError):
     """A run that cannot go on: a missing program, a daemon that died, a file read short."""
+
+
+def exit_code_of(work: Callable[[], int]) -> int:
+    """What a benchmark ends with, whatever ends it."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        print("interrupted; nothing is left behind", file=sys.stderr)
+        return 130
+    except BenchError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
+        return error.exit_code
 
 
 def wait_until(ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:

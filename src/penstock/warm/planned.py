@@ -63,6 +63,7 @@ class PlannedFeed:
         self._states = bytearray(order.files)
         self._generation = order.generation
         self._next = order.done  # the first position that was not looked at
+        self._ahead = self._next  # the same, as others are told
         self._passing: deque[tuple[int, int]] = deque()  # (position, file) to drop when done
         self._at_once = _FIRST_LOOK
         self._passes = Counter[int]()  # how often a file is in there
@@ -83,6 +84,7 @@ class PlannedFeed:
             if len(self._ready) >= most or not self._may_go_on():
                 break
             self._look_at_more()
+        self._ahead = self._next  # not before it was looked at: that may take a while
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def end(self) -> None:
@@ -98,7 +100,7 @@ class PlannedFeed:
         return {
             "label": self.label, "pid": self.pid, "files": order.files,
             "handed_out": order.handed_out, "done": order.done, "end": order.end,
-            "ahead": self._next, "ahead_bytes": self._ahead_bytes,
+            "ahead": self._ahead, "ahead_bytes": self._ahead_bytes,
             "window_bytes": self._window_bytes, "kept_bytes": self._kept_bytes,
             "resident": self._resident, "dropped": self._dropped, "missing": self._missing,
             **{how.name.lower(): count for how, count in self._ended.items()},
