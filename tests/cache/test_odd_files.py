@@ -2,11 +2,14 @@
 
 import os
 import socket
+import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from penstock.cache import index
 from penstock.cache.directory import CacheDirectory
 from tests.cache.test_directory import BLOCK, Opener, get, opened, put, sample
 
@@ -157,6 +160,32 @@ def test_rows_whose_files_someone_deleted_are_swept(opened: Opener) -> None:
         os.unlink(cache.file(sample(f"o{number}", 1000)[0].digest))
     assert cache.sweep() == (0, 15)
     assert cache.used_bytes == 5000
+
+
+def test_a_count_that_was_asked_for_earlier_never_replaces_a_later_one(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    put(cache, *sample("object", 1000))
+    cache.index.flush()
+    asked, dropped = threading.Event(), threading.Event()
+    count = index._usage  # pyright: ignore
+
+    def count_and_linger(run: sqlite3.Connection) -> int:
+        found = count(run)
+        if threading.current_thread() is early:
+            asked.set()
+            dropped.wait(0.2)
+        return found
+
+    monkeypatch.setattr(index, "_usage", count_and_linger)
+    early = threading.Thread(target=cache.index.reread_usage, args=(0,))
+    early.start()
+    assert asked.wait(20)
+    cache.remove_objects([sample("object", 1000)[0].digest])
+    dropped.set()
+    early.join()
+    assert cache.used_bytes == 0
 
 
 def test_a_sweep_ends_early_when_the_mount_leaves(opened: Opener) -> None:

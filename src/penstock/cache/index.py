@@ -79,6 +79,9 @@ class Index:
         # Held as long as the index is: with the last connection SQLite removes the log, and who
         # comes next would see another one.
         self._held, self.identity = open_index(path, distrust)
+        # Held from the question to the answer's being noted: of two threads that count, the one
+        # that asked first could be the last to note, and its number be that of before.
+        self._usage_lock = threading.Lock()
         self._used_bytes = _usage(self._held)
         self._usage_read_s = 0.0
         self._writer = threading.Thread(target=self._write_batches, name="index", daemon=True)
@@ -264,7 +267,7 @@ class Index:
         if now - self._usage_read_s < least_interval_s:
             return False
         self._usage_read_s = now
-        self._used_bytes = _usage(self._connection())
+        self._count_usage(self._connection())
         return True
 
     def check(self) -> None:
@@ -335,7 +338,12 @@ class Index:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with transaction(self._connection()) as run:
             yield run
-        self._used_bytes = _usage(run)  # counts what other processes did, too
+        self._count_usage(run)
+
+    def _count_usage(self, run: sqlite3.Connection) -> None:
+        """What other processes did is counted, too."""
+        with self._usage_lock:
+            self._used_bytes = _usage(run)
 
     def _connection(self) -> sqlite3.Connection:
         self._raise_if_broken()
