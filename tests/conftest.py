@@ -104,9 +104,9 @@ class S3:
         return path
 
 
-@pytest.fixture(scope="session")
-def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    folder = tmp_path_factory.mktemp("s3")
+def serve_s3(folder: Path) -> Iterator[S3]:
+    """A server of one's own, for tests that leave uploads unfinished: rclone's then spins, and
+    would take a core from all tests that follow."""
     port = free_port()
     keys = f"{ACCESS_KEY},{SECRET_KEY}"
     address = f"127.0.0.1:{port}"
@@ -116,6 +116,11 @@ def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
                "--poll-interval", "0", str(folder)]  # fmt: skip
     with running(command, port):
         yield S3(f"http://{address}", folder)
+
+
+@pytest.fixture(scope="session")
+def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    yield from serve_s3(tmp_path_factory.mktemp("s3"))
 
 
 @pytest.fixture

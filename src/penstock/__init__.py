@@ -1,3 +1,39 @@
 """Penstock feeds training jobs from object storage at the speed of the page cache."""
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING, Any
+
+from penstock.release import __version__
+
+if TYPE_CHECKING:
+    from penstock.api import (
+        Dataset,
+        Declared,
+        Operation,
+        apply,
+        dataset,
+        delete,
+        describe,
+        get,
+        get_all,
+        load,
+        up,
+        validate,
+    )
+
+__all__ = [
+    "Dataset", "Declared", "Operation", "__version__", "apply", "dataset", "delete", "describe",
+    "get", "get_all", "load", "up", "validate",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    """`penstock.apply` and the like, imported when first asked for: a server needs none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    from penstock import api
+
+    return getattr(api, name)

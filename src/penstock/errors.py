@@ -8,6 +8,10 @@
     │   ├── CacheDirError             full, read-only, on FUSE, too small
     │   ├── AccessDenied              wrong keys, or no permission
     │   ├── NoSuchPath                a file or folder that is not on the mount
+    │   ├── ManifestError             YAML that is no resource, or one with mistakes
+    │   ├── SpecProblem               a resource that no mount can be made of
+    │   ├── NoSuchResource            nothing of that name is declared
+    │   ├── InUse                     a data set that someone reads cannot go
     │   └── PlanError                 an epoch plan that no mount can take
     │       └── NotOnAMount              none of its files lies on one
     ├── StoreError                 3  object storage failed or cannot be reached
@@ -17,6 +21,9 @@
 
 An error is printed as one line (what and where) and a `hint:` line (what to do).
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 class PenstockError(Exception):
@@ -54,6 +61,58 @@ class AccessDenied(UsageError):
 
 class NoSuchPath(UsageError):
     usual_hint = "paths and patterns lie below the mount point; `penstock refresh` lists the bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a manifest. `where` is FILE:LINE, or FILE alone."""
+
+    where: str
+    what: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+class ManifestError(UsageError):
+    """All that is wrong with what was given, so that it can be mended in one go."""
+
+    def __init__(
+        self, what: str, *, hint: str | None = None, problems: Sequence[Problem] = ()
+    ) -> None:
+        super().__init__(what, hint=hint)
+        self.problems = tuple(problems)
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> "ManifestError":
+        if len(problems) == 1:
+            return cls(str(problems[0]), hint=problems[0].hint, problems=problems)
+        lines = [f"{len(problems)} mistakes"]
+        for problem in problems:
+            lines.append(str(problem))
+            if problem.hint:
+                lines.append(f"  hint: {problem.hint}")
+        return cls("\n".join(lines), problems=problems)
+
+
+class SpecProblem(UsageError):
+    """`path` says where in the manifest: spec.mounts.0.options."""
+
+    usual_hint = "`penstock explain` tells what each field takes"
+
+    def __init__(self, path: str, what: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{path}: {what}", hint=hint)
+        self.path = path
+        self.what = what
+
+
+class NoSuchResource(UsageError):
+    pass
+
+
+class InUse(UsageError):
+    usual_hint = "end those first; --force takes it from under them"
 
 
 class PlanError(UsageError):

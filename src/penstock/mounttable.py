@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+FILESYSTEM_TYPE = "fuse.penstock"  # what a mount of ours is called there
+
 
 class MountEntry(NamedTuple):
     """A line of the mount table."""

@@ -10,6 +10,7 @@ _DURATION = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*$", re.IGNO
 _BIT_RATE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:bit(?:/s|ps)?|bps)\s*$", re.I)
 _PER_SECOND = re.compile(r"\s*/s(?:ec)?\s*$", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST_S = 100 * 366 * 86400
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -27,9 +28,11 @@ def parse_size(text: str, *, what: str = "size", bare_unit: int = 1) -> int:
             f"{what}: {text!r} is not a size", hint="write it like 512MiB, 100GiB or 1.5TiB"
         )
     number, unit, _ = match.groups()
-    if not unit and not text.strip().lower().endswith("b"):
-        return int(float(number) * bare_unit)
-    return int(float(number) * 1024 ** _POWERS[unit.lower()])
+    bare = not unit and not text.strip().lower().endswith("b")
+    size = float(number) * (bare_unit if bare else 1024 ** _POWERS[unit.lower()])
+    if size >= 2**63:
+        raise OptionError(f"{what}: more than any machine holds", hint="write it like 512MiB")
+    return int(size)
 
 
 def format_size(size_bytes: float) -> str:
@@ -49,7 +52,10 @@ def parse_duration(text: str, *, what: str = "duration") -> float:
             f"{what}: {text!r} is not a duration", hint="write it like 30s, 10m, 2h or 1d"
         )
     number, unit = match.groups()
-    return float(number) * _SECONDS[(unit or "s").lower()]
+    seconds = float(number) * _SECONDS[(unit or "s").lower()]
+    if seconds > _LONGEST_S:
+        raise OptionError(f"{what}: longer than a century", hint="write it like 30s, 10m, 2h or 1d")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

@@ -60,7 +60,7 @@ def take_in(tree: Tree, entries: list[ObjectInfo], most_files: int = 10**8) -> S
 def take_in_pages(
     tree: Tree, pages: Callable[[], Iterator[list[ObjectInfo]]], most_files: int = 10**8
 ) -> Summary:
-    return refresh(tree, [Mounted("", Pages(pages))], lambda _: None, most_files=most_files)
+    return refresh(tree, [Mounted("", Pages(pages))], lambda *_: None, most_files=most_files)
 
 
 def names(tree: Tree) -> list[str]:
@@ -143,7 +143,7 @@ def test_a_store_that_never_answers_ends_the_listing_and_not_the_thread(
 
     store = Mounted("", Pages(pages))
     with pytest.raises(StoreError, match=r"nothing for 0\.1 s"):
-        refresh(tree, [store], lambda _: None, silence_s=0.1)
+        refresh(tree, [store], lambda *_: None, silence_s=0.1)
     (left,) = (thread for thread in listing._left_behind if thread.is_alive())
     assert left.daemon, "the process can end without it"
     assert names(tree) == ["there"]
@@ -166,9 +166,9 @@ def test_requests_that_never_end_do_not_pile_up(
     store = Mounted("", Pages(pages))
     for _ in range(2):
         with pytest.raises(StoreError, match="nothing for"):
-            refresh(tree, [store], lambda _: None, silence_s=0.01)
+            refresh(tree, [store], lambda *_: None, silence_s=0.01)
     with pytest.raises(StoreError, match="2 requests of earlier listings still wait"):
-        refresh(tree, [store], lambda _: None, silence_s=0.01)
+        refresh(tree, [store], lambda *_: None, silence_s=0.01)
     waiting = list(listing._left_behind)
     let_go.set()
     for thread in waiting:
@@ -342,7 +342,7 @@ def pages():
 
 tree = Tree(Path(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-summary = refresh(tree, [Mounted("", Pages(pages))], lambda _: None)
+summary = refresh(tree, [Mounted("", Pages(pages))], lambda *_: None)
 print(summary.files, summary.hidden, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

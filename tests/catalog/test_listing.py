@@ -55,7 +55,7 @@ class MemoryStore:
 
 
 def take_in(tree: Tree, store: MemoryStore) -> Summary:
-    return refresh(tree, [Mounted("", store)], lambda _: None)
+    return refresh(tree, [Mounted("", store)], lambda *_: None)
 
 
 def paths(tree: Tree, ino: int = ROOT, above: str = "") -> dict[str, int]:

@@ -167,7 +167,7 @@ def test_a_file_that_becomes_a_directory_and_back_gets_new_inodes(tmp_path: Path
         elif seen:
             (folder / "x").rmdir()
             (folder / "x").write_bytes(b"file again")
-        refresh(tree, [Mounted("", store)], lambda _: None)
+        refresh(tree, [Mounted("", store)], lambda *_: None)
         (node,) = children(tree, ROOT)
         assert node.is_directory == (kind == "directory")
         seen.append(node.ino)

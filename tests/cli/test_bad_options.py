@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.mount_options import REFUSED
+from penstock.daemon.kernel_options import REFUSED
 from tests.cli.conftest import Refuse, one_refusal
 from tests.conftest import Mounter, read_tree, write_tree
 
@@ -205,7 +205,7 @@ def test_a_cache_whose_index_is_not_an_index(tmp_path: Path, verb: str) -> None:
 
 
 INCOMPLETE = [
-    "mout s3://b /x", "mount", "mount s3://b", "umount", "refresh", "doctor", "stats /x /y",
+    "mout s3://b /x", "mount", "mount s3://b", "umount", "refresh", "doctor /x /y", "stats /x /y",
     "cache list", "stats /x -o yaml", "--verbose",
 ]  # fmt: skip
 

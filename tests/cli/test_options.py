@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.mount_options import ALWAYS, REFUSED, parse_kernel_options
+from penstock.daemon.kernel_options import ALWAYS, REFUSED, parse_kernel_options
 from penstock.errors import OptionError
 from tests.conftest import S3, Mounter, penstock, write_tree
 

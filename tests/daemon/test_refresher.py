@@ -23,15 +23,15 @@ def test_a_refresh_that_is_asked_for_before_the_catching_up_skips_no_change(tmp_
     write_tree(tmp_path / "set", {"a": b"a"})
     store = open_reliable_store(parse_source(f"file://{tmp_path}/set"), StoreOptions(), counters)
     tree, mounts = Tree(tmp_path / "catalog.sqlite"), [Mounted("", store)]
-    refresh(tree, mounts, lambda _count: None)
+    refresh(tree, mounts, lambda *_: None)
     seen = tree.last_change()
     write_tree(tmp_path / "set", {"untold": b"b"})
-    refresh(tree, mounts, lambda _count: None)  # by a server that was killed at this moment
+    refresh(tree, mounts, lambda *_: None)  # by a server that was killed at this moment
     cache = build_cache(
         [], policy="keep", block_bytes=1 << 20, buffer_bytes=1 << 20, fetchers=1,
         counters=counters, threads=2, deadline_s=5.0, must_open=True,
     )  # fmt: skip
-    files = FileSystem(tree, [store], cache, Readahead(cache, 0), lambda: None)
+    files = FileSystem(tree, {0: store}, cache, Readahead(cache, 0), lambda: None)
     kernel = os.memfd_create("kernel")
     told: list[int] = []
     refresher = Refresher(

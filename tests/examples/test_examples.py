@@ -9,6 +9,10 @@ from types import ModuleType
 
 from PIL import Image
 
+from penstock.daemon.places import state_dir
+from penstock.resources.nudge import is_running
+from tests.cache.test_flights import wait_until
+from tests.conftest import ACCESS_KEY, S3, SECRET_KEY
 from tests.examples.conftest import CLASSES, EXAMPLES, SAMPLES, TABLES, Stage, output, run
 
 
@@ -140,6 +144,27 @@ def test_07_pandas_and_fsspec_read_from_a_url(tables: Stage) -> None:
     assert lines[1] == "notes: 40 files, 280 bytes"
     assert re.fullmatch(rf"version [0-9a-f]{{32}}, {size} bytes, {size} of them cached", lines[2])
     assert tables.mount.gets() == 41
+
+
+def test_08_a_declared_data_set_is_loaded_and_read(images: Stage, s3: S3, tmp_path: Path) -> None:
+    manifest = tmp_path / "dataset.yaml"
+    text = (EXAMPLES / "08-declared/dataset.yaml").read_text()
+    filled = {
+        "<BUCKET>": images.plain.name, "<ENDPOINT>": s3.endpoint,
+        "<ACCESS_KEY_ID>": ACCESS_KEY, "<SECRET_KEY>": SECRET_KEY,
+    }  # fmt: skip
+    for place, value in filled.items():
+        text = text.replace(place, value)
+    manifest.write_text(text)
+    lines = output(EXAMPLES / "08-declared/library.py", manifest).splitlines()
+    size = sum(path.stat().st_size for path in images.plain.rglob("*.jpg"))
+    assert lines[:3] == [
+        "secret/default/images created", "dataset/default/images created",
+        "alluxioruntime/default/images created",
+    ]  # fmt: skip
+    assert f"{size:,} of {size:,} bytes are cached" in lines
+    assert "begins with b'\\xff\\xd8\\xff'" in lines[-1]
+    wait_until(lambda: not is_running(state_dir()))
 
 
 def load(script: Path) -> ModuleType:

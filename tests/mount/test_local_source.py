@@ -126,6 +126,7 @@ def test_a_mount_inside_its_own_source_does_not_contain_itself(
         counted = subprocess.run(walk, capture_output=True, text=True, timeout=30, check=True)
         assert counted.stdout == "1\n"
         mount.refresh()
+    assert mount.stats()["files"] == 1
 
 
 # -- https ------------------------------------------------------------------------------

@@ -295,3 +295,20 @@ def test_a_saved_catalog_is_ready_while_the_server_is_down(
 
 def read_names(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+
+
+@both_modes
+def test_a_file_in_a_directory_that_was_listed_empty_is_seen(
+    mounter: Mounter, tmp_path: Path, mode: str
+) -> None:
+    """Of an empty listing the kernel keeps no page that it could be told to forget."""
+    write_tree(tmp_path / "set", {"other": b"x"})
+    (tmp_path / "set/empty").mkdir()
+    mount = mounter(f"file://{tmp_path}/set", "--mode", mode, "--refresh", "never")
+    assert os.listdir(mount.path / "empty") == []
+    write_tree(tmp_path / "set/empty", {"new": b"new"})
+    mount.refresh()
+    assert os.listdir(mount.path / "empty") == ["new"]
+    (tmp_path / "set/empty/new").unlink()
+    mount.refresh()
+    assert os.listdir(mount.path / "empty") == []

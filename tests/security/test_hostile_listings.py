@@ -176,7 +176,7 @@ def test_of_very_many_hidden_objects_the_doctor_lists_the_first_and_counts_the_r
     mount.refresh()
     assert mount.stats()["hidden"] == 10_500
     told = penstock("doctor", mount.path, "--limit", "20000").stdout.splitlines()
-    assert told[0] == "10,500 objects cannot be shown as files:"
+    told = told[told.index("10,500 objects cannot be shown as files:") :]
     assert told[1] == "  10,500  a name longer than 255 bytes"
     assert len(told) == 2 + 10_000 + 1
     assert told[-1] == "… and 500 more (counted, not listed)"
@@ -207,7 +207,7 @@ def test_a_listing_that_always_goes_on_ends_at_the_limit(
     numbers = itertools.count()
     hostile.answer = lambda _: page(keys(1000 * next(numbers)), "more")
     with pytest.raises(SourceError, match="more than 10,000 files and directories"):
-        refresh(tree, [Mounted("", store)], lambda _: None, most_files=10_000)
+        refresh(tree, [Mounted("", store)], lambda *_: None, most_files=10_000)
     assert len(hostile.asked) < 50
     assert tree.listed_at() is None
 
@@ -223,6 +223,6 @@ def test_empty_pages_for_ever_end_after_a_silence(
 
     hostile.answer = answer
     with pytest.raises(StoreError, match="has brought nothing for 1 s"):
-        refresh(tree, [Mounted("", store)], lambda _: None, silence_s=1)
+        refresh(tree, [Mounted("", store)], lambda *_: None, silence_s=1)
     ended = True  # lets the thread in the library go
     assert tree.listed_at() is None

@@ -44,8 +44,9 @@ def test_no_key_of_a_listing_names_a_path_outside(
     hostile.answer = lambda _: page([entry(key) for key in [*ESCAPES, "good/file"]])
     mount = mounter("s3://b", "--endpoint", hostile.endpoint)
     assert read_tree(mount.path) == {"good/file": BODY}
-    assert hidden(mount.path) == ESCAPES
     assert set(object_paths(hostile)) == {"/b/good/file"}
+    assert hidden(mount.path) == ESCAPES
+    assert set(object_paths(hostile)) == {"/", "/b/good/file"}
     for name in ("../escape", "../../etc/passwd", "good/../../escape"):
         assert not os.path.exists(f"{mount.path}/{name}"), "`..` is the kernel's, and leads out"
     stored = below(tmp_path / "cache")
@@ -70,13 +71,15 @@ def test_no_line_of_a_manifest_names_a_path_outside(
     source = hostile.endpoint.replace("127.0.0.1", "localhost") + "/set"
     mount = mounter(source, "--manifest", manifest)
     assert read_tree(mount.path) == {"good/file": BODY}
+    assert object_paths(hostile) == ["/set/good/file"]
     noted = {key.encode("utf-8", "backslashreplace").decode(): why for key, why in odd.items()}
     assert hidden(mount.path) == {
         **noted,
         "huge": "a size that no file can have",
         "../plain": "a `..` segment in its path",
     }
-    assert object_paths(hostile) == ["/set/good/file"]
+    # The doctor has knocked at the door, and reads nothing else either.
+    assert set(object_paths(hostile)) == {"/", "/set/good/file"}
 
 
 @pytest.mark.parametrize("mode", ["pagecache", "passthrough"])

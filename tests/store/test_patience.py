@@ -19,7 +19,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.metrics import Counters
-from penstock.store import Level, ObjectInfo
+from penstock.store import Chunks, Level, ObjectInfo
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.patience import PatientStore, Time
 from penstock.store.reliable import open_reliable_store
@@ -133,6 +133,47 @@ def test_a_level_is_tried_again_too() -> None:
     clock, store = Clock(), Scripted(DOWN, b"")
     patient = PatientStore(store, Counters(), deadline_s=60, time=clock.time)
     assert patient.list_level("a") == Level([], ["a"])
+
+
+class Upload(Scripted):
+    """A store whose uploads break after so many bytes each."""
+
+    def __init__(self, clock: Clock, *breaks_after: int) -> None:
+        super().__init__(b"")
+        self.clock = clock
+        self.breaks_after = list(breaks_after)
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        self.asked += 1
+        self.clock.now_s += 100  # longer than any deadline
+        breaks_after = self.breaks_after.pop(0) if self.breaks_after else size_bytes
+        taken = b""
+        for chunk in chunks():
+            taken += bytes(chunk)
+            if len(taken) > breaks_after:
+                raise StoreError("broken", kind="reset")
+        return taken.decode()
+
+
+def letters() -> Iterator[bytes]:
+    return iter([b"a", b"b", b"c", b"d"])
+
+
+def test_an_upload_that_comes_further_each_time_is_tried_again_beyond_the_deadline() -> None:
+    clock = Clock()
+    upload = Upload(clock, 1, 2, 3)
+    store = PatientStore(upload, Counters(), deadline_s=10, time=clock.time)
+    assert store.put_file("key", letters, 4) == "abcd"
+    assert upload.asked == 4
+
+
+def test_an_upload_that_always_breaks_at_the_same_place_is_given_up() -> None:
+    clock = Clock()
+    upload = Upload(clock, 2, 2, 2, 2, 2)
+    store = PatientStore(upload, Counters(), deadline_s=10, time=clock.time)
+    with pytest.raises(StoreError):
+        store.put_file("key", letters, 4)
+    assert upload.asked == 2
 
 
 def test_who_is_in_a_hurry_waits_less_until_the_store_has_answered_once() -> None:

@@ -311,4 +311,4 @@ def test_a_mount_in_the_foreground_is_supervised_too(tmp_path: Path) -> None:
 
 def test_every_option_of_a_mount_can_be_changed_by_an_upgrade_or_is_refused() -> None:
     names = {parameter.name for parameter in mount_command.params}
-    assert names - {"source", "mountpoint", "in_background", "kernel_options"} == set(_FIELDS)
+    assert names - {"source", "mountpoint", "in_background", "o"} == set(_FIELDS)

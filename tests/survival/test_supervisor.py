@@ -127,9 +127,10 @@ def test_commands_on_a_mount_without_a_server_answer_and_do_not_wait_for_one(
     wait_until(lambda: note(state)["state"] == "waiting", "waits")
     told = penstock("stats", path)
     assert (told.returncode, "no server could be started" in told.stdout) == (0, True)
-    for command in ("refresh", "doctor"):
-        told = penstock(command, path)
-        assert (told.returncode, "no server at the moment" in told.stderr) == (1, True)
+    told = penstock("refresh", path)
+    assert (told.returncode, "no server at the moment" in told.stderr) == (1, True)
+    told = penstock("doctor", path)
+    assert (told.returncode, "no server at the moment" in told.stdout) == (2, True)
     again = penstock("mount", source, path, "-b")
     assert (again.returncode, "already a mount point" in again.stderr) == (2, True)
     assert penstock("umount", path).returncode == 0
@@ -274,7 +275,9 @@ def test_a_supervisor_that_died_between_two_servers_is_not_said_to_start_one(
     (file,) = (state / "mounts").glob("*.json")
     file.write_text(json.dumps({**told, "state": "restarting", "server_pid": None}))
     wait_until(lambda: not serves(told["pid"], str(mount.path)), "dead")
-    for command in ("stats", "refresh", "doctor", "upgrade"):
+    said = penstock("doctor", mount.path)
+    assert (said.returncode, "are gone" in said.stdout) == (2, True)
+    for command in ("stats", "refresh", "upgrade"):
         said = penstock(command, mount.path)
         assert (said.returncode, "gone" in said.stderr) == (2, True)
         assert "hint: penstock umount" in said.stderr

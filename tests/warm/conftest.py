@@ -59,13 +59,13 @@ class Set:
             counters=Counters(),
         )
         self.files = FileSystem(
-            self.tree, [self.store], self.cache, Readahead(self.cache, 0), lambda: None
+            self.tree, {0: self.store}, self.cache, Readahead(self.cache, 0), lambda: None
         )
         self.refresh()
 
     def refresh(self) -> None:
         before = self.tree.last_change()
-        refresh(self.tree, [Mounted("", self.store)], lambda _: None)
+        refresh(self.tree, [Mounted("", self.store)], lambda *_: None)
         changes = self.tree.changes_since(before, 10_000)
         self.files.outdate([change.buried for change in changes if change.buried])
 

@@ -41,8 +41,8 @@ def files(tmp_path: Path, cache: Cache) -> Iterator[FileSystem]:
     write_tree(tmp_path / "set", FILES)
     store = LocalStore(str(tmp_path / "set"), Counters())
     tree = Tree(tmp_path / "catalog.sqlite")
-    refresh(tree, [Mounted("", store)], lambda _: None)
-    yield FileSystem(tree, [store], cache, Readahead(cache, 0), lambda: None)
+    refresh(tree, [Mounted("", store)], lambda *_: None)
+    yield FileSystem(tree, {0: store}, cache, Readahead(cache, 0), lambda: None)
     tree.close()
 
 

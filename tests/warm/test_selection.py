@@ -24,7 +24,11 @@ FILES = {
 def tree(tmp_path: Path) -> Iterator[Tree]:
     write_tree(tmp_path / "set", {name: bytes(size) for name, size in FILES.items()})
     made = Tree(tmp_path / "catalog.sqlite")
-    refresh(made, [Mounted("", LocalStore(str(tmp_path / "set"), Counters()))], lambda _: None)
+    refresh(
+        made,
+        [Mounted("", LocalStore(str(tmp_path / "set"), Counters()))],
+        lambda *_: None,
+    )
     yield made
     made.close()
 

@@ -1,6 +1,7 @@
 """From what the user said of tiers to a working cache."""
 
 import sqlite3
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,14 +14,21 @@ from penstock.cache.tier import Tier, TierSpec, prepare_directory
 from penstock.cache.tiered import Cache
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
+from penstock.units import format_size
+
+Say = Callable[[str], None]
 
 
 def build_cache(
     specs: list[TierSpec], *, policy: str, block_bytes: int, buffer_bytes: int, fetchers: int,
     counters: Counters, threads: int = 32, deadline_s: float = 60.0, must_open: bool = True,
+    say: Say = lambda _note: None,
 ) -> Cache:  # fmt: skip
-    """Without `must_open`, a directory that cannot be used now is out, and tried again later."""
-    tiers: list[Tier] = [build_tier(spec, policy, counters, must_open=must_open) for spec in specs]
+    """Without `must_open`, a directory that cannot be used now is out, and tried again later.
+    `say` gets what a person should know of a tier that is not as it was wanted."""
+    tiers: list[Tier] = [
+        build_tier(spec, policy, counters, must_open=must_open, say=say) for spec in specs
+    ]
     return Cache(
         tiers, block_bytes=block_bytes, buffer_bytes=buffer_bytes, fetchers=fetchers,
         threads=threads, deadline_s=deadline_s, counters=counters,
@@ -28,11 +36,12 @@ def build_cache(
 
 
 def build_tier(
-    spec: TierSpec, policy: str, counters: Counters, *, must_open: bool = True
-) -> StripedTier:
+    spec: TierSpec, policy: str, counters: Counters, *, must_open: bool = True,
+    say: Say = lambda _note: None,
+) -> StripedTier:  # fmt: skip
     directories = [
         Guarded(
-            path, spec.medium, partial(_open_prepared, path, spec, policy, counters), counters,
+            path, spec.medium, partial(_open_prepared, path, spec, policy, counters, say), counters,
             must_open=must_open,
         )
         for path in spec.paths
@@ -41,10 +50,17 @@ def build_tier(
 
 
 def _open_prepared(
-    path: Path, spec: TierSpec, policy: str, counters: Counters, distrust: Identity | None
-) -> CacheDirectory:
+    path: Path, spec: TierSpec, policy: str, counters: Counters, say: Say,
+    distrust: Identity | None,
+) -> CacheDirectory:  # fmt: skip
     share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
-    quota = prepare_directory(path, share, stored_bytes(path / "index.sqlite"))
+    stored = stored_bytes(path / "index.sqlite")
+    quota = prepare_directory(path, share, stored, clamp=spec.clamp)
+    if share is not None and quota < share:
+        say(
+            f"tier {spec.medium}: {path} has room for {format_size(quota)}, and not for the "
+            f"{format_size(share)} that were asked for"
+        )
     return open_directory(
         path, name=spec.medium, quota_bytes=quota, high=spec.high, low=spec.low,
         policy=POLICIES[policy](), counters=counters, distrust=distrust,

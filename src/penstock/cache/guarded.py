@@ -122,6 +122,15 @@ class Guarded:
     def source_bytes(self, source: str) -> int:
         return self._try(lambda directory: directory.index.source_bytes(source), 0)
 
+    def noted_bytes(self, source: str) -> int:
+        return self._try(lambda directory: directory.index.noted_bytes(source), 0)
+
+    @property
+    def quota_bytes(self) -> int:
+        """0 while it is out."""
+        directory = self._directory
+        return directory.quota_bytes if directory is not None else 0
+
     def outdate(self, digests: list[bytes]) -> None:
         self._try(lambda directory: directory.outdate(digests), None)
 

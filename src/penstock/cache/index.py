@@ -130,6 +130,10 @@ class Index:
     def source_bytes(self, source: str) -> int:
         """How much of this source is here, in the versions that the bucket has now."""
         self.flush()  # adding what waits would count twice what was stored before
+        return self.noted_bytes(source)
+
+    def noted_bytes(self, source: str) -> int:
+        """The same, but for what waits to be written."""
         row = self._one("SELECT bytes FROM sources WHERE name = ?", source)
         return _number(row[0]) if row is not None else 0
 

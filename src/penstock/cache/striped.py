@@ -77,6 +77,13 @@ class StripedTier:
     def source_bytes(self, source: str) -> int:
         return sum(directory.source_bytes(source) for directory in self.directories)
 
+    def noted_bytes(self, source: str) -> int:
+        return sum(directory.noted_bytes(source) for directory in self.directories)
+
+    @property
+    def quota_bytes(self) -> int:
+        return sum(directory.quota_bytes for directory in self.directories)
+
     def flush(self) -> None:
         for directory in self.directories:
             directory.flush()

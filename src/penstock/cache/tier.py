@@ -28,6 +28,7 @@ class TierSpec:
     quota_bytes: int | None  # for all paths together; None: most of what is free
     high: float = DEFAULT_HIGH
     low: float = DEFAULT_LOW
+    clamp: bool = False  # a quota larger than the disk means what the disk has, and is no error
 
 
 class Tier(Protocol):
@@ -84,6 +85,10 @@ class Tier(Protocol):
 
     def source_bytes(self, source: str) -> int: ...
 
+    def noted_bytes(self, source: str) -> int:
+        """The same without waiting for what is about to be noted."""
+        ...
+
     def outdate(self, digests: list[bytes]) -> None:
         """The bucket does not have these any more."""
         ...
@@ -118,7 +123,8 @@ def parse_tier(text: str) -> TierSpec:
     paths = tuple(Path(os.path.abspath(path)) for path in parts[1].split(",") if path)
     if not paths:
         raise OptionError(f"--tier {text}: names no directory", hint=hint)
-    return TierSpec(medium, paths, parse_quota(parts[2], f"--tier {text}"), **marks)
+    quota = parse_quota(parts[2], f"--tier {text}")
+    return TierSpec(medium, paths, quota, marks["high"], marks["low"])
 
 
 def parse_quota(text: str, what: str, *, bare_unit: int = 1) -> int:
@@ -147,8 +153,11 @@ def _probe(file: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def prepare_directory(path: Path, quota_bytes: int | None, used_bytes: int = 0) -> int:
-    """Makes the directory, checks that it can hold a cache; returns the quota in bytes."""
+def prepare_directory(
+    path: Path, quota_bytes: int | None, used_bytes: int = 0, *, clamp: bool = False
+) -> int:
+    """Makes the directory, checks that it can hold a cache; returns the quota in bytes. With
+    `clamp`, that is less than what was asked for where the disk is smaller."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         _probe(path / f".penstock-{os.getpid()}")
@@ -166,7 +175,7 @@ def prepare_directory(path: Path, quota_bytes: int | None, used_bytes: int = 0) 
     status = os.statvfs(path)
     total = status.f_blocks * status.f_frsize
     free = status.f_bavail * status.f_frsize
-    if quota_bytes is None:
+    if quota_bytes is None or (clamp and quota_bytes > total):
         quota_bytes = int((free + used_bytes) * _DEFAULT_SHARE)
     if quota_bytes > total:
         raise CacheDirError(

@@ -202,6 +202,10 @@ class Cache:
         self._filler.settle()
         return sum(tier.source_bytes(source) for tier in self.tiers)
 
+    def noted_bytes(self, source: str) -> int:
+        """The same without waiting for what is on its way into the tiers."""
+        return sum(tier.noted_bytes(source) for tier in self.tiers)
+
     def outdate(self, objects: list[CachedObject]) -> None:
         for tier in self.tiers:
             try:

@@ -7,9 +7,11 @@ Threading: one thread, the one that refreshes.
 """
 
 import sqlite3
+from collections.abc import Mapping
 
 from penstock.catalog.entries import plausible_mtime_ns, why_not_believed
 from penstock.catalog.names import (
+    COVERED,
     DOUBLE_ROLE,
     MARKER_WITH_DATA,
     decode,
@@ -18,6 +20,7 @@ from penstock.catalog.names import (
     why_no_key,
     why_no_name,
 )
+from penstock.catalog.places import NOBODY, covered_by_others, owner_of
 from penstock.catalog.tree import ROOT
 from penstock.errors import SourceError
 from penstock.store import ObjectInfo, Store
@@ -42,51 +45,69 @@ SCRATCH_SCHEMA = (
 
 
 class Incoming:
-    def __init__(self, database: sqlite3.Connection, most_files: int) -> None:
+    def __init__(
+        self, database: sqlite3.Connection, paths: Mapping[int, str], source: int | None,
+        most_files: int, files_of_others: int = 0,
+    ) -> None:  # fmt: skip
+        """`paths`: where each source of the mount begins; `source`: which of them is listed."""
         self._database = database
         self._most_files = most_files
-        self.next_ino: int = database.execute(
+        self._files_of_others = files_of_others
+        self.first_ino: int = database.execute(
             "SELECT max((SELECT max(ino) + 1 FROM nodes), "
             "coalesce((SELECT value FROM meta WHERE key = 'next_ino'), 0))"
         ).fetchone()[0]
+        self.next_ino = self.first_ino
         self.listed = 0  # entries that came
+        self.size_bytes = 0  # of all of them
         self._found = 0  # files, directories and hidden objects that they were
         self._roots: dict[int, int] = {}
-        self._directories: dict[tuple[int, str], int | str] = {}
-        database.execute("INSERT INTO seen VALUES (?, 0, x'', -1, x'')", (ROOT,))
+        self._directories: dict[str, int | str] = {}
+        database.execute("INSERT INTO seen VALUES (?, 0, x'', ?, x'')", (ROOT, NOBODY))
+        self._make_roots(paths)
+        self.source = NOBODY if source is None else source
+        own = paths.get(self.source, "")
+        self._shown_below = f"{own}/" if own else ""
+        self.covered = covered_by_others(own, list(paths.values())) if source is not None else []
+        self._covered = tuple((path, f"{path}/") for path in self.covered)
 
-    def mount_root(self, path: str, source: int) -> None:
-        ino = ROOT
-        for name in path.split("/") if path else []:
-            ino = self._directory_node(ino, name, -1, "")
-        if ino != ROOT:
-            self._database.execute("UPDATE seen SET source = ? WHERE ino = ?", (source, ino))
-        self._roots[source] = ino
+    def _make_roots(self, paths: Mapping[int, str]) -> None:
+        """Where something is mounted there is a directory, whatever its listing says."""
+        numbers = {path: number for number, path in paths.items()}
+        for number, path in paths.items():
+            ino, walked = ROOT, ""
+            for name in path.split("/") if path else []:
+                walked = f"{walked}/{name}" if walked else name
+                ino = self._directory_node(ino, name, *owner_of(walked, numbers))
+            self._roots[number] = ino
+        self._found = 0
 
-    def add(self, page: list[ObjectInfo], store: Store, source: int) -> None:
+    def add(self, page: list[ObjectInfo], store: Store) -> None:
         self._database.execute("BEGIN")
         files: list[tuple[int, bytes, int, int, int, str, bytes]] = []
         unshown: list[tuple[str, str]] = []
         for info in page:
             folder, slash, name = info.key.rpartition("/")
-            parent = why_no_key(info.key) or self._parent(folder, slash, source)
+            parent = why_no_key(info.key) or self._why_covered(info) or self._parent(folder, slash)
             if isinstance(parent, str):
-                unshown.append((note_of(info.key), parent))
+                if name or info.size_bytes or parent is not COVERED:
+                    unshown.append((self._note_of(info.key), parent))
             elif not name:
                 if info.size_bytes:
-                    unshown.append((note_of(info.key), MARKER_WITH_DATA))
+                    unshown.append((self._note_of(info.key), MARKER_WITH_DATA))
             elif reason := (
                 why_no_name(name) or store.why_unreadable(info.key) or why_not_believed(info)
             ):
-                unshown.append((note_of(info.key), reason))
+                unshown.append((self._note_of(info.key), reason))
             else:
                 mtime_ns = plausible_mtime_ns(info)
-                files.append((parent, encode(name), source, info.size_bytes, mtime_ns,
+                files.append((parent, encode(name), self.source, info.size_bytes, mtime_ns,
                               info.version, encode(info.key)))  # fmt: skip
         self._insert_files(files)
         self._insert_unshown(unshown)
         self._database.execute("COMMIT")
         self.listed += len(page)
+        self.size_bytes += sum(info.size_bytes for info in page)
         self._check_that_it_ends(store)
 
     def settle(self) -> None:
@@ -96,12 +117,22 @@ class Incoming:
         )
         self._database.executemany(
             "INSERT OR IGNORE INTO unshown VALUES (?, ?)",
-            ((note_of(decode(row[0])), DOUBLE_ROLE) for row in twice),
+            ((self._note_of(decode(row[0])), DOUBLE_ROLE) for row in twice),
         )
         self._database.execute(
             "DELETE FROM incoming WHERE EXISTS (SELECT 1 FROM seen s "
             "WHERE s.parent = incoming.parent AND s.name = incoming.name)"
         )
+
+    def _why_covered(self, info: ObjectInfo) -> str | None:
+        for path, below in self._covered:
+            if info.key == path or info.key.startswith(below):
+                return COVERED
+        return None
+
+    def _note_of(self, key: str) -> str:
+        """By its path in the mount: two sources may have the same key."""
+        return note_of(f"{self._shown_below}{key}")
 
     # -- rows -----------------------------------------------------------------------------
 
@@ -118,7 +149,7 @@ class Incoming:
         self._found += max(0, fresh.rowcount)
 
     def _check_that_it_ends(self, store: Store) -> None:
-        if self._found > self._most_files:
+        if self._found + self._files_of_others > self._most_files:
             raise SourceError(
                 f"{store.identity}: more than {self._most_files:,} files and directories",
                 hint="mount a prefix of it, or raise --max-files",
@@ -133,15 +164,15 @@ class Incoming:
 
     # -- directories ----------------------------------------------------------------------
 
-    def _parent(self, folder: str, slash: str, source: int) -> int | str:
+    def _parent(self, folder: str, slash: str) -> int | str:
         if folder:
-            return self._directory(folder, source)
+            return self._directory(folder)
         # `/name` has no folder and yet a slash: its first segment is empty.
-        return why_no_name("") or "" if slash else self._roots[source]
+        return why_no_name("") or "" if slash else self._roots[self.source]
 
-    def _directory(self, path: str, source: int) -> int | str:
+    def _directory(self, path: str) -> int | str:
         """The directory's number, or why there can be none."""
-        found = self._directories.get((source, path))
+        found = self._directories.get(path)
         if found is not None:
             return found
         missing: list[str] = []  # from here up to what is known
@@ -149,35 +180,41 @@ class Incoming:
         while found is None:
             missing.append(above)
             above, slash, _ = above.rpartition("/")
-            found = self._directories.get((source, above)) or (
-                None if above else self._parent("", slash, source)
-            )
+            found = self._directories.get(above) or (None if above else self._parent("", slash))
         for walked in reversed(missing):
             if isinstance(found, int):
                 name = walked.rpartition("/")[2]
-                found = why_no_name(name) or self._directory_node(found, name, source, walked)
-            self._remember(source, walked, found)
+                found = why_no_name(name) or self._directory_node(found, name, self.source, walked)
+            self._remember(walked, found)
         return found
 
     def _directory_node(self, parent: int, name: str, source: int, path: str) -> int:
         run = self._database.execute
         place = parent, encode(name)
-        row = run("SELECT ino FROM seen WHERE parent = ? AND name = ?", place).fetchone()
-        if row is not None:
-            return row[0]
-        row = run(
-            "SELECT ino FROM nodes WHERE parent = ? AND name = ? AND dead = 0 AND size IS NULL",
+        if seen := run("SELECT ino FROM seen WHERE parent = ? AND name = ?", place).fetchone():
+            return seen[0]
+        # One that was another's stays that one's, under its number, for those who hold its files:
+        # they are found by its path. One without files of its own may become anybody's, or
+        # nobody's again.
+        row: tuple[int, int, bytes] | None = run(
+            "SELECT n.ino, n.source, d.path FROM nodes n JOIN directories d ON d.ino = n.ino "
+            "WHERE n.parent = ? AND n.name = ? AND n.dead = 0 AND n.size IS NULL",
             place,
         ).fetchone()
-        ino: int = row[0] if row else self._take_number()
-        run("INSERT INTO seen VALUES (?, ?, ?, ?, ?)", (ino, *place, source, encode(path)))
+        encoded, ino = encode(path), 0
+        if row is not None and source == NOBODY:
+            ino, source, encoded = row
+        elif row is not None and row[1:] in ((source, encoded), (NOBODY, b"")):
+            ino = row[0]
+        ino = ino or self._take_number()
+        run("INSERT INTO seen VALUES (?, ?, ?, ?, ?)", (ino, *place, source, encoded))
         self._found += 1
         return ino
 
-    def _remember(self, source: int, path: str, found: int | str) -> None:
+    def _remember(self, path: str, found: int | str) -> None:
         if len(self._directories) >= _DIRECTORIES_REMEMBERED:
             self._directories.clear()
-        self._directories[source, path] = found
+        self._directories[path] = found
 
     def _take_number(self) -> int:
         self.next_ino += 1

@@ -12,6 +12,7 @@ NAME_MAX_BYTES = 255
 KEY_MAX_BYTES = 4095
 _NOTE_CHARACTERS = 200
 
+COVERED = "another source is mounted there"
 DOUBLE_ROLE = "also a directory: other keys lie below it"
 MARKER_WITH_DATA = "a directory marker that holds data"
 NOT_UTF8 = "its name is not UTF-8"

@@ -1,31 +1,28 @@
-"""Takes a whole new listing into the catalog: what is new, gone, rewritten, hidden.
+"""Takes new listings into the catalog: what is new, gone, rewritten, hidden.
 
-The listing goes into scratch tables on disk and is compared in SQL, so memory does not grow
-with the bucket, and readers see the old tree until the new one is complete.
+A listing goes into scratch tables on disk and is compared in SQL, so memory does not grow with the
+bucket, and readers see the old tree until the new one is complete. Each source of a mount is
+listed and taken in by itself: one that fails keeps its old tree, and costs the others nothing.
 """
 
 import fcntl
-import json
 import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.catalog.comparison import Comparison
 from penstock.catalog.incoming import MOST_FILES, SCRATCH_SCHEMA, Incoming
 from penstock.catalog.listing import SILENCE_S, list_in_parallel
-from penstock.catalog.tree import ROOT, Tree
-from penstock.errors import UsageError
+from penstock.catalog.places import covered_by_others
+from penstock.catalog.sources import all_sources, number_of
+from penstock.catalog.tree import Tree
+from penstock.errors import PenstockError, UsageError
 from penstock.store import Store
 
-# How many changes are remembered for other mounts of the same catalog. One that misses more
-# than these within one refresh keeps old names for at most --entry-cache.
-_CHANGES_KEPT = 1_000_000
-# So many hidden objects are listed by name; the rest are counted by their reason.
-_HIDDEN_KEPT = 10_000
-_MOST_BYTES = 2**63 - 1
+Progress = Callable[[int, int], None]  # objects listed so far, and their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,150 +34,103 @@ class Mounted:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A source that could not be listed; what was known of it stays."""
+
+    path: str
+    error: PenstockError
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.error}" if self.path else str(self.error)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     files: int
     size_bytes: int
     changed: int
     hidden: int
+    failures: tuple[Failure, ...] = ()
+
+
+def numbered(tree: Tree, mounts: list[Mounted]) -> dict[int, Mounted]:
+    """By the numbers that the catalog knows them by."""
+    run = tree.connection()
+    return {number_of(run, mounted.path, mounted.store.identity): mounted for mounted in mounts}
+
+
+def unlisted(tree: Tree, mounts: list[Mounted]) -> list[Mounted]:
+    """Those that were never listed, or when other sources than now hid a part of them."""
+    numbers = numbered(tree, mounts)
+    paths = [mounted.path for mounted in mounts]
+    rows = {row.number: row for row in all_sources(tree.connection())}
+    return [
+        mounted for number, mounted in numbers.items()
+        if rows[number].listed_at is None
+        or rows[number].covered_paths != covered_by_others(mounted.path, paths)
+    ]  # fmt: skip
 
 
 def refresh(
-    tree: Tree, mounts: list[Mounted], progress: Callable[[int], None], *,
-    most_files: int = MOST_FILES, silence_s: float = SILENCE_S,
+    tree: Tree, mounts: list[Mounted], progress: Progress, *,
+    only: Collection[Mounted] | None = None, most_files: int = MOST_FILES,
+    silence_s: float = SILENCE_S, in_use: bool = False,
 ) -> Summary:  # fmt: skip
-    """Lists every store and makes the tree equal to what was found. One at a time per catalog.
+    """Makes the tree equal to what is found: sources that are not mounted any more are gone, new
+    ones have their directories at once, and then every store, or `only` some, is listed. One at a
+    time per catalog.
 
-    A listing that fails, that repeats itself, that holds more than `most_files` files and
-    directories or says nothing for `silence_s` raises, and leaves the tree as it was.
+    A listing that fails, that repeats itself, that makes it more than `most_files` files and
+    directories or says nothing for `silence_s` leaves what was there as it was. Of a mount of one
+    source that is raised; of several the others go on. `in_use`: a kernel may know this tree, so
+    that even its first listing is news.
     """
     database = tree.connection()
+    numbers = numbered(tree, mounts)
+    paths = {number: mounted.path for number, mounted in numbers.items()}
+    wanted = {n: one for n, one in numbers.items() if only is None or one in only}
+    failures: list[Failure] = []
+    listed = size_bytes = 0
     try:
-        with _only_one(tree), _scratch(database):
-            incoming = Incoming(database, most_files)
-            for number, mounted in enumerate(mounts):
-                incoming.mount_root(mounted.path, number)
-                with closing(list_in_parallel(mounted.store, silence_s=silence_s)) as pages:
-                    for page in pages:
-                        incoming.add(page, mounted.store, number)
-                        progress(incoming.listed)
-            incoming.settle()
-            return _Comparison(database, incoming.next_ino).apply()
+        with _only_one(tree):
+            changed = _arrange(database, paths)
+            for number, mounted in wanted.items():
+                others = sum(row.files for row in all_sources(database) if row.number != number)
+                with _scratch(database):
+                    incoming = Incoming(database, paths, number, most_files, others)
+                    try:
+                        with closing(list_in_parallel(mounted.store, silence_s=silence_s)) as pages:
+                            for page in pages:
+                                incoming.add(page, mounted.store)
+                                progress(listed + incoming.listed, size_bytes + incoming.size_bytes)
+                    except PenstockError as error:
+                        failures.append(Failure(mounted.path, error))
+                        continue
+                    incoming.settle()
+                    changed += Comparison(database, incoming, paths, in_use=in_use).apply()
+                    listed += incoming.listed
+                    size_bytes += incoming.size_bytes
     except sqlite3.OperationalError as error:
         raise UsageError(
             f"{tree.path}: {error}",
             hint="the catalog needs room there, and while it lists in /var/tmp (or where "
             "SQLITE_TMPDIR says)",
         ) from error
+    if failures and len(mounts) == 1:
+        raise failures[0].error
+    files, size = tree.totals()
+    hidden = sum(tree.hidden_counts().values())
+    return Summary(files, size, changed, hidden, tuple(failures))
 
 
-class _Comparison:
-    """Makes the catalog equal to what is in the scratch tables, in one transaction."""
-
-    def __init__(self, database: sqlite3.Connection, next_ino: int) -> None:
-        self._database = database
-        self._next_ino = next_ino
-        self._now = time.time_ns()
-
-    def apply(self) -> Summary:
-        run = self._database.execute
-        run("BEGIN IMMEDIATE")
-        try:
-            before = self._last_seq()
-            self._bury()
-            self._plant()
-            if run("SELECT 1 FROM meta WHERE key = 'listed_at'").fetchone() is None:
-                run("DELETE FROM changes")  # the first listing is news to nobody
-            hidden = self._note_hidden()
-            run(
-                "DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?",
-                (_CHANGES_KEPT,),
-            )
-            files, size = self._totals()
-            changed = run("SELECT count(*) FROM changes WHERE seq > ?", (before,)).fetchone()[0]
-            # Numbers are never used again, not even those of nodes that were cleared away.
-            run(
-                "INSERT OR REPLACE INTO meta SELECT 'next_ino', max(ino) + 1 FROM "
-                "(SELECT max(ino) AS ino FROM nodes UNION ALL SELECT ?)",
-                (self._next_ino - 1,),
-            )
-            run(
-                "INSERT OR REPLACE INTO meta VALUES ('files', ?), ('bytes', ?), ('listed_at', ?)",
-                (files, size, time.time()),
-            )
-            run("COMMIT")
-        except BaseException:
-            run("ROLLBACK")
-            raise
-        return Summary(files, size, changed, hidden)
-
-    def _last_seq(self) -> int:
-        row = self._database.execute(
-            "SELECT seq FROM sqlite_sequence WHERE name = 'changes'"
-        ).fetchone()
-        return row[0] if row is not None else 0
-
-    def _bury(self) -> None:
-        """Nodes that are gone or rewritten die; their rows stay for readers that hold them."""
-        run = self._database.execute
-        run(
-            "CREATE TABLE scratch.dying AS SELECT n.ino, n.parent, n.name FROM nodes n "
-            "LEFT JOIN incoming i ON i.parent = n.parent AND i.name = n.name "
-            "WHERE n.dead = 0 AND n.size IS NOT NULL AND (i.key IS NULL OR "
-            "i.version != n.version OR i.size != n.size OR i.source != n.source)"
-        )
-        run(
-            "INSERT INTO scratch.dying SELECT n.ino, n.parent, n.name FROM nodes n "
-            f"WHERE n.dead = 0 AND n.size IS NULL AND n.ino != {ROOT} "
-            "AND n.ino NOT IN (SELECT ino FROM seen)"
-        )
-        run("UPDATE nodes SET dead = 1 WHERE ino IN (SELECT ino FROM dying)")
-        run("INSERT INTO changes (parent, name, buried) SELECT parent, name, ino FROM dying")
-
-    def _plant(self) -> None:
-        run = self._database.execute
-        run(
-            "INSERT INTO nodes SELECT s.ino, s.parent, s.name, s.source, NULL, ?, NULL, 0 "
-            "FROM seen s WHERE s.ino NOT IN (SELECT ino FROM nodes)",
-            (self._now,),
-        )
-        run(
-            "INSERT INTO changes (parent, name, buried) SELECT s.parent, s.name, 0 FROM seen s "
-            "WHERE s.ino NOT IN (SELECT ino FROM directories)"
-        )
-        run("INSERT OR REPLACE INTO directories SELECT ino, path FROM seen")
-        first = self._next_ino
-        run(
-            "INSERT INTO nodes SELECT ? + row_number() OVER (ORDER BY i.parent, i.name), "
-            "i.parent, i.name, i.source, i.size, i.mtime, i.version, 0 FROM incoming i "
-            "WHERE NOT EXISTS (SELECT 1 FROM nodes n "
-            "WHERE n.parent = i.parent AND n.name = i.name AND n.dead = 0)",
-            (first,),
-        )
-        run(
-            "INSERT INTO changes (parent, name, buried) SELECT parent, name, 0 FROM nodes n "
-            "WHERE n.ino > ? "
-            "AND NOT EXISTS (SELECT 1 FROM dying d WHERE d.parent = n.parent AND d.name = n.name)",
-            (first,),
-        )
-
-    def _totals(self) -> tuple[int, int]:
-        # In two halves: sizes can be such that SQLite's own sum would overflow, and raise.
-        files, high, low = self._database.execute(
-            "SELECT count(*), coalesce(sum(size >> 32), 0), coalesce(sum(size & 0xffffffff), 0) "
-            "FROM incoming"
-        ).fetchone()
-        return files, min((high << 32) + low, _MOST_BYTES)
-
-    def _note_hidden(self) -> int:
-        run = self._database.execute
-        counts = dict(run("SELECT reason, count(*) FROM unshown GROUP BY reason").fetchall())
-        run("DELETE FROM hidden")
-        run(
-            "INSERT INTO hidden SELECT key, reason FROM unshown ORDER BY key LIMIT ?",
-            (_HIDDEN_KEPT,),
-        )
-        run("INSERT OR REPLACE INTO meta VALUES ('hidden_counts', ?)", (json.dumps(counts),))
-        return sum(counts.values())
+def _arrange(database: sqlite3.Connection, paths: dict[int, str]) -> int:
+    """Directories for what is mounted now, and nothing of what is not any more."""
+    rows = all_sources(database)
+    if {row.number for row in rows if row.present} == set(paths):
+        return 0
+    with _scratch(database):
+        incoming = Incoming(database, paths, None, MOST_FILES)
+        return Comparison(database, incoming, paths, in_use=True).apply()
 
 
 @contextmanager

@@ -9,16 +9,17 @@ readers). One thread at a time writes, in `refresh`.
 """
 
 import fcntl
-import json
 import os
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.catalog.names import decode
+from penstock.catalog.sources import SourceRow, all_sources, make_tables
 from penstock.errors import PenstockError, StaleInode
 
 ROOT = 1
@@ -30,7 +31,7 @@ CREATE TABLE nodes (
     ino INTEGER PRIMARY KEY,
     parent INTEGER NOT NULL,
     name BLOB NOT NULL,
-    source INTEGER NOT NULL,      -- which of the mount's stores; -1 for none
+    source INTEGER NOT NULL,      -- which of the sources; -1 for none
     size INTEGER,                 -- NULL for a directory
     mtime INTEGER NOT NULL,       -- nanoseconds
     version TEXT,
@@ -39,7 +40,7 @@ CREATE TABLE nodes (
 CREATE UNIQUE INDEX nodes_by_name ON nodes (parent, name) WHERE dead = 0;
 CREATE INDEX nodes_dead ON nodes (dead) WHERE dead = 1;
 CREATE TABLE directories (ino INTEGER PRIMARY KEY, path BLOB NOT NULL);  -- path inside its store
-CREATE TABLE hidden (key TEXT NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE hidden (key TEXT NOT NULL, reason TEXT NOT NULL);  -- hidden_of has taken its place
 CREATE TABLE changes (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, parent INTEGER NOT NULL, name BLOB NOT NULL,
     buried INTEGER NOT NULL       -- the node that died; 0 if the name is new
@@ -183,20 +184,24 @@ class Tree:
         """When the last complete listing was taken in; None before the first."""
         return self._meta("listed_at", None)
 
+    def sources(self) -> list[SourceRow]:
+        """The stores that it has ever held, also those that are not mounted any more."""
+        return all_sources(self.connection())
+
     def hidden(self, limit: int) -> list[tuple[str, str]]:
         """(key, reason) of the hidden; of very many, only the first are kept by name."""
         return (
             self.connection()
-            .execute("SELECT key, reason FROM hidden ORDER BY key LIMIT ?", (limit,))
+            .execute("SELECT key, reason FROM hidden_of ORDER BY key LIMIT ?", (limit,))
             .fetchall()
         )
 
     def hidden_counts(self) -> dict[str, int]:
         """How many objects are hidden for each reason, those included that are not listed."""
-        if (counted := self._meta("hidden_counts", None)) is not None:
-            return json.loads(counted)
-        rows = self.connection().execute("SELECT reason, count(*) FROM hidden GROUP BY reason")
-        return dict(rows.fetchall())  # a catalog from before they were counted
+        counts = Counter[str]()
+        for row in self.sources():
+            counts.update(row.hidden_counts)
+        return dict(counts)
 
     def changes_since(self, seq: int, limit: int) -> list[Change]:
         rows = self.connection().execute(
@@ -207,6 +212,15 @@ class Tree:
 
     def last_change(self) -> int:
         return self.connection().execute("SELECT max(seq) FROM changes").fetchone()[0] or 0
+
+    def change_number(self) -> int:
+        """Grows with every change, also when those that everybody knows of are cleared away."""
+        row = (
+            self.connection()
+            .execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'")
+            .fetchone()
+        )
+        return row[0] if row is not None else 0
 
     # -- connections --------------------------------------------------------------------
 
@@ -229,6 +243,7 @@ class Tree:
         connection = self.connection()
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == SCHEMA_VERSION:
+            make_tables(connection)
             return
         if version != 0:
             raise PenstockError(
@@ -242,6 +257,7 @@ class Tree:
             + f"INSERT INTO directories VALUES ({ROOT}, x'');"
             + f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         )
+        make_tables(connection)
 
     def _enter(self) -> int:
         """Notes that this process uses the catalog. The first one clears away dead nodes, which

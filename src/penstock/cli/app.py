@@ -8,15 +8,20 @@ from importlib import import_module
 
 import click
 
-from penstock import __version__
 from penstock.cli.talk import report
 from penstock.errors import PenstockError
+from penstock.release import __version__
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
 # Each command is a module of its own, imported when it is asked for: `stats` then answers in half
 # the time, since it needs neither stores nor caches.
 SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("Mount a bucket", ("mount", "umount", "upgrade")),
+    (
+        "Declare data sets",
+        ("apply", "get", "describe", "delete", "load", "validate", "explain", "label"),
+    ),
+    ("Keep what is declared", ("up", "serve")),
     ("Warm it up", ("warm",)),
     ("Train", ("run",)),
     ("Know before", ("plan",)),
@@ -77,6 +82,6 @@ def run(arguments: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "penstock"
         return report(error.format_message(), f"`{path} --help` shows what there is", 2)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     return result if isinstance(result, int) else 0

@@ -1,46 +1,57 @@
-"""penstock doctor: what a mount cannot do or show, and why."""
+"""penstock doctor: what is wrong, slow or stuck, why, and what to do."""
 
 import json
+from pathlib import Path
 
 import click
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import absolute, find_served
+from penstock.cli.declared import namespace_option
+from penstock.cli.talk import say
 
 
 @click.command()
-@click.argument("mountpoint")
+@click.argument("name", required=False)
+@namespace_option
 @click.option("--limit", default=1000, show_default=True, help="How many hidden objects to list.")
+@click.option("-v", "--verbose", is_flag=True, help="Every check, also of what is well.")
+@click.option(
+    "--bundle", metavar="FILE.tar.gz", type=click.Path(path_type=Path),
+    help="Write a support bundle: report, resources, statistics, logs; no secrets.",
+)  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
-def doctor(mountpoint: str, limit: int, output: str) -> None:
-    """List what a mount cannot do, and the objects it cannot show as files.
+def doctor(
+    name: str | None, namespace: str | None, limit: int, verbose: bool, bundle: Path | None,
+    output: str,
+) -> int:  # fmt: skip
+    """Say what is wrong, slow or stuck, why, and what to do.
+
+    NAME is a data set, KIND/NAME of another resource, or a mount point, of which it also lists the
+    objects that cannot be shown as files. Without it: this machine and all that is declared or
+    mounted. Exits with 2 if something is wrong, with 3 if storage cannot be reached.
 
     \b
     Example:
-      penstock doctor /mnt/imagenet
-    """  # fmt: skip
-    answer = ask(find_served(absolute(mountpoint)).socket_path, "doctor", limit=limit)
+      penstock doctor
+      penstock doctor imagenet
+      penstock doctor dataload/warm-imagenet
+      penstock doctor /mnt/imagenet --bundle support.tar.gz
+    """
+    from penstock.resources.diagnosis.examination import examine
+    from penstock.resources.diagnosis.finding import exit_code
+    from penstock.resources.diagnosis.wording import as_json, as_text, hidden_lines
+
+    report = examine(name, namespace=namespace or "default", limit=limit)
+    if bundle is not None:
+        from penstock.resources.diagnosis.bundle import write_bundle
+
+        names = write_bundle(report, bundle)
+        say(f"{bundle}: {', '.join(names)}")
+        say("keys, key ids, tokens and passwords are taken out; names of buckets are in it")
     if output == "json":
-        click.echo(json.dumps(answer, indent=2))
-        return
-    for note in answer["notes"]:
-        click.echo(f"note: {note}")
-    if answer["refresh_error"]:
-        click.echo(f"the last refresh failed: {answer['refresh_error']}")
-    total = sum(answer["hidden_counts"].values())
-    if not total:
-        if not answer["refresh_error"]:
-            click.echo("every object of the bucket is shown as a file")
-        return
-    click.echo(f"{total:,} objects cannot be shown as files:")
-    for reason, count in sorted(answer["hidden_counts"].items()):
-        click.echo(f"  {count:,}  {reason}")
-    for key, reason in answer["hidden"]:
-        click.echo(f"{key!r}: {reason}")
-    more = total - len(answer["hidden"])
-    if more:
-        # Of very many the catalog itself keeps only the first by name.
-        why = "--limit" if len(answer["hidden"]) >= limit else "counted, not listed"
-        click.echo(f"… and {more:,} more ({why})")
+        click.echo(json.dumps(as_json(report), indent=2))
+    else:
+        for line in (*as_text(report, verbose=verbose), *hidden_lines(report.hidden, limit)):
+            click.echo(line)
+    return exit_code(report.findings)

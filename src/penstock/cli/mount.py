@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from penstock.cli.background import become_supervisor, start_supervisor
 from penstock.cli.mount_settings import read_settings, with_mount_options
-from penstock.cli.talk import say
+from penstock.cli.talk import Listing, say
 from penstock.daemon.registry import clear_dead_mount
+from penstock.daemon.start import become_supervisor, start_supervisor
 
 
 @click.command()
@@ -34,7 +34,9 @@ def mount(source: str, mountpoint: str, in_background: bool, **options: Any) -> 
     settings = read_settings(source, mountpoint, options)
     if clear_dead_mount(settings.mountpoint):
         say(f"a dead mount was at {settings.mountpoint}: cleared away")
-    if in_background:
-        start_supervisor(settings)
-    else:
+    if not in_background:
         become_supervisor(settings)
+    with Listing(settings.shown) as listing:
+        lines = start_supervisor(settings, progress=listing.update)
+    for line in lines:
+        say(line)

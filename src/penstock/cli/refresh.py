@@ -1,9 +1,11 @@
 """penstock refresh: list the bucket now."""
 
 import json
+import sys
 
 import click
 
+from penstock.cli.talk import report
 from penstock.daemon.control import ask
 from penstock.daemon.registry import absolute, find_served
 from penstock.units import format_size
@@ -19,6 +21,8 @@ _LISTING_TAKES_AT_MOST_S = 3600
 def refresh(mountpoint: str, output: str) -> None:
     """List the bucket now; what changed is seen at once.
 
+    Of a mount of several sources, one that cannot be listed stays as it was.
+
     \b
     Example:
       penstock refresh /mnt/imagenet
@@ -32,3 +36,8 @@ def refresh(mountpoint: str, output: str) -> None:
             f"{answer['files']:,} files, {format_size(answer['bytes'])}; "
             f"{answer['changed']:,} names changed"
         )
+    for failure in answer["failed"]:
+        what = f"{failure['path']}: {failure['error']}" if failure["path"] else failure["error"]
+        report(what, failure["hint"], failure["exit_code"])
+    if answer["failed"]:
+        sys.exit(answer["failed"][0]["exit_code"])

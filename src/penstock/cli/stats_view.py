@@ -69,6 +69,11 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
                  f"{format_size(now['memory_bytes'])} of memory"),
         ("data set", f"{now['files']:,} files, {format_size(now['bytes'])}"),
         ("cached", f"{format_size(now['cached_bytes'])}  {_bar(share)} {share:.0%}"),
+        *((f"at {part['path'] or '/'}",
+           f"{part['source']}: {part['files']:,} files, {format_size(part['bytes'])}, "
+           f"{format_size(part['cached_bytes'])} cached"
+           + ("" if part["listed_at_s"] else "; not listed yet"))
+          for part in (now["parts"] if len(now["parts"]) > 1 else ())),
         *((f"tier {tier['name']}",
            f"{format_size(tier['used_bytes'])} of {format_size(tier['quota_bytes'])}  "
            + ":".join(tier["paths"])

@@ -10,14 +10,18 @@ import logging
 import logging.handlers
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from penstock.cli.talk import Listing, report, say
 from penstock.daemon.child import Plan
+from penstock.daemon.claim import let_go, sign
 from penstock.daemon.hardening import keep_memory_private
 from penstock.daemon.supervisor import Audience, Supervisor
 from penstock.errors import PenstockError
+from penstock.store.keys import remember_settings
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter, remember_environment
 
 _LOG_FORMAT = LOG_FORMAT.replace("%(message)s", "supervisor: %(message)s")
@@ -26,12 +30,15 @@ _LOG_FORMAT = LOG_FORMAT.replace("%(message)s", "supervisor: %(message)s")
 def main() -> None:
     with os.fdopen(int(sys.argv[2]), "rb") as file:
         told: dict[str, Any] = json.load(file)
+    if told["report"] is not None and os.fork():
+        os._exit(0)  # whoever started us may live for months, and should not have to bury us
     plan = Plan(
         Path(told["mountpoint"]), told["source"], told["settings"], sys.executable,
         log=told["log"], watchdog_s=told["settings"]["watchdog_s"],
         grace_s=told["settings"]["grace_s"], give_up_s=told["settings"]["give_up_s"],
     )  # fmt: skip
     remember_environment()
+    remember_settings(plan.settings)
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if plan.log is not None:
         handler = _Log(plan.log)
@@ -39,7 +46,13 @@ def main() -> None:
     logging.basicConfig(handlers=[handler])
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     keep_memory_private()
-    audience: Audience = Person(plan.source) if told["report"] is None else Parent(told["report"])
+    claimed: int = told["claim"]
+    sign(claimed)
+    report_to: int | None = told["report"]
+    no_claim = partial(let_go, plan.mountpoint, claimed)
+    audience: Audience = Person(plan.source, no_claim)
+    if report_to is not None:
+        audience = Parent(report_to, no_claim)
     try:
         sys.exit(Supervisor(plan, audience).run())
     except PenstockError as error:
@@ -58,19 +71,22 @@ class _Log(logging.handlers.WatchedFileHandler):
 
 
 class Person:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, no_claim: Callable[[], None]) -> None:
         self._listing = Listing(source)
+        self._no_claim = no_claim
 
-    def progress(self, count: int) -> None:
-        self._listing.update(count)
+    def progress(self, files: int, size_bytes: int) -> None:
+        self._listing.update(files, size_bytes)
 
     def ready(self, lines: list[str]) -> None:
+        self._no_claim()
         with contextlib.suppress(BrokenPipeError):  # `| head -1` has seen enough
             self._listing.clear()
             for line in lines:
                 say(line)
 
     def failed(self, what: str, hint: str | None, exit_code: int) -> None:
+        self._no_claim()
         self._listing.clear()
         report(what, hint, exit_code)
 
@@ -78,18 +94,21 @@ class Person:
 class Parent:
     """The command that was told `--background`: one JSON line for each thing that happens."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, no_claim: Callable[[], None]) -> None:
         self._descriptor = descriptor
+        self._no_claim = no_claim
         os.set_inheritable(descriptor, False)
 
-    def progress(self, count: int) -> None:
-        self._tell({"progress": count})
+    def progress(self, files: int, size_bytes: int) -> None:
+        self._tell({"progress": [files, size_bytes]})
 
     def ready(self, lines: list[str]) -> None:
+        self._no_claim()  # before it is told: there is a note by now, and a mount
         self._tell({"ready": lines})
         os.close(self._descriptor)
 
     def failed(self, what: str, hint: str | None, exit_code: int) -> None:
+        self._no_claim()
         self._tell({"error": what, "hint": hint, "exit_code": exit_code})
 
     def _tell(self, message: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ class Listing:
         self._started_s = time.monotonic()
         self._drawn_s = 0.0
 
-    def update(self, count: int) -> None:
+    def update(self, count: int, _size_bytes: int) -> None:
         now = time.monotonic()
         if not sys.stderr.isatty() or now - self._started_s < self._QUIET_S:
             return

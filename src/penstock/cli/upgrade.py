@@ -1,21 +1,19 @@
 """penstock upgrade: another server for a mount that is in use."""
 
 import os
-import sys
 from dataclasses import replace
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from penstock.cli.mount_options import parse_kernel_options
 from penstock.cli.mount_settings import read_settings, with_mount_options
 from penstock.cli.talk import say
-from penstock.daemon.control import ask
-from penstock.daemon.registry import absolute, find_note, supervisor_socket
+from penstock.daemon.change import WHERE, cannot_change, change_in_place, current_settings
+from penstock.daemon.kernel_options import parse_kernel_options
+from penstock.daemon.registry import absolute, find_note
 from penstock.daemon.settings import BASE_MEMORY_BYTES, MEMORY_A_BUFFERED_BYTE, MountSettings
-from penstock.daemon.settings_codec import decode, encode
-from penstock.errors import MountpointError, OptionError
+from penstock.errors import OptionError
 
 # Which fields of the settings each option decides.
 _STORE = {
@@ -24,9 +22,9 @@ _STORE = {
 }  # fmt: skip
 _PLACE = {"endpoint", "region", "anonymous", "manifest"}
 _FIELDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_STORE, ("store",)),
-    "mode": ("mode",), "refresh_": ("refresh_s",), "policy": ("policy",),
-    "cache_dir": ("tiers",), "cache_size": ("tiers",), "tiers": ("tiers",), "no_cache": ("tiers",),
+    **dict.fromkeys(_STORE, ("parts",)),
+    "mode": ("mode",), "refresh": ("refresh_s",), "policy": ("policy",),
+    "cache_dir": ("tiers",), "cache_size": ("tiers",), "tier": ("tiers",), "no_cache": ("tiers",),
     "block_size": ("block_bytes",), "prefetch": ("prefetch_blocks",),
     "page_cache": ("page_cache_bytes",), "buffer_size": ("buffer_bytes",), "threads": ("threads",),
     "attr_cache": ("attr_timeout_s",), "entry_cache": ("entry_timeout_s",), "uid": ("uid",),
@@ -42,7 +40,6 @@ _FIXED = {
     "kernel_resend": "-o no_resend",
 }  # fmt: skip
 _CREDENTIALS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")
-_WITHIN_S = 120
 
 
 @click.command()
@@ -61,62 +58,46 @@ def upgrade(context: click.Context, mountpoint: str, **options: Any) -> None:
     Example:
       penstock upgrade /mnt/imagenet --threads 64
     """  # fmt: skip
-    note = find_note(absolute(mountpoint))
-    if note.pid not in note.processes:
-        raise MountpointError(
-            f"{note.mountpoint}: its supervisor is gone, and nobody else can replace its server",
-            hint=f"penstock umount {note.mountpoint}, and mount it anew",
-        )
-    path = supervisor_socket(absolute(mountpoint))
-    current = decode(ask(path, "settings")["settings"])
+    path = absolute(mountpoint)
+    current = current_settings(path)
     given = {
         name for name in options
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }  # fmt: skip
-    settings = changed(current, note.source, options, given)
-    answer = ask(
-        path, "upgrade", timeout_s=_WITHIN_S, settings=encode(settings), python=sys.executable,
-        environment=_credentials(),
-    )  # fmt: skip
+    pause_s = change_in_place(path, changed(current, options, given), environment=_credentials())
     say(
-        f"{note.mountpoint} is served by a new server (pid {answer['pid']}); "
-        f"readers waited for {answer['pause_s'] * 1000:.0f} ms"
+        f"{path} is served by a new server (pid {find_note(path).server_pid}); "
+        f"readers waited for {pause_s * 1000:.0f} ms"
     )
 
 
-def changed(
-    current: MountSettings, source: str, options: dict[str, Any], given: set[str]
-) -> MountSettings:
+def changed(current: MountSettings, options: dict[str, Any], given: set[str]) -> MountSettings:
     """The settings of a running mount with the given options, if a running mount can have them."""
-    fresh = read_settings(source, str(current.mountpoint), options)
+    # Only the options of this source are looked at, and those are every part's.
+    fresh = read_settings("file:///", str(current.mountpoint), options)
     names = {field for name in given if name in _FIELDS for field in _FIELDS[name]}
-    names |= set(parse_kernel_options(options["kernel_options"]))
-    if "cache_size" in given and not given & {"cache_dir", "tiers", "no_cache"}:
+    names |= set(parse_kernel_options(options["o"]))
+    if "cache_size" in given and not given & {"cache_dir", "tier", "no_cache"}:
         if len(current.tiers) != 1:
             raise OptionError("--cache-size: this mount has several tiers", hint="say --tier")
         names.discard("tiers")
         quota = fresh.tiers[0].quota_bytes
         current = replace(current, tiers=(replace(current.tiers[0], quota_bytes=quota),))
-    store = {field: getattr(fresh.store, field) for name, field in _STORE.items() if name in given}
-    fresh = replace(fresh, store=replace(current.store, **store))
+    said = fresh.parts[0].store
+    store = {field: getattr(said, field) for name, field in _STORE.items() if name in given}
+    parts = tuple(replace(part, store=replace(part.store, **store)) for part in current.parts)
+    fresh = replace(fresh, parts=parts)
     if not {"memory", "buffer_size"} <= given:  # each bounds the other, whichever was said
         memory = fresh.memory_bytes if "memory" in given else current.memory_bytes
         buffer = fresh.buffer_bytes if "buffer_size" in given else current.buffer_bytes
         room = (memory - BASE_MEMORY_BYTES) // MEMORY_A_BUFFERED_BYTE
         fresh = replace(fresh, memory_bytes=memory, buffer_bytes=min(buffer, room))
-    if given & _PLACE and fresh.store != current.store:
-        raise _fixed("where the store is", current)
+    if given & _PLACE and fresh.parts != current.parts:
+        raise cannot_change(WHERE, current.mountpoint)
     for name in names & set(_FIXED):
         if getattr(fresh, name) != getattr(current, name):
-            raise _fixed(_FIXED[name], current)
+            raise cannot_change(_FIXED[name], current.mountpoint)
     return replace(current, **{name: getattr(fresh, name) for name in names})
-
-
-def _fixed(what: str, current: MountSettings) -> OptionError:
-    return OptionError(
-        f"{what} cannot change while it is mounted",
-        hint=f"penstock umount {current.mountpoint}, and mount it anew",
-    )
 
 
 def _credentials() -> dict[str, str | None]:

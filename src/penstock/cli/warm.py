@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,14 +11,12 @@ import click
 
 from penstock.cli.talk import say
 from penstock.cli.warm_view import Bar, show
-from penstock.daemon.control import Answer, Line, RemoteError, connect
-from penstock.daemon.registry import absolute, find_served
-from penstock.errors import NoSuchPath, OptionError, PenstockError, StoreError
+from penstock.daemon.control import Answer
+from penstock.daemon.registry import absolute
+from penstock.daemon.warming import Warming, Wish
+from penstock.errors import NoSuchPath, OptionError, StoreError
 from penstock.units import format_size, parse_rate
 
-# Servers that go away without having got any further, one after the other.
-_MOST_SERVERS = 5
-_SILENT_AT_MOST_S = 300
 _INTERRUPTED = 130
 
 
@@ -65,39 +63,49 @@ def warm(
       penstock warm /mnt/imagenet train --check -o json
     """
     where = absolute(mountpoint)
-    request = _request(options)
-    conversation = _Conversation(where, request, paths, files_from, mountpoint)
+    bar = Bar(_action(options))
+    wish = _wish(options, bar)
+    below = _Paths(where, mountpoint).below
     try:
-        answer = conversation.run()
+        with Warming(where, wish) as warming, bar:
+            warming.add_patterns(map(below, paths))
+            if files_from is not None:
+                warming.add_listed(map(below, _read_list(files_from)))
+            # A list that names nothing means nothing, and not everything.
+            answer = warming.run(everything=not paths and files_from is None)
     except KeyboardInterrupt:
         say("stopped; the same command goes on where it was")
         return _INTERRUPTED
     if output == "json":
         click.echo(json.dumps(answer, indent=2))
     else:
-        show(request["action"], answer)
-    return _exit_code(request["action"], answer)
+        show(wish.action, answer)
+    return _exit_code(wish.action, answer)
 
 
-def _request(options: dict[str, Any]) -> Answer:
+def _action(options: dict[str, Any]) -> str:
     actions = [name for name in ("check", "verify", "evict") if options[name]]
     if len(actions) > 1:
         raise OptionError(
             " and ".join(f"--{name}" for name in actions) + " at once",
             hint="one at a time",
         )
-    action = actions[0] if actions else "load"
+    return actions[0] if actions else "load"
+
+
+def _wish(options: dict[str, Any], bar: Bar) -> Wish:
+    action = _action(options)
     for name in ("rate", "concurrency", "page_cache"):
-        if actions and options[name]:
+        if action != "load" and options[name]:
             raise OptionError(
                 f"--{name.replace('_', '-')} says how to fetch, and --{action} fetches nothing",
                 hint="leave one of them out",
             )
-    return {
-        "verb": "warm", "action": action, "order": options["order"],
-        "page_cache": options["page_cache"], "concurrency": options["concurrency"],
-        "bytes_per_s": _parse_rate(options["rate"]),
-    }  # fmt: skip
+    return Wish(
+        action, options["order"], page_cache=options["page_cache"],
+        concurrency=options["concurrency"], bytes_per_s=_parse_rate(options["rate"]),
+        started=lambda start: _say_what_fits(start, bar), progress=bar.update,
+    )  # fmt: skip
 
 
 def _parse_rate(text: str | None) -> int | None:
@@ -115,84 +123,16 @@ def _exit_code(action: str, answer: Answer) -> int:
     return StoreError.exit_code if answer.get("failed_files") else 0
 
 
-class _Conversation:
-    """One command, with as many servers as it takes."""
+class _Paths:
+    """Paths as they were typed, turned into those that the server knows."""
 
-    def __init__(
-        self, mountpoint: Path, request: Answer, paths: tuple[str, ...], files_from: str | None,
-        spelled: str,
-    ) -> None:  # fmt: skip
+    def __init__(self, mountpoint: Path, spelled: str) -> None:
         self._mountpoint = mountpoint
-        self._bar = Bar(request["action"])
         # As it was typed, and as the mount table has it.
         self._roots = [os.path.abspath(spelled), str(mountpoint)]
-        find_served(mountpoint)  # who is not mounted is told so before stdin is read
-        self._list = os.memfd_create("penstock-paths", os.MFD_CLOEXEC)
-        with os.fdopen(os.dup(self._list), "wb") as file:
-            self._write(file, paths)
-            if files_from is not None:
-                self._write(file, _read_list(files_from))
-        everything = not paths and files_from is None
-        self._request = {**request, "patterns": len(paths), "everything": everything}
-        # What servers that died had fetched; the next one counts anew.
-        self._before = {"fetched_files": 0, "fetched_bytes": 0}
-        self._last: Answer = {}
 
-    def run(self) -> Answer:
-        failures = 0
-        with self._bar:
-            while failures < _MOST_SERVERS:
-                far = self._last.get("looked_files", 0), self._last.get("done_bytes", 0)
-                if (answer := self._ask()) is not None:
-                    return self._with_what_was_before(answer)
-                now = self._last.get("looked_files", 0), self._last.get("done_bytes", 0)
-                failures = failures + 1 if now == far else 1
-                for name in self._before:
-                    self._before[name] += self._last.get(name, 0)
-        raise PenstockError(
-            f"the server of {self._mountpoint} went away {failures} times",
-            hint=f"`penstock stats {self._mountpoint}` says how it ended last",
-        )
-
-    def _ask(self) -> Answer | None:
-        """The answer; None if the server went away before it gave one."""
-        line = connect(find_served(self._mountpoint).socket_path, _SILENT_AT_MOST_S)
-        try:
-            line.send(self._request, [self._list])
-            return self._listen(line)
-        except (ConnectionResetError, BrokenPipeError):
-            return None
-        except TimeoutError as error:
-            raise PenstockError(f"the server of {self._mountpoint} does not answer") from error
-        finally:
-            line.close()
-
-    def _listen(self, line: Line) -> Answer | None:
-        while (received := line.receive()) is not None:
-            message = received[0]
-            if "error" in message:
-                raise RemoteError(message)
-            if "done" in message:
-                return message["done"]
-            if "start" in message:
-                _say_what_fits(message["start"], self._bar)
-            if "progress" in message:
-                self._last = message["progress"]
-                self._bar.update(self._last)
-        return None
-
-    def _with_what_was_before(self, answer: Answer) -> Answer:
-        return {
-            name: value + self._before.get(name, 0) if name in self._before else value
-            for name, value in answer.items()
-        }
-
-    def _write(self, file: BinaryIO, paths: Iterable[str]) -> None:
-        for path in paths:
-            file.write(os.fsencode(self._below(path)) + b"\0")
-
-    def _below(self, path: str) -> str:
-        """A path as the server knows it: below the mount point."""
+    def below(self, path: str) -> str:
+        """Below the mount point."""
         full = os.path.abspath(path)
         for root in self._roots:
             if full == root:

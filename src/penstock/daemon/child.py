@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from penstock.daemon.link import Link, Message
+from penstock.daemon.link import Link, Message, send_start
 
 LINK_VARIABLE = "PENSTOCK_LINK"
 # What the supervisor itself acts on; a command line of another release may not send them all.
@@ -38,7 +38,8 @@ class Plan:
     def upgraded(self, request: Message) -> "Plan":
         settings: Message = request["settings"]
         return replace(
-            self, settings=settings, python=request["python"],
+            self, settings=settings, source=request.get("source", self.source),
+            python=request["python"],
             environment={**self.environment, **request["environment"]},
             **{name: settings.get(name, getattr(self, name)) for name in _FROM_SETTINGS},
         )  # fmt: skip
@@ -71,7 +72,7 @@ class Child:
             raise
         self.pid = self._process.pid
         self.end = os.pidfd_open(self.pid)
-        self.link.send({"start": {**start, "settings": plan.settings, "log": plan.log}})
+        send_start(self.link, {**start, "settings": plan.settings, "log": plan.log})
 
     def kill(self, why: str) -> None:
         if self.killed_s is None:

@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
-_MOST_REQUEST_BYTES = 256 * 1024
+_MOST_REQUEST_BYTES = 4 << 20  # an upgrade brings all settings, of hundreds of sources
 _MOST_DESCRIPTORS = 4
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 

@@ -3,7 +3,7 @@
 A packet socket: a message arrives whole or not at all, also when its sender is killed.
 
     server to supervisor                       supervisor to server
-    progress   objects listed so far           start     settings, and whether a mount is there
+    progress   objects and bytes listed        start     settings, and whether a mount is there
     prepared   all but the mount is ready      go        serve: what is kept and remembered
     keep       a descriptor that must          flush     note what is cached: you will be replaced
                outlive the server
@@ -20,6 +20,7 @@ A packet socket: a message arrives whole or not at all, also when its sender is 
 import array
 import json
 import logging
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 Message = dict[str, Any]
 
 _MOST_BYTES = 128 * 1024
+# Of a mount of hundreds of sources, settings are longer than a packet may be.
+_LONG_BYTES = 64 * 1024
 _MOST_DESCRIPTORS = 253  # the kernel's bound (SCM_MAX_FD)
 
 
@@ -83,3 +86,28 @@ class Link:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def send_start(link: Link, start: Message) -> bool:
+    """The first message to a server. Long settings go in a memory file beside it."""
+    settings = json.dumps(start["settings"]).encode()
+    if len(settings) <= _LONG_BYTES:
+        return link.send({"start": start})
+    descriptor = os.memfd_create("penstock-settings", os.MFD_CLOEXEC)
+    with open(descriptor, "wb") as file:
+        file.write(settings)
+        file.flush()
+        return link.send({"start": {**start, "settings": None}}, [descriptor])
+
+
+def receive_start(link: Link) -> Message | None:
+    """None if nobody is there any more."""
+    received = link.receive()
+    if received is None:
+        return None
+    start: Message = received[0]["start"]
+    for descriptor in received[1]:
+        with open(descriptor, "rb") as file:
+            file.seek(0)
+            start["settings"] = json.load(file)
+    return start

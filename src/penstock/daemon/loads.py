@@ -6,6 +6,7 @@ that is gone has stopped it: nothing is kept of a load but what it has cached.
 Threading: any thread; each conversation runs in its own.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -56,10 +57,12 @@ class Loads:
         so many `patterns` first, then such as mean themselves; none at all are everything."""
         work = {
             "load": self._load, "check": self._check, "verify": self._verify, "evict": self._evict,
+            "list": self._list,
         }[request["action"]]  # fmt: skip
         teller = _Teller(line)
         try:
-            answer = work(request, self._select(request, descriptors), teller)
+            selection = self._select(request, descriptors)
+            answer = work(request | {"output": descriptors[-1]}, selection, teller)
             teller.send({"done": answer})
         except _AskerIsGone:
             pass
@@ -75,7 +78,10 @@ class Loads:
         count = int(request["patterns"])
         patterns = [next(paths) for _ in range(count)]
         everything = bool(request["everything"])
-        return select(self._files.tree, patterns, paths, order, everything=everything)
+        return select(
+            self._files.tree, patterns, paths, order, everything=everything,
+            skip_missing=bool(request.get("skip_missing")),
+        )  # fmt: skip
 
     # -- what is done ----------------------------------------------------------------------
 
@@ -202,6 +208,33 @@ class Loads:
             for file in found:
                 self._drop_pages(file.node.ino)
         return {"files": len(selection.inos), "bytes": selection.size_bytes, "freed_bytes": freed}
+
+    def _list(self, request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+        """What is cached, one JSON line for each file of which something is, into the second file
+        that came with the request."""
+        output: int = request["output"]
+        contents = Contents(self._files.cache)
+        count = cached_bytes = 0
+
+        def tick(looked: int) -> None:
+            teller.tell(lambda: {"phase": "looking", **_totals(selection), "looked_files": looked})
+
+        # Whoever asked a server that died in the middle sends the same file again.
+        os.ftruncate(output, 0)
+        with os.fdopen(os.dup(output), "wb") as file:
+            file.seek(0)
+            for found, _ in batches(self._files, selection, tick):
+                held = contents.look([one.what for one in found])
+                for one, of_it in zip(found, held, strict=True):
+                    if of_it.cached_bytes:
+                        count, cached_bytes = count + 1, cached_bytes + of_it.cached_bytes
+                        entry = {
+                            "path": decode(self._files.path_of(one.node)),
+                            "version": one.what.version, "size": one.what.size_bytes,
+                            "cached": of_it.cached_bytes,
+                        }  # fmt: skip
+                        file.write(json.dumps(entry).encode() + b"\n")
+        return _totals(selection) | {"listed_files": count, "cached_bytes": cached_bytes}
 
     def _survey(self, selection: Selection, teller: "_Teller", *, page_cache: bool) -> Report:
         def tick(looked: int) -> None:

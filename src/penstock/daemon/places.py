@@ -10,6 +10,8 @@ from penstock.errors import UsageError
 def state_dir() -> Path:
     """$PENSTOCK_STATE_DIR, /var/lib/penstock for root, ~/.local/state/penstock for others."""
     if set_by_user := os.environ.get("PENSTOCK_STATE_DIR"):
+        if not os.path.isabs(set_by_user):  # who is started from here may stand elsewhere
+            set_by_user = os.environ["PENSTOCK_STATE_DIR"] = os.path.abspath(set_by_user)
         return _private(Path(set_by_user))
     if os.geteuid() == 0:
         return _private(Path("/var/lib/penstock"))
@@ -23,6 +25,13 @@ def default_cache_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/var/cache/penstock")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
+def data_dir() -> Path:
+    """Below it declared data sets are mounted."""
+    if os.environ.get("PENSTOCK_STATE_DIR"):
+        return state_dir() / "data"
+    return Path("/mnt/penstock") if os.geteuid() == 0 else Path.home() / "penstock"
 
 
 def mounts_dir() -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from penstock.daemon.places import mounts_dir, name_of
 from penstock.errors import MountpointError, PenstockError
-from penstock.fuse.mounting import FILESYSTEM_TYPE, is_disconnected, unmount
-from penstock.mounttable import find_mount
+from penstock.fuse.mounting import is_disconnected, unmount
+from penstock.mounttable import FILESYSTEM_TYPE, find_mount
 
 
 @dataclass(frozen=True, slots=True)

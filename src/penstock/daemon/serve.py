@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.daemon.child import LINK_VARIABLE, OVER_LIMITS
 from penstock.daemon.hardening import keep_memory_private
-from penstock.daemon.link import Link, Message
+from penstock.daemon.link import Link, Message, receive_start
 from penstock.daemon.registry import absolute
 from penstock.daemon.server import Handover, Ready, Server
 from penstock.daemon.settings import MountSettings
@@ -33,10 +33,9 @@ _LONGEST_PULSE_S = 1.0
 
 def main() -> None:
     link = Link(socket.socket(fileno=int(os.environ.pop(LINK_VARIABLE))))
-    received = link.receive()
-    if received is None:
+    start = receive_start(link)
+    if start is None:
         return  # our supervisor is gone already
-    start: Message = received[0]["start"]
     _log_to(start["log"])
     _accept_to_be_killed_first(start["oom_score_adj"])
     keep_memory_private()
@@ -69,7 +68,7 @@ class _Process:
 
     def run(self) -> None:
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
-        self._server.prepare(lambda count: _or_end(self._link.send({"progress": count})))
+        self._server.prepare(self._report)
         self._link.send({"prepared": True})
         received = self._link.receive()
         if received is None:
@@ -81,6 +80,10 @@ class _Process:
         threading.Thread(target=self._obey, name="link", daemon=True).start()
         self._server.wait()
         self._link.send({"unmounted": True})
+
+    def _report(self, files: int, size_bytes: int) -> None:
+        if not self._link.send({"progress": [files, size_bytes]}):
+            raise PenstockError("the supervisor of this mount is gone")
 
     def _handover(self, go: Message, descriptors: list[int]) -> Handover:
         remembered: dict[str, Any] = go["remembered"]
@@ -130,7 +133,7 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
             for tier in settings.tiers
         )
     lines = [
-        f"{settings.source} is mounted at {settings.mountpoint}: {ready.files:,} files, "
+        f"{settings.shown} is mounted at {settings.mountpoint}: {ready.files:,} files, "
         f"{format_size(ready.size_bytes)}; mode {ready.mode}; {cache}",
         f"unmount with: penstock umount {settings.mountpoint}",
     ]
@@ -140,11 +143,6 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
             f"`penstock doctor {settings.mountpoint}` lists them"
         )
     return lines + [f"note: {note}" for note in ready.notes]
-
-
-def _or_end(told: bool) -> None:
-    if not told:
-        raise PenstockError("the supervisor of this mount is gone")
 
 
 def _log_to(path: str | None) -> None:

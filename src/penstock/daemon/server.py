@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cache.build import build_cache
-from penstock.catalog.refresh import Mounted, catalog_path, refresh
+from penstock.catalog.places import check_paths
+from penstock.catalog.refresh import Mounted, catalog_path, numbered, refresh, unlisted
 from penstock.catalog.tree import Tree
-from penstock.daemon.control import ControlServer, listen
+from penstock.daemon.control import ControlServer, as_answer, listen
 from penstock.daemon.limits import Limits
 from penstock.daemon.loads import Loads
 from penstock.daemon.places import state_dir
@@ -22,7 +23,8 @@ from penstock.daemon.plans import Keeping, Plans
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.registry import control_socket
 from penstock.daemon.settings import MountSettings
-from penstock.daemon.statistics import collect
+from penstock.daemon.start import Progress
+from penstock.daemon.statistics import collect, collect_brief
 from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError
 from penstock.fuse import mounting
 from penstock.fuse.backing import Backings
@@ -33,7 +35,9 @@ from penstock.fuse.protocol import Init
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type, find_mount
+from penstock.store import Store
 from penstock.store.reliable import FIRST_CONTACT_S, open_reliable_store
+from penstock.store.removed import RemovedStore
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.neighbours import Neighbours
@@ -53,8 +57,6 @@ _DISK_WAITERS = 4
 # After this many quick ends in a row of servers that had taken requests, those that every new
 # server gets again are the likely cause: they are answered with an error, so that all others go on.
 _POISONED = 3
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +105,48 @@ class Server:
         if not self._takeover:
             mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
-        store = open_reliable_store(settings.source, settings.store, self._counters)
+        check_paths([part.path for part in settings.parts])
+        stores = {
+            part.path: open_reliable_store(part.source, part.store, self._counters)
+            for part in settings.parts
+        }
         self._cache = build_cache(
             list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
             buffer_bytes=settings.buffer_bytes, fetchers=_FETCHERS, counters=self._counters,
             threads=settings.threads, deadline_s=settings.deadline_s,
             # Who asks for a mount is told of a bad directory; its readers later are spared.
-            must_open=self._asked_for,
+            must_open=self._asked_for, say=self._note,
         )  # fmt: skip
-        self._mounts = [Mounted("", store)]
-        self._tree = Tree(catalog_path(state_dir(), _digest(store.identity)))
-        # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
-        self._saved = self._takeover or (self._is_listed() and self._tree.totals()[0] > 0)
-        if not self._saved:
-            hurried = [Mounted("", store.hurried(FIRST_CONTACT_S))]
-            refresh(self._tree, hurried, progress, most_files=settings.max_files)
+        self._mounts = [Mounted(path, store) for path, store in stores.items()]
+        self._tree = Tree(catalog_path(state_dir(), settings.catalog or _name(self._mounts)))
+        self._numbers = numbered(self._tree, self._mounts)
+        self._saved = self._takeover
+        if not self._takeover:
+            hurried = [
+                Mounted(path, store.hurried(FIRST_CONTACT_S)) for path, store in stores.items()
+            ]
+            self._list_what_is_missing(hurried, progress)
         files, size = self._tree.totals()
-        hidden = sum(self._tree.hidden_counts().values())
-        if not self._saved and not files and not hidden and settings.source.prefix:
+        self._mode = self._choose_mode(files, size)
+
+    def _list_what_is_missing(self, mounts: list[Mounted], progress: Progress) -> None:
+        """Before anything is shown. Whoever waits is told what cannot be listed."""
+        settings, tree = self._settings, self._tree
+        missing = [*unlisted(tree, mounts), *self._with_newer_manifests(mounts)]
+        # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
+        if not tree.totals()[0]:
+            missing = mounts
+        self._saved = not missing
+        summary = refresh(tree, mounts, progress, only=missing, most_files=settings.max_files)
+        if summary.failures:
+            raise summary.failures[0].error
+        # A declared data set may be empty as yet; who mounts by hand has mistyped something.
+        by_hand = settings.catalog is None and any(part.source.prefix for part in settings.parts)
+        if missing and not summary.files and not summary.hidden and by_hand:
             raise SourceError(
-                f"{settings.source}: nothing is there",
+                f"{settings.shown}: nothing is there",
                 hint="check the prefix, and --endpoint and --region if the bucket is elsewhere",
             )
-        self._mode = self._choose_mode(files, size)
 
     def attach(self, handover: Handover) -> Ready:
         """Mounts, or goes on with the mount that is there; returns once it answers."""
@@ -137,7 +158,7 @@ class Server:
             descriptor = handover.kept["fuse"]
         else:
             descriptor = mounting.open_and_mount(
-                settings.mountpoint, settings.name or str(settings.source),
+                settings.mountpoint, settings.name or settings.shown,
                 max_read_bytes=settings.max_read_bytes, allow_other=settings.allow_other,
             )  # fmt: skip
             handover.keep("fuse", descriptor)
@@ -185,14 +206,24 @@ class Server:
         """Does a thread that must never wait hang in a request?"""
         return self._session.stuck_for_s() > longer_than_s
 
+    def _note(self, text: str) -> None:
+        if text not in self._notes:  # a tier that comes back says it again
+            self._notes.append(text)
+
     # -- wiring -------------------------------------------------------------------------
 
-    def _is_listed(self) -> bool:
-        listed_at, manifest = self._tree.listed_at(), self._settings.store.manifest
-        if listed_at is None or manifest is None or not manifest.exists():
-            return listed_at is not None
-        # A manifest is the listing itself: a newer one is taken in before anything is shown.
-        return manifest.stat().st_mtime <= listed_at
+    def _with_newer_manifests(self, mounts: list[Mounted]) -> list[Mounted]:
+        """A manifest is the listing itself: a newer one is taken in before anything is shown."""
+        listed_at = {row.path: row.listed_at or 0.0 for row in self._tree.sources() if row.present}
+        manifests = {
+            part.path: part.store.manifest for part in self._settings.parts
+            if part.store.manifest is not None and part.store.manifest.exists()
+        }  # fmt: skip
+        return [
+            mounted for mounted in mounts
+            if (manifest := manifests.get(mounted.path)) is not None
+            and manifest.stat().st_mtime > listed_at.get(mounted.path, 0.0)
+        ]  # fmt: skip
 
     def _check_cache_is_outside(self) -> None:
         for path in (path for tier in self._settings.tiers for path in tier.paths):
@@ -208,7 +239,10 @@ class Server:
         journal = None if resend else Journal(self._memory("journal", new_journal))
         self._session = Session(descriptor, _DISK_WAITERS, self._counters, journal)
         readahead = Readahead(self._cache, settings.prefetch_blocks)
-        stores = [mounted.store for mounted in self._mounts]
+        stores: dict[int, Store] = {
+            row.number: RemovedStore(row.identity) for row in self._tree.sources()
+        }
+        stores |= {number: mounted.store for number, mounted in self._numbers.items()}
         neighbours = Neighbours(
             lambda parent, after, up_to: self._neighbours.announce(parent, after, up_to)
         )
@@ -239,7 +273,12 @@ class Server:
         self._make_plans_and_loads()
         self._control = ControlServer(
             self._control_socket(),
-            {"stats": self._stats, "refresh": self._refresh, "doctor": self._doctor},
+            {
+                "stats": self._stats,
+                "brief": self._brief,
+                "refresh": self._refresh,
+                "doctor": self._doctor,
+            },
             {"plan": self._plans.converse, "warm": self._loads.converse},
         )
         if self._agreed:
@@ -341,16 +380,23 @@ class Server:
 
     def _stats(self, _request: dict[str, Any]) -> dict[str, Any]:
         return collect(
-            self._settings, self.mode, self._files, self._session, self._backings,
+            self._settings, self._numbers, self.mode, self._files, self._session, self._backings,
             self._refresher, self._counters, self._started_s, self._handover.remembered,
             self.limits, self._plans, self._prefetcher,
         )  # fmt: skip
 
-    def _refresh(self, _request: dict[str, Any]) -> dict[str, Any]:
-        summary = self._refresher.refresh_now()
+    def _brief(self, _request: dict[str, Any]) -> dict[str, Any]:
+        return collect_brief(
+            self._numbers, self.mode, self._files, self._session, self._refresher, self._counters
+        )
+
+    def _refresh(self, request: dict[str, Any]) -> dict[str, Any]:
+        only_new = bool(request.get("only_new"))
+        summary = self._refresher.list_new() if only_new else self._refresher.refresh_now()
         return {
             "files": summary.files, "bytes": summary.size_bytes,
             "changed": summary.changed, "hidden": summary.hidden,
+            "failed": [{"path": one.path, **as_answer(one.error)} for one in summary.failures],
         }  # fmt: skip
 
     def _doctor(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -370,8 +416,11 @@ def _yield_to_readers() -> None:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _digest(identity: str) -> str:
-    return hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
+def _name(mounts: list[Mounted]) -> str:
+    """A catalog that nobody named: the same for the same stores at the same places."""
+    text = "\0".join(sorted(f"{mount.path}\0{mount.store.identity}" for mount in mounts))
+    # The catalogs of mounts of one store are from before there could be several.
+    return hashlib.blake2b(text.removeprefix("\0").encode(), digest_size=12).hexdigest()
 
 
 def _listings_can_be_cached() -> bool:

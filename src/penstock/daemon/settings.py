@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.cache.tier import TierSpec
 from penstock.catalog.incoming import MOST_FILES
-from penstock.store.connect import StoreOptions
+from penstock.store.connect import DEFAULT_DEADLINE_S, StoreOptions
 from penstock.store.source import Source
 from penstock.units import GIB, MIB
 
@@ -19,10 +19,22 @@ MEMORY_A_BUFFERED_BYTE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class MountSettings:
+class Part:
+    """One of the stores that a mount shows, and where."""
+
+    path: str  # below the mount point, without slashes at its ends; "" for all of it
     source: Source
-    mountpoint: Path
     store: StoreOptions = field(default_factory=StoreOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class MountSettings:
+    parts: tuple[Part, ...]
+    mountpoint: Path
+    # The catalog's name, for a mount whose parts may change; None: by what its parts are, shared
+    # with whoever mounts the same.
+    catalog: str | None = None
+    title: str | None = None  # what the mount table and `stats` show; the sources by default
     tiers: tuple[TierSpec, ...] = ()
     policy: str = "keep"
     mode: str = "auto"
@@ -47,9 +59,14 @@ class MountSettings:
     watchdog_s: float = 30.0  # how long a server may be silent before another takes its place
     give_up_s: float = 300.0  # how long readers wait for a server that cannot be started
     grace_s: float = 30.0  # how long readers may go on after the mount was told to end
-    name: str | None = None  # what the mount table shows; the source by default
+    name: str | None = None  # what the mount table shows instead
 
     @property
     def deadline_s(self) -> float:
         """How long a read may wait for storage that fails before it gets EIO."""
-        return self.store.deadline_s
+        return max((part.store.deadline_s for part in self.parts), default=DEFAULT_DEADLINE_S)
+
+    @property
+    def shown(self) -> str:
+        """What a person is told that is mounted here."""
+        return self.title or ", ".join(str(part.source) for part in self.parts) or "nothing"

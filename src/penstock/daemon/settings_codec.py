@@ -1,6 +1,6 @@
-"""Settings as JSON, for the way from the command line through the supervisor to a server.
+"""Settings as JSON, for the way from whoever mounts through the supervisor to a server.
 
-The server may be of a newer release than the command line that wrote them: what it does not
+The server may be of a newer release than what wrote them: what it does not
 know is left out, and what is missing has its default.
 """
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cache.tier import TierSpec
-from penstock.daemon.settings import MountSettings
+from penstock.daemon.settings import MountSettings, Part
 from penstock.store.connect import StoreOptions
+from penstock.store.keys import Keys
 from penstock.store.source import Source
 
 
@@ -21,14 +22,23 @@ def encode(settings: MountSettings) -> dict[str, Any]:
 
 def decode(data: dict[str, Any]) -> MountSettings:
     known = _known(MountSettings, data)
+    parts = data.get("parts")
+    if parts is None:  # from before a mount had several
+        parts = [{"path": "", "source": data["source"], "store": data["store"]}]
+    known["parts"] = tuple(map(_part, parts))
+    known["mountpoint"] = Path(data["mountpoint"])
+    known["tiers"] = tuple(map(_tier, data["tiers"]))
+    return MountSettings(**known)
+
+
+def _part(data: dict[str, Any]) -> Part:
     store = _known(StoreOptions, data["store"])
     if store.get("manifest") is not None:
         store["manifest"] = Path(store["manifest"])
-    known["source"] = Source(**_known(Source, data["source"]))
-    known["mountpoint"] = Path(data["mountpoint"])
-    known["store"] = StoreOptions(**store)
-    known["tiers"] = tuple(map(_tier, data["tiers"]))
-    return MountSettings(**known)
+    if store.get("keys") is not None:
+        store["keys"] = Keys(**_known(Keys, store["keys"]))
+    source = Source(**_known(Source, data["source"]))
+    return Part(data["path"], source, StoreOptions(**store))
 
 
 def _tier(data: dict[str, Any]) -> TierSpec:

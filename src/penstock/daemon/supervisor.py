@@ -37,6 +37,7 @@ from penstock.daemon.registry import (
     write_note,
 )
 from penstock.errors import MountpointError, PenstockError
+from penstock.store.keys import remember_settings
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ _SECOND_CTRL_C_AFTER_S = 1.0
 class Audience(Protocol):
     """Who waits for the mount to be ready."""
 
-    def progress(self, count: int) -> None: ...
+    def progress(self, files: int, size_bytes: int) -> None: ...
 
     def ready(self, lines: list[str]) -> None: ...
 
@@ -144,6 +145,7 @@ class Supervisor:
             "takeover": self._mount.is_held, "asked_for": asked_for,
             "oom_score_adj": self._oom_score,
         }  # fmt: skip
+        remember_settings(plan.settings)  # what its server says of them is logged here too
         child = Child(plan, start)
         self._selector.register(child.link, selectors.EVENT_READ, lambda: self._on_message(child))
         self._selector.register(child.end, selectors.EVENT_READ, lambda: self._on_end(child))
@@ -166,8 +168,9 @@ class Supervisor:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _on_progress(self, _child: Child, count: int) -> None:
-        self._audience.progress(count)
+    def _on_progress(self, _child: Child, listed: list[int]) -> None:
+        files, size_bytes = listed
+        self._audience.progress(files, size_bytes)
 
     def _on_drop(self, _child: Child, name: str) -> None:
         self._mount.drop(name)
@@ -316,8 +319,8 @@ class Supervisor:
         if self._note is None:
             return
         self._note = replace(
-            self._note, state=state, server_pid=server_pid, restarts=self._ends.count,
-            last_end=self._ends.last,
+            self._note, source=self._plan.source, state=state, server_pid=server_pid,
+            restarts=self._ends.count, last_end=self._ends.last,
         )  # fmt: skip
         write = update_note if self._is_noted else write_note
         try:

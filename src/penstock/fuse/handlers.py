@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.catalog.tree import Node
+from penstock.catalog.tree import ROOT, Node
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
 from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, OnDisk, Reply, Request
@@ -181,7 +181,17 @@ class Handlers:
             if size < 0:
                 break
             parts.append(entry)
+        if not parts and not after:
+            parts.append(self._itself(ino, plus=plus))
         return (b"".join(parts),)
+
+    def _itself(self, ino: int, *, plus: bool) -> bytes:
+        """`.`, as the one entry of an empty directory. Of a listing without any entry the kernel
+        keeps no page, so that it could not be told to forget it: a file that came later was not
+        seen (6.18). The listing goes on behind the root's number: at its beginning."""
+        entry = p.DIRENT.pack(ino, ROOT, 1, p.DT_DIR) + b"."
+        entry += bytes(-len(entry) % 8)
+        return bytes(p.ENTRY.size + p.ATTR.size) + entry if plus else entry
 
     # -- files ----------------------------------------------------------------------------
 

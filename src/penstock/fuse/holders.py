@@ -48,7 +48,7 @@ class Holders:
         return lines
 
 
-def holders(mountpoint: Path) -> Holders:
+def holders(mountpoint: Path, *, but_self: bool = True) -> Holders:
     """Who uses the mount at exactly this place; nobody if nothing is mounted there."""
     entry = find_mount(mountpoint)
     if entry is None:
@@ -56,7 +56,7 @@ def holders(mountpoint: Path) -> Holders:
     found: list[Holder] = []
     unseen = 0
     for pid in _processes():
-        if pid == os.getpid():
+        if but_self and pid == os.getpid():
             continue  # who asks may have inherited an open file, and is about to end
         try:
             how = _how(pid, entry)

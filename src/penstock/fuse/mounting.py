@@ -12,9 +12,7 @@ from pathlib import Path
 
 from penstock.errors import MountpointError
 from penstock.fuse.holders import holders
-from penstock.mounttable import MountEntry, find_mount
-
-FILESYSTEM_TYPE = "fuse.penstock"
+from penstock.mounttable import FILESYSTEM_TYPE, MountEntry, find_mount
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
 _MNT_DETACH = 2

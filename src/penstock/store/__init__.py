@@ -4,7 +4,7 @@ Charter: turns names and ranges into bytes, and library exceptions into ours. Kn
 of directories, caches or files. Every call blocks and may be made from any thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from typing_extensions import Buffer
@@ -22,6 +22,11 @@ class Level(NamedTuple):
 
     objects: list[ObjectInfo]
     prefixes: list[str]
+
+
+# The bytes of one object, a piece at a time; from the beginning each time it is called, since what
+# failed in the middle is sent again.
+Chunks = Callable[[], Iterator[Buffer]]
 
 
 class Store(Protocol):
@@ -48,4 +53,19 @@ class Store(Protocol):
 
     def why_unreadable(self, key: str) -> str | None:
         """Why `get` could never fetch this key; None if it can."""
+        ...
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        """Writes an object of so many bytes, in place of the one that may be there: all of it or
+        nothing, and never held in memory as a whole. Returns its version. What `chunks` raises
+        ends it, and comes out."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """One that is not there is no error: not every store tells."""
+        ...
+
+    def clear_partial(self, key: str) -> None:
+        """Takes away what a `put_file` of this key has left that was killed in the middle: parts
+        of an upload are seen by nobody, and paid for."""
         ...

@@ -15,6 +15,7 @@ from penstock.errors import OptionError
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.credentials import CONNECT_S, ENVIRONMENT, IDLE_S, S3Credentials, first_set
+from penstock.store.keys import Keys
 from penstock.store.local import LocalStore
 from penstock.store.manifest import read_manifest
 from penstock.store.remote import Fallback, RemoteStore
@@ -23,7 +24,7 @@ from penstock.store.source import Source
 from penstock.store.translate import translate
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig, S3Config
+    from obstore.store import AzureCredential, ClientConfig, RetryConfig, S3Config
 
 # Not one: penstock.store.patience tries again, and counts it. Two who retry multiply.
 _RETRY: "RetryConfig" = {"max_retries": 0, "retry_timeout": timedelta(seconds=20)}
@@ -39,11 +40,15 @@ class StoreOptions:
     manifest: Path | None = None
     deadline_s: float = DEFAULT_DEADLINE_S  # no attempt lasts longer
     verify: str = "auto"  # bodies against their ETag: see penstock.store.verified
+    keys: Keys | None = None  # None: those of the environment
+    path_style: bool | None = None  # the bucket in the path, or in the host's name; None: as usual
 
 
 def open_store(source: Source, options: StoreOptions, counters: Counters) -> Store:
     """A store that has not been asked anything yet."""
     remember_environment()
+    if options.keys is not None:
+        options.keys.remember()
     if options.manifest is not None and source.scheme not in ("http", "https"):
         raise OptionError(
             f"--manifest goes with https:// sources, not with {source.scheme}://",
@@ -71,7 +76,7 @@ def open_store(source: Source, options: StoreOptions, counters: Counters) -> Sto
 
 
 def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store:
-    credentials = S3Credentials(source, options.anonymous)
+    credentials = S3Credentials(source, options.anonymous, options.keys)
     endpoint = _with_scheme(
         options.endpoint or first_set(ENVIRONMENT[source.scheme][2]) or credentials.endpoint
     )
@@ -91,6 +96,8 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
     elif source.scheme == "bos":
         region = region or "bj"
         endpoint = endpoint or f"https://s3.{region}.bcebos.com"
+    if options.path_style is not None:
+        virtual_hosted = not options.path_style
     config: S3Config = {"virtual_hosted_style_request": virtual_hosted}
     if endpoint is not None:
         # With its own endpoint, obstore takes the host as it is: the bucket's name goes in here.
@@ -133,6 +140,8 @@ def _open_gs(source: Source, options: StoreOptions, counters: Counters) -> Store
     endpoint = _with_scheme(options.endpoint)
     if endpoint:
         config["base_url"] = endpoint
+    if options.keys is not None and options.keys.service_account_json:
+        config["service_account_key"] = options.keys.service_account_json
     client = _client(options.endpoint, options.deadline_s)
     store = GCSStore(source.bucket, client_options=client, retry_config=_RETRY, **config)
     identity = f"{source}?endpoint={endpoint}" if endpoint else str(source)
@@ -143,12 +152,30 @@ def _open_az(source: Source, options: StoreOptions, counters: Counters) -> Store
     config: dict[str, Any] = {"skip_signature": True} if options.anonymous else {}
     if options.endpoint:
         config["endpoint"] = _with_scheme(options.endpoint)
+    if (keys := options.keys) is not None:
+        if keys.account_name:
+            config["account_name"] = keys.account_name
+        if keys.account_key or keys.sas_token:
+            config["credential_provider"] = lambda: _azure_credential(keys)
     client = _client(options.endpoint, options.deadline_s)
     store = AzureStore(source.bucket, client_options=client, retry_config=_RETRY, **config)
-    account = first_set(("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")) or options.endpoint
+    account = (
+        (keys.account_name if keys is not None else None)
+        or first_set(("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"))
+        or options.endpoint
+    )
     return RemoteStore(
         store, identity=f"{source}?account={account}", prefix=source.prefix, counters=counters
     )
+
+
+def _azure_credential(keys: Keys) -> "AzureCredential":
+    """Handed over so, and not as settings: of those an account's key that the environment has
+    would win over a token."""
+    if keys.account_key:
+        return {"access_key": keys.account_key, "expires_at": None}
+    assert keys.sas_token is not None
+    return {"sas_token": keys.sas_token.lstrip("?"), "expires_at": None}
 
 
 def _open_http(source: Source, options: StoreOptions, counters: Counters) -> Store:
@@ -157,7 +184,7 @@ def _open_http(source: Source, options: StoreOptions, counters: Counters) -> Sto
     manifest = options.manifest
     client = _client(url, options.deadline_s)
     store = HTTPStore.from_url(url, client_options=client, retry_config=_RETRY)
-    return RemoteStore(
+    remote = RemoteStore(
         store,
         identity=str(source),
         prefix=source.prefix,
@@ -165,6 +192,14 @@ def _open_http(source: Source, options: StoreOptions, counters: Counters) -> Sto
         manifest=(lambda: read_manifest(manifest)) if manifest else None,
         ordered=False,
     )
+    if manifest is not None:
+        return remote
+    from penstock.store.webindex import WebIndex, WebStore  # 20 ms that other stores need not pay
+
+    index = WebIndex(
+        str(source), remote.identity, counters, head=remote.head, deadline_s=options.deadline_s
+    )
+    return WebStore(remote, index)
 
 
 def _client(endpoint: str | None, deadline_s: float) -> "ClientConfig":

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import AccessDenied
+from penstock.store.keys import Keys
 from penstock.store.secrets import redact, remember
 from penstock.store.source import Source
 
@@ -32,18 +33,24 @@ ENVIRONMENT: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...
 
 
 class S3Credentials:
-    """Hands obstore fresh credentials: plain variables first, then all that botocore knows
-    (profiles, SSO, web identity, credential processes, container and instance roles).
+    """Hands obstore fresh credentials: those that were given; or plain variables first, then all
+    that botocore knows (profiles, SSO, web identity, credential processes, container and
+    instance roles).
 
     obstore's own lookup of an instance role retries for minutes on machines that have none.
     """
 
-    def __init__(self, source: Source, anonymous: bool) -> None:
+    def __init__(self, source: Source, anonymous: bool, keys: Keys | None = None) -> None:
+        """`keys`: these and no others."""
         key_names, secret_names, _ = ENVIRONMENT[source.scheme]
         self._key = first_set((*key_names, "AWS_ACCESS_KEY_ID"))
         self._secret = first_set((*secret_names, "AWS_SECRET_ACCESS_KEY"))
+        self._token = os.environ.get("AWS_SESSION_TOKEN")
         self._anonymous = anonymous
         self._session: Any = None
+        if keys is not None and (keys.access_key_id or keys.secret_access_key):
+            self._take(keys, source)
+            return
         if anonymous or (self._key and self._secret and not os.environ.get("AWS_PROFILE")):
             return
         import botocore.exceptions
@@ -61,6 +68,13 @@ class S3Credentials:
                 hint="export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
                 "a public bucket needs --anonymous",
             )
+
+    def _take(self, keys: Keys, source: Source) -> None:
+        self._key, self._secret = keys.access_key_id, keys.secret_access_key
+        self._token = keys.session_token
+        if not (self._key and self._secret):
+            missing = "access key's id" if not self._key else "secret access key"
+            raise AccessDenied(f"{source}: its {missing} is missing", hint="give both")
 
     @property
     def region(self) -> str | None:
@@ -81,7 +95,7 @@ class S3Credentials:
             return {
                 "access_key_id": self._key or "",
                 "secret_access_key": self._secret or "",
-                "token": os.environ.get("AWS_SESSION_TOKEN"),
+                "token": self._token,
                 "expires_at": None,
             }
         frozen = self._session.get_credentials().get_frozen_credentials()

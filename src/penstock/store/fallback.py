@@ -23,7 +23,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from penstock.errors import ObjectChanged, SourceError, StoreError
+from penstock.errors import ObjectChanged, ObjectNotFound, SourceError, StoreError
 from penstock.store import Level, ObjectInfo
 from penstock.store.secrets import redact
 from penstock.store.translate import translate_status
@@ -94,6 +94,18 @@ class S3Fallback:
             return answer["Body"].read()
         except BotoCoreError as error:
             raise self._failed(error, "short_body") from error
+
+    def abort_uploads(self, key: str) -> None:
+        """Those of exactly this key that were begun and not ended."""
+        try:
+            answer = self._call(self._client.list_multipart_uploads, Prefix=key)
+        except ObjectNotFound:
+            return  # rclone's server says so of a bucket without any
+        for upload in answer.get("Uploads", ()):
+            if upload["Key"] == key:
+                self._call(
+                    self._client.abort_multipart_upload, Key=key, UploadId=upload["UploadId"]
+                )
 
     def _not_s3(self) -> SourceError:
         return SourceError(

@@ -22,7 +22,7 @@ from penstock.errors import (
     PenstockError,
     StoreError,
 )
-from penstock.store import Level, ObjectInfo, Store
+from penstock.store import Chunks, Level, ObjectInfo, Store
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,28 @@ class FaultyStore:
 
     def why_unreadable(self, key: str) -> str | None:
         return self._store.why_unreadable(key)
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        fault = self._draw(f"{self.identity}/{key}")
+        if fault != WRONG_BYTES or not size_bytes:
+            return self._store.put_file(key, chunks, size_bytes)
+        return self._store.put_file(key, lambda: self._damaged(chunks()), size_bytes)
+
+    def delete(self, key: str) -> None:
+        self._draw(f"{self.identity}/{key}")
+        self._store.delete(key)
+
+    def clear_partial(self, key: str) -> None:
+        self._draw(f"{self.identity}/{key}")
+        self._store.clear_partial(key)
+
+    def _damaged(self, chunks: Iterator[Buffer]) -> Iterator[Buffer]:
+        """The first byte is another."""
+        for number, chunk in enumerate(chunks):
+            data = bytearray(chunk)
+            if not number and data:
+                data[0] ^= 1
+            yield data
 
     def _draw(self, where: str) -> str | None:
         with self._lock:

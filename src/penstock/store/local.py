@@ -5,20 +5,35 @@ characters, and one name that is not UTF-8 ends its whole listing.
 """
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from typing_extensions import Buffer
 
-from penstock.errors import AccessDenied, ObjectChanged, ObjectNotFound, SourceError, StoreError
+from penstock.errors import (
+    AccessDenied,
+    ObjectChanged,
+    ObjectNotFound,
+    PenstockError,
+    SourceError,
+    StoreError,
+)
 from penstock.metrics import Counters
-from penstock.store import Level, ObjectInfo
+from penstock.mounttable import FILESYSTEM_TYPE, mount_table
+from penstock.store import Chunks, Level, ObjectInfo
 
 _PAGE_ENTRIES = 1000
 # A level is held in memory as a whole; a folder with more than this is streamed.
 _LEVEL_ENTRIES = 20_000
+# A file that is being written; one that was left so by a crash is written over by the next try.
+_PARTIAL = (".penstock-", ".part")
+# What says of a name that no file can have it here: trying again will not help.
+_LASTING = (
+    errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS,
+)  # fmt: skip
 
 
 class LocalStore:
@@ -26,6 +41,7 @@ class LocalStore:
         if not os.path.isdir(root):
             raise SourceError(f"file://{root}: no such directory")
         self._root = os.path.realpath(root)
+        self._device = os.stat(root).st_dev
         self._counters = counters
         self.identity = f"file://{self._root}"
 
@@ -58,7 +74,11 @@ class LocalStore:
         """What one folder holds; None with a folder."""
         try:
             with self._folder(prefix) as folder, os.scandir(folder) as entries:
+                if self._is_mount_of_ours(folder):
+                    return
                 for entry in entries:
+                    if entry.name.startswith(_PARTIAL[0]) and entry.name.endswith(_PARTIAL[1]):
+                        continue
                     key = f"{prefix}/{entry.name}" if prefix else entry.name
                     is_folder = entry.is_dir(follow_symlinks=False)
                     yield key, None if is_folder else self._info(key, entry)
@@ -82,6 +102,16 @@ class LocalStore:
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _is_mount_of_ours(self, folder: int) -> bool:
+        """A mount that lies in its own source would hold itself, once more with each listing."""
+        device = os.fstat(folder).st_dev
+        if device == self._device:
+            return False
+        name = f"{os.major(device)}:{os.minor(device)}"
+        return any(
+            entry.device == name and entry.kind == FILESYSTEM_TYPE for entry in mount_table()
+        )
 
     def _is_inside(self, descriptor: int) -> bool:
         real = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -119,6 +149,86 @@ class LocalStore:
         finally:
             os.close(descriptor)
 
+    # -- writing ------------------------------------------------------------------------
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        *folders, name = key.split("/")
+        try:
+            folder = self._make_folders(folders)
+            try:
+                return self._write(folder, name, chunks, size_bytes)
+            finally:
+                os.close(folder)
+        except PermissionError as error:
+            raise AccessDenied(f"{self.identity}/{key}: permission denied") from error
+        except OSError as error:
+            raise self._cannot_be_written(key, error) from error
+
+    def _make_folders(self, names: list[str]) -> int:
+        """The folder of a file, open; no step of the way follows a link."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        folder = os.open(self._root, flags)
+        for name in names:
+            try:
+                if name in ("", ".", ".."):
+                    raise OSError(errno.EINVAL, f"no folder is called {name!r}")
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=folder)
+                inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = inner
+        return folder
+
+    def _write(self, folder: int, name: str, chunks: Chunks, size_bytes: int) -> str:
+        if name in ("", ".", ".."):
+            raise OSError(errno.EINVAL, f"no file is called {name!r}")
+        partial = _partial_name(name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(partial, flags, 0o666, dir_fd=folder)
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                for chunk in chunks():
+                    _write_all(file.fileno(), memoryview(chunk).cast("B"))
+                status = os.fstat(file.fileno())
+                if status.st_size != size_bytes:
+                    raise StoreError(
+                        f"{self.identity}/{name}: {status.st_size} bytes came of {size_bytes}",
+                        kind="wrong_length",
+                    )
+                os.fdatasync(file.fileno())
+            os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(partial, dir_fd=folder)
+            raise
+        self._counters.add("store_requests", label="put")
+        return _version(status)
+
+    def delete(self, key: str) -> None:
+        path = os.path.join(self._root, key)
+        try:
+            parent = os.path.realpath(os.path.dirname(path))
+            if os.path.commonpath([parent, self._root]) != self._root:
+                raise OSError(errno.EINVAL, "leads out of the source")
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        except PermissionError as error:
+            raise AccessDenied(f"file://{path}: permission denied") from error
+        except OSError as error:
+            raise self._cannot_be_written(key, error) from error
+        self._counters.add("store_requests", label="delete")
+
+    def clear_partial(self, key: str) -> None:
+        folder, name = os.path.split(key)
+        self.delete(os.path.join(folder, _partial_name(name)))
+
+    def _cannot_be_written(self, key: str, error: OSError) -> PenstockError:
+        what = f"{self.identity}/{key}: {error.strerror or error}"
+        if error.errno in _LASTING:
+            return SourceError(what, hint="it cannot be a file of this folder under that name")
+        return StoreError(what, hint="check the disk: space, quota, errors", kind="disk")
+
     def why_unreadable(self, key: str) -> str | None:
         path = os.path.join(self._root, key)
         real = os.path.realpath(path)
@@ -137,3 +247,12 @@ class LocalStore:
 
 def _version(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _partial_name(name: str) -> str:
+    return hashlib.blake2b(os.fsencode(name), digest_size=12).hexdigest().join(_PARTIAL)
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

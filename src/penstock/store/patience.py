@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 
 from penstock.errors import AccessDenied, StoreError
 from penstock.metrics import Counters
-from penstock.store import Level, ObjectInfo, Store
+from penstock.store import Chunks, Level, ObjectInfo, Store
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class _Link:
     reopen: Callable[[], Store] | None
     worked: bool = False
     reopened_s: float | None = None
+    denied_hint: str | None = None  # what to do about keys that are refused, if not the usual
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -55,9 +56,10 @@ class PatientStore:
     def __init__(
         self, store: Store, counters: Counters, *, deadline_s: float,
         reopen: Callable[[], Store] | None = None, time: Time | None = None,
+        denied_hint: str | None = None,
     ) -> None:  # fmt: skip
         self.identity = store.identity
-        self._link = _Link(store, reopen)
+        self._link = _Link(store, reopen, denied_hint=denied_hint)
         self._counters = counters
         self._deadline_s = deadline_s
         self._first_contact_s = deadline_s
@@ -95,12 +97,38 @@ class PatientStore:
             except StoreError as error:
                 tries = tries or _Tries(self._time, self._patience_s)
                 self._wait(tries, error)
-            except AccessDenied:
+            except AccessDenied as error:
                 if not self._opened_again(store):
+                    error.hint = self._link.denied_hint or error.hint
                     raise
 
     def why_unreadable(self, key: str) -> str | None:
         return self._link.store.why_unreadable(key)
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        """The deadline is for the store that gets no further: a large object takes longer."""
+        tries: _Tries | None = None
+        furthest = _Furthest(chunks)
+        while True:
+            store = self._link.store
+            try:
+                version = store.put_file(key, furthest.begin, size_bytes)
+            except StoreError as error:
+                if furthest.is_new() or tries is None:
+                    tries = _Tries(self._time, self._patience_s)
+                self._wait(tries, error)
+            except AccessDenied:
+                if not self._opened_again(store):
+                    raise
+            else:
+                self._link.worked = True
+                return version
+
+    def delete(self, key: str) -> None:
+        self._ask(lambda store: store.delete(key))
+
+    def clear_partial(self, key: str) -> None:
+        self._ask(lambda store: store.clear_partial(key))
 
     # -- inside -------------------------------------------------------------------------
 
@@ -112,8 +140,9 @@ class PatientStore:
                 answer = question(store)
             except StoreError as error:
                 self._wait(tries, error)
-            except AccessDenied:
+            except AccessDenied as error:
                 if not self._opened_again(store):
+                    error.hint = self._link.denied_hint or error.hint
                     raise
             else:
                 self._link.worked = True
@@ -150,6 +179,28 @@ class PatientStore:
         log.warning("%s: access was denied; the credentials were read again", self.identity)
         self._counters.add("store_reopens")
         return True
+
+
+class _Furthest:
+    """How far the attempts at writing one object have come. One thread."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks = chunks
+        self._furthest_bytes = 0
+        self._handed_bytes = 0
+
+    def begin(self) -> Iterator[Buffer]:
+        self._handed_bytes = 0
+        for chunk in self._chunks():
+            yield chunk
+            self._handed_bytes += memoryview(chunk).nbytes
+
+    def is_new(self) -> bool:
+        """Did the last attempt come further than all before it?"""
+        before, self._furthest_bytes = (
+            self._furthest_bytes, max(self._furthest_bytes, self._handed_bytes)
+        )  # fmt: skip
+        return self._furthest_bytes > before
 
 
 class _Tries:

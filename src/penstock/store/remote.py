@@ -5,6 +5,7 @@ Threading: any thread; obstore's blocking calls release the interpreter lock. Th
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import obstore
@@ -13,14 +14,23 @@ from typing_extensions import Buffer
 
 from penstock.errors import ObjectChanged, StoreError
 from penstock.metrics import Counters
-from penstock.store import Level, ObjectInfo
+from penstock.store import Chunks, Level, ObjectInfo
+from penstock.store.elsewhere import made_elsewhere
 from penstock.store.inventory import Fallback, Inventory
+from penstock.store.parts import PART_BYTES, part_bytes
 from penstock.store.translate import translate
 from penstock.store.versions import BY_SIZE, BY_TIME, size_version, version_of
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
+
+# Parts of one object that are on their way at once; each is held in memory.
+_PARTS_AT_ONCE = 4
+
+
+# What obstore says of a server that answers the question for a part with the whole: S3's, others'.
+_NO_RANGES = ("non-partial response", "Range request not supported")
 
 
 class RemoteStore:
@@ -63,6 +73,16 @@ class RemoteStore:
     def list_level(self, prefix: str) -> Level | None:
         return self._inventory.list_level(prefix) if self._manifest is None else None
 
+    def head(self, key: str) -> ObjectInfo:
+        """What a listing would say of it, for one that does not."""
+        self._counters.add("store_requests", label="head")
+        try:
+            meta = obstore.head(self._store, self._full(key))
+        except (BaseError, OSError) as error:
+            raise translate(error, f"{self.identity}/{key}") from error
+        mtime_ns = int(meta["last_modified"].timestamp()) * 1_000_000_000
+        return ObjectInfo(key, meta["size"], mtime_ns, _version(meta))
+
     # -- data ---------------------------------------------------------------------------
 
     def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
@@ -79,7 +99,7 @@ class RemoteStore:
             self._check_version(key, version, size_bytes, result.meta)
             data = result.bytes()
         except (BaseError, OSError) as error:
-            if self._fallback is not None and "non-partial response" in str(error):
+            if any(words in str(error) for words in _NO_RANGES):
                 self._answers_ranges_with_200 = True
                 return self._get_range_by_fallback(key, version, start, length, size_bytes)
             raise translate(error, f"{self.identity}/{key}") from error
@@ -102,10 +122,27 @@ class RemoteStore:
     def _get_range_by_fallback(
         self, key: str, version: str, start: int, length: int, size_bytes: int
     ) -> Buffer:
-        assert self._fallback is not None
+        if self._fallback is None:
+            data = self._get_from_the_start(key, version, start + length, size_bytes)
+            return self._counted(key, memoryview(data)[start:], length)
         full = self._full(key)
         data = self._fallback().get_range(full, version, start, length, size_bytes)
         return self._counted(key, data, length)
+
+    def _get_from_the_start(self, key: str, version: str, stop: int, size_bytes: int) -> bytearray:
+        """From a server that knows no ranges: up to what is wanted, and no further."""
+        data = bytearray()
+        try:
+            result = obstore.get(self._store, self._full(key))
+            self._check_version(key, version, size_bytes, result.meta)
+            for piece in result.stream():
+                data += memoryview(piece)
+                if len(data) >= stop:
+                    break
+        except (BaseError, OSError) as error:
+            raise translate(error, f"{self.identity}/{key}") from error
+        del data[stop:]
+        return data
 
     def _counted(self, key: str, data: Buffer, length: int) -> Buffer:
         came = memoryview(data).nbytes
@@ -116,6 +153,45 @@ class RemoteStore:
                 f"{self.identity}/{key}: {came} bytes came of {length}", kind="wrong_length"
             )
         return data
+
+    # -- writing ------------------------------------------------------------------------
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        where, full = f"{self.identity}/{key}", self._full(key)
+        in_parts = size_bytes > PART_BYTES
+        try:
+            # Whatever `chunks` raises ends the upload, and takes its parts away again.
+            result = obstore.put(
+                self._store, full, _counted_chunks(chunks, size_bytes, where),
+                use_multipart=in_parts, chunk_size=part_bytes(size_bytes),
+                max_concurrency=_PARTS_AT_ONCE,
+            )  # fmt: skip
+            self._counters.add("store_requests", label="put")
+            if result["e_tag"] and not in_parts:
+                return version_of(result["e_tag"], 0, size_bytes)
+            # Who puts parts together may leave one out.
+            written = obstore.head(self._store, full)
+        except (BaseError, OSError) as error:
+            raise translate(error, where) from error
+        if written["size"] != size_bytes:
+            raise StoreError(
+                f"{where}: {written['size']} bytes were kept of {size_bytes}", kind="wrong_length"
+            )
+        return _version(written)
+
+    def delete(self, key: str) -> None:
+        try:
+            obstore.delete(self._store, self._full(key))
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError) as error:
+            raise translate(error, f"{self.identity}/{key}") from error
+        self._counters.add("store_requests", label="delete")
+
+    def clear_partial(self, key: str) -> None:
+        # Azure forgets blocks by itself; of the others only S3 is known to keep parts for ever.
+        if self._fallback is not None:
+            self._fallback().abort_uploads(self._full(key))
 
     def why_unreadable(self, key: str) -> str | None:
         try:
@@ -130,3 +206,13 @@ class RemoteStore:
 
 def _version(meta: "ObjectMeta") -> str:
     return version_of(meta["e_tag"], meta["last_modified"].timestamp(), meta["size"])
+
+
+def _counted_chunks(chunks: Chunks, size_bytes: int, where: str) -> Iterator[Buffer]:
+    came = 0
+    with closing(made_elsewhere(chunks)) as made:
+        for chunk in made:
+            came += memoryview(chunk).nbytes
+            yield chunk
+    if came != size_bytes:
+        raise StoreError(f"{where}: {came} bytes came of {size_bytes}", kind="wrong_length")

@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from penstock.store import Level, ObjectInfo, Store
+from penstock.store import Chunks, Level, ObjectInfo, Store
 
 WAYS = ("auto", "always", "never")
 
@@ -63,6 +63,15 @@ class VerifiedStore:
 
     def why_unreadable(self, key: str) -> str | None:
         return self._store.why_unreadable(key)
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        return self._store.put_file(key, chunks, size_bytes)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(key)
+
+    def clear_partial(self, key: str) -> None:
+        self._store.clear_partial(key)
 
 
 def is_verified(way: str, identity: str) -> bool:

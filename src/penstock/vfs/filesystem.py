@@ -1,6 +1,6 @@
 """The tree as a file system: lookup, list, read. One screen of the way of a read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,9 +28,11 @@ class File(NamedTuple):
 
 class FileSystem:
     def __init__(
-        self, tree: Tree, stores: list[Store], cache: Cache, readahead: Readahead,
+        self, tree: Tree, stores: Mapping[int, Store], cache: Cache, readahead: Readahead,
         on_outdated: Callable[[], None], neighbours: Neighbours | None = None,
     ) -> None:  # fmt: skip
+        """`stores`: by their numbers in the tree, with those that readers may still hold files
+        of."""
         self.tree = tree
         self.cache = cache
         self._stores = stores
@@ -128,10 +130,6 @@ class FileSystem:
         """The plain file that holds all of it, if the cache has one."""
         return self.cache.complete_file(self._file(ino).what)
 
-    def source_bytes(self) -> int:
-        """How much of the mount's data the cache holds."""
-        return sum(self.cache.source_bytes(store.identity) for store in self._stores)
-
     def outdate(self, buried: list[int]) -> None:
         """After a refresh: these inodes died, and what is remembered may be outdated."""
         files = [self.tree.node(ino) for ino in buried]
@@ -172,7 +170,9 @@ class FileSystem:
     def _open(self, node: Node) -> File:
         if node.size_bytes is None:
             raise IsADirectoryError(node.ino)
-        store = self._stores[node.source]
+        store = self._stores.get(node.source)
+        if store is None:
+            raise StaleInode(f"inode {node.ino} is of a source that was not mounted here")
         folder = self._paths.get(node.parent)
         if folder is None:
             if len(self._paths) >= _NODES_REMEMBERED:

@@ -24,10 +24,11 @@ _ANY_FOLDERS = "**"
 
 
 def select(
-    tree: Tree, patterns: Iterable[str], listed: Iterable[str], order: str, *, everything: bool
-) -> Selection:
+    tree: Tree, patterns: Iterable[str], listed: Iterable[str], order: str, *, everything: bool,
+    skip_missing: bool = False,
+) -> Selection:  # fmt: skip
     """`patterns`, and `listed` paths in which no character means anything but itself; all relative
-    to the root. With `everything`, all that there is."""
+    to the root. With `everything`, all that there is. `skip_missing`: of the listed."""
     chosen = _Choice(tree)
     if everything:
         chosen.add_folder(ROOT)
@@ -39,7 +40,7 @@ def select(
     for path in listed:
         if not chosen.add_path(path):
             missing, first = missing + 1, first or path
-    if missing:
+    if missing and not skip_missing:
         more = f", and {missing - 1:,} more of the list" if missing > 1 else ""
         raise NoSuchPath(f"{first} is not on the mount{more}", hint=_nearest(tree, first))
     return chosen.take(order)

@@ -3,6 +3,7 @@
 Each is honoured, or refused with the reason; none is swallowed.
 """
 
+import re
 from typing import Any
 
 from penstock.errors import OptionError
@@ -79,7 +80,7 @@ def parse_deadline(text: str) -> float:
 
 
 def parse_owner(text: str, what: str) -> int:
-    if not text.isdigit() or int(text) >= 2**32 - 1:
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) >= 2**32 - 1:
         raise OptionError(
             f"{what}: {text!r} is not the number of a user or group",
             hint="`id -u` and `id -g` tell",
@@ -114,6 +115,11 @@ _VALUES = {
     "gid": ("gid", parse_owner),
     "fsname": ("name", _text),
 }
+
+
+def known_names() -> frozenset[str]:
+    """Those that are acted on."""
+    return frozenset((*_FLAGS, *_VALUES))
 
 
 def _known() -> list[str]:

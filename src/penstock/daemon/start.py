@@ -1,58 +1,74 @@
-"""From the mount command to its supervisor: in its place, or in the background."""
+"""From settings to a supervisor: in this process's place, or in the background."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from penstock.cli.talk import Listing, say
+from penstock.daemon.claim import claim
 from penstock.daemon.control import RemoteError
 from penstock.daemon.places import name_of, state_dir
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.settings_codec import encode
-from penstock.errors import PenstockError
+from penstock.errors import MountpointError, PenstockError
+
+Progress = Callable[[int, int], None]  # objects listed so far, and their bytes
 
 
 def become_supervisor(settings: MountSettings) -> NoReturn:
     """This very process serves the mount, in the foreground."""
-    told = _written(settings, log=None, report=None)
+    claimed = _claim(settings.mountpoint)
+    os.set_inheritable(claimed, True)
+    told = _written(settings, log=None, report=None, claim=claimed)
     sys.stderr.flush()
     os.execv(sys.executable, _command(settings, told))
 
 
-def start_supervisor(settings: MountSettings) -> None:
-    """Starts it detached, and returns when its mount is ready."""
+def start_supervisor(
+    settings: MountSettings, *, progress: Progress = lambda _files, _bytes: None
+) -> list[str]:
+    """Starts it detached, and returns when its mount is ready: what a person is to be told."""
     logs = state_dir() / "logs"
     logs.mkdir(mode=0o700, exist_ok=True)
     log_path = logs / f"{name_of(settings.mountpoint)}.log"
+    claimed = _claim(settings.mountpoint)
     reader, writer = os.pipe()
-    told = _written(settings, log=log_path, report=writer)
+    told = _written(settings, log=log_path, report=writer, claim=claimed)
     with open(log_path, "ab", opener=_private) as log:
         child = subprocess.Popen(
-            _command(settings, told), pass_fds=(writer, told), stdin=subprocess.DEVNULL,
+            _command(settings, told), pass_fds=(writer, told, claimed), stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    os.close(writer)
-    os.close(told)
-    with os.fdopen(reader) as messages, Listing(str(settings.source)) as listing:
+    for descriptor in (writer, told, claimed):
+        os.close(descriptor)
+    child.wait()  # it leaves another process behind, which is not ours to bury
+    with os.fdopen(reader) as messages:
         for line in messages:
             message: dict[str, Any] = json.loads(line)
             if "progress" in message:
-                listing.update(message["progress"])
+                progress(*message["progress"])
             elif "error" in message:
-                child.wait()
+                messages.read()  # until it has put everything away, and is gone
                 raise RemoteError(message)
             else:
-                listing.clear()
-                for text in message["ready"]:
-                    say(text)
-                return
+                return message["ready"]
     raise PenstockError(
-        f"the supervisor ended with status {child.wait()} before the mount was ready",
+        "the supervisor ended before the mount was ready",
         hint=f"its log: {log_path}",
     )
+
+
+def _claim(mountpoint: Path) -> int:
+    claimed = claim(mountpoint)
+    if claimed is None:
+        raise MountpointError(
+            f"{mountpoint} is being mounted by another command",
+            hint="`penstock stats` shows it once it is ready",
+        )
+    return claimed
 
 
 def _command(settings: MountSettings, told: int) -> list[str]:
@@ -61,11 +77,12 @@ def _command(settings: MountSettings, told: int) -> list[str]:
     return [*command, str(settings.mountpoint), str(told)]
 
 
-def _written(settings: MountSettings, *, log: Path | None, report: int | None) -> int:
+def _written(settings: MountSettings, *, log: Path | None, report: int | None, claim: int) -> int:
     """What the supervisor must know, in a memory file: arguments are read by all."""
     told = {
-        "mountpoint": str(settings.mountpoint), "source": str(settings.source),
+        "mountpoint": str(settings.mountpoint), "source": settings.shown,
         "settings": encode(settings), "log": str(log) if log else None, "report": report,
+        "claim": claim,
     }  # fmt: skip
     descriptor = os.memfd_create("penstock-settings", 0)  # 0: not closed by exec
     os.write(descriptor, json.dumps(told).encode())

@@ -1,0 +1,191 @@
+"""Makes the catalog equal to what is in the scratch tables, in one transaction.
+
+Threading: one thread, the one that refreshes.
+"""
+
+import sqlite3
+import time
+from collections.abc import Mapping
+
+from penstock.catalog.incoming import Incoming
+from penstock.catalog.places import NOBODY
+from penstock.catalog.sources import all_sources, note_listed, note_present, note_totals
+from penstock.catalog.tree import ROOT
+
+# How many changes are remembered for other mounts of the same catalog. One that misses more
+# than these within one refresh keeps old names for at most --entry-cache.
+_CHANGES_KEPT = 1_000_000
+# So many hidden objects of a source are listed by name; the rest are counted by their reason.
+_HIDDEN_KEPT = 10_000
+_MOST_BYTES = 2**63 - 1
+
+
+class Comparison:
+    def __init__(
+        self, database: sqlite3.Connection, incoming: Incoming, paths: Mapping[int, str], *,
+        in_use: bool,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._incoming = incoming
+        self._source = incoming.source  # the one that was listed, or NOBODY
+        self._mounted = set(paths)
+        self._in_use = in_use
+        self._now = time.time_ns()
+
+    def apply(self) -> int:
+        """Returns how many names changed."""
+        run = self._database.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            before = self._last_seq()
+            rows = {row.number: row for row in all_sources(self._database)}
+            gone = [n for n, row in rows.items() if row.present and n not in self._mounted]
+            is_first = self._source == NOBODY or rows[self._source].listed_at is None
+            self._bury(gone)
+            self._plant(is_first=is_first)
+            known = run("SELECT 1 FROM meta WHERE key = 'listed_at'").fetchone() is not None
+            if not known and not self._in_use:
+                run("DELETE FROM changes")  # the first listing is news to nobody
+            self._note_totals(gone)
+            run(
+                "DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?",
+                (_CHANGES_KEPT,),
+            )
+            changed: int = run("SELECT count(*) FROM changes WHERE seq > ?", (before,)).fetchone()[
+                0
+            ]
+            # Numbers are never used again, not even those of nodes that were cleared away.
+            run(
+                "INSERT OR REPLACE INTO meta SELECT 'next_ino', max(ino) + 1 FROM "
+                "(SELECT max(ino) AS ino FROM nodes UNION ALL SELECT ?)",
+                (self._incoming.next_ino - 1,),
+            )
+            run("COMMIT")
+        except BaseException:
+            run("ROLLBACK")
+            raise
+        return changed
+
+    def _last_seq(self) -> int:
+        row = self._database.execute(
+            "SELECT seq FROM sqlite_sequence WHERE name = 'changes'"
+        ).fetchone()
+        return row[0] if row is not None else 0
+
+    def _bury(self, gone: list[int]) -> None:
+        """Nodes that are gone or rewritten die; their rows stay for readers that hold them."""
+        run = self._database.execute
+        run("CREATE TABLE scratch.dying (ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB)")
+        into = "INSERT OR IGNORE INTO scratch.dying SELECT n.ino, n.parent, n.name FROM "
+        run(
+            f"{into} nodes n LEFT JOIN incoming i ON i.parent = n.parent AND i.name = n.name "
+            "WHERE n.dead = 0 AND n.size IS NOT NULL AND n.source = ? AND (i.key IS NULL OR "
+            "i.version != n.version OR i.size != n.size OR i.source != n.source)",
+            (self._source,),
+        )
+        others = ", ".join(map(str, self._mounted - {self._source}))
+        run(
+            f"{into} nodes n WHERE n.dead = 0 AND n.size IS NULL AND n.ino != {ROOT} "
+            f"AND n.source NOT IN ({others}) AND n.ino NOT IN (SELECT ino FROM seen)"
+        )
+        if gone:
+            run(
+                f"{into} nodes n WHERE n.dead = 0 AND n.size IS NOT NULL "
+                f"AND n.source IN ({', '.join(map(str, gone))})"
+            )
+        # What another source is mounted over now, and all that lies below what dies.
+        run(
+            f"{into} seen s JOIN nodes n ON n.parent = s.parent AND n.name = s.name "
+            "WHERE n.dead = 0 AND n.ino != s.ino"
+        )
+        run(
+            "WITH RECURSIVE below (ino) AS ("
+            "SELECT d.ino FROM dying d JOIN nodes n ON n.ino = d.ino WHERE n.size IS NULL UNION "
+            "SELECT n.ino FROM below JOIN nodes n ON n.parent = below.ino AND n.dead = 0 "
+            "WHERE n.size IS NULL) "
+            f"{into} below JOIN nodes n ON n.parent = below.ino AND n.dead = 0 "
+            "WHERE n.ino NOT IN (SELECT ino FROM seen)"
+        )
+        run("UPDATE nodes SET dead = 1 WHERE ino IN (SELECT ino FROM dying)")
+        run("INSERT INTO changes (parent, name, buried) SELECT parent, name, ino FROM dying")
+
+    def _plant(self, *, is_first: bool) -> None:
+        run = self._database.execute
+        run(
+            "INSERT INTO nodes SELECT s.ino, s.parent, s.name, s.source, NULL, ?, NULL, 0 "
+            "FROM seen s WHERE s.ino NOT IN (SELECT ino FROM nodes)",
+            (self._now,),
+        )
+        run(
+            f"UPDATE nodes SET source = (SELECT s.source FROM seen s WHERE s.ino = nodes.ino) "
+            f"WHERE source = {NOBODY} AND ino IN (SELECT ino FROM seen WHERE source != {NOBODY})"
+        )
+        # Of a million new names no kernel knows those in directories that are new themselves.
+        known = f"AND parent < {self._incoming.first_ino}" if is_first else ""
+        run(
+            "INSERT INTO changes (parent, name, buried) SELECT s.parent, s.name, 0 FROM seen s "
+            f"WHERE s.ino NOT IN (SELECT ino FROM directories) {known}"
+        )
+        run("INSERT OR REPLACE INTO directories SELECT ino, path FROM seen")
+        first = self._incoming.next_ino
+        run(
+            "INSERT INTO nodes SELECT ? + row_number() OVER (ORDER BY i.parent, i.name), "
+            "i.parent, i.name, i.source, i.size, i.mtime, i.version, 0 FROM incoming i "
+            "WHERE NOT EXISTS (SELECT 1 FROM nodes n "
+            "WHERE n.parent = i.parent AND n.name = i.name AND n.dead = 0)",
+            (first,),
+        )
+        run(
+            "INSERT INTO changes (parent, name, buried) SELECT parent, name, 0 FROM nodes n "
+            f"WHERE n.ino > ? {known} "
+            "AND NOT EXISTS (SELECT 1 FROM dying d WHERE d.parent = n.parent AND d.name = n.name)",
+            (first,),
+        )
+
+    # -- what is known of each source -------------------------------------------------------
+
+    def _note_totals(self, gone: list[int]) -> None:
+        database = self._database
+        note_present(database, self._mounted, gone)
+        if self._source != NOBODY:
+            note_totals(database, self._source, *self._totals("incoming"))
+            note_listed(
+                database, self._source, self._incoming.covered, self._note_hidden(self._source)
+            )
+        # Of those that were not listed now, what another one hides is not theirs any more.
+        poorer = database.execute(
+            "SELECT DISTINCT n.source FROM dying d JOIN nodes n ON n.ino = d.ino "
+            "WHERE n.size IS NOT NULL AND n.source != ?",
+            (self._source,),
+        ).fetchall()
+        for (number,) in poorer:
+            if number in self._mounted:
+                alive = f"nodes WHERE dead = 0 AND size IS NOT NULL AND source = {number}"
+                note_totals(database, number, *self._totals(alive))
+        rows = [row for row in all_sources(database) if row.number in self._mounted]
+        files, size = sum(row.files for row in rows), sum(row.size_bytes for row in rows)
+        database.execute(
+            "INSERT OR REPLACE INTO meta VALUES ('files', ?), ('bytes', ?)",
+            (files, min(size, _MOST_BYTES)),
+        )
+        # What is shown is as old as its oldest listing.
+        listed = [row.listed_at for row in rows if row.listed_at is not None]
+        if listed:
+            database.execute("INSERT OR REPLACE INTO meta VALUES ('listed_at', ?)", (min(listed),))
+
+    def _totals(self, files_in: str) -> tuple[int, int]:
+        # In two halves: sizes can be such that SQLite's own sum would overflow, and raise.
+        files, high, low = self._database.execute(
+            "SELECT count(*), coalesce(sum(size >> 32), 0), coalesce(sum(size & 0xffffffff), 0) "
+            f"FROM {files_in}"
+        ).fetchone()
+        return files, min((high << 32) + low, _MOST_BYTES)
+
+    def _note_hidden(self, source: int) -> dict[str, int]:
+        run = self._database.execute
+        run("DELETE FROM hidden_of WHERE source = ?", (source,))
+        run(
+            "INSERT INTO hidden_of SELECT ?, key, reason FROM unshown ORDER BY key LIMIT ?",
+            (source, _HIDDEN_KEPT),
+        )
+        return dict(run("SELECT reason, count(*) FROM unshown GROUP BY reason").fetchall())

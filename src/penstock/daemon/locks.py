@@ -1,0 +1,56 @@
+"""Locks on files that can be asked about without taking them, and handed to a child.
+
+Of the open file, not of the process (as flock's), so that a child that inherits the descriptor has
+the lock, and keeps it when its parent dies. The kernel lets go of it when the last holder ends,
+however that ends.
+"""
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+# type, whence, start, length, pid
+_LOCK = struct.Struct("hhqqi4x")
+
+
+def take(path: Path, *, wait: bool = False) -> int | None:
+    """A descriptor that holds the lock; None if someone else has it."""
+    how = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.fcntl(descriptor, how, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)  # let go of, and removed, between our opening it and our taking it
+
+
+def let_go(path: Path, descriptor: int) -> None:
+    """And leaves no file behind."""
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def is_taken(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        wish = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wish)
+        return _LOCK.unpack(found)[0] != fcntl.F_UNLCK
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)

@@ -1,0 +1,55 @@
+"""The end of a mount, and of its processes; and who is in the way of it."""
+
+import os
+import select
+from pathlib import Path
+
+from penstock.daemon.registry import all_notes, remove_note
+from penstock.errors import MountpointError, PenstockError
+from penstock.fuse.holders import Holder, holders
+from penstock.fuse.mounting import unmount
+from penstock.mounttable import FILESYSTEM_TYPE, find_mount
+
+_SERVER_ENDS_WITHIN_S = 60
+
+
+def stop_mount(mountpoint: Path, *, lazy: bool = False) -> None:
+    """Unmounts, and returns when its server has put everything away. Raises MountpointError if
+    nothing of ours is mounted there, or someone uses it. Lazily: detached now; it ends when the
+    last user is gone, and nobody waits for that."""
+    entry = find_mount(mountpoint)
+    note = next((note for note in all_notes() if note.mountpoint == str(mountpoint)), None)
+    if entry is None or entry.kind != FILESYSTEM_TYPE:
+        if note is not None:
+            remove_note(mountpoint)  # its server died, and someone else unmounted it
+        raise MountpointError(
+            f"{mountpoint} is not mounted by Penstock",
+            hint="`penstock stats` lists what is mounted",
+        )
+    unmount(mountpoint, lazy=lazy)
+    if note is not None and not lazy:
+        for pid in note.processes:
+            _wait_for_end(pid, mountpoint)
+    if note is not None and not note.alive:
+        remove_note(mountpoint)
+
+
+def holders_of(mountpoint: Path) -> list[Holder]:
+    """The processes that use it, as far as this user may see them."""
+    return holders(mountpoint).processes
+
+
+def _wait_for_end(pid: int, path: Path) -> None:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        ended, _, _ = select.select([process], [], [], _SERVER_ENDS_WITHIN_S)
+    finally:
+        os.close(process)
+    if not ended:
+        raise PenstockError(
+            f"{path} is unmounted, but its server (pid {pid}) still runs",
+            hint="it may be waiting for storage; it ends by itself",
+        )

@@ -1,0 +1,240 @@
+"""Looks at one thing, or at all of them, and judges what was seen.
+
+Looks twice where only a difference tells: do requests move, does the page cache lose what it has?
+Stores are asked between the two looks.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from penstock.daemon.settings import Part
+from penstock.errors import PenstockError, UsageError
+from penstock.resources.diagnosis.cases import Case, everything, named
+from penstock.resources.diagnosis.cleaning import cleaner_for, environment_of
+from penstock.resources.diagnosis.deadline import each_within
+from penstock.resources.diagnosis.facts.caches import look_at_tiers
+from penstock.resources.diagnosis.facts.declared import (
+    LoopSeen,
+    OperationSeen,
+    label,
+    look_at_dataset,
+    look_at_loop,
+    look_at_operation,
+)
+from penstock.resources.diagnosis.facts.machine import (
+    look_at_machine,
+    look_at_memory,
+    refaulted_bytes,
+)
+from penstock.resources.diagnosis.facts.mounts import Mount, look_at_mount, notes_by_mountpoint
+from penstock.resources.diagnosis.facts.stores import (
+    PROBE_S,
+    StoreSeen,
+    look_at_store,
+    with_keys_of,
+)
+from penstock.resources.diagnosis.finding import Finding
+from penstock.resources.diagnosis.rules.caches import judge_tiers
+from penstock.resources.diagnosis.rules.declared import judge_dataset, judge_loop, judge_operation
+from penstock.resources.diagnosis.rules.machine import (
+    SUBJECT,
+    judge_machine,
+    judge_room,
+    judge_thrashing,
+)
+from penstock.resources.diagnosis.rules.mounts import judge_mount, judge_progress
+from penstock.resources.diagnosis.rules.stores import judge_store
+from penstock.resources.pairs import World
+from penstock.resources.state import State, Stored
+
+Json = dict[str, Any]
+
+# Between the two looks, at least.
+_APART_S = 0.5
+# A mount is asked three questions, each of which may take 3 s.
+_MOUNT_WITHIN_S = 12.0
+
+
+@dataclass(slots=True)
+class Report:
+    subjects: list[str]  # what was looked at, in this order
+    findings: list[Finding]  # without secrets
+    state: State | None
+    mounts: list[Mount]
+    hidden: Json = field(default_factory=dict[str, Any])  # what the one mount cannot show
+
+
+def examine(name: str | None, *, namespace: str = "default", limit: int = 1000) -> Report:
+    """`name`: a data set, KIND/NAME, or a mount point; None for all there is. `limit`: how many
+    hidden objects of a mount to tell. Raises UsageError for a name that is nobody's."""
+    return _Examination(limit).run(name, namespace)
+
+
+class _Examination:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._findings: list[Finding] = []
+        self._state: State | None = None
+        self._world = World({}, {})
+        self._machine = look_at_machine()
+        try:
+            self._state = State()
+            self._world = World.read(self._state)
+        except UsageError as error:
+            self._add(Finding("bad", "the declared state", str(error), "", error.hint or ""))
+
+    def run(self, name: str | None, namespace: str) -> Report:
+        notes = notes_by_mountpoint()
+        if name is None:
+            cases, operations = everything(self._world, notes)
+        else:
+            cases, operations = named(name, namespace, self._world, notes)
+        began_s = time.monotonic()
+        machine = self._machine
+        loop = self._look_at_loop()
+        mounts = self._look_at_mounts(cases)
+        for case in cases:
+            self._fill_in(case, mounts)
+        at_work = self._look_at_operations(operations)
+        stores = _look_at_stores(cases)
+        time.sleep(max(0.0, _APART_S - (time.monotonic() - began_s)))
+        later = self._look_at_mounts([case for case in cases if case.mount and case.mount.stats])
+
+        wants_other = any(case.settings and case.settings.allow_other for case in cases)
+        self._add(*judge_machine(machine, wants_allow_other=wants_other))
+        came_back, seconds = look_at_memory(), time.monotonic() - began_s
+        self._add(*judge_thrashing(refaulted_bytes(machine.memory, came_back), seconds))
+        if at_work or any(case.pair is not None for case in cases):
+            self._add(*judge_loop(loop, self._unsettled(cases), at_work))
+        for case in cases:
+            self._judge(case, stores, loop, later)
+        for seen, then in zip(at_work, self._look_at_operations(operations), strict=True):
+            self._add(*judge_operation(seen, loop, then))
+        subjects = [*(case.subject for case in cases), *(seen.name for seen in at_work)]
+        return self._report([SUBJECT, *subjects], cases, name)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def _look_at_mounts(self, cases: Sequence[Case]) -> Mapping[str, Mount | None]:
+        looks = {
+            case.note.mountpoint: partial(look_at_mount, case.note, limit=self._limit)
+            for case in cases if case.note is not None
+        }  # fmt: skip
+        return each_within(_MOUNT_WITHIN_S, looks)
+
+    def _fill_in(self, case: Case, mounts: Mapping[str, Mount | None]) -> None:
+        if case.note is not None:
+            case.mount = mounts[case.note.mountpoint]
+        if case.mount is not None and case.mount.settings is not None:
+            case.settings = case.mount.settings
+            pid = case.mount.server_pid
+            environment = environment_of(pid) if pid is not None else {}
+            case.parts = tuple(with_keys_of(part, environment) for part in case.settings.parts)
+        else:
+            self._plan(case)
+
+    def _plan(self, case: Case) -> None:
+        """As it is declared, where no mount can say what it was given."""
+        pair = case.pair
+        if pair is None or pair.dataset is None or pair.runtime is None or self._state is None:
+            return
+        if pair.dataset.deleting is not None:
+            return
+        from penstock.resources.planning import plan_of  # models take 0.3 s to import
+
+        try:
+            plan = plan_of(self._state, self._world, pair.dataset, pair.runtime)
+        except PenstockError as error:
+            if (pair.dataset.note.get("trouble") or {}).get("what") != str(error):
+                what = f"no mount can be made of it: {error}"
+                self._add(Finding("bad", case.subject, what, "", error.hint or ""))
+            return
+        case.settings, case.parts = plan.settings, plan.settings.parts
+
+    def _look_at_loop(self) -> LoopSeen:
+        if self._state is None:
+            return LoopSeen(runs=False, log="", last_words="")
+        return look_at_loop(self._state.folder)
+
+    def _look_at_operations(self, operations: Sequence[Stored]) -> list[OperationSeen]:
+        if self._state is None:
+            return []
+        fresh = [self._state.by_uid(one.uid) or one for one in operations]
+        return [look_at_operation(self._state, self._world, one) for one in fresh]
+
+    # -- judging -----------------------------------------------------------------------------
+
+    def _judge(
+        self, case: Case, stores: Mapping[Part, StoreSeen | None], loop: LoopSeen,
+        later: Mapping[str, Mount | None],
+    ) -> None:  # fmt: skip
+        subject, mount, settings = case.subject, case.mount, case.settings
+        then = later.get(mount.mountpoint) if mount is not None else None
+        if case.pair is not None and self._state is not None:
+            self._add(*judge_dataset(look_at_dataset(self._state, self._world, case.pair), loop))
+        if mount is not None:
+            self._add(*judge_mount(mount, subject, anew=case.anew))
+            if then is not None:
+                self._add(*judge_progress(mount, then, subject))
+            if (told := mount.stats) is not None:
+                held, most = told["memory_bytes"], told["memory_limit_bytes"]
+                self._add(*judge_room(subject, self._machine.memory, held, most))
+        if settings is None:
+            return
+        told = (mount.stats if mount is not None else None) or {}
+        tiers = look_at_tiers(settings.tiers, settings.policy, told.get("tiers"))
+        self._add(
+            *judge_tiers(
+                tiers, subject, data_bytes=told.get("bytes"),
+                cached_bytes=told.get("cached_bytes"), where=case.quota_is_set_by,
+            )
+        )  # fmt: skip
+        rate = _fetching_bytes_per_s(mount, then)
+        for part in case.parts:
+            seen = stores[part] or StoreSeen(str(part.source), part.path, too_slow=True)
+            self._add(
+                *judge_store(seen, subject, threads=settings.threads, reading_bytes_per_s=rate)
+            )
+
+    def _unsettled(self, cases: Sequence[Case]) -> list[str]:
+        pairs = [case.pair for case in cases if case.pair is not None]
+        return [
+            label(pair.dataset.key) for pair in pairs
+            if pair.dataset is not None and pair.runtime is not None
+            and pair.dataset.note.get("settled") != self._world.fingerprint(pair)
+        ]  # fmt: skip
+
+    def _add(self, *findings: Finding) -> None:
+        self._findings += findings
+
+    def _report(self, subjects: list[str], cases: Sequence[Case], name: str | None) -> Report:
+        mounts = [case.mount for case in cases if case.mount is not None]
+        cleaner = cleaner_for(
+            self._state,
+            [case.settings for case in cases if case.settings is not None],
+            [mount.server_pid for mount in mounts if mount.server_pid is not None],
+        )
+        findings = [
+            replace(one, what=cleaner.text(one.what), why=cleaner.text(one.why),
+                    remedy=cleaner.text(one.remedy))
+            for one in self._findings
+        ]  # fmt: skip
+        hidden = mounts[0].told if name is not None and len(mounts) == 1 else None
+        subjects = list(dict.fromkeys([*subjects, *(finding.subject for finding in findings)]))
+        return Report(subjects, findings, self._state, mounts, hidden or {})
+
+
+def _look_at_stores(cases: Sequence[Case]) -> Mapping[Part, StoreSeen | None]:
+    """Each once, however many data sets show it."""
+    parts = {part for case in cases for part in case.parts}
+    return each_within(PROBE_S + 1, {part: partial(look_at_store, part) for part in parts})
+
+
+def _fetching_bytes_per_s(before: Mount | None, after: Mount | None) -> float | None:
+    if before is None or after is None or not before.stats or not after.stats:
+        return None
+    seconds = after.looked_s - before.looked_s
+    return (after.stats["store_bytes"] - before.stats["store_bytes"]) / seconds if seconds else None

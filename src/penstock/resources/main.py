@@ -1,0 +1,26 @@
+"""The process of the loop: `python -Pm penstock.resources.main`. Ends when all is done."""
+
+import logging
+import os
+import sys
+
+from penstock.resources.loop import Loop
+from penstock.resources.nudge import Place
+from penstock.resources.state import State
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
+
+
+def main() -> int:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
+    state = State()
+    place = Place(state.folder)
+    if place.take(wait=False):
+        Loop(state, place, stay=False).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""The process of one data operation: `python -Pm penstock.resources.operate UID`.
+
+Started by the loop, which has taken the lock for it. What it tells goes into the operation's
+status; killed, it is begun again, and each kind of operation finds by itself how far it was.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog.refresh import catalog_path
+from penstock.daemon.settings import MountSettings, Part
+from penstock.errors import PenstockError, UsageError
+from penstock.resources.conditions import BOUND, COMPLETE, FAILED
+from penstock.resources.nudge import nudge
+from penstock.resources.operating import Operating
+from penstock.resources.operations import RUN
+from penstock.resources.pairs import World
+from penstock.resources.planning import plan_of
+from penstock.resources.state import State, Stored
+from penstock.resources.translate.places import locate
+from penstock.resources.translate.problems import Said, Written
+from penstock.specs.keys import ResourceKey
+from penstock.specs.load import model_of
+from penstock.specs.secret import Secret
+from penstock.specs.secrets import put_secrets, secret_value
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter, redact
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+_REPORT_S = 0.5
+
+
+class Work:
+    """What an operation gets to see of the rest: penstock.resources.operations.work.Work."""
+
+    def __init__(self, state: State, operation: Stored, folder: Path) -> None:
+        self._state = state
+        self._operation = operation
+        self.folder = folder
+        self.resource = model_of(put_secrets(operation.manifest, state.secrets(operation)))
+        self._reported_s = 0.0
+        self._progress: Json | None = None
+
+    def mountpoint(self, name: str, namespace: str) -> Path:
+        dataset = self._dataset(name, namespace)
+        if dataset.status.get("phase") != BOUND:
+            raise UsageError(
+                f"data set {namespace}/{name} is not bound",
+                hint=f"penstock describe dataset {name} -n {namespace}",
+            )
+        return Path(dataset.note["mountpoint"])
+
+    def parts(self, name: str, namespace: str) -> tuple[Part, ...]:
+        return self._settings(name, namespace).parts
+
+    def external(self, uri: str, options: dict[str, str]) -> Part:
+        written = Written.at("options", options)
+        place = locate(
+            uri, written, "externalStorage", Said(), defaults=Written({}, {}),
+            read_file=lambda name: Path(name).read_text(), mount_option=lambda _name: False,
+        )  # fmt: skip
+        return Part("", place.source, place.store)
+
+    def catalog(self, name: str, namespace: str) -> Path:
+        catalog = self._settings(name, namespace).catalog
+        assert catalog is not None
+        return catalog_path(self._state.folder, catalog)
+
+    def secret(self, namespace: str, name: str, key: str) -> str:
+        found = self._state.find(ResourceKey("Secret", namespace, name))
+        if found is None:
+            raise UsageError(f"there is no Secret {namespace}/{name}", hint="apply it")
+        secret = model_of(put_secrets(found.manifest, self._state.secrets(found)))
+        assert isinstance(secret, Secret)
+        return secret_value(secret, key)
+
+    def report(self, progress: Json) -> None:
+        self._progress = progress
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= _REPORT_S:
+            self._reported_s = now_s
+            self._state.observe(self._operation.uid, status={"progress": progress})
+
+    def report_last(self) -> None:
+        """What was said last is told, too, however soon after the one before it came."""
+        if self._progress is not None:
+            self._state.observe(self._operation.uid, status={"progress": self._progress})
+
+    def tell(self, reason: str, message: str) -> None:
+        self._state.add_event(self._operation.uid, reason, redact(message))
+
+    def _settings(self, name: str, namespace: str) -> MountSettings:
+        world = World.read(self._state)
+        pair = world.pair(namespace, name)
+        dataset = self._dataset(name, namespace)
+        if pair.runtime is None:
+            raise UsageError(f"data set {namespace}/{name} has no runtime")
+        return plan_of(self._state, world, dataset, pair.runtime).settings
+
+    def _dataset(self, name: str, namespace: str) -> Stored:
+        found = self._state.find(ResourceKey("Dataset", namespace, name))
+        if found is None:
+            raise UsageError(f"there is no data set {namespace}/{name}")
+        return found
+
+
+def main() -> int:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
+    signal.signal(signal.SIGTERM, _leave)
+    state = State()
+    operation = state.by_uid(sys.argv[1])
+    if operation is None:
+        return 0
+    # Said by itself: whoever started it may be dead, and someone will want to end it.
+    state.observe(operation.uid, note={"pid": os.getpid()})
+    operating = Operating(state)
+    work = Work(state, operation, operating.folder(operation.uid))
+    try:
+        infos = RUN[operation.key.kind](work)
+    except PenstockError as error:
+        log.warning("%s: %s", operation.key, error)
+        message = redact(f"{error}" + (f" (hint: {error.hint})" if error.hint else ""))
+        trouble = {
+            "what": redact(str(error)), "hint": error.hint, "exit_code": error.exit_code
+        }  # fmt: skip
+        operating.finish(operation, FAILED, type(error).__name__, message, trouble=trouble)
+    except Exception as error:  # a bug is told where people look
+        log.exception("%s", operation.key)
+        operating.finish(operation, FAILED, "Bug", redact(f"{type(error).__name__}: {error}"))
+    else:
+        work.report_last()
+        reason = f"{operation.key.kind}Complete"
+        operating.finish(operation, COMPLETE, reason, "done", infos=infos)
+    nudge(state.folder)
+    return 0
+
+
+def _leave(_number: int, _frame: object) -> None:
+    sys.exit(143)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

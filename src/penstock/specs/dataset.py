@@ -1,0 +1,204 @@
+"""Dataset: where data lies, with which keys, on which nodes. Pure."""
+
+import posixpath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from penstock.specs.fields import Count, Fields, FreeMap, Text, TextMap, refuse, said
+from penstock.specs.resource import Resource
+from penstock.specs.schemes import wrong_with
+
+
+class SecretKeyRef(Fields):
+    name: str = said("Name of the Secret, in the same namespace.", required=True)
+    key: str = said("Which of its keys.", default="")
+
+
+class ValueFrom(Fields):
+    secret_key_ref: SecretKeyRef = said("Secret and key that hold the value.", required=True)
+
+
+class EncryptOption(Fields):
+    """An option whose value is in a Secret."""
+
+    name: str = said("Name of the option, as it would stand in `options`.", required=True)
+    value_from: ValueFrom = said("Where the value is.", required=True)
+
+
+def _mount_point(text: str) -> str:
+    if (wrong := wrong_with(text)) is not None:
+        raise refuse(*wrong)
+    return text
+
+
+def _mount_path(text: str) -> str:
+    if not text:
+        return text
+    if not text.startswith("/"):
+        raise refuse(f"{text!r} is not an absolute path", f"write /{text}")
+    parts = text.strip("/").split("/") if text != "/" else []
+    if any(part in ("", ".", "..") for part in parts) or "\0" in text:
+        raise refuse(f"{text!r} is not a path below the data set", "write it like /images/train")
+    return text
+
+
+def _mount_name(text: str) -> str:
+    if "/" in text or "\0" in text or text in (".", ".."):
+        raise refuse(
+            f"{text!r} is not a name", "it becomes a folder: no slashes; use path for /a/b"
+        )
+    return text
+
+
+class Mount(Fields):
+    mount_point: Annotated[str, AfterValidator(_mount_point)] = said(
+        "Where the data is: s3://bucket/prefix, oss://, gs://, az://, http(s)://, a folder of this "
+        "machine (local:///folder) or another data set (dataset://namespace/name).",
+        required=True,
+    )
+    name: Annotated[str, AfterValidator(_mount_name)] = said(
+        "Names this mount; it is seen as the folder /NAME unless `path` says otherwise.", default=""
+    )
+    path: Annotated[str, AfterValidator(_mount_path)] = said(
+        "Where in the data set it is seen; `/` is the root. /NAME if not said.", default=""
+    )
+    options: TextMap = said(
+        "Endpoint, region and keys, by the names that Alluxio, Jindo or JuiceFS have for them. "
+        "Keys are better kept in a Secret (encryptOptions).",
+        factory=dict,
+        secret=True,
+    )
+    encrypt_options: list[EncryptOption] = said(
+        "Options whose values are in Secrets. They win over `options`.", factory=list
+    )
+    read_only: bool = said("Mounts are read-only here, whatever it says.", default=False)
+    shared: bool = said(
+        "Whether other users may read it.", default=False,
+        no_effect="sharing: who may read is decided by the owner and mode of the files",
+    )  # fmt: skip
+
+    @property
+    def place(self) -> str:
+        """Where it is seen in the data set, absolute and without a slash at its end; "/": root."""
+        return posixpath.normpath("/" + (self.path or self.name).strip("/"))
+
+
+class User(Fields):
+    uid: Count | None = said("Number of the user.", ge=0)
+    gid: Count | None = said("Number of the group.", ge=0)
+    user: str = said("Name of the user; the number is what counts.", default="")
+    group: str = said("Name of the group; the number is what counts.", default="")
+
+
+class Requirement(Fields):
+    key: str = said("A label of the node, or metadata.name among matchFields.", required=True)
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = said(
+        "How the label is compared with the values.", required=True
+    )
+    values: list[Text] = said(
+        "What it is compared with; none for Exists and DoesNotExist.", factory=list
+    )
+
+
+class NodeSelectorTerm(Fields):
+    match_expressions: list[Requirement] = said("All of them must hold, by labels.", factory=list)
+    match_fields: list[Requirement] = said("All of them must hold, by fields.", factory=list)
+
+
+class NodeSelector(Fields):
+    node_selector_terms: list[NodeSelectorTerm] = said("One of them must hold.", factory=list)
+
+
+class NodeAffinity(Fields):
+    required: NodeSelector | None = said(
+        "Compared with this machine's labels; if they do not match, the data set stays NotBound."
+    )
+
+
+class Toleration(Fields):
+    key: str = said("The taint's name.", default="")
+    operator: Literal["Exists", "Equal"] = said("How it is compared.", default="Equal")
+    value: Text = said("The taint's value.", default="")
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = said(
+        "Which effect of the taint.", default=""
+    )
+    toleration_seconds: Count | None = said("For how long.")
+
+
+class RuntimeRef(Fields):
+    name: str = said("Name of the runtime.", default="")
+    namespace: str = said("Its namespace.", default="")
+    category: str = said("Accelerate.", default="")
+    type: str = said("alluxio, jindo, juicefs, thin.", default="")
+    master_replicas: Count | None = said("How many masters it has.")
+
+
+class RestoreLocation(Fields):
+    path: str = said("A backup made by a DataBackup: local:///folder/FILE.", default="")
+    node_name: str = said(
+        "On which node the backup is.", default="",
+        no_effect="scheduling: the backup is looked for on this machine",
+    )  # fmt: skip
+
+
+class DatasetSpec(Fields):
+    mounts: list[Mount] = said(
+        "What the data set is made of; each part is seen at its own path.", factory=list
+    )
+    shared_options: TextMap = said(
+        "Options for all mounts; a mount's own win over them.", factory=dict, secret=True
+    )
+    shared_encrypt_options: list[EncryptOption] = said(
+        "Options for all mounts whose values are in Secrets.", factory=list
+    )
+    owner: User | None = said("Who owns the files that are seen.")
+    node_affinity: NodeAffinity | None = said(
+        "Which machines may hold the data; checked against this machine's labels."
+    )
+    tolerations: list[Toleration] = said(
+        "Taints that the data set's pods put up with.", factory=list,
+        no_effect="scheduling: this machine has no taints",
+    )  # fmt: skip
+    access_modes: list[
+        Literal["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
+    ] = said(
+        "How the data set is used. It is read-only, for any number of readers.", factory=list,
+        no_effect="access modes: data sets are read-only here, for any number of readers",
+        when="writing",
+    )  # fmt: skip
+    runtimes: list[RuntimeRef] = said(
+        "Runtimes of the data set.", factory=list,
+        no_effect="binding: the runtime of the same name and namespace is the one that is used",
+    )  # fmt: skip
+    placement: Literal["Exclusive", "", "Shared"] = said(
+        "Whether other data sets may be on the same machine.", default="",
+        no_effect="placement: data sets share this machine, each with a cache of its own",
+        when="exclusive",
+    )  # fmt: skip
+    data_restore_location: RestoreLocation | None = said(
+        "A backup to begin with: its catalog is put in place before the first mount, and what was "
+        "cached is loaded again."
+    )
+
+
+class Dataset(Resource):
+    """Where data lies, with which keys, and which machines may hold it. With a runtime of the
+    same name it is mounted, and called Bound."""
+
+    spec: DatasetSpec = said("What is wanted.", required=True)
+
+
+class EnvSource(Fields):
+    secret_key_ref: SecretKeyRef | None = said("Secret and key that hold the value.")
+    config_map_key_ref: FreeMap | None = said("A ConfigMap's key; there are none here.")
+    field_ref: FreeMap | None = said("A field of the pod; there are none here.")
+    resource_field_ref: FreeMap | None = said("A container's resource; there are none here.")
+
+
+class Env(Fields):
+    """One environment variable, as in a container."""
+
+    name: str = said("Name of the variable.", required=True)
+    value: Text = said("Its value.", default="", secret=True)
+    value_from: EnvSource | None = said("Where its value is, if it is not said here.")

@@ -1,0 +1,213 @@
+"""Manifests as people give them: YAML text to resources, or everything that is wrong. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from penstock.errors import ManifestError, Problem
+from penstock.specs.checks import mistakes
+from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import FLUID, KINDS, OURS
+from penstock.specs.models import MODELS
+from penstock.specs.nodes import Lines, Tree, read_trees
+from penstock.specs.resource import Resource
+from penstock.specs.shapes import find
+from penstock.specs.wording import Mistake, did_you_mean, refusals, unknown_fields
+
+
+@dataclass(frozen=True)
+class Document:
+    resource: Resource
+    raw: dict[str, Any]  # as it was written
+    file: str
+    lines: Lines
+
+    def where(self, path: str = "") -> str:
+        """`dataset.yaml:9`, for a path like spec.mounts.0.mountPoint."""
+        return f"{self.file}:{self.lines.of(path)}"
+
+
+def read(text: str, file: str, *, namespace: str = "default") -> list[Document]:
+    """Every resource in one file. Raises ManifestError with everything that is wrong with it."""
+    return read_all([(text, file)], namespace=namespace)
+
+
+def read_all(sources: Iterable[tuple[str, str]], *, namespace: str = "default") -> list[Document]:
+    """The same for several: (text, file) each. No resource may stand in two of them.
+
+    `namespace` is for resources that do not say theirs.
+    """
+    problems: list[Problem] = []
+    documents = list(read_each(sources, problems, namespace=namespace))
+    if problems:
+        raise ManifestError.of(problems)
+    return documents
+
+
+def read_each(
+    sources: Iterable[tuple[str, str]], problems: list[Problem], *, namespace: str = "default"
+) -> Iterator[Document]:
+    """Those that are good; what is wrong with the others is added to the problems."""
+    seen: dict[ResourceKey, Document] = {}
+    for text, file in sources:
+        found_any, known = False, len(problems)
+        for tree in read_trees(text, file, problems):
+            for one in _items(tree, file, problems):
+                found_any = True
+                document = _document(one, file, namespace, problems)
+                if document is None:
+                    continue
+                if (first := seen.get(document.resource.key)) is not None:
+                    what = f"{document.resource.key} stands twice; first in {first.where()}"
+                    problems.append(Problem(document.where(), what, "keep one of them"))
+                    continue
+                seen[document.resource.key] = document
+                yield document
+        if not found_any and len(problems) == known:
+            hint = "a manifest begins with apiVersion and kind"
+            problems.append(Problem(file, "holds no resource", hint))
+
+
+def decode(data: bytes, file: str) -> str:
+    """A file's text."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = Problem(f"{file}:{line}", "is not text", "a manifest is YAML, in UTF-8")
+        raise ManifestError.of([problem]) from error
+
+
+def _items(tree: Tree, file: str, problems: list[Problem]) -> Iterator[Tree]:
+    """The document itself, or what a List holds. An empty document is none."""
+    if tree.value is None:
+        return
+    where = f"{file}:{tree.lines.of('')}"
+    if isinstance(tree.value, list):
+        hint = "put --- between resources, or name them items of a `kind: List`"
+        problems.append(Problem(where, "a list, and not a resource", hint))
+        return
+    if not isinstance(tree.value, dict):
+        hint = "a manifest begins with apiVersion and kind"
+        problems.append(Problem(where, "neither a map nor a resource", hint))
+        return
+    value = cast("dict[str, Any]", tree.value)
+    kind = value.get("kind")
+    if not (isinstance(kind, str) and kind.endswith("List") and "items" in value):
+        yield tree
+        return
+    items = value["items"]
+    if not isinstance(items, list):
+        problems.append(Problem(where, "items: must be a list", "begin each item with `- `"))
+        return
+    for index, item in enumerate(cast("list[Any]", items)):
+        prefix = f"items.{index}"
+        doubtful = {
+            path.removeprefix(prefix + "."): text
+            for path, text in tree.doubtful.items()
+            if path.startswith(prefix + ".")
+        }
+        yield from _items(Tree(item, tree.lines.below(prefix), doubtful), file, problems)
+
+
+def _document(tree: Tree, file: str, namespace: str, problems: list[Problem]) -> Document | None:
+    manifest = cast("dict[str, Any]", tree.value)
+    if (stranger := _stranger(manifest)) is not None:
+        wrong, resource = [stranger], None
+    else:
+        wrong, resource = _judged(tree, namespace)
+    for path, what, hint in sorted(wrong, key=lambda one: tree.lines.of(one[0])):
+        problems.append(Problem(f"{file}:{tree.lines.of(path)}", what, hint))
+    if wrong or resource is None:
+        return None
+    return Document(resource, manifest, file, tree.lines)
+
+
+def _judged(tree: Tree, namespace: str) -> tuple[list[Mistake], Resource | None]:
+    manifest = cast("dict[str, Any]", tree.value)
+    kind = str(manifest["kind"])
+    unknown = list(unknown_fields(kind, manifest))
+    try:
+        resource = MODELS[kind].model_validate(_placed(manifest, namespace))
+    except ValidationError as error:
+        refused = [
+            (path, what, hint)
+            for path, what, hint in refusals(MODELS[kind], error)
+            if not (what.endswith(": is missing") and _misspelt(path, manifest, unknown))
+        ]
+        return unknown + refused, None
+    wrong = unknown + list(mistakes(resource, tree.lines.of))
+    for path in tree.doubtful:
+        if _wants_text(MODELS[kind], path):
+            what = f"{path}: is read as a number, or as true or false, and prints otherwise"
+            wrong.append((path, what, "put it in quotes"))
+    return wrong, resource
+
+
+def _misspelt(path: str, manifest: dict[str, Any], unknown: list[Mistake]) -> bool:
+    """Whether what is missing is there under a wrong name, which is said already."""
+    above, _, name = path.rpartition(".")
+    if path == "metadata.name" and "generateName" in manifest["metadata"]:
+        return True
+    return any(
+        other.rpartition(".")[0] == above and hint == did_you_mean(name)
+        for other, _, hint in unknown
+    )
+
+
+def _wants_text(model: type[Resource], path: str) -> bool:
+    """Whether it stands in a map of text. Names in such a map may have dots in them."""
+    above = path
+    while above := above.rpartition(".")[0]:
+        if (shape := find(model, above)) is not None:
+            return shape.type_name == "map of text"
+    return False
+
+
+def _placed(manifest: dict[str, Any], namespace: str) -> dict[str, Any]:
+    metadata = manifest.get("metadata")
+    if not isinstance(metadata, Mapping) or metadata.get("namespace") is not None:
+        return manifest
+    return {**manifest, "metadata": {**metadata, "namespace": namespace}}
+
+
+# What stands beside data sets in people's files. Not ours to refuse loudly, nor to apply.
+_FLUIDS_OTHERS = ("EFCRuntime", "VineyardRuntime", "GooseFSRuntime", "CacheRuntime",
+                  "CacheRuntimeClass")  # fmt: skip
+
+
+def _stranger(manifest: dict[str, Any]) -> Mistake | None:
+    """Why it is not one of our resources: (path, what, hint)."""
+    kind, version = manifest.get("kind"), manifest.get("apiVersion")
+    ours = ", ".join(KINDS)
+    if not isinstance(kind, str) or not kind:
+        return "kind", "kind: is missing", f"one of {ours}"
+    if not isinstance(version, str) or not version:
+        groups = KINDS[kind].groups if kind in KINDS else (FLUID, OURS)
+        return "apiVersion", "apiVersion: is missing", f"write apiVersion: {groups[0]}"
+    group = version.partition("/")[0] if "/" in version else ""
+    if kind in KINDS:
+        groups = KINDS[kind].groups
+        if version in groups:
+            return None
+        if kind == "Secret" and group and group not in (FLUID, OURS):
+            return "apiVersion", f"{kind} of {version[:60]!r} is not ours", "kubectl apply it"
+        what = f"{kind} is not known as {version[:60]!r}"
+        return "apiVersion", what, f"write apiVersion: {' or '.join(groups)}"
+    if kind in _FLUIDS_OTHERS:
+        hint = "AlluxioRuntime, JindoRuntime, JuiceFSRuntime, ThinRuntime or PenstockRuntime is run"
+        return "kind", f"{kind} is not run here", hint
+    near = get_close_matches(kind.lower(), {one.lower(): one for one in KINDS}, n=1, cutoff=0.75)
+    if near and (group in ("", FLUID.partition("/")[0], OURS.partition("/")[0])):
+        name = {one.lower(): one for one in KINDS}[near[0]]
+        return "kind", f"{kind[:60]!r} is not a kind", f"did you mean {name}?"
+    if group in (FLUID.partition("/")[0], OURS.partition("/")[0]):
+        return "kind", f"{kind[:60]!r} is not a kind", f"kinds: {ours}"
+    return (
+        "kind",
+        f"{kind[:60]} of {version[:60]} is not ours",
+        f"kubectl apply it; ours are {ours}",
+    )

@@ -1,0 +1,98 @@
+"""The kinds of resources, and the words people have for them. Pure, and quick to import: no models.
+
+A kind is the same under Fluid's group and under ours; only what Fluid does not have is ours alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from penstock.errors import ManifestError
+
+FLUID = "data.fluid.io/v1alpha1"
+OURS = "penstock.dev/v1alpha1"
+
+Category = Literal["dataset", "runtime", "operation", "secret", "profile"]
+
+
+@dataclass(frozen=True, slots=True)
+class KindInfo:
+    kind: str  # as in a manifest: Dataset
+    plural: str  # datasets
+    short_names: tuple[str, ...]
+    groups: tuple[str, ...]  # apiVersions under which it is known
+    category: Category
+    namespaced: bool = True
+
+
+_BOTH = (FLUID, OURS)
+KINDS: Mapping[str, KindInfo] = {
+    info.kind: info
+    for info in (
+        KindInfo("Dataset", "datasets", ("ds",), _BOTH, "dataset"),
+        KindInfo("AlluxioRuntime", "alluxioruntimes", ("alluxio",), _BOTH, "runtime"),
+        KindInfo("JindoRuntime", "jindoruntimes", ("jindo",), _BOTH, "runtime"),
+        KindInfo("JuiceFSRuntime", "juicefsruntimes", ("juicefs",), _BOTH, "runtime"),
+        KindInfo("ThinRuntime", "thinruntimes", ("thin",), _BOTH, "runtime"),
+        KindInfo("PenstockRuntime", "penstockruntimes", ("penstock",), (OURS,), "runtime"),
+        KindInfo("ThinRuntimeProfile", "thinruntimeprofiles", (), _BOTH, "profile", False),
+        KindInfo("DataLoad", "dataloads", ("load",), _BOTH, "operation"),
+        KindInfo("DataMigrate", "datamigrates", ("migrate",), _BOTH, "operation"),
+        KindInfo("DataProcess", "dataprocesses", ("process",), _BOTH, "operation"),
+        KindInfo("DataBackup", "databackups", ("backup",), _BOTH, "operation"),
+        KindInfo("Secret", "secrets", (), ("v1",), "secret"),
+    )
+}
+_GROUP_WORDS: Mapping[str, tuple[Category, ...]] = {
+    "runtimes": ("runtime",),
+    "runtime": ("runtime",),
+    "operations": ("operation",),
+    "operation": ("operation",),
+    # Secrets are not part of it, as in kubectl: a list of everything should be fit to be shown.
+    "all": ("dataset", "runtime", "profile", "operation"),
+}
+
+
+def find_kind(word: str) -> KindInfo:
+    """`Dataset`, `datasets`, `dataset` and `ds` are one kind, in any case of letters."""
+    if (info := _BY_WORD.get(word.lower().partition(".")[0])) is not None:
+        return info
+    if word.lower() in _GROUP_WORDS:
+        raise ManifestError(f"{word!r} are several kinds", hint=f"name one: {_words(word.lower())}")
+    raise _unknown(word)
+
+
+def find_kinds(word: str) -> list[KindInfo]:
+    """The same, and words for several kinds: runtimes, operations, all, or a list with commas."""
+    found: list[KindInfo] = []
+    for one in word.split(","):
+        if categories := _GROUP_WORDS.get(one.strip().lower()):
+            found += [info for info in KINDS.values() if info.category in categories]
+        else:
+            found.append(find_kind(one.strip()))
+    return list(dict.fromkeys(found))
+
+
+def _by_word() -> dict[str, KindInfo]:
+    return {
+        word: info
+        for info in KINDS.values()
+        for word in (info.kind.lower(), info.plural, *info.short_names)
+    }
+
+
+_BY_WORD = _by_word()
+
+
+def _unknown(word: str) -> ManifestError:
+    plurals = [info.plural for info in KINDS.values()]
+    words = [*(info.kind.lower() for info in KINDS.values()), *plurals, *_GROUP_WORDS]
+    near = get_close_matches(word.lower(), words, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"kinds: {', '.join(plurals)}"
+    return ManifestError(f"{word!r} is not a kind of resource", hint=hint)
+
+
+def _words(group: str) -> str:
+    categories = _GROUP_WORDS[group]
+    return ", ".join(info.plural for info in KINDS.values() if info.category in categories)

@@ -1,0 +1,238 @@
+"""Data operations: DataLoad, DataMigrate, DataProcess, DataBackup. Pure."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from penstock.specs import reasons
+from penstock.specs.dataset import EncryptOption, Env, Toleration, User
+from penstock.specs.fields import Count, Fields, FreeList, FreeMap, TextMap, refuse, said
+from penstock.specs.resource import Resource
+from penstock.specs.runtimes import Images, pod_metadata
+from penstock.specs.schemes import SCHEMES, wrong_with
+
+OperationKind = Literal["DataLoad", "DataBackup", "DataMigrate", "DataProcess"]
+
+
+class ObjectRef(Fields):
+    api_version: str = said("Its apiVersion.", default="")
+    kind: OperationKind = said("Kind of the operation.", required=True)
+    name: str = said("Its name.", required=True)
+    namespace: str = said("Its namespace; this one's own if not said.", default="")
+
+
+class Prefer(Fields):
+    name: str = said("A label of nodes.", required=True)
+    weight: Count = said("How much it counts.", required=True)
+
+
+class Require(Fields):
+    name: str = said("A label of nodes.", required=True)
+
+
+class AffinityStrategy(Fields):
+    depend_on: ObjectRef | None = said("Which operation to be close to.")
+    policy: Literal["", "Require", "Prefer"] = said("How close.", default="")
+    prefers: list[Prefer] = said("Labels of preferred nodes.", factory=list)
+    requires: list[Require] = said("Labels of required nodes.", factory=list)
+
+
+class RunAfter(ObjectRef):
+    affinity_strategy: AffinityStrategy | None = said(
+        "On which nodes, compared with the operation before.", no_effect=reasons.SCHEDULING
+    )
+
+
+class OperationSpec(Fields):
+    run_after: RunAfter | None = said("Starts when that operation is complete.")
+    ttl_seconds_after_finished: Count | None = said(
+        "How long it is kept after it has ended; then it is removed.", ge=0
+    )
+
+
+class ScheduledSpec(OperationSpec):
+    policy: Literal["Once", "Cron", "OnEvent"] = said(
+        "Once; at the times of `schedule` (Cron); or whenever the data set's files have changed "
+        "(OnEvent). Cron and OnEvent need `penstock serve`.",
+        default="Once",
+    )
+    schedule: str = said("When it runs, in cron's form: minute hour day month weekday.", default="")
+
+
+class PodSpec(ScheduledSpec):
+    pod_metadata: FreeMap | None = pod_metadata()
+    affinity: FreeMap | None = said("Which nodes it runs on.", no_effect=reasons.SCHEDULING)
+    tolerations: list[Toleration] = said(
+        "Taints that it puts up with.", factory=list, no_effect=reasons.SCHEDULING
+    )
+    node_selector: TextMap = said(
+        "Labels of the nodes it runs on.", factory=dict, no_effect=reasons.SCHEDULING
+    )
+    scheduler_name: str = said("Which scheduler.", default="", no_effect=reasons.SCHEDULING)
+    resources: FreeMap | None = said("CPU and memory of its pods.", no_effect=reasons.RESOURCES)
+
+
+class TargetDataset(Fields):
+    name: str = said("Name of the Dataset.", required=True)
+    namespace: str = said("Its namespace; this one's own if not said.", default="")
+
+
+def _inside(text: str) -> str:
+    if ".." in text.split("/"):
+        raise refuse(f"{text!r} leads out of the data set", "write it like /images/train")
+    return text
+
+
+class TargetPath(Fields):
+    path: Annotated[str, AfterValidator(_inside)] = said(
+        "A file or folder of the data set; / is all of it.", required=True
+    )
+    replicas: Count = said(
+        "How many copies are loaded.", default=1, ge=0, no_effect=reasons.ONE_COPY, when="above one"
+    )
+
+
+class DataLoadSpec(PodSpec):
+    dataset: TargetDataset = said("What is loaded.", required=True)
+    target: list[TargetPath] = said("Which parts of it; all of it if not said.", factory=list)
+    load_metadata: bool = said(
+        "Whether the bucket is listed anew before it is loaded.", default=False
+    )
+    options: TextMap = said("How it is loaded.", factory=dict, secret=True)
+
+
+class DataLoad(Resource):
+    """Brings a data set, or parts of it, into the cache before anyone asks."""
+
+    spec: DataLoadSpec = said("What is wanted.", required=True)
+
+
+class DatasetToMigrate(TargetDataset):
+    path: Annotated[str, AfterValidator(_inside)] = said(
+        "Which folder of it; all of it if not said.", default=""
+    )
+
+
+def _uri(text: str) -> str:
+    stores = tuple(scheme for scheme in SCHEMES if scheme not in ("dataset", "juicefs"))
+    if (wrong := wrong_with(text, allowed=stores)) is not None:
+        raise refuse(*wrong)
+    return text
+
+
+class ExternalStorage(Fields):
+    uri: Annotated[str, AfterValidator(_uri)] = said(
+        "Where it is: s3://bucket/prefix, local:///folder and so on.", required=True
+    )
+    encrypt_options: list[EncryptOption] = said(
+        "Endpoint and keys whose values are in Secrets.", factory=list
+    )
+
+
+class DataToMigrate(Fields):
+    dataset: DatasetToMigrate | None = said("A data set.")
+    external_storage: ExternalStorage | None = said("A store that is no data set.")
+
+
+class DataMigrateSpec(Images, PodSpec):
+    from_: DataToMigrate = said("What is copied.", required=True, alias="from")
+    to: DataToMigrate = said("Where it is copied to.", required=True)
+    options: TextMap = said("How it is copied.", factory=dict, secret=True)
+    block: bool = said(
+        "Whether the data set is closed to readers meanwhile.", default=False,
+        no_effect="blocking: readers go on; a file is seen when it is whole",
+    )  # fmt: skip
+    runtime_type: str = said(
+        "Which engine copies.", default="", no_effect="engines: Penstock itself copies"
+    )
+    parallelism: Count = said(
+        "How many pods copy.", default=1, ge=1, when="above one",
+        no_effect="parallelism: one process copies, many objects at once",
+    )  # fmt: skip
+    parallel_options: TextMap = said(
+        "How the pods reach one another.", factory=dict, no_effect=reasons.PODS, secret=True
+    )
+
+
+class DataMigrate(Resource):
+    """Copies a data set or a store to another one; what is there already is not copied again."""
+
+    spec: DataMigrateSpec = said("What is wanted.", required=True)
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/"):
+        raise refuse(f"{text[:60]!r} is not an absolute path", "write it like /data")
+    return text
+
+
+class ProcessedDataset(TargetDataset):
+    mount_path: Annotated[str, AfterValidator(_absolute)] = said(
+        "Where the process sees the data set.", required=True
+    )
+    sub_path: Annotated[str, AfterValidator(_inside)] = said(
+        "Which folder of it; all of it if not said.", default=""
+    )
+
+
+class ScriptProcessor(Images):
+    source: str = said("The script.", required=True, secret=True)
+    command: list[str] = said("What runs the script, such as [bash] or [python3].", factory=list)
+    env: list[Env] = said("Environment variables for it.", factory=list)
+    restart_policy: Literal["Never", "OnFailure"] = said(
+        "Whether it is run again when it has failed.", default="Never"
+    )
+    volume_mounts: FreeList = said(
+        "Where volumes are mounted.", factory=list, no_effect=reasons.VOLUMES
+    )
+    volumes: FreeList = said("Volumes for it.", factory=list, no_effect=reasons.VOLUMES)
+    resources: FreeMap | None = said("CPU and memory for it.", no_effect=reasons.RESOURCES)
+
+
+class JobProcessor(Fields):
+    pod_spec: FreeMap | None = said(
+        "A pod, as in Kubernetes: command, args and env of its first container are run here; the "
+        "image is not.",
+        secret=True,
+    )
+
+
+class Processor(Fields):
+    script: ScriptProcessor | None = said("A script to run.")
+    job: JobProcessor | None = said("A pod to run.")
+    service_account_name: str = said(
+        "Account in the cluster.", default="", no_effect="accounts: it runs as you"
+    )
+    pod_metadata: FreeMap | None = pod_metadata()
+
+
+class DataProcessSpec(ScheduledSpec):
+    dataset: ProcessedDataset = said("The data set, and where the process sees it.", required=True)
+    processor: Processor = said("What is run.", required=True)
+
+
+class DataProcess(Resource):
+    """Runs a script that sees the data set at a path of its own."""
+
+    spec: DataProcessSpec = said("What is wanted.", required=True)
+
+
+def _backup_path(text: str) -> str:
+    if text and (wrong := wrong_with(text, allowed=("local", "file"))) is not None:
+        raise refuse(*wrong)
+    return text
+
+
+class DataBackupSpec(OperationSpec):
+    dataset: str = said("Name of the Dataset, in the same namespace.", required=True)
+    backup_path: Annotated[str, AfterValidator(_backup_path)] = said(
+        "Folder of this machine where the backup is put: local:///folder.", default=""
+    )
+    run_as: User | None = said("Who owns the backup's file.")
+
+
+class DataBackup(Resource):
+    """Saves a data set's catalog and the list of what is cached; `dataRestoreLocation` of a
+    Dataset brings them back."""
+
+    spec: DataBackupSpec = said("What is wanted.", required=True)

@@ -1,0 +1,148 @@
+"""What in a manifest is a secret: taken out before it is kept or shown, put back where it is used.
+
+Secrets are found by where they are (all of a Secret's values) and by what they are called (options,
+properties and variables whose names speak of keys, tokens or passwords). Where is said by a
+pointer, in the manner of JSON's; items of a list that have names are pointed at by them, so that a
+mount added in front of another does not get its keys. Pure, and without models.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.errors import ManifestError
+
+if TYPE_CHECKING:
+    from penstock.specs.secret import Secret
+
+HIDDEN = "<hidden>"
+
+_TELLING = re.compile(
+    r"key|secret|token|passw(?:or)?d|passphrase|credential|signature|\bsas\b|\bak\b|\bsk\b",
+    re.IGNORECASE,
+)
+# A password within an address, as in JuiceFS's metaurl: redis://:PASSWORD@host/1
+_IN_ADDRESS = re.compile(r"^[^:/?#\s]+://[^/?#\s]*:[^/?#\s@]+@")
+# Maps whose keys people choose. Elsewhere `key` is a label's name, or a Secret's key.
+_MAPS = ("options", "sharedOptions", "properties", "env", "parallelOptions", "logConfig")
+# kubectl keeps the whole manifest in it.
+_COPY = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def take_secrets(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The manifest with HIDDEN in place of each secret, and the secrets by where they were.
+
+    One that is HIDDEN already is left alone and not among them: its owner means the one that is
+    kept. The manifest that was given is not changed.
+    """
+    hidden = deepcopy(dict(manifest))
+    _forget_copies(hidden)
+    values: dict[str, str] = {}
+    for pointer, holder, key in _find(hidden):
+        if holder[key] != HIDDEN:
+            values[pointer] = holder[key]
+            holder[key] = HIDDEN
+    return hidden, values
+
+
+def put_secrets(manifest: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
+    """The other way. What has no value stays HIDDEN."""
+    whole = deepcopy(dict(manifest))
+    for pointer, holder, key in _find(whole):
+        if holder[key] == HIDDEN and pointer in values:
+            holder[key] = values[pointer]
+    return whole
+
+
+def hidden_places(manifest: Mapping[str, Any]) -> list[str]:
+    """Where it says HIDDEN, and means what is kept."""
+    found = _find(deepcopy(dict(manifest)))
+    return [pointer for pointer, holder, key in found if holder[key] == HIDDEN]
+
+
+def is_telling(name: str) -> bool:
+    """Whether an option of this name holds a secret."""
+    return _TELLING.search(name) is not None
+
+
+def secret_value(secret: "Secret", key: str) -> str:
+    """Of a Secret; stringData wins over data, as in Kubernetes."""
+    if key in secret.string_data:
+        return secret.string_data[key]
+    if key not in secret.data:
+        known = ", ".join(sorted({*secret.data, *secret.string_data})) or "none at all"
+        raise ManifestError(f"{secret.key} has no key {key!r}", hint=f"its keys: {known}")
+    try:
+        return base64.b64decode(secret.data[key]).decode()
+    except ValueError:
+        raise ManifestError(f"{secret.key}: the value of {key!r} is not text") from None
+
+
+def _find(manifest: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """(pointer, map, key) of each. The map is the manifest's own, to be changed in place."""
+    if manifest.get("kind") == "Secret":
+        for part in ("data", "stringData"):
+            held = manifest.get(part)
+            if isinstance(held, dict):
+                yield from _texts(cast("dict[str, Any]", held), f"/{part}", all_of_them=True)
+        return
+    yield from _walk(manifest.get("spec"), "/spec")
+
+
+def _walk(node: Any, pointer: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    if isinstance(node, dict):
+        entries = cast("dict[str, Any]", node)
+        name, value = entries.get("name"), entries.get("value")
+        if isinstance(name, str) and isinstance(value, str) and _is_secret(name, value):
+            yield f"{pointer}/value", entries, "value"
+        for key, below in entries.items():
+            deeper = f"{pointer}/{_escaped(key)}"
+            if key in _MAPS and isinstance(below, dict):
+                yield from _texts(cast("dict[str, Any]", below), deeper)
+            else:
+                yield from _walk(below, deeper)
+    elif isinstance(node, list):
+        items = cast("list[Any]", node)
+        for step, item in zip(_steps(items), items, strict=True):
+            yield from _walk(item, f"{pointer}/{step}")
+
+
+def _texts(
+    entries: dict[str, Any], pointer: str, *, all_of_them: bool = False
+) -> Iterator[tuple[str, dict[str, Any], str]]:
+    for key, value in entries.items():
+        text = str(value) if isinstance(value, int | float) else value
+        if isinstance(text, str) and (all_of_them or _is_secret(key, text)):
+            entries[key] = text  # a key of digits only may stand without quotes
+            yield f"{pointer}/{_escaped(key)}", entries, key
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if value == HIDDEN:
+        return True  # it was one when it was taken
+    return bool(value) and (is_telling(name) or _IN_ADDRESS.match(value) is not None)
+
+
+def _steps(items: list[Any]) -> list[str]:
+    names: list[str | None] = []
+    for item in items:
+        name = cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
+        names.append(name if isinstance(name, str) and name else None)
+    return [
+        f"@{_escaped(name)}" if name is not None and names.count(name) == 1 else str(index)
+        for index, name in enumerate(names)
+    ]
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _forget_copies(manifest: dict[str, Any]) -> None:
+    metadata = manifest.get("metadata")
+    if isinstance(metadata, dict):
+        annotations = cast("dict[str, Any]", metadata).get("annotations")
+        if isinstance(annotations, dict):
+            cast("dict[str, Any]", annotations).pop(_COPY, None)

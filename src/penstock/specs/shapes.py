@@ -1,0 +1,112 @@
+"""What fields a model has, as people write them: names, types, meanings. Pure.
+
+Read from the models; explain, the search for unknown fields and the reference page are made of it.
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from penstock.specs.fields import NO_EFFECT, NO_EFFECT_WHEN, Fields
+from penstock.specs.tieredstore import Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    name: str  # as it is written: mountPoint
+    attribute: str  # mount_point
+    type_name: str  # in words
+    description: str
+    required: bool
+    no_effect: str | None  # why it changes nothing here
+    when: str  # ... and with which values
+    model: type[Fields] | None  # what lies below it: one, or a list of them
+    is_list: bool = False
+    is_map: bool = False  # of names that people choose
+
+
+@cache
+def shapes_of(model: type[Fields]) -> Mapping[str, Shape]:
+    """By name, in the order in which they are documented."""
+    found: dict[str, Shape] = {}
+    for attribute, info in model.model_fields.items():
+        shape = _shape(attribute, info)
+        found[shape.name] = shape
+    return found
+
+
+def walk(model: type[Fields], path: str = "") -> Iterator[tuple[str, Shape]]:
+    """Every field below a model, with its path; lists are not numbered."""
+    for name, shape in shapes_of(model).items():
+        below = f"{path}.{name}" if path else name
+        yield below, shape
+        if shape.model is not None:
+            yield from walk(shape.model, below)
+
+
+def find(model: type[Fields], path: str) -> Shape | None:
+    """The field at a path; numbers of list items may be in it or not."""
+    shape: Shape | None = None
+    inside: type[Fields] | None = model
+    for step in path.split("."):
+        if step.isdigit() and shape is not None and shape.is_list:
+            continue
+        if inside is None or step not in shapes_of(inside):
+            return None
+        shape = shapes_of(inside)[step]
+        inside = shape.model
+    return shape
+
+
+def _shape(attribute: str, info: FieldInfo) -> Shape:
+    extra = cast("dict[str, Any]", info.json_schema_extra or {})
+    annotation: Any = info.annotation
+    if info.metadata:
+        annotation = Annotated[(annotation, *info.metadata)]
+    model, is_list, is_map, words = _read(annotation)
+    return Shape(
+        name=info.alias or attribute,
+        attribute=attribute,
+        type_name=words,
+        description=info.description or "",
+        required=info.is_required(),
+        no_effect=extra.get(NO_EFFECT),
+        when=extra.get(NO_EFFECT_WHEN, "always"),
+        model=model,
+        is_list=is_list,
+        is_map=is_map,
+    )
+
+
+_QUANTITY = get_args(Quantity)[1:]
+_PLAIN = {str: "text", int: "whole number", bool: "true or false", float: "number", Any: "anything"}
+
+
+def _read(annotation: Any) -> tuple[type[Fields] | None, bool, bool, str]:
+    """(model below, is it a list, is it a map, the type in words)"""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        if any(one in _QUANTITY for one in arguments[1:]):
+            quantity = any(one is _QUANTITY[-1] for one in arguments[1:])
+            return None, False, False, "quantity" if quantity else "text"
+        return _read(arguments[0])
+    if origin in (Union, types.UnionType):
+        rest = [one for one in arguments if one is not type(None)]
+        return _read(rest[0])
+    if origin is Literal:
+        named = [str(one) for one in arguments if one != ""]
+        return None, False, False, "one of " + ", ".join(named)
+    if origin is list:
+        model, _, is_map, words = _read(arguments[0])
+        if model is not None:
+            return model, True, False, "list of maps"
+        return None, True, False, "list of maps" if is_map else f"list of {words}"
+    if origin is dict:
+        return None, False, True, "map of text" if arguments[1] is not Any else "map"
+    if isinstance(annotation, type) and issubclass(annotation, Fields):
+        return annotation, False, False, "map"
+    return None, False, False, _PLAIN.get(cast("Any", annotation), "text")

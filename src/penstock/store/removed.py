@@ -1,0 +1,35 @@
+"""A store that is not mounted any more, for those who still hold its files open: what the cache
+has of it is read under its name, and nothing is fetched."""
+
+from collections.abc import Iterator
+
+from typing_extensions import Buffer
+
+from penstock.errors import ObjectNotFound
+from penstock.store import Chunks, Level, ObjectInfo
+
+
+class RemovedStore:
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        return iter(())
+
+    def list_level(self, prefix: str) -> Level | None:
+        return None
+
+    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+        raise ObjectNotFound(f"{self.identity}/{key}: its source is not mounted any more")
+
+    def why_unreadable(self, key: str) -> str | None:
+        return None
+
+    def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
+        raise ObjectNotFound(f"{self.identity}/{key}: its source is not mounted any more")
+
+    def delete(self, key: str) -> None:
+        raise ObjectNotFound(f"{self.identity}/{key}: its source is not mounted any more")
+
+    def clear_partial(self, key: str) -> None:
+        return

@@ -1,0 +1,84 @@
+"""Manifests to plans, with everything around them made up and nothing looked up."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.errors import UsageError
+from penstock.resources.translate.plan import MountPlan, plan_mount
+from penstock.resources.translate.references import Referenced
+from penstock.specs.dataset import Dataset
+from penstock.specs.documents import read
+from penstock.specs.keys import ResourceKey
+from penstock.specs.load import model_of
+
+MOUNTPOINT = Path("/mnt/penstock/default/imagenet")
+CACHE, SCRATCH = Path("/var/cache/penstock"), Path("/var/lib/penstock/scratch")
+
+S3_DATASET = """
+apiVersion: data.fluid.io/v1alpha1
+kind: Dataset
+metadata: {name: imagenet}
+spec:
+  mounts:
+    - mountPoint: s3://bucket/imagenet
+      name: imagenet
+"""
+
+
+def plan(
+    text: str, *, secrets: Mapping[str, str] | None = None,
+    checked: bool = True, **around: Any,
+) -> MountPlan:  # fmt: skip
+    """The Dataset called `imagenet` (or the first one) with its runtime; the others can be
+    referred to. Secrets by `NAME/KEY`. Not `checked`: as from the state, where nothing is checked
+    but types."""
+    if checked:
+        resources = [document.resource for document in read(text, "test.yaml")]
+    else:
+        resources = [model_of(one) for one in yaml.safe_load_all(text)]
+    by_key = {resource.key: resource for resource in resources}
+
+    def runtime_of(dataset: Any) -> Any:
+        return next(
+            (
+                one
+                for key, one in by_key.items()
+                if key.kind.endswith("Runtime")
+                and (key.namespace, key.name) == (dataset.key.namespace, dataset.key.name)
+            ),
+            None,
+        )
+
+    def secret(namespace: str, name: str, key: str) -> str:
+        known = secrets or {}
+        if f"{namespace}/{name}/{key}" in known:
+            return known[f"{namespace}/{name}/{key}"]
+        if f"{name}/{key}" not in known:
+            raise UsageError(f"secret/{namespace}/{name} has no {key}", hint="add it")
+        return known[f"{name}/{key}"]
+
+    def referenced(key: ResourceKey) -> Referenced | None:
+        dataset: Any = by_key.get(key)
+        return None if dataset is None else Referenced(dataset, runtime_of(dataset))
+
+    datasets: list[Any] = [one for one in resources if isinstance(one, Dataset)]
+    words: dict[str, Any] = {
+        "secret": secret, "referenced": referenced, "mountpoint": MOUNTPOINT,
+        "is_tmpfs": lambda path: str(path).startswith("/dev/shm"),
+        "cache_dir": CACHE, "scratch": SCRATCH,
+    }  # fmt: skip
+    return plan_mount(datasets[0], runtime_of(datasets[0]), **{**words, **around})
+
+
+def runtime(kind: str, spec: str, name: str = "imagenet") -> str:
+    """`spec` is YAML, indented by two."""
+    group = "penstock.dev" if kind == "PenstockRuntime" else "data.fluid.io"
+    head = f"---\napiVersion: {group}/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+    return head + ("spec:\n" + spec.strip("\n") if spec.strip() else "spec: {}") + "\n"
+
+
+def no_effects(found: MountPlan) -> dict[str, str]:
+    return {one.path: one.reason for one in found.without_effect}

@@ -1,0 +1,245 @@
+"""What is applied again: changed in place where it can be, told where it cannot, and nothing at all
+where nothing is new."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock import api
+from penstock.daemon.registry import MountNote, find_note
+from penstock.errors import InUse, PenstockError
+from penstock.resources.nudge import is_running
+from penstock.resources.state import State
+from tests.cache.test_flights import wait_until
+from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, free_port, penstock
+from tests.resources.conftest import (
+    condition,
+    dataset,
+    fill,
+    of_folder,
+    ours,
+    path_of,
+    phase,
+    secret,
+)  # fmt: skip
+
+DATA = os.urandom(300_000)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "file").write_bytes(DATA)
+    return folder
+
+
+@pytest.fixture
+def bound(declared: State, source: Path, tmp_path: Path) -> Path:
+    api.apply([of_folder("small", source), ours("small", tmp_path / "cache")])
+    return path_of("small")
+
+
+def test_a_mount_is_added_while_someone_reads_another(
+    bound: Path, source: Path, tmp_path: Path
+) -> None:
+    second = tmp_path / "second"
+    second.mkdir()
+    (second / "other").write_bytes(b"more")
+    supervisor = find_note(bound).pid
+    ended, reads, errors = threading.Event(), [0], list[BaseException]()
+
+    def read() -> None:
+        try:
+            with (bound / "file").open("rb", buffering=0) as file:
+                while not ended.is_set():
+                    assert os.pread(file.fileno(), len(DATA), 0) == DATA
+                    reads[0] += 1
+                    assert (bound / "file").read_bytes() == DATA
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        wait_until(lambda: reads[0] > 0)
+        more = {"mountPoint": f"local://{second}", "name": "second", "path": "/below/second"}
+        api.apply(of_folder("small", source, more))
+        assert (bound / "below/second/other").read_bytes() == b"more"
+        before = reads[0]
+        wait_until(lambda: reads[0] > before + 2 or bool(errors))
+    finally:
+        ended.set()
+        reader.join()
+    assert errors == []
+    assert find_note(bound).pid == supervisor
+    small = api.dataset("small")
+    assert (small.files, small.total_bytes) == (2, len(DATA) + 4)
+    # And taken away again.
+    api.apply(of_folder("small", source))
+    assert sorted(os.listdir(bound)) == ["file"]
+    assert api.dataset("small").files == 1
+
+
+def test_a_quota_is_raised_in_place(bound: Path, tmp_path: Path) -> None:
+    note = find_note(bound)
+    (bound / "file").read_bytes()
+    assert api.dataset("small").capacity_bytes == 64 << 20
+    api.apply(ours("small", tmp_path / "cache", "96Mi"))
+    assert find_note(bound).pid == note.pid
+    assert api.dataset("small").capacity_bytes == 96 << 20
+    row = penstock("get", "datasets").stdout.splitlines()[1]
+    assert "96.00MiB" in row
+    assert api.get("penstockruntime", "small").status["cacheStates"]["cacheCapacity"] == "96.00MiB"
+
+
+def test_the_same_again_is_unchanged_and_starts_nothing(
+    bound: Path, source: Path, declared: State, tmp_path: Path
+) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(
+        yaml.safe_dump_all([of_folder("small", source), ours("small", tmp_path / "cache")])
+    )
+    wait_until(lambda: not is_running(declared.folder))
+    before: tuple[MountNote, Any] = find_note(bound), declared.all()
+    done = penstock("apply", "-f", file)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "dataset.penstock.dev/small unchanged", "penstockruntime.penstock.dev/small unchanged",
+    ]  # fmt: skip
+    wait_until(lambda: not is_running(declared.folder))
+    assert (find_note(bound), declared.all()) == before
+    # What `get -o yaml` printed is what was applied.
+    file.write_text(penstock("get", "dataset", "small", "-o", "yaml").stdout)
+    assert penstock("apply", "-f", file).stdout == "dataset.penstock.dev/small unchanged\n"
+
+
+def test_what_needs_a_restart_says_so_and_gets_it_when_nobody_reads(
+    bound: Path, source: Path, tmp_path: Path
+) -> None:
+    note = find_note(bound)
+    api.apply(ours("small", tmp_path / "cache", options={"allow-other": "false"}))
+    told = condition("small", "UpdateReady")
+    assert told is not None
+    assert (told["status"], told["reason"]) == ("False", "RestartNeeded")
+    assert "who may read it" in told["message"]
+    assert "penstock up --restart small" in told["message"]
+    assert phase("small") == "Bound"
+    assert find_note(bound) == note
+    with (bound / "file").open("rb") as held:
+        done = penstock("up", "--restart", "small")
+        assert done.returncode == 2
+        assert f"pid {os.getpid()} " in done.stderr
+        assert held.read() == DATA
+    assert find_note(bound) == note
+    done = penstock("up", "--restart", "small")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert condition("small", "UpdateReady") is None
+    restarted = find_note(bound)
+    assert restarted.pid != note.pid
+    assert (bound / "file").read_bytes() == DATA
+    # Once asked for is once done.
+    assert penstock("up").returncode == 0
+    assert find_note(bound).pid == restarted.pid
+    # And the manifest is what its owner applied.
+    (applied,) = api.apply(of_folder("small", source))
+    assert applied.outcome == "unchanged"
+    assert find_note(bound).pid == restarted.pid
+
+
+def test_a_source_that_is_not_there_leaves_what_was(
+    bound: Path, source: Path, tmp_path: Path
+) -> None:
+    missing = {"mountPoint": f"local://{tmp_path}/nowhere", "name": "second"}
+    with pytest.raises(PenstockError):
+        api.apply(of_folder("small", source, missing))
+    assert phase("small") == "Bound"
+    told = condition("small")
+    assert told is not None
+    assert told["status"] == "False"
+    assert "nowhere" in told["message"]
+    assert (bound / "file").read_bytes() == DATA
+    # Mended, and brought up as the messages say.
+    (tmp_path / "nowhere").mkdir()
+    (tmp_path / "nowhere" / "here").write_bytes(b"1")
+    assert penstock("up").returncode == 0
+    assert (bound / "second" / "here").read_bytes() == b"1"
+    told = condition("small")
+    assert told is not None
+    assert told["status"] == "True"
+
+
+@pytest.fixture
+def of_bucket(declared: State, server: S3, tmp_path: Path) -> dict[str, Any]:
+    bucket = f"changes-{tmp_path.name[-20:].replace('_', '-')}".lower()
+    server.bucket(bucket)
+    fill(server, bucket, {"file": DATA, "new": DATA})
+    found = dataset("stored", server)
+    found["spec"]["mounts"][0] |= {"mountPoint": f"oss://{bucket}", "path": "/"}
+    return found
+
+
+def test_a_store_that_cannot_be_reached_leaves_what_was(
+    of_bucket: dict[str, Any], tmp_path: Path
+) -> None:
+    api.apply([secret(), of_bucket, ours("stored", tmp_path / "cache")])
+    path = path_of("stored")
+    assert (path / "file").read_bytes() == DATA
+    away = f"http://127.0.0.1:{free_port()}"
+    here = of_bucket["spec"]["mounts"][0]["options"]["fs.oss.endpoint"]
+    of_bucket["spec"]["mounts"][0]["options"]["fs.oss.endpoint"] = away
+    file = tmp_path / "dataset.yaml"
+    file.write_text(yaml.safe_dump(of_bucket))
+    done = penstock("apply", "-f", file)
+    assert done.returncode == 3, done.stderr
+    assert "hint: " in done.stderr
+    assert phase("stored") == "Bound"
+    assert (path / "new").read_bytes() == DATA
+    of_bucket["spec"]["mounts"][0]["options"]["fs.oss.endpoint"] = here
+    api.apply(of_bucket)
+    told = condition("stored")
+    assert told is not None
+    assert told["status"] == "True"
+
+
+def test_a_secret_is_rotated_in_place(of_bucket: dict[str, Any], tmp_path: Path) -> None:
+    wrong = secret()
+    wrong["stringData"]["fs.oss.accessKeySecret"] = "an-old-one"
+    with pytest.raises(PenstockError) as refused:
+        api.apply([wrong, of_bucket, ours("stored", tmp_path / "cache")])
+    assert refused.value.exit_code == 2
+    assert phase("stored") == "Failed"
+    # The right one, and nothing else: the data set that names it is bound.
+    api.apply(secret())
+    wait_until(lambda: phase("stored") == "Bound")
+    path = path_of("stored")
+    supervisor = find_note(path).pid
+    assert (path / "file").read_bytes() == DATA
+    # Written otherwise, it is the same keys: nobody is disturbed.
+    note = find_note(path)
+    again = {**secret(), "stringData": {}}
+    again["stringData"] = {
+        "fs.oss.accessKeyId": ACCESS_KEY, "fs.oss.accessKeySecret": SECRET_KEY, "more": "x",
+    }  # fmt: skip
+    api.apply(again)
+    api.up("stored")
+    assert find_note(path) == note
+    # A wrong one is refused by the store: what is there goes on with the keys that it has.
+    api.apply(wrong)
+    assert api.up("stored") != []
+    assert phase("stored") == "Bound"
+    assert (path / "new").read_bytes() == DATA
+    api.apply(secret())
+    assert api.up("stored") == []
+    assert find_note(path).pid == supervisor
+
+
+def test_a_restart_is_refused_to_the_library_too(bound: Path) -> None:
+    with (bound / "file").open("rb"), pytest.raises(InUse) as refused:
+        api.up("small", restart=True)
+    assert f"pid {os.getpid()} " in str(refused.value)

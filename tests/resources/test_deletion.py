@@ -1,0 +1,336 @@
+"""Deletion: refused while someone reads, complete otherwise, and never stuck, whatever has died."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock import api
+from penstock.daemon import stop
+from penstock.daemon.registry import find_note, serves
+from penstock.errors import InUse
+from penstock.mounttable import find_mount
+from penstock.resources import leftovers
+from penstock.resources.nudge import is_running
+from penstock.resources.state import State
+from tests.cache.test_flights import wait_until
+from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, free_port, penstock, rclone, running
+from tests.resources.conftest import (
+    dataset,
+    fill,
+    kill_mount,
+    of_folder,
+    ours,
+    path_of,
+    phase,
+    secret,
+)  # fmt: skip
+
+HOLDERS = {
+    "a file": "import sys; file = open(sys.argv[1] + '/file'); print(); sys.stdin.read()",
+    "its folder": "import os, sys; os.chdir(sys.argv[1]); print(); sys.stdin.read()",
+    "a mapping": (
+        "import mmap, os, sys; fd = os.open(sys.argv[1] + '/file', 0);"
+        "m = mmap.mmap(fd, 0, prot=1); os.close(fd); print(); sys.stdin.read()"
+    ),
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"bytes")
+    return folder
+
+
+@pytest.fixture
+def bound(declared: State, source: Path, tmp_path: Path) -> Path:
+    api.apply([of_folder("small", source), ours("small", tmp_path / "cache")])
+    return path_of("small")
+
+
+@contextmanager
+def holding(path: Path, how: str) -> Iterator[int]:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDERS[how], str(path)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"\n"
+        yield holder.pid
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+
+def gone(state: State, path: Path) -> None:
+    assert declared_names(state) == []
+    assert find_mount(path) is None
+    assert not path.exists()
+    assert list((state.folder / "mounts").glob("*.json")) == []
+    assert list((state.folder / "catalogs").glob("*small*")) == []
+
+
+def declared_names(state: State) -> list[str]:
+    return [str(one.key) for one in state.all()]
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+def test_it_is_refused_while_a_process_has(
+    bound: Path, declared: State, source: Path, tmp_path: Path, how: str
+) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all([of_folder("small", source), ours("small")]))
+    before = [(one.uid, one.generation, one.deleting) for one in declared.all()]
+    with holding(bound, how) as pid:
+        for words in (["dataset", "small"], ["penstockruntime", "small"], ["-f", file]):
+            done = penstock("delete", *words)
+            assert done.returncode == 2, done.stderr
+            assert f"pid {pid} " in done.stderr
+            assert "--force" in done.stderr
+            assert done.stdout == ""
+        assert [(one.uid, one.generation, one.deleting) for one in declared.all()] == before
+        assert (bound / "file").read_bytes() == b"bytes"
+        done = penstock("delete", "-f", file, "--force")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [
+            "penstockruntime/small deleted", "dataset/small deleted",
+        ]  # fmt: skip
+        gone(declared, bound)
+
+
+def test_who_begins_to_read_after_the_wish_is_waited_for(bound: Path, declared: State) -> None:
+    with holding(bound, "a file"):
+        # As if it had come between the question and the unmount.
+        for one in declared.all():
+            declared.want_deleted(one.uid, {"at_s": 0.0, "force": False})
+        penstock("get", "datasets")
+        api.apply(of_folder("other", bound.parent))
+        assert phase("small") == "Bound"
+        assert (bound / "file").read_bytes() == b"bytes"
+    wait_until(lambda: declared_names(declared) == ["dataset/default/other"])
+
+
+def kill_server(path: Path) -> None:
+    note = find_note(path)
+    assert note.server_pid is not None
+    os.kill(note.server_pid, signal.SIGKILL)
+
+
+def kill_supervisor(path: Path) -> None:
+    pid = find_note(path).pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not serves(pid, str(path)))
+
+
+def unmount_by_hand(path: Path) -> None:
+    subprocess.run(["umount", path], check=True)
+
+
+def detach_by_hand(path: Path) -> None:
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def kill_and_unmount(path: Path) -> None:
+    kill_mount(path)
+    unmount_by_hand(path)
+
+
+def remove_note(path: Path) -> None:
+    kill_mount(path)
+    for file in (Path(os.environ["PENSTOCK_STATE_DIR"]) / "mounts").iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        kill_server, kill_supervisor, kill_mount, unmount_by_hand, detach_by_hand,
+        kill_and_unmount, remove_note,
+    ],
+)  # fmt: skip
+def test_it_is_not_stuck_after(
+    bound: Path, declared: State, tmp_path: Path, harm: Any, force: list[str]
+) -> None:
+    (bound / "file").read_bytes()
+    wait_until(lambda: not is_running(declared.folder))
+    harm(bound)
+    for words in (["dataset", "small"], ["penstockruntime", "small"]):
+        done = penstock("delete", *words, *force)
+        assert done.returncode == 0, done.stderr
+    gone(declared, bound)
+    assert not (tmp_path / "cache" / "penstock").exists()
+
+
+def test_it_is_not_stuck_with_a_server_that_hangs(bound: Path, declared: State) -> None:
+    note = find_note(bound)
+    assert note.server_pid is not None
+    os.kill(note.pid, signal.SIGSTOP)
+    os.kill(note.server_pid, signal.SIGSTOP)
+    done = penstock("delete", "dataset", "small", "--force")
+    assert done.returncode == 0, done.stderr
+    assert not serves(note.pid, str(bound))
+    assert not serves(note.server_pid, str(bound))
+    assert penstock("delete", "penstockruntime", "small").returncode == 0
+    gone(declared, bound)
+
+
+def test_processes_that_do_not_end_with_their_mount_are_ended(
+    bound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop, "_SERVER_ENDS_WITHIN_S", 0.2)
+    note = find_note(bound)
+    assert note.server_pid is not None
+    for pid in (note.pid, note.server_pid):
+        os.kill(pid, signal.SIGSTOP)
+    leftovers.unmount(bound, "dataset/default/small", force=False)
+    assert find_mount(bound) is None
+    wait_until(lambda: note.processes == [])
+
+
+def test_it_is_not_stuck_with_a_store_that_is_away(
+    declared: State, tmp_path: Path, source: Path
+) -> None:
+    port = free_port()
+    server = S3(f"http://127.0.0.1:{port}", tmp_path / "s3")
+    (server.folder / "small").mkdir(parents=True)
+    fill(server, "small", {"file": b"bytes", "other": b"bytes"})
+    manifests = [secret(), dataset("small", server), ours("small", tmp_path / "cache")]
+    keys = f"{ACCESS_KEY},{SECRET_KEY}"
+    command = [rclone(), "serve", "s3", "--auth-key", keys, "--addr", f"127.0.0.1:{port}",
+               str(server.folder)]  # fmt: skip
+    with running(command, port):
+        api.apply(manifests)
+        path = path_of("small")
+        assert (path / "small" / "file").read_bytes() == b"bytes"
+    # A reader that waits for the store holds it; forced, it is taken away all the same.
+    with subprocess.Popen(
+        ["cat", path / "small" / "other"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as reader:
+        wait_until(lambda: b"other" in open_files(reader.pid))
+        done = penstock("delete", "dataset", "small")
+        assert done.returncode == 2
+        assert f"pid {reader.pid} " in done.stderr
+        done = penstock("delete", "dataset", "small", "--force")
+        assert done.returncode == 0, done.stderr
+        assert reader.wait(20) != 0
+    # Declared while it is away: Failed; deleted as quickly.
+    manifests[1]["metadata"]["name"] = "late"
+    manifests[2]["metadata"]["name"] = "late"
+    file = tmp_path / "late.yaml"
+    file.write_text(yaml.safe_dump_all(manifests))
+    done = penstock("apply", "-f", file)
+    assert done.returncode == 3, done.stderr
+    assert phase("late") == "Failed"
+    done = penstock("delete", "-f", file)
+    assert done.returncode == 0, done.stderr
+    assert declared_names(declared) == ["penstockruntime/default/small"]
+
+
+def open_files(pid: int) -> bytes:
+    """Also what it is about to open: its program is cat by then."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    links = b" ".join(os.fsencode(os.readlink(link)) for link in Path(f"/proc/{pid}/fd").iterdir())
+    return links if words.startswith(b"cat\0") else b""
+
+
+def test_all_that_a_file_declares_goes_or_nothing(
+    bound: Path, declared: State, source: Path, tmp_path: Path
+) -> None:
+    second = of_folder("second", source)
+    api.apply([second, ours("second", tmp_path / "cache")])
+    file = tmp_path / "all.yaml"
+    manifests = [secret(), of_folder("small", source), ours("small"), second, ours("second")]
+    file.write_text(yaml.safe_dump_all(manifests))
+    api.apply(secret())
+    with holding(bound, "a file"):
+        done = penstock("delete", "-f", file)
+        assert done.returncode == 2
+        assert len(declared.all()) == 5
+        assert phase("second") == "Bound"
+    done = penstock("delete", "-f", file)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 5
+    assert declared.all() == []
+    done = penstock("delete", "-f", file)
+    assert done.returncode == 2
+    assert "not there" in done.stderr
+    assert penstock("delete", "-f", file, "--ignore-not-found").returncode == 0
+
+
+# -- the cache ----------------------------------------------------------------------------
+
+
+def cached_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+
+
+@pytest.mark.parametrize("by", ["annotation", "policy", "nothing"])
+def test_the_cache_is_kept_or_cleared_as_it_was_said(
+    declared: State, source: Path, tmp_path: Path, by: str
+) -> None:
+    small = of_folder("small", source)
+    runtime = ours("small", tmp_path / "cache")
+    if by == "annotation":
+        small["metadata"]["annotations"] = {"penstock.dev/keep-cache": "true"}
+    elif by == "policy":
+        runtime["spec"]["cleanCachePolicy"] = {"keep": True}
+    for number in range(2):
+        api.apply([small, runtime])
+        kept = by != "nothing"
+        assert api.dataset("small").cached_bytes == (5 if number and kept else 0)
+        api.load("small", wait=True)
+        assert api.dataset("small").cached_bytes == 5
+        for kind in ("operations", "dataset", "penstockruntime"):
+            for one in api.get_all(kind):
+                one.delete()
+        assert bool(cached_files(tmp_path / "cache")) == kept
+
+
+def test_of_a_cache_that_two_share_each_takes_its_own_away(
+    declared: State, source: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "source2"  # begins as the first one's name does
+    other.mkdir()
+    (other / "more").write_bytes(b"others")
+    shared: dict[str, Any] = {"options": {"cache-dir": str(tmp_path / "cache")}}
+    api.apply([of_folder("one", source), ours("one", **shared)])
+    api.apply([of_folder("two", other), ours("two", **shared)])
+    for name in ("one", "two"):
+        api.load(name, wait=True)
+    assert (api.dataset("one").cached_bytes, api.dataset("two").cached_bytes) == (5, 6)
+    api.delete("dataset", "one")
+    assert api.dataset("two").cached_bytes == 6
+    assert (path_of("two") / "more").read_bytes() == b"others"
+    # What both show stays with who is left.
+    api.apply(of_folder("one", other))
+    assert api.dataset("one").cached_bytes == 6
+    api.delete("dataset", "one")
+    assert api.dataset("two").cached_bytes == 6
+    api.delete("dataset", "two")
+    api.apply(of_folder("two", other))
+    assert api.dataset("two").cached_bytes == 0
+
+
+def test_one_that_another_shows_is_not_deleted_before_it(bound: Path, declared: State) -> None:
+    view = of_folder("view", Path("/"))
+    view["spec"]["mounts"][0]["mountPoint"] = "dataset://default/small"
+    api.apply([view, ours("view")])
+    assert (path_of("view") / "file").read_bytes() == b"bytes"
+    with pytest.raises(InUse) as refused:
+        api.delete("dataset", "small")
+    assert "default/view" in str(refused.value)
+    assert refused.value.hint == "delete those first"
+    assert phase("small") == "Bound"
+    # Both at once are no question of order.
+    done = penstock("delete", "dataset", "small", "view")
+    assert done.returncode == 0, done.stderr

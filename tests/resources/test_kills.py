@@ -1,0 +1,142 @@
+"""`kill -9` of the loop at every step of a reconcile: the next one brings it to the end."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import api
+from penstock.daemon.places import state_dir
+from penstock.resources.admission import apply
+from penstock.resources.nudge import nudge
+from penstock.resources.removal import delete
+from penstock.resources.state import State
+from penstock.resources.watching import wait_for_pairs, wait_until_gone
+from tests.cache.test_flights import wait_until
+from tests.resources.conftest import processes_of
+
+# More than there are; the test ends when one has lived to the end.
+_MOST_STEPS = 60
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> list[dict[str, Any]]:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_bytes(b"bytes")
+    return [
+        {
+            "apiVersion": "penstock.dev/v1alpha1", "kind": "Dataset", "metadata": {"name": "small"},
+            "spec": {"mounts": [{"mountPoint": f"local://{source}", "name": "data", "path": "/"}]},
+        },
+        {
+            "apiVersion": "penstock.dev/v1alpha1", "kind": "PenstockRuntime",
+            "metadata": {"name": "small"},
+            "spec": {"tieredstore": {"levels": [
+                {"mediumtype": "SSD", "path": str(tmp_path / "cache"), "quota": "64Mi"},
+            ]}},
+        },
+    ]  # fmt: skip
+
+
+def run_and_die(step: int) -> bool:
+    """True if it lived to the end."""
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.resources.die_at", str(step)], cwd=os.getcwd(), timeout=60,
+        check=False, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert died.returncode in (0, -signal.SIGKILL)
+    return died.returncode == 0
+
+
+def at_each_step(
+    before: Callable[[], None], act: Callable[[], None], check: Callable[[], None]
+) -> int:
+    for number in range(_MOST_STEPS):
+        before()
+        wait_until(lambda: not loops())  # else one of those would do it
+        act()
+        lived = run_and_die(number)
+        check()
+        if lived:
+            return number
+    raise AssertionError("it has more steps than that")
+
+
+def loops() -> list[str]:
+    """Also those that have not begun yet."""
+    return [one for one in processes_of(state_dir()) if "penstock.resources.main" in one]
+
+
+def bring_up(state: State) -> None:
+    nudge(state.folder)
+    assert wait_for_pairs(state, [("default", "small")], timeout_s=60) == []
+
+
+def take_down(state: State) -> None:
+    if keys := [one.key for one in state.all()]:
+        api.delete_keys(state, keys, force=True, wait=True, timeout_s=60)
+
+
+def is_right(state: State) -> None:
+    bring_up(state)
+    small = api.dataset("small")
+    assert small.phase == "Bound"
+    assert small.path is not None
+    assert (small.path / "file").read_bytes() == b"bytes"
+
+
+def test_at_every_step_of_coming_up(declared: State, manifests: list[dict[str, Any]]) -> None:
+    steps = at_each_step(
+        lambda: take_down(declared),
+        lambda: void(apply(declared, api.read(manifests))),
+        lambda: is_right(declared),
+    )
+    assert steps >= 4
+
+
+def test_at_every_step_of_a_change_in_place(
+    declared: State, manifests: list[dict[str, Any]]
+) -> None:
+    apply(declared, api.read(manifests))
+    bring_up(declared)
+    quotas = iter(range(65, 1000))
+
+    def change() -> None:
+        manifests[1]["spec"]["tieredstore"]["levels"][0]["quota"] = f"{next(quotas)}Mi"
+        apply(declared, api.read(manifests))
+
+    def check() -> None:
+        is_right(declared)
+        quota = manifests[1]["spec"]["tieredstore"]["levels"][0]["quota"]
+        assert api.dataset("small").capacity_bytes == int(quota.removesuffix("Mi")) << 20
+
+    assert at_each_step(lambda: None, change, check) >= 3
+
+
+def test_at_every_step_of_a_deletion(
+    declared: State, manifests: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    def up() -> None:
+        apply(declared, api.read(manifests))
+        bring_up(declared)
+
+    def gone() -> None:
+        nudge(declared.folder)
+        keys = [one.key for one in declared.all()]
+        wait_until_gone(declared, keys, timeout_s=60)
+        assert declared.all() == []
+        assert not (tmp_path / "cache" / "penstock").exists()
+        assert list((declared.folder / "catalogs").glob("*small*")) == []
+        assert not (declared.folder / "data" / "default").exists()
+
+    assert at_each_step(up, lambda: delete(declared, declared.all()), gone) >= 4
+
+
+def void(_: object) -> None:
+    pass

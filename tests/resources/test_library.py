@@ -1,0 +1,196 @@
+"""`import penstock`: each of its verbs, as a notebook uses them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.errors import ManifestError, NoSuchResource, PenstockError, UsageError
+from penstock.resources.state import State
+from tests.resources.conftest import of_folder, ours
+
+YAML = """\
+apiVersion: penstock.dev/v1alpha1
+kind: Dataset
+metadata:
+  name: small
+spec:
+  mounts:
+    - {mountPoint: "local://SOURCE", name: data, path: /}
+---
+apiVersion: penstock.dev/v1alpha1
+kind: PenstockRuntime
+metadata:
+  name: small
+spec:
+  tieredstore:
+    levels:
+      - {mediumtype: SSD, path: CACHE, quota: 64Mi}
+"""
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    source = tmp_path / "source"
+    (source / "train").mkdir(parents=True)
+    (source / "train" / "a").write_bytes(b"12345")
+    (source / "b").write_bytes(b"678")
+    return YAML.replace("SOURCE", str(source)).replace("CACHE", str(tmp_path / "cache"))
+
+
+def test_every_verb_from_apply_to_delete(declared: State, text: str, tmp_path: Path) -> None:
+    assert [one.resource.key.kind for one in penstock.validate(text)] == [
+        "Dataset", "PenstockRuntime",
+    ]  # fmt: skip
+    tried = penstock.apply(text, dry_run=True)
+    assert [one.outcome for one in tried] == ["created", "created"]
+    assert penstock.get_all() == []
+    told: list[str] = []
+    applied = penstock.apply(text, tell=lambda pairs: told.extend(one.label for one in pairs))
+    assert [(one.key.kind, one.outcome) for one in applied] == [
+        ("Dataset", "created"), ("PenstockRuntime", "created"),
+    ]  # fmt: skip
+    assert set(told) <= {"default/small"}
+
+    small = penstock.dataset("small")
+    assert isinstance(small, penstock.Dataset)
+    assert (small.kind, small.namespace, small.name, small.phase) == (
+        "Dataset", "default", "small", "Bound",
+    )  # fmt: skip
+    assert repr(small) == "<Dataset default/small Bound>"
+    assert small.path is not None
+    assert (small.path / "train" / "a").read_bytes() == b"12345"
+    assert (small.files, small.total_bytes, small.capacity_bytes) == (2, 8, 64 << 20)
+    assert small.spec["mounts"][0]["name"] == "data"
+    assert json.loads(json.dumps(small.as_dict()))["status"]["phase"] == "Bound"
+    assert [one["type"] for one in small.conditions] == ["Ready"]
+    assert str(small.key) == "dataset/default/small"
+
+    load = small.load("/train")
+    assert isinstance(load, penstock.Operation)
+    seen: list[str] = []
+    assert load.wait(60, tell=lambda one: seen.append(one.phase)).phase == "Complete"
+    assert seen[-1] == "Complete"
+    assert load.progress["bytes"] == 5
+    assert small.refresh().cached_bytes == 5
+    assert penstock.load("small", "/b", name="rest", wait=True).phase == "Complete"
+    assert small.refresh().cached_bytes == 8
+    again = penstock.get("dataload", "rest")
+    assert isinstance(again, penstock.Operation)
+    assert again.phase == "Complete"
+
+    kinds = [type(one) for one in penstock.get_all()]
+    assert sorted(kind.__name__ for kind in kinds) == [
+        "Dataset", "Declared", "Operation", "Operation",
+    ]  # fmt: skip
+    assert [one.name for one in penstock.get_all("datasets", namespace="default")] == ["small"]
+    assert penstock.get_all("datasets", namespace="elsewhere") == []
+    assert "Bound" in penstock.describe("dataset", "small")
+    assert penstock.up() == []
+    assert penstock.up("small", restart=True) == []
+    again.delete()
+    penstock.delete("dataset", "small")
+    assert not small.path.exists()
+    with pytest.raises(NoSuchResource):
+        small.refresh()
+    penstock.delete("penstockruntime", "small", force=True, wait=False)
+
+
+def test_files_folders_objects_and_namespaces(declared: State, text: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    (folder / "all.yaml").write_text(text)
+    for given in (folder, folder / "all.yaml", str(folder / "all.yaml")):
+        assert len(penstock.validate(given)) == 2
+    penstock.apply([of_folder("small", source), ours("small")], namespace="team")
+    assert penstock.dataset("small", namespace="team").phase == "Bound"
+    with pytest.raises(NoSuchResource) as missing:
+        penstock.dataset("small")
+    assert missing.value.hint is not None
+    loaded = penstock.load("small", namespace="team", wait=True)
+    assert loaded.namespace == "team"
+    assert penstock.up("small", namespace="team") == []
+    penstock.delete("dataset", "small", namespace="team")
+    (applied,) = penstock.apply(of_folder("small", source), wait=False)
+    assert applied.outcome == "created"
+
+
+def test_mistakes_are_errors_with_hints(declared: State, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as refused:
+        penstock.apply({"kind": "Dataset"})
+    assert refused.value.hint
+    assert penstock.apply([]) == []
+    for given in ("", "nothing\n", tmp_path):
+        with pytest.raises(UsageError):
+            penstock.apply(given)
+    with pytest.raises(UsageError):
+        penstock.up(restart=True)
+    with pytest.raises(AttributeError):
+        penstock.nothing_of_that_name  # noqa: B018
+    nowhere = [of_folder("lost", tmp_path / "nowhere"), ours("lost")]
+    with pytest.raises(PenstockError) as failed:
+        penstock.apply(nowhere)
+    assert "dataset lost: " in str(failed.value)
+    lost = penstock.dataset("lost")
+    assert (lost.phase, lost.path, lost.files, lost.cached_bytes) == ("Failed", None, 0, 0)
+    with pytest.raises(PenstockError, match="dataset lost is Failed") as refused:
+        lost.load()
+    assert refused.value.hint == "penstock doctor lost"
+    with pytest.raises(PenstockError):
+        penstock.apply(nowhere, timeout_s=0.0)
+
+
+def test_each_name_that_is_exported_is_there() -> None:
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+        if name != "__version__":
+            assert getattr(penstock, name).__module__ == "penstock.api"
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_import_is_cheap() -> None:
+    program = (
+        "import sys, penstock; one = set(sys.modules); "
+        "penstock.get_all; penstock.get_all('datasets'); two = set(sys.modules); "
+        "heavy = {'pydantic', 'obstore', 'botocore', 'yaml', 'cryptography', 'penstock.api'}; "
+        "print(sorted(heavy & one), sorted((heavy - {'penstock.api', 'cryptography'}) & two))"
+    )
+    assert run(program) == "[] []\n"
+
+
+def test_a_notebook_has_no_zombies_and_lives_with_threads(
+    declared: State, text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(text)
+    program = f"""
+import os, threading, penstock
+from pathlib import Path
+penstock.apply({str(file)!r})
+small = penstock.dataset("small")
+threads = [threading.Thread(target=small.load, kwargs={{"wait": True}}) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+for _ in range(3): penstock.get_all()
+penstock.up()
+states = [
+    line.split(")")[1].split()[:2]
+    for stat in Path("/proc").glob("[0-9]*/stat")
+    for line in [stat.read_text()] if line.split(")")[1].split()[1] == str(os.getpid())
+]
+print(len(penstock.get_all("dataloads")), states, small.refresh().cached_bytes)
+"""
+    assert run(program) == "3 [] 8\n"
+    assert os.path.ismount(str(penstock.dataset("small").path))

@@ -1,0 +1,172 @@
+"""A process that sees a folder at a place of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import penstock as package
+from penstock.errors import UsageError
+from penstock.resources.namespace import run_with_data
+from tests.conftest import Mounter, write_tree
+from tests.mount.test_ordinary_user import User, user
+
+__all__ = ["user"]  # a fixture
+
+NOWHERE = Path(f"/penstock-test-{os.getpid()}")
+
+
+def run(script: str, *binds: tuple[Path, Path], cwd: Path | None = None) -> tuple[int, str]:
+    reader, writer = os.pipe()
+    try:
+        process = run_with_data(
+            ["sh", "-c", script], binds, env={"PATH": os.environ["PATH"]}, cwd=cwd, stdout=writer
+        )
+    finally:
+        os.close(writer)
+    with os.fdopen(reader) as output:
+        said = output.read()
+    return process.wait(30), said
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_tree(tmp_path / "data", {"a": b"alpha", "deep/b": b"beta"})
+    return tmp_path / "data"
+
+
+@pytest.fixture(params=["there", "missing", "missing from the root"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "there":
+        (tmp_path / "place").mkdir()
+    return NOWHERE / "in/side" if "root" in request.param else tmp_path / "place"
+
+
+def test_the_folder_is_seen_at_its_place_read_only_and_only_there(data: Path, target: Path) -> None:
+    was_there = target.exists()
+    script = f"cat {target}/a {target}/deep/b; touch {target}/c || echo refused"
+    status, said = run(script, (data, target))
+    assert status == 0
+    assert said.startswith("alphabeta")
+    assert said.endswith("refused\n")
+    assert target.exists() == was_there
+    assert not was_there or not list(target.iterdir())
+    assert not NOWHERE.exists()
+
+
+def test_the_rest_of_the_machine_is_as_it_is(data: Path, target: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("data/a")
+    out = tmp_path / "out"
+    out.mkdir()
+    status, said = run(
+        f"echo kept > {out}/file; cat {tmp_path}/link; echo; ls -A /; pwd", (data, target), cwd=out
+    )
+    assert status == 0, said
+    assert (out / "file").read_text() == "kept\n"
+    assert said.startswith("alpha")
+    assert set(os.listdir("/")) <= set(said.split("\n"))
+    assert str(out) in said
+
+
+def test_several_folders_one_inside_of_the_other(data: Path, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    status, said = run(
+        f"cat {NOWHERE}/b {place}/a", (data / "deep", NOWHERE), (data, place)
+    )  # fmt: skip
+    assert (status, said) == (0, "betaalpha")
+
+
+def test_a_missing_place_costs_no_folder_on_the_machine_and_takes_no_new_names(
+    data: Path, tmp_path: Path
+) -> None:
+    status, said = run(f"touch {tmp_path}/new || echo refused", (data, tmp_path / "place"))
+    assert status == 0
+    assert "refused" in said
+    assert sorted(os.listdir(tmp_path)) == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "what"),
+    [("nowhere", "place", "not a folder"), ("data", "data/a", "a file"),
+     ("data", "data/a/b", "a file")],
+)  # fmt: skip
+def test_what_cannot_be_is_told_before_anything_runs(
+    data: Path, tmp_path: Path, source: str, place: str, what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        run(f"touch {tmp_path}/ran", (tmp_path / source, tmp_path / place))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_command_that_is_not_there_is_told() -> None:
+    with pytest.raises(UsageError, match="no-such-command: no such command"):
+        run_with_data(["no-such-command"], [], env={"PATH": "/usr/bin"})
+
+
+def test_its_environment_is_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for everyone")
+    _, said = run("env")
+    assert "not for everyone" not in said
+
+
+def test_it_dies_with_whoever_started_it(data: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; "
+        "from penstock.resources.namespace import run_with_data; "
+        f"child = run_with_data(['sleep', '100'], [(Path({str(data)!r}), Path('{NOWHERE}'))], "
+        "env={'PATH': '/usr/bin:/bin'}); print(child.pid, flush=True); child.wait()"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert starter.stdout is not None
+    child = int(starter.stdout.readline())
+    starter.send_signal(signal.SIGKILL)
+    starter.wait(10)
+    starter.stdout.close()
+    deadline = time.monotonic() + 10
+    while _runs(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_other_data_sets_are_not_kept_busy_by_a_process_that_never_looked(
+    mounter: Mounter, data: Path, tmp_path: Path
+) -> None:
+    mount = mounter(f"file://{data}")
+    other = mounter(f"file://{data}")
+    status, said = run(
+        f"cat {NOWHERE}/a; grep -c fuse.penstock /proc/self/mountinfo; cat {other.path}/a",
+        (mount.path, NOWHERE),
+    )
+    assert said.startswith("alpha1\n")
+    assert "No such file" in said
+    assert status == 1
+
+
+def test_an_ordinary_user_has_it_too_with_a_mount_of_their_own(user: User, tmp_path: Path) -> None:
+    source = user.home / "data"
+    write_tree(source, {"a": b"alpha"})
+    path = str(Path(package.__file__).parent.parent)
+    user.mount(f"file://{source}", PYTHONPATH=path)
+    code = (
+        "import sys; from pathlib import Path; "
+        "from penstock.resources.namespace import run_with_data; "
+        f"child = run_with_data(['sh', '-c', 'cat {NOWHERE}/a; touch {NOWHERE}/b; id -u'], "
+        f"[(Path('{user.mountpoint}'), Path('{NOWHERE}'))], "
+        "env={'PATH': '/usr/bin:/bin'}, stdout=sys.stdout.fileno()); sys.exit(child.wait())"
+    )
+    result = user.run(sys.executable, "-c", code, PYTHONPATH=path)
+    assert result.returncode == 0, (result.stdout, result.stderr)
+    assert result.stdout.startswith("alpha")
+    assert "Read-only file system" in result.stdout
+    assert result.stdout.endswith("65534\n")

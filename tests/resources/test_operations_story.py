@@ -1,0 +1,166 @@
+"""Data operations as people use them: declared, followed to the end, in the order they ask for."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import api
+from penstock.resources.conditions import stamp
+from penstock.resources.state import State
+from tests.conftest import penstock
+
+FILES = {"a/1": b"one", "a/2": b"two", "b/3": b"three"}
+TOTAL = sum(map(len, FILES.values()))
+
+
+@pytest.fixture
+def bound(declared: State, tmp_path: Path) -> Path:
+    """A data set of three small files that is bound; its source."""
+    source = tmp_path / "source"
+    for name, data in FILES.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    api.apply([dataset(source), runtime(tmp_path)])
+    return source
+
+
+def dataset(source: Path, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": {"name": "set"},
+        "spec": {"mounts": [{"mountPoint": f"local://{source}", "path": "/", "name": "set"}],
+                 **spec},
+    }  # fmt: skip
+
+
+def runtime(folder: Path) -> dict[str, Any]:
+    level = {"mediumtype": "SSD", "path": str(folder / "cache"), "quota": "64Mi"}
+    return {
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": "AlluxioRuntime",
+        "metadata": {"name": "set"}, "spec": {"tieredstore": {"levels": [level]}},
+    }  # fmt: skip
+
+
+def operation(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    if kind in ("DataLoad", "DataProcess"):
+        spec["dataset"] = {"name": "set", "namespace": "default", **spec.get("dataset", {})}
+    return {
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": kind, "metadata": {"name": name},
+        "spec": spec,
+    }  # fmt: skip
+
+
+def done(kind: str, name: str) -> api.Operation:
+    found = api.get(kind, name)
+    assert isinstance(found, api.Operation)
+    return found.wait(60)
+
+
+def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> None:
+    script = {"script": {"source": "cat /in/a/1 /in/b/3 > \"$OUT\"", "env": [
+        {"name": "OUT", "value": str(tmp_path / "out")}]}}  # fmt: skip
+    warmed, joined = {"kind": "DataLoad", "name": "warm"}, {"kind": "DataProcess", "name": "join"}
+    small = {"dataset": {"name": "set", "namespace": "default"}}
+    api.apply([
+        # The first that is named is not the first to run.
+        operation("DataBackup", "keep", dataset="set", backupPath=f"local://{tmp_path}/backups",
+                  runAfter=joined),
+        operation("DataProcess", "join", dataset={"mountPath": "/in"}, processor=script,
+                  runAfter=warmed),
+        operation("DataLoad", "warm", target=[{"path": "/a"}]),
+        operation("DataMigrate", "copy", runAfter=joined, **{
+            "from": small, "to": {"externalStorage": {"uri": f"local://{tmp_path}/copy"}}}),
+    ])  # fmt: skip
+    for kind, name in (("DataLoad", "warm"), ("DataProcess", "join"), ("DataMigrate", "copy"),
+                       ("DataBackup", "keep")):  # fmt: skip
+        assert done(kind, name).phase == "Complete"
+    assert api.dataset("set").cached_bytes == TOTAL, "what was loaded, and what was read"
+    assert (tmp_path / "out").read_bytes() == b"onethree"
+    for name, data in FILES.items():
+        assert (tmp_path / "copy" / name).read_bytes() == data
+    begun = {
+        (kind, name): api.get(kind, name).status["lastScheduleTime"]
+        for kind, name in (("DataLoad", "warm"), ("DataProcess", "join"))
+    }
+    assert begun["DataProcess", "join"] >= begun["DataLoad", "warm"]
+    table = penstock("get", "databackups").stdout.splitlines()
+    assert table[0].split() == ["NAME", "DATASET", "PHASE", "PATH", "NODENAME", "DURATION", "AGE"]
+    # Deleted, and made again from the backup: the catalog is there at once, and the cache again.
+    api.delete("Dataset", "set")
+    assert api.get("AlluxioRuntime", "set").status["masterPhase"] == "NotReady"
+    location = {"path": f"local://{tmp_path}/backups", "nodeName": "here"}
+    api.apply(dataset(bound, dataRestoreLocation=location))
+    assert done("DataLoad", "set-restore").phase == "Complete"
+    assert api.dataset("set").cached_bytes == TOTAL
+    assert "Restored" in api.describe("dataset", "set")
+
+
+def test_one_that_fails_says_why_and_load_exits_with_it(bound: Path) -> None:
+    result = penstock("load", "set", "--path", "/nowhere")
+    assert result.returncode == 2
+    assert "nowhere" in result.stderr
+    assert "hint:" in result.stderr
+    (failed,) = api.get_all("dataloads")
+    assert failed.phase == "Failed"
+    assert failed.conditions[-1]["type"] == "Failed"
+    assert "nowhere" in penstock("describe", "dataload", failed.name).stdout
+
+
+def test_one_whose_process_is_killed_is_begun_again(bound: Path, declared: State) -> None:
+    pids = bound.parent / "pids"
+    source = f"echo $$ >> {pids}; while [ ! -e /in/go ]; do sleep 0.05; done"
+    script = {"script": {"source": source}}
+    api.apply(operation("DataProcess", "slow", dataset={"mountPath": "/in"}, processor=script))
+    wait_until(pids.exists)
+    stored = declared.find(api.get("DataProcess", "slow").key)
+    assert stored is not None
+    os.killpg(stored.note["pid"], signal.SIGKILL)
+    wait_until(lambda: len(pids.read_text().split()) == 2)
+    (bound / "go").touch()
+    assert penstock("refresh", api.dataset("set").path or "").returncode == 0
+    assert done("DataProcess", "slow").phase == "Complete"
+    assert "Died" in api.describe("DataProcess", "slow")
+
+
+def test_a_schedule_runs_while_serve_does_and_ttl_takes_away(bound: Path, declared: State) -> None:
+    api.apply([
+        operation("DataLoad", "gone", target=[{"path": "/"}], ttlSecondsAfterFinished=0),
+        operation("DataLoad", "often", target=[{"path": "/"}], policy="Cron",
+                  schedule="* * * * *"),
+    ])  # fmt: skip
+    wait_until(lambda: [one.name for one in api.get_all("dataloads")] == ["often"])
+    often = api.get("DataLoad", "often")
+    assert often.phase == "Pending"
+    assert "runs next at" in api.describe("DataLoad", "often")
+    # As if that had been two minutes ago: what was missed is run once.
+    stored = declared.find(often.key)
+    assert stored is not None
+    declared.observe(stored.uid, status={"lastScheduleTime": stamp(time.time() - 120)})
+    served = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert served.stderr is not None
+        assert "serving" in served.stderr.readline()
+        wait_until(lambda: often.refresh().phase == "Complete", 90)
+    finally:
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(30) == 0
+        assert served.stderr is not None
+        served.stderr.close()
+    assert api.dataset("set").phase == "Bound", "what it kept stays"
+
+
+def wait_until(what: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, json.dumps(
+            [one.as_dict() for one in api.get_all()], indent=1
+        )
+        time.sleep(0.05)

@@ -1,0 +1,293 @@
+"""What people tune in other runtimes: every name is acted on, told, or refused."""
+
+from typing import Any
+
+import pytest
+
+from penstock.daemon.kernel_options import ALWAYS, REFUSED, known_names
+from penstock.errors import SpecProblem
+from penstock.resources.translate.fuse_args import ELSEWHERE
+from penstock.resources.translate.plan import MountPlan
+from penstock.resources.translate.properties import ACTED_ON, UNUSED, Setting, names_of
+from penstock.units import MIB
+from tests.resources.planning import S3_DATASET, no_effects, plan, runtime
+
+ALL = [(kind, setting) for kind, settings in ACTED_ON.items() for setting in settings]
+WHERE = {"JuiceFSRuntime": "spec.fuse.options", "ThinRuntime": "spec.fuse.options"}
+
+
+def with_names(kind: str, settings: dict[str, str], args: list[str] | None = None) -> MountPlan:
+    lines = [f"      {name}: {text!r}" for name, text in settings.items()]
+    spec = f"  fuse:\n    args: {args}\n" if args else "  fuse:\n"
+    if kind in WHERE:
+        spec += "\n".join(["    options:", *lines]) if lines else ""
+    elif lines:
+        spec = "\n".join(["  properties:", *lines]) + "\n" + (spec if args else "")
+    return plan(S3_DATASET + runtime(kind, spec))
+
+
+def alluxio(name: str, text: str) -> MountPlan:
+    return with_names("AlluxioRuntime", {name: text})
+
+
+def args(*words: str, kind: str = "AlluxioRuntime") -> MountPlan:
+    return with_names(kind, {}, list(words))
+
+
+@pytest.mark.parametrize(("kind", "setting"), ALL, ids=lambda one: getattr(one, "name", one))
+def test_each_setting_that_is_acted_on_changes_the_mount(kind: str, setting: Setting) -> None:
+    beside = {}
+    if setting.name == "alluxio.user.client.cache.size":
+        beside = {"alluxio.user.client.cache.enabled": "true"}
+    before = with_names(kind, beside)
+    after = with_names(kind, {**beside, setting.name: setting.example})
+    assert after.settings != before.settings
+    assert not any(path.endswith(setting.name) for path in no_effects(after))
+
+
+def test_no_name_stands_twice_and_none_is_both_acted_on_and_unused() -> None:
+    for kind in ACTED_ON:
+        unused = [name for name, _ in UNUSED[kind]]
+        assert len(unused) == len(set(unused)), kind
+        assert len(names_of(kind)) == len(set(names_of(kind))), kind
+        assert not set(unused) & set(names_of(kind)), kind
+    assert not set(ELSEWHERE) & {*ALWAYS, *REFUSED, *known_names()}
+    assert all(reason and reason[0] != " " for kind in UNUSED for _, reason in UNUSED[kind])
+
+
+def test_no_pattern_of_what_is_unused_hides_one_that_comes_later() -> None:
+    for kind, table in UNUSED.items():
+        for number, (name, _) in enumerate(table):
+            hidden = [
+                later for later, _ in table[number + 1 :]
+                if name.endswith("*") and later.startswith(name[:-1])
+            ]  # fmt: skip
+            assert not hidden, (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("alluxio.user.block.size.bytes.default", "64MB", "block_bytes", 64 * MIB),
+        ("alluxio.user.file.metadata.sync.interval", "30s", "refresh_s", 30),
+        ("alluxio.user.file.metadata.sync.interval", "-1", "refresh_s", None),
+        ("alluxio.user.file.metadata.sync.interval", "60000", "refresh_s", 60),
+        ("alluxio.user.metadata.cache.expiration.time", "2day", "attr_timeout_s", 172800),
+        ("alluxio.user.metadata.cache.expiration.time", "10min", "entry_timeout_s", 600),
+        ("alluxio.user.streaming.data.timeout", "300sec", "deadline_s", 300),
+        ("alluxio.worker.evictor.class", "a.worker.block.evictor.LRUEvictor", "policy", "lru"),
+    ],
+)  # fmt: skip
+def test_alluxios_words_mean_what_they_mean_to_alluxio(
+    name: str, text: str, field: str, value: Any
+) -> None:
+    found = alluxio(name, text)
+    assert getattr(found.settings, field) == value
+    assert found.notes == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value", "why"),
+    [
+        ("alluxio.user.block.size.bytes.default", "512MB", "block_bytes", 64 * MIB, "largest"),
+        ("alluxio.user.block.size.bytes.default", "100KB", "block_bytes", MIB // 8, "nearest"),
+        ("alluxio.user.file.metadata.sync.interval", "0", "refresh_s", 10, "whole bucket"),
+        ("alluxio.user.streaming.data.timeout", "2h", "deadline_s", 3600, "1 h"),
+        ("alluxio.underfs.s3.threads.max", "2048", "threads", 512, "from 2 to 512"),
+    ],
+)
+def test_a_value_that_is_out_of_bounds_becomes_the_nearest_and_is_said(
+    name: str, text: str, field: str, value: Any, why: str
+) -> None:
+    found = alluxio(name, text)
+    assert getattr(found.settings, field) == value
+    (note,) = found.notes
+    assert note.startswith(f"spec.properties.{name}: {text} is taken as ")
+    assert why in note
+
+
+def test_the_clients_cache_counts_only_where_it_is_enabled() -> None:
+    found = alluxio("alluxio.user.client.cache.size", "1800MB")
+    assert found.settings.page_cache_bytes is None
+    at = "spec.properties.alluxio.user.client.cache.size"
+    assert no_effects(found) == {at: "alluxio.user.client.cache.enabled is not true"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "field", "value"),
+    [
+        ("JuiceFSRuntime", {"buffer-size": "300"}, "buffer_bytes", 300 * MIB),
+        ("JuiceFSRuntime", {"attr-cache": "7200"}, "attr_timeout_s", 7200),
+        ("JuiceFSRuntime", {"prefetch": "1"}, "prefetch_blocks", 1),
+        ("JuiceFSRuntime", {"max-readahead": "64"}, "prefetch_blocks", 8),
+        ("JuiceFSRuntime", {"allow_other": ""}, "allow_other", True),
+        ("JuiceFSRuntime", {"cache-eviction": "none"}, "policy", "keep"),
+        ("JuiceFSRuntime", {"cache-size": "0"}, "tiers", ()),
+        ("JindoRuntime", {"fs.oss.download.thread.concurrency": "200"}, "threads", 200),
+        ("JindoRuntime", {"fs.oss.read.readahead.max.buffer.count": "200",
+                          "fs.oss.read.buffer.size": "8388608"}, "prefetch_blocks", 200),
+        ("JindoRuntime", {"fs.oss.read.readahead.prefetch.size.max": "268435456"},
+         "prefetch_blocks", 32),
+        ("ThinRuntime", {"allow_other": "", "some-option": "x"}, "allow_other", True),
+    ],
+)  # fmt: skip
+def test_the_other_runtimes_words_mean_what_they_mean_to_them(
+    kind: str, settings: dict[str, str], field: str, value: Any
+) -> None:
+    assert getattr(with_names(kind, settings).settings, field) == value
+
+
+def test_juicefs_cache_folder_counts_where_there_is_no_level() -> None:
+    options = {"cache-dir": "/a:/b", "cache-size": "2048"}
+    (tier,) = with_names("JuiceFSRuntime", options).settings.tiers
+    assert [str(path) for path in tier.paths] == [
+        "/a/penstock/default/imagenet", "/b/penstock/default/imagenet",
+    ]  # fmt: skip
+    assert tier.quota_bytes == 2048 * MIB
+    spec = "  fuse: {options: {cache-dir: /fuse/cache, cache-size: '0'}}\n"
+    spec += "  tieredstore: {levels: [{mediumtype: SSD, path: /nvme}]}"
+    found = plan(S3_DATASET + runtime("JuiceFSRuntime", spec))
+    assert [str(path) for path in found.settings.tiers[0].paths] == [
+        "/nvme/penstock/default/imagenet"
+    ]
+    assert set(no_effects(found).values()) == {"tieredstore says it"}
+
+
+def test_juicefs_options_may_stand_with_the_mount_and_the_clients_win() -> None:
+    text = S3_DATASET.replace("s3://bucket/imagenet", "juicefs:///imagenet") + (
+        "      options: {bucket: 'https://h/b', attr-cache: '1', entry-cache: '2', verbose: ''}\n"
+    )
+    found = plan(text + runtime("JuiceFSRuntime", "  fuse: {options: {attr-cache: '3'}}"))
+    assert (found.settings.attr_timeout_s, found.settings.entry_timeout_s) == (3, 2)
+    assert [one.path for one in found.of_dataset] == ["spec.mounts.0.options.verbose"]
+    assert found.of_runtime == []
+
+
+def test_the_clients_properties_win_over_those_of_all() -> None:
+    name = "alluxio.user.block.size.bytes.default"
+    spec = f"  properties: {{{name}: 16MB}}\n  fuse: {{properties: {{{name}: 4MB}}}}"
+    assert plan(S3_DATASET + runtime("AlluxioRuntime", spec)).settings.block_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"),
+    [
+        ("AlluxioRuntime", "alluxio.user.block.sizes.bytes.default",
+         "alluxio.user.block.size.bytes.default"),
+        ("AlluxioRuntime", "alluxio.user.metadata.cache.expiration.tiem",
+         "alluxio.user.metadata.cache.expiration.time"),
+        ("AlluxioRuntime", "aluxio.user.block.size", "alluxio.user.block.size.bytes.default"),
+        ("JuiceFSRuntime", "cache-sise", "cache-size"),
+        ("JuiceFSRuntime", "subdir", "juicefs:///SUBDIR"),
+        ("JindoRuntime", "whatever", "runtime-options.md"),
+    ],
+)  # fmt: skip
+def test_an_unknown_setting_is_refused_with_the_nearest_name(
+    kind: str, name: str, hint: str
+) -> None:
+    with pytest.raises(SpecProblem) as caught:
+        with_names(kind, {name: "1"})
+    assert caught.value.path.endswith(f".{name}")
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_value_that_is_none_is_refused_at_its_place() -> None:
+    for name, text in (
+        ("alluxio.user.block.size.bytes.default", "big"),
+        ("alluxio.user.streaming.data.timeout", "5fortnights"),
+        ("alluxio.underfs.s3.threads.max", "many"),
+    ):
+        with pytest.raises(SpecProblem) as caught:
+            alluxio(name, text)
+        assert caught.value.path == f"spec.properties.{name}"
+
+
+def test_names_that_merely_look_alike_are_not_taken_for_slips() -> None:
+    found = alluxio("alluxio.user.block.worker.client.pool.max", "8192")
+    assert (
+        "no workers"
+        in no_effects(found)["spec.properties.alluxio.user.block.worker.client.pool.max"]
+    )
+
+
+def test_fuse_arguments_are_read_in_each_way_of_writing_them() -> None:
+    for words in (
+        ("fuse", "--fuse-opts=attr_timeout=60,entry_timeout=70,kernel_cache,ro"),
+        ("-oattr_timeout=60", "-oentry_timeout=70", "-okernel_cache"),
+        ("-o", "attr_timeout=60,entry_timeout=70"),
+        ("--fuse-opts", "attr_timeout=60,entry_timeout=70"),
+    ):
+        found = args(*words)
+        assert (found.settings.attr_timeout_s, found.settings.entry_timeout_s) == (60, 70)
+        assert found.without_effect == []
+
+
+def test_kernel_options_that_change_nothing_here_are_told_with_the_reason() -> None:
+    words = "rw,allow_other,max_readahead=0,max_background=256,congestion_threshold=256"
+    found = args("fuse", f"--fuse-opts=kernel_cache,{words}", "--verbose")
+    assert found.settings.allow_other
+    told = [(one.path, one.reason.partition(":")[0]) for one in found.without_effect]
+    assert told == [
+        ("spec.fuse.args.2", "it is an argument of the runtime's own FUSE program"),
+        ("spec.fuse.args.1", "rw"),
+        ("spec.fuse.args.1", "max_readahead"),
+        ("spec.fuse.args.1", "max_background"),
+        ("spec.fuse.args.1", "congestion_threshold"),
+    ]
+
+
+def test_an_unknown_kernel_option_is_refused_except_for_images_of_ones_own() -> None:
+    with pytest.raises(SpecProblem, match="atr_timeout is not an option") as caught:
+        args("-oatr_timeout=60")
+    assert caught.value.hint == "did you mean attr_timeout?"
+    found = args("-oatr_timeout=60", kind="ThinRuntime")
+    assert "profile" in found.without_effect[0].reason
+    with pytest.raises(SpecProblem, match="multiple of 4096"):
+        args("-omax_read=17")
+
+
+# As they stand in the samples that Fluid publishes, and in what it sets by itself.
+PUBLISHED = {
+    "AlluxioRuntime": """
+        alluxio.fuse.cached.paths.max alluxio.fuse.debug.enabled alluxio.fuse.jnifuse.enabled
+        alluxio.fuse.jnifuse.libfuse.version alluxio.fuse.logging.threshold
+        alluxio.fuse.user.group.translation.enabled alluxio.job.master.finished.job.retention.time
+        alluxio.job.worker.threadpool.size alluxio.master.journal.folder
+        alluxio.master.journal.type alluxio.master.metastore alluxio.master.rpc.port
+        alluxio.master.security.impersonation.root.users alluxio.proxy.web.port
+        alluxio.security.authorization.permission.enabled
+        alluxio.security.stale.channel.purge.interval
+        alluxio.underfs.object.store.breadcrumbs.enabled alluxio.underfs.s3.inherit.acl
+        alluxio.user.block.worker.client.pool.max alluxio.user.direct.memory.io.enabled
+        alluxio.user.file.create.ttl.action alluxio.user.file.replication.max
+        alluxio.user.short.circuit.enabled alluxio.user.worker.list.refresh.interval
+        alluxio.web.ui.enabled alluxio.worker.allocator.class alluxio.worker.web.port
+        alluxio.worker.block.heartbeat.interval alluxio.worker.network.reader.buffer.size
+    """,
+    "JindoRuntime": """
+        fs.jindocache.request.user fs.jindocache.tmp.data.dir fs.jindocache.rpc.timeout
+        fs.oss.download.queue.size fs.s3.download.queue.size fs.xengine
+        jindofsx.read.readahead.prefetcher.version namespace.backend.type
+        namespace.blocklet.threads namespace.rpc.port storage.compaction.enable
+        storage.data-dirs storage.data-dirs.capacities storage.ram.cache.size
+        storage.watermark.high.ratio storage.watermark.low.ratio client.oss.retry
+        client.oss.upload.threads client.oss.timeout.millisecond jfs.cache.data-cache.enable
+        jfs.namespaces logger.dir logger.level logger.cleanner.enable metric.report.on
+        application.report.on hadoopConf.enable default.credential.provider
+        aliyun.oss.provider.url fs.oss.provider.endpoint fs.oss.retry.count
+        fs.oss.timeout.millisecond fs.oss.upload.thread.concurrency
+    """,
+    "JuiceFSRuntime": """
+        open-cache verbose free-space-ratio cache-partial-only max-uploads max-deletes writeback
+        upload-delay get-timeout put-timeout io-retries metrics no-usage-report cache-group
+        no-sharing foreground no-update backup-meta heartbeat log-level direntrycacheto
+        verify-cache-checksum enable-xattr read-only atime-mode cache-expire umask
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_every_published_setting_is_known(kind: str) -> None:
+    names = PUBLISHED[kind].split()
+    found = no_effects(with_names(kind, dict.fromkeys(names, "1")))
+    assert {path.split(".", 2)[2].removeprefix("options.") for path in found} == set(names)

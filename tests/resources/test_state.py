@@ -1,0 +1,209 @@
+"""What is wanted and what was observed: each change whole or not at all, secrets sealed."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import InUse, UsageError
+from penstock.fuse.holders import Holder, Holders
+from penstock.resources import removal
+from penstock.resources.pairs import World
+from penstock.resources.state import State
+from penstock.specs.keys import ResourceKey
+
+KEY = ResourceKey("Dataset", "default", "imagenet")
+MANIFEST = {
+    "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset",
+    "metadata": {"name": "imagenet", "namespace": "default"}, "spec": {"mounts": []},
+}  # fmt: skip
+
+
+def test_what_is_put_is_found_again_by_another_process() -> None:
+    assert State().put(KEY, MANIFEST, {"/spec/x": "a-secret-value"}) == "created"
+    state = State()
+    found = state.find(KEY)
+    assert found is not None
+    assert (found.manifest, found.generation, found.deleting) == (MANIFEST, 1, None)
+    assert state.secrets(found) == {"/spec/x": "a-secret-value"}
+
+
+def test_the_same_again_is_unchanged_and_another_is_configured() -> None:
+    state = State()
+    state.put(KEY, MANIFEST, {})
+    before = state.changes()
+    assert state.put(KEY, MANIFEST, {}) == "unchanged"
+    assert state.changes() == before
+    assert state.put(KEY, MANIFEST, {"/spec/x": "other"}) == "configured"
+    assert state.changes() == before + 1
+    found = state.find(KEY)
+    assert found is not None
+    assert found.generation == 2
+
+
+def test_a_transaction_that_fails_leaves_nothing() -> None:
+    state = State()
+
+    def put_and_fail() -> None:
+        with state.transaction():
+            state.put(KEY, MANIFEST, {})
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        put_and_fail()
+    assert state.find(KEY) is None
+
+
+def test_observed_fields_come_beside_what_is_there_and_none_takes_one_away() -> None:
+    state = State()
+    state.put(KEY, MANIFEST, {})
+    found = state.find(KEY)
+    assert found is not None
+    state.observe(found.uid, status={"phase": "Bound", "fileNum": "1"}, note={"a": 1})
+    state.observe(found.uid, status={"fileNum": None}, note={"b": 2})
+    found = state.find(KEY)
+    assert found is not None
+    assert (found.status, found.note) == ({"phase": "Bound"}, {"a": 1, "b": 2})
+
+
+def test_what_is_observed_of_something_deleted_leaves_nothing_behind(state: Path) -> None:
+    resources = State()
+    resources.put(KEY, MANIFEST, {})
+    found = resources.find(KEY)
+    assert found is not None
+    resources.add_event(found.uid, "Bound", "to something")
+    resources.forget(found.uid)
+    resources.observe(found.uid, status={"phase": "Bound"})
+    resources.add_event(found.uid, "Bound", "too late")
+    with sqlite3.connect(state / "resources.sqlite") as database:
+        for table in ("wanted", "observed", "events"):
+            assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+
+def test_an_event_that_comes_again_is_counted_and_only_the_last_are_kept() -> None:
+    state = State()
+    state.put(KEY, MANIFEST, {})
+    found = state.find(KEY)
+    assert found is not None
+    for _ in range(3):
+        state.add_event(found.uid, "Failed", "no such bucket", kind="Warning")
+    (event,) = state.events(found.uid)
+    assert (event.count, event.kind) == (3, "Warning")
+    for number in range(50):
+        state.add_event(found.uid, "Step", str(number))
+    assert [event.message for event in state.events(found.uid)][-1] == "49"
+    assert len(state.events(found.uid)) == 20
+
+
+def test_what_is_being_deleted_cannot_be_applied() -> None:
+    state = State()
+    state.put(KEY, MANIFEST, {})
+    found = state.find(KEY)
+    assert found is not None
+    state.want_deleted(found.uid, {"at_s": 0.0})
+    with pytest.raises(UsageError, match="being deleted"):
+        state.put(KEY, MANIFEST, {})
+
+
+def test_files_are_private_and_hold_no_secret_in_the_clear(state: Path) -> None:
+    State().put(KEY, MANIFEST, {"/spec/x": "wJalrXUtnFEMI-K7MDENG"})
+    for path in state.iterdir():
+        if path.is_file():
+            assert path.stat().st_mode & 0o077 == 0, path
+            assert b"wJalrXUtnFEMI" not in path.read_bytes(), path
+
+
+def test_secrets_whose_key_is_gone_are_an_error_with_a_way_out(state: Path) -> None:
+    resources = State()
+    resources.put(KEY, MANIFEST, {"/spec/x": "a-secret-value"})
+    (state / "secrets.key").unlink()
+    again = State()
+    found = again.find(KEY)
+    assert found is not None
+    with pytest.raises(UsageError, match=r"secrets\.key is gone") as caught:
+        again.secrets(found)
+    assert caught.value.hint
+    assert "apply" in caught.value.hint
+
+
+def test_a_state_of_a_newer_release_and_a_damaged_one_are_refused(state: Path) -> None:
+    State()
+    with sqlite3.connect(state / "resources.sqlite") as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(UsageError, match="newer release"):
+        State()
+    for path in state.glob("resources.sqlite*"):
+        path.unlink()
+    (state / "resources.sqlite").write_bytes(b"not a database, not at all" * 100)
+    with pytest.raises(UsageError, match=r"resources\.sqlite"):
+        State()
+
+
+def test_many_processes_write_at_once_and_nothing_is_lost() -> None:
+    State()
+    script = (
+        "import sys; from penstock.resources.state import State; "
+        "from penstock.specs.keys import ResourceKey\n"
+        "for n in range(20): State().put(ResourceKey('Secret', sys.argv[1], f's{n}'), "
+        "{'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {}}, {'/data/k': 'value'})"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, f"ns{number}"], env=os.environ)
+        for number in range(4)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    state = State()
+    assert len(state.all()) == 80
+    assert all(state.secrets(one) == {"/data/k": "value"} for one in state.all())
+
+
+def test_who_only_reads_waits_for_nobody_who_writes() -> None:
+    state = State()
+    state.put(KEY, MANIFEST, {})
+    with state.transaction():
+        state.put(ResourceKey("Dataset", "default", "other"), MANIFEST, {})
+        with ThreadPoolExecutor(1) as other:  # with a connection of its own
+            world = other.submit(lambda: World.read(State())).result(timeout=5)
+    assert list(world.resources) == [KEY]
+
+
+def test_who_uses_a_data_set_is_looked_for_while_others_may_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = State()
+    state.put(KEY, MANIFEST, {})
+    found = state.find(KEY)
+    assert found is not None
+    state.observe(found.uid, note={"mountpoint": "/nowhere"})
+
+    def look(_mountpoint: Path, *, but_self: bool) -> Holders:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(lambda: State().add_event(found.uid, "Seen", "meanwhile")).result(5)
+        return Holders([], [], 0)
+
+    monkeypatch.setattr(removal, "holders", look)
+    removal.delete(state, [found])
+    assert [event.reason for event in state.events(found.uid)] == ["Seen"]
+
+
+def test_a_runtime_whose_data_set_is_read_is_not_deleted_whatever_it_said_of_itself_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = State()
+    state.put(KEY, MANIFEST, {})
+    dataset = state.find(KEY)
+    assert dataset is not None
+    state.observe(dataset.uid, note={"mountpoint": "/nowhere"})
+    key = ResourceKey("JindoRuntime", "default", "imagenet")
+    state.put(key, {**MANIFEST, "kind": "JindoRuntime"}, {})
+    runtime = state.find(key)
+    assert runtime is not None
+    state.observe(runtime.uid, status={"masterPhase": "Ready"})
+    reader = Holder(1, "python train.py", "root", "cwd")
+    monkeypatch.setattr(removal, "holders", lambda _, but_self: Holders([reader], [], 0))
+    with pytest.raises(InUse, match=r"train\.py"):
+        removal.delete(state, [runtime])

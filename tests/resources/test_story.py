@@ -1,0 +1,135 @@
+"""The manifests of the seeds, from create to delete, against a real S3 server: phases and columns
+as those documents show them."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import api
+from penstock.resources.state import State
+from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, penstock
+from tests.resources.conftest import fill
+
+MANIFESTS = Path(__file__).parent / "manifests"
+V100 = "aliyun.accelerator/nvidia_name=Tesla-V100-SXM2-16GB"
+FILES = {
+    f"train/n{folder:04}/{number}.JPEG": os.urandom(3000)
+    for folder in range(3)
+    for number in range(4)
+}
+TOTAL = sum(map(len, FILES.values()))
+
+
+@pytest.fixture
+def filled(s3: S3, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The seeds' files with bucket, endpoint and keys filled in, and nothing else."""
+    bucket = f"seed-{abs(hash(request.node.name)) % 10**8}"
+    s3.bucket(bucket)
+    fill(s3, bucket, {f"imagenet/{name}": data for name, data in FILES.items()})
+    values = {
+        "<OSS_BUCKET>": bucket, "<oss_bucket>": bucket, "<OSS_DIRECTORY>": "imagenet",
+        "<bucket_dir>": "imagenet", "<OSS_ACCESS_KEY_ID>": ACCESS_KEY,
+        "<OSS_ACCESS_KEY_SECRET>": SECRET_KEY, "<OSS_ENDPOINT>": s3.endpoint,
+        "<oss_endpoint>": s3.endpoint, "accessKeyId: xxx": f"accessKeyId: {ACCESS_KEY}",
+        "accessKeySecret: xxx": f"accessKeySecret: {SECRET_KEY}",
+    }  # fmt: skip
+    for path in MANIFESTS.glob("seed-*.yaml"):
+        text = path.read_text()
+        for before, after in values.items():
+            text = text.replace(before, after)
+        (tmp_path / path.name).write_text(text)
+    yield tmp_path
+    # What the seeds themselves name, and only what is empty by now.
+    for folder in ("jindo", "alluxio"):
+        shutil.rmtree(f"/var/lib/docker/{folder}", ignore_errors=True)
+
+
+def row(text: str, name: str = "imagenet") -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(name)]
+    return line.split()
+
+
+@pytest.mark.alone  # both seeds name folders of this machine
+@pytest.mark.parametrize(
+    ("seed", "kind", "columns"),
+    [
+        ("000", "alluxioruntime", "NAME MASTER PHASE WORKER PHASE FUSE PHASE AGE"),
+        ("004", "jindoruntime", "NAME MASTER PHASE WORKER PHASE FUSE PHASE AGE"),
+    ],
+)
+def test_a_seed_from_create_to_delete(
+    declared: State, filled: Path, seed: str, kind: str, columns: str
+) -> None:
+    penstock("label", V100)
+    # Create the data set: not bound.
+    done = penstock("apply", "-f", filled / f"seed-{seed}-dataset.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dataset.data.fluid.io/imagenet created" in done.stdout.splitlines()
+    assert row(penstock("get", "dataset").stdout)[1] == "NotBound"
+    described = penstock("describe", "dataset", "imagenet").stdout
+    assert re.search(r"^  Phase: +NotBound$", described, re.MULTILINE)
+
+    # The runtime: bound.
+    done = penstock("apply", "-f", filled / f"seed-{seed}-runtime.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    table = penstock("get", "dataset").stdout
+    assert " ".join(table.splitlines()[0].split()) == (
+        "NAME UFS TOTAL SIZE CACHED CACHE CAPACITY CACHED PERCENTAGE PHASE AGE"
+    )
+    found = row(table)
+    assert found[1:3] == ["35.16KiB", "0.00B"]
+    assert found[4:6] == ["0.0%", "Bound"]
+    table = penstock("get", kind).stdout
+    assert " ".join(table.splitlines()[0].split()) == columns
+    assert row(table)[1:4] == ["Ready", "Ready", "Ready"]
+    described = penstock("describe", "dataset", "imagenet").stdout
+    for expected in (
+        r"^    Message: +The ddc runtime is ready\.$", r"^    Reason: +DatasetReady$",
+        r"^    Type: +Ready$", r"^  Phase: +Bound$", r"^    Category: +Accelerate$",
+        rf"^    Type: +{kind.removesuffix('runtime')}$", r"^  Ufs Total: +35\.16KiB$",
+    ):  # fmt: skip
+        assert re.search(expected, described, re.MULTILINE), (expected, described)
+    described = penstock("describe", kind, "imagenet").stdout
+    for role in ("Master", "Worker", "Fuse"):
+        assert re.search(rf"^  {role} Phase: +Ready$", described, re.MULTILINE)
+        assert re.search(rf"^  Desired {role} Number Scheduled: +1$", described, re.MULTILINE)
+
+    # Read, where arena's users look for it: below the mount's name.
+    path = api.dataset("imagenet").path
+    assert path is not None
+    for name, data in list(FILES.items())[:2]:
+        assert (path / "imagenet" / name).read_bytes() == data
+    # Load the rest; the count is true to the byte.
+    done = penstock("load", "imagenet")
+    assert done.returncode == 0, done.stderr
+    imagenet = api.dataset("imagenet")
+    assert (imagenet.cached_bytes, imagenet.total_bytes, imagenet.files) == (TOTAL, TOTAL, 12)
+    assert row(penstock("get", "dataset").stdout)[4] == "100.0%"
+
+    # Delete, as the seed does.
+    assert penstock("delete", "dataset", "imagenet").returncode == 0
+    assert not path.exists()
+    assert penstock("delete", kind, "imagenet").returncode == 0
+    assert penstock("get", "datasets").stdout == ""
+
+
+def test_a_machine_without_the_label_is_told_why_it_stays_unbound(
+    declared: State, filled: Path
+) -> None:
+    done = penstock(
+        "apply", "-f", filled / "seed-004-dataset.yaml", "-f", filled / "seed-004-runtime.yaml"
+    )
+    assert done.returncode == 0, done.stderr
+    assert row(penstock("get", "dataset").stdout)[1] == "NotBound"
+    (condition, *_) = api.dataset("imagenet").conditions
+    assert condition["reason"] == "NodeAffinityNotMet"
+    assert "aliyun.accelerator/nvidia_name" in condition["message"]
+    assert "penstock label" in condition["message"]
+    # Labelled, it is bound without being applied again.
+    penstock("label", V100)
+    assert api.up() == []
+    assert api.dataset("imagenet").phase == "Bound"

@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import pytest
+
+from penstock.cache.tier import TierSpec
+from penstock.errors import SpecProblem
+from penstock.units import GIB, MIB
+from tests.resources.planning import CACHE, S3_DATASET, SCRATCH, no_effects, plan, runtime
+
+MINE = "penstock/default/imagenet"
+
+
+def tiers(levels: str, *, checked: bool = True) -> tuple[TierSpec, ...]:
+    text = S3_DATASET + runtime("AlluxioRuntime", f"  tieredstore:\n    levels: [{levels}]")
+    return plan(text, checked=checked).settings.tiers
+
+
+def ssd(*paths: str, quota: int | None, high: float = 0.99, low: float = 0.8) -> TierSpec:
+    folders = tuple(Path(path) / MINE for path in paths)
+    return TierSpec("SSD", folders, quota, high, low, clamp=True)
+
+
+def test_a_level_becomes_a_tier_in_a_folder_of_the_data_sets_own() -> None:
+    level = '{mediumtype: SSD, path: /nvme, quota: 180G, high: "0.95", low: "0.7"}'
+    assert tiers(level) == (ssd("/nvme", quota=180 * 10**9, high=0.95, low=0.7),)
+
+
+def test_a_quota_is_divided_evenly_and_a_list_of_equal_ones_is_the_same() -> None:
+    both = (ssd("/a", "/b", quota=100 * GIB),)
+    assert tiers('{mediumtype: SSD, path: "/a,/b", quota: 100Gi}') == both
+    assert tiers('{mediumtype: SSD, path: "/a,/b", quotaList: "50Gi,50Gi"}') == both
+
+
+def test_unequal_quotas_are_tiers_of_one_path_each() -> None:
+    found = tiers('{mediumtype: SSD, path: "/a,/b", quotaList: "100Gi,50Gi"}')
+    assert found == (ssd("/a", quota=100 * GIB), ssd("/b", quota=50 * GIB))
+
+
+def test_tiers_come_fastest_first_in_whatever_order_they_were_written() -> None:
+    found = tiers(
+        "{mediumtype: HDD, path: /hdd, quota: 3Gi}, {mediumtype: MEM, path: /dev/shm, quota: 1Gi},"
+        "{mediumtype: SSD, path: /ssd, quota: 2Gi}"
+    )
+    assert [(tier.medium, tier.quota_bytes) for tier in found] == [
+        ("MEM", GIB), ("SSD", 2 * GIB), ("HDD", 3 * GIB),
+    ]  # fmt: skip
+
+
+def test_a_level_without_a_quota_has_the_default_share() -> None:
+    assert tiers("{mediumtype: SSD, path: /nvme}") == (ssd("/nvme", quota=None),)
+
+
+def test_memory_on_a_disk_becomes_memory_and_is_said() -> None:
+    levels = "{mediumtype: MEM, path: /var/lib/docker/alluxio, quota: 150Gi}"
+    text = S3_DATASET + runtime("AlluxioRuntime", f"  tieredstore:\n    levels: [{levels}]")
+    found = plan(text)
+    (tier,) = found.settings.tiers
+    assert tier == TierSpec("MEM", (Path("/dev/shm") / MINE,), 150 * GIB, clamp=True)
+    assert found.notes == [
+        "spec.tieredstore.levels.0.path: /var/lib/docker/alluxio is not in memory; "
+        f"/dev/shm/{MINE} is used instead"
+    ]
+
+
+def test_several_paths_that_are_all_memory_are_one_folder_with_the_sum() -> None:
+    (tier,) = tiers('{mediumtype: MEM, path: "/a,/b", quotaList: "1Gi,2Gi"}')
+    assert (tier.paths, tier.quota_bytes) == ((Path("/dev/shm") / MINE,), 3 * GIB)
+
+
+def test_an_empty_dir_is_a_folder_that_goes_with_the_runtime() -> None:
+    (tier,) = tiers("{mediumtype: SSD, volumeType: emptyDir, path: /cache, quota: 2Gi}")
+    assert tier.paths == (SCRATCH / "default/imagenet/0-0",)
+
+
+def test_a_runtime_without_levels_uses_the_usual_folder() -> None:
+    (tier,) = plan(S3_DATASET + runtime("AlluxioRuntime", "")).settings.tiers
+    assert tier == TierSpec("SSD", (CACHE / "datasets/default/imagenet",), None, clamp=True)
+
+
+def test_two_data_sets_never_share_a_folder() -> None:
+    levels = "  tieredstore:\n    levels: [{mediumtype: SSD, path: /nvme, quota: 1Gi}]"
+    first = plan(S3_DATASET + runtime("AlluxioRuntime", levels))
+    renamed = S3_DATASET.replace("{name: imagenet}", "{name: coco, namespace: default}")
+    second = plan(renamed + runtime("AlluxioRuntime", levels, name="coco"))
+    assert not set(first.settings.tiers[0].paths) & set(second.settings.tiers[0].paths)
+
+
+def test_watermarks_that_are_half_said_fit_together() -> None:
+    (low_only,) = tiers('{mediumtype: SSD, path: /a, low: "0.1"}')
+    assert (low_only.high, low_only.low) == (0.99, 0.1)
+    (high_only,) = tiers('{mediumtype: SSD, path: /a, high: "0.5"}')
+    assert (high_only.high, high_only.low) == (0.5, 0.5)
+
+
+def test_juicefs_paths_have_colons_bare_quotas_count_mib_and_low_is_free_space() -> None:
+    level = '{mediumtype: SSD, path: "/mnt/a:/mnt/b", quota: 40960, low: "0.1"}'
+    found = plan(S3_DATASET + runtime("JuiceFSRuntime", f"  tieredstore:\n    levels: [{level}]"))
+    assert found.settings.tiers == (ssd("/mnt/a", "/mnt/b", quota=40960 * MIB),)
+    assert "spec.tieredstore.levels.0.low" in no_effects(found)
+    assert any("40.0 GiB" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("levels", "path", "what"),
+    [
+        ("{mediumtype: SSD, path: nvme, quota: 1Gi}", "levels.0.path", "not an absolute path"),
+        ('{mediumtype: SSD, path: /a, quota: "0"}', "levels.0.quota", "caches nothing"),
+        ('{mediumtype: SSD, path: "/a,/b", quotaList: 1Gi}', "levels.0.quotaList", "1 quotas"),
+        ('{mediumtype: SSD, path: /a, high: "0.5", low: "0.9"}', "levels.0.low", "above high"),
+        ("{mediumtype: SSD, path: /a}, {mediumtype: HDD, path: /a}", "levels", "in two levels"),
+    ],
+)  # fmt: skip
+def test_a_level_that_cannot_be_is_refused_with_its_place(
+    levels: str, path: str, what: str
+) -> None:
+    with pytest.raises(SpecProblem, match=what) as caught:
+        tiers(levels, checked=False)
+    assert caught.value.path == f"spec.tieredstore.{path}"

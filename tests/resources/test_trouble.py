@@ -1,0 +1,207 @@
+"""Data sets that cannot be bound: what is told of them, and how often it is tried again."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import api
+from penstock.daemon.places import state_dir
+from penstock.errors import StoreError
+from penstock.resources import datasets, live, loop
+from penstock.resources.admission import apply
+from penstock.resources.conditions import BOUND, FAILED
+from penstock.resources.datasets import Datasets
+from penstock.resources.loop import Loop
+from penstock.resources.node import this_node
+from penstock.resources.nudge import Place
+from penstock.resources.pairs import World
+from penstock.resources.state import State, Stored
+from penstock.resources.watching import wait_for_pairs
+from penstock.specs.keys import ResourceKey
+
+KEY = ResourceKey("Dataset", "default", "small")
+
+
+@pytest.fixture
+def declared_pair(tmp_path: Path) -> State:
+    """Declared; no loop was started for it."""
+    state = State()
+    apply(state, api.read(_manifests(tmp_path)))
+    return state
+
+
+def test_one_that_has_failed_for_weeks_is_still_tried_every_five_minutes(
+    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "start_supervisor", _away)
+    _reconcile(declared_pair)
+    declared_pair.observe(_dataset(declared_pair).uid, note={"attempts": 5000})
+    _reconcile(declared_pair)
+    note = _dataset(declared_pair).note
+    assert note["attempts"] == 5001
+    assert 290 < note["retry_at_s"] - time.time() <= 300
+
+
+def test_what_was_mended_is_tried_as_if_for_the_first_time(
+    declared_pair: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "start_supervisor", _away)
+    for _ in range(3):
+        _reconcile(declared_pair)
+    assert _dataset(declared_pair).note["attempts"] == 3
+    apply(declared_pair, api.read(_manifests(tmp_path, owner={"uid": 7, "gid": 7})))
+    _reconcile(declared_pair)
+    assert _dataset(declared_pair).note["attempts"] == 1
+
+
+def test_secrets_that_cannot_be_opened_are_told_and_not_tried_without_end(tmp_path: Path) -> None:
+    state = State()
+    options = {"aws.accessKeyId": "an-identifier", "aws.secretKey": "a-secret-value"}
+    mount = {"mountPoint": "s3://bucket", "name": "data", "options": options}
+    apply(state, api.read(_manifests(tmp_path, mounts=[mount])))
+    (state_dir() / "secrets.key").unlink()
+    after = State()
+    _reconcile(after)
+    dataset = _dataset(after)
+    assert dataset.status["phase"] == FAILED
+    assert "secrets.key is gone" in dataset.note["trouble"]["what"]
+    assert _is_settled(after)
+
+
+def test_one_that_was_taken_down_is_not_bound_before_anything_else_is_told(
+    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "start_supervisor", lambda *_, **__: [])
+    _reconcile(declared_pair)
+    assert _dataset(declared_pair).status["phase"] == BOUND
+    runtime = declared_pair.find(ResourceKey("PenstockRuntime", "default", "small"))
+    assert runtime is not None
+    declared_pair.want_deleted(runtime.uid, {"at_s": time.time()})
+    monkeypatch.setattr(State, "forget", _killed)
+    with pytest.raises(_Killed):
+        _reconcile(declared_pair)
+    (shown,) = live.show([_dataset(declared_pair)])
+    assert shown["status"]["phase"] == "NotBound"
+    assert "mountPath" not in shown["status"]
+
+
+def test_a_runtime_without_its_data_set_says_of_nothing_that_it_is_ready(
+    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "start_supervisor", lambda *_, **__: [])
+    _reconcile(declared_pair)
+    key = ResourceKey("PenstockRuntime", "default", "small")
+    runtime = declared_pair.find(key)
+    assert runtime is not None
+    assert [one["type"] for one in runtime.status["conditions"]][:1] == ["MasterReady"]
+    declared_pair.want_deleted(_dataset(declared_pair).uid, {"at_s": time.time()})
+    _reconcile(declared_pair)
+    _reconcile(declared_pair)
+    runtime = declared_pair.find(key)
+    assert runtime is not None
+    assert runtime.status["masterPhase"] == "NotReady"
+    assert runtime.status["conditions"] == []
+
+
+def test_one_that_is_still_being_listed_is_deleted_without_waiting_for_that(
+    declared: State, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        keys = {"aws.accessKeyId": "an-identifier", "aws.secretKey": "a-secret-value"}
+        options = {"alluxio.underfs.s3.endpoint": endpoint, **keys}
+        mount = {"mountPoint": "s3://bucket", "name": "data", "options": options}
+        api.apply(_manifests(tmp_path, mounts=[mount]), wait=False)
+        with silent.accept()[0]:  # it asks, and is not answered
+            api.delete("Dataset", "small", timeout_s=20)
+
+
+def test_a_bug_is_told_and_nobody_waits_for_it_without_end(
+    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan_of(*_: Any) -> None:
+        raise ZeroDivisionError("of our own making")
+
+    monkeypatch.setattr(datasets, "plan_of", plan_of)
+    monkeypatch.setattr(loop, "_ATTEMPTS", 1)
+    place = Place(declared_pair.folder)
+    assert place.take(wait=False)
+    looping = threading.Thread(target=Loop(declared_pair, place, stay=False).run)
+    looping.start()
+    (trouble,) = wait_for_pairs(declared_pair, [("default", "small")], timeout_s=20)
+    assert (trouble.what, trouble.exit_code) == (
+        "a bug of ours: ZeroDivisionError: of our own making",
+        1,
+    )
+    looping.join(20)
+    assert not looping.is_alive()
+
+
+def test_serve_that_waits_for_another_loop_can_be_ended(declared: State) -> None:
+    place = Place(declared.folder)
+    assert place.take(wait=False)
+    served = subprocess.Popen([sys.executable, "-m", "penstock", "serve"])
+    try:
+        place.wait(20)
+        assert place.asked_to_leave  # so it waits for us
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(20) == 0
+    finally:
+        served.kill()
+        served.wait()
+        place.leave()
+
+
+class _Killed(Exception):
+    pass
+
+
+def _killed(*_: Any) -> None:
+    raise _Killed
+
+
+def _away(*_: Any, **__: Any) -> list[str]:
+    raise StoreError("it does not answer")
+
+
+def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:
+    source = folder / "source"
+    source.mkdir(exist_ok=True)
+    mount = {"mountPoint": f"local://{source}", "name": "data"}
+    return [
+        {
+            "apiVersion": "penstock.dev/v1alpha1", "kind": "Dataset", "metadata": {"name": "small"},
+            "spec": {"mounts": [mount], **spec},
+        },
+        {
+            "apiVersion": "penstock.dev/v1alpha1", "kind": "PenstockRuntime",
+            "metadata": {"name": "small"}, "spec": {},
+        },
+    ]  # fmt: skip
+
+
+def _reconcile(state: State) -> None:
+    world = World.read(state)
+    pair = world.pair("default", "small")
+    reconciler = Datasets(state, lambda: World.read(state), lambda: this_node({}))
+    reconciler.reconcile(pair, world.fingerprint(pair))
+
+
+def _is_settled(state: State) -> bool:
+    world = World.read(state)
+    pair = world.pair("default", "small")
+    reconciler = Datasets(state, lambda: World.read(state), lambda: this_node({}))
+    return reconciler.is_settled(pair, world.fingerprint(pair), lambda _: True)
+
+
+def _dataset(state: State) -> Stored:
+    found = state.find(KEY)
+    assert found is not None
+    return found

@@ -1,0 +1,145 @@
+"""Secrets are found, taken out, and put back; no error and no repr shows one."""
+
+import json
+
+import pytest
+
+from penstock.errors import ManifestError
+from penstock.specs.load import dump, model_of
+from penstock.specs.secret import Secret
+from penstock.specs.secrets import (
+    HIDDEN,
+    hidden_places,
+    put_secrets,
+    secret_value,
+    take_secrets,
+)
+from tests.specs.manifests import dataset, manifest, problems, read_one
+
+SECRET = """
+apiVersion: v1
+kind: Secret
+metadata:
+  name: mysecret
+data:
+  id: aHVudGVyMQ==
+stringData:
+  key: hunter2
+"""
+DATASET = dataset(
+    """
+    mountPoint: s3://one
+    name: one
+    options:
+      aws.secretKey: hunter1
+      endpoint: https://there
+    """,
+    """
+    mountPoint: juicefs:///two
+    name: two
+    options:
+      metaurl: redis://:hunter2@there/1
+      access-key: hunter3
+    encryptOptions:
+    - name: secret-key
+      valueFrom: {secretKeyRef: {name: mysecret, key: key}}
+    """,
+)
+RUNTIME = manifest(
+    "JuiceFSRuntime",
+    """
+    fuse:
+      env:
+      - {name: ACCESS_TOKEN, value: hunter4}
+      - {name: LEVEL, value: debug}
+    worker:
+      options: {token: 12345}
+    """,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (SECRET, {"/data/id": "aHVudGVyMQ==", "/stringData/key": "hunter2"}),
+        (DATASET, {"/spec/mounts/@one/options/aws.secretKey": "hunter1",
+                   "/spec/mounts/@two/options/metaurl": "redis://:hunter2@there/1",
+                   "/spec/mounts/@two/options/access-key": "hunter3"}),
+        (RUNTIME, {"/spec/fuse/env/@ACCESS_TOKEN/value": "hunter4",
+                   "/spec/worker/options/token": "12345"}),
+    ],
+)  # fmt: skip
+def test_secrets_are_taken_out_and_put_back(text: str, values: dict[str, str]) -> None:
+    manifest = read_one(text).raw
+    before = json.dumps(manifest)
+    hidden, taken = take_secrets(manifest)
+    assert taken == values
+    assert json.dumps(manifest) == before
+    assert "hunter" not in json.dumps(hidden)
+    assert "aHVudGVyMQ" not in json.dumps(hidden)
+    assert "endpoint" not in json.dumps(values)
+    assert model_of(put_secrets(hidden, taken)) == model_of(manifest)
+    assert sorted(hidden_places(hidden)) == sorted(values)
+
+
+def test_what_is_hidden_already_means_what_is_kept() -> None:
+    hidden, kept = take_secrets(read_one(DATASET).raw)
+    again, taken = take_secrets(hidden)
+    assert taken == {}
+    assert again == hidden
+    assert put_secrets(again, kept)["spec"] == read_one(DATASET).raw["spec"]
+
+
+def test_a_mount_put_in_front_of_another_does_not_get_its_keys() -> None:
+    hidden, kept = take_secrets(read_one(DATASET).raw)
+    hidden["spec"]["mounts"].insert(
+        0, {"name": "zero", "mountPoint": "s3://zero", "options": {"aws.secretKey": HIDDEN}}
+    )
+    mounts = put_secrets(hidden, kept)["spec"]["mounts"]
+    assert mounts[0]["options"] == {"aws.secretKey": HIDDEN}
+    assert mounts[1]["options"]["aws.secretKey"] == "hunter1"
+
+
+def test_the_copy_that_kubectl_keeps_is_dropped() -> None:
+    copy = "kubectl.kubernetes.io/last-applied-configuration"
+    text = SECRET.replace("metadata:", f"metadata:\n  annotations: {{{copy}: hunter, a: b}}")
+    document = read_one(text)
+    assert "hunter" not in json.dumps(take_secrets(document.raw)[0])
+    assert document.resource.metadata.annotations == {"a": "b"}
+    assert dump(document.resource)["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_no_repr_shows_a_secret() -> None:
+    for text in (SECRET, DATASET, RUNTIME):
+        shown = repr(read_one(text).resource)
+        assert "hunter" not in shown
+        assert "aHVudGVyMQ" not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECRET.replace("hunter2", "[hunter2]"),
+        SECRET.replace("aHVudGVyMQ==", "hunter1%"),
+        DATASET.replace("hunter1", "{a: hunter1}"),
+        DATASET.replace("s3://one", "s3://id:hunter1@one"),
+        DATASET.replace("hunter1", "0007700"),
+        SECRET.replace("hunter2", "0007700"),
+    ],
+)
+def test_no_mistake_shows_a_secret(text: str) -> None:
+    found = problems(text)
+    assert found
+    for one in found:
+        assert "hunter" not in f"{one} {one.hint}"
+        assert "7700" not in f"{one} {one.hint}"
+
+
+def test_a_secret_gives_its_values() -> None:
+    secret = read_one(SECRET).resource
+    assert isinstance(secret, Secret)
+    assert secret_value(secret, "id") == "hunter1"
+    assert secret_value(secret, "key") == "hunter2"
+    with pytest.raises(ManifestError, match="has no key 'token'") as caught:
+        secret_value(secret, "token")
+    assert caught.value.hint == "its keys: id, key"
