@@ -123,7 +123,7 @@ def test_what_needs_a_restart_says_so_and_gets_it_when_nobody_reads(
     bound: Path, source: Path, tmp_path: Path
 ) -> None:
     note = find_note(bound)
-    api.apply(ours("small", tmp_path / "cache", options={"allow-other": "false"}))
+    api.apply(ours("small", tmp_path / "cache", options={"allow-other": "true"}))
     told = condition("small", "UpdateReady")
     assert told is not None
     assert (told["status"], told["reason"]) == ("False", "RestartNeeded")
