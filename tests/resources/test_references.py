@@ -82,7 +82,9 @@ def test_a_change_of_it_is_a_change_of_those_that_show_it(
     manifest = {**found.manifest, "spec": {"mounts": [*found.spec["mounts"], more]}}
     api.apply(manifest)
     assert api.up("whole") == []
-    assert (path_of("whole") / "more" / "d").read_bytes() == b"d"
+    shown = path_of("whole") / "more" / "d"
+    wait_until(shown.exists)  # it comes with the listing behind the change
+    assert shown.read_bytes() == b"d"
 
 
 def test_one_that_is_not_there_is_a_mistake(declared: State) -> None:
