@@ -44,6 +44,18 @@ class Counters:
         with self._lock:
             values[label] = values.get(label, 0) + amount
 
+    def take(self) -> list[tuple[str, str, int]]:
+        """(name, label, amount) of all that was added since the last time; they begin at 0."""
+        with self._lock:
+            taken = [
+                (name, label, amount)
+                for name, values in self._values.items()
+                for label, amount in values.items()
+            ]
+            for values in self._values.values():
+                values.clear()
+            return taken
+
     def total(self, name: str) -> int:
         with self._lock:
             return sum(self._values[name].values())

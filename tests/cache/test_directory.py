@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cache import files
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.identity import CachedObject, block_of, identify
 from penstock.cache.policy import Keep, LeastRecentlyUsed, Policy
@@ -200,7 +201,7 @@ def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path
     """A process that dies after the bytes and before the row leaves nothing that is believed."""
     cache = opened()
     what, data = sample("torn", 5000)
-    cache._write_file(what, 0, memoryview(data))  # pyright: ignore
+    files.write_file(cache.file(what.digest), what.size_bytes, 0, memoryview(data))
     assert get(cache, what, 0, 5000) is None
     assert cache.sweep(young_s=0) == (1, 0)
     assert not os.path.exists(cache.file(what.digest))
@@ -231,7 +232,7 @@ def test_a_file_that_lost_blocks_on_the_way_is_never_taken_for_complete(
 def test_what_is_young_is_not_swept(opened: Opener) -> None:
     cache = opened()
     what, data = sample("young", 5000)
-    cache._write_file(what, 0, memoryview(data))  # pyright: ignore
+    files.write_file(cache.file(what.digest), what.size_bytes, 0, memoryview(data))
     assert cache.sweep() == (0, 0)
     assert cache.sweep(young_s=0) == (1, 0)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cache import files
 from penstock.cache.build import build_tier, open_directory
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.guarded import Guarded
@@ -415,7 +416,7 @@ def test_what_a_killed_server_left_is_removed_when_the_next_one_opens_the_direct
     disk: Disk,
 ) -> None:
     killed = disk.open(None)
-    killed._write_file(WHAT, 0, memoryview(DATA))  # pyright: ignore
+    files.write_file(killed.file(WHAT.digest), WHAT.size_bytes, 0, memoryview(DATA))
     killed.abandon()
     guarded = disk.guard()
     assert not list(disk.path.glob("objects/*/*"))

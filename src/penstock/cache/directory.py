@@ -214,32 +214,53 @@ class CacheDirectory:
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
-        if time.monotonic() < self._full_until_s:
+        if not self.reserve(len(view)):
             return False
-        with self._room_lock:
-            room = self._policy.make_room(self, len(view))
-            if not room and self.index.reread_usage():  # others may have cleared it
-                room = self._policy.make_room(self, len(view))
-            if not room:
-                return False
-            self._reserved_bytes += len(view)
         try:
-            stamp, is_new = self._write_file(what, block.start, view)
+            path = self.file(what.digest)
+            stamp, is_new = files.write_file(path, what.size_bytes, block.start, view)
             if stamp is None:
                 return False
             self.index.add(what, block_bytes, block, checksums(view))
         except OSError as error:
             if not is_full(error):
                 raise
-            # Full before its quota: others use the disk too.
-            self._full_until_s = time.monotonic() + _FULL_PAUSE_S
+            self.note_full()
             return False
         finally:
-            with self._room_lock:
-                self._reserved_bytes -= len(view)
+            self.give_back(len(view))
         if what.size_bytes > SMALL_BYTES:
             self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
         return True
+
+    def reserve(self, length: int) -> bool:
+        """Keeps room for so many bytes that are about to be written, until `commit` or
+        `give_back`; False if there is none."""
+        if time.monotonic() < self._full_until_s:
+            return False
+        with self._room_lock:
+            room = self._policy.make_room(self, length)
+            if not room and self.index.reread_usage():  # others may have cleared it
+                room = self._policy.make_room(self, length)
+            if room:
+                self._reserved_bytes += length
+            return room
+
+    def commit(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
+        """Notes an object of one block, small enough, that another process has written where
+        room was reserved for it."""
+        try:
+            self.index.add(what, block_bytes, block, sums)
+        finally:
+            self.give_back(block.length)
+
+    def give_back(self, length: int) -> None:
+        with self._room_lock:
+            self._reserved_bytes -= length
+
+    def note_full(self) -> None:
+        """Full before its quota: others use the disk too."""
+        self._full_until_s = time.monotonic() + _FULL_PAUSE_S
 
     def _note_written(self, block: Block, stamp: Stamp, is_new: bool, blocks: int) -> None:
         with self._room_lock:
@@ -259,38 +280,6 @@ class CacheDirectory:
         with self._room_lock:
             self._verified.pop(digest, None)
             self._written.pop(digest, None)
-
-    def _write_file(
-        self, what: CachedObject, offset: int, view: memoryview
-    ) -> tuple[Stamp | None, bool]:
-        """What the file is now, None if it was removed while we wrote; and whether it is new:
-        inode numbers alone are used again."""
-        path = self.file(what.digest)
-        whole = len(view) == what.size_bytes
-        try:
-            descriptor, is_new = files.open_to_write(path, whole=whole)
-        except OSError as error:
-            if not files.is_odd(error):
-                raise
-            files.remove(path)
-            return None, False
-        try:
-            if not whole:
-                # The whole length from the start: a complete file is then exactly the object.
-                os.truncate(descriptor, what.size_bytes)
-            while view:
-                written = os.pwrite(descriptor, view, offset)
-                offset += written
-                view = view[written:]
-            status = os.fstat(descriptor)
-            stamp = Stamp(status.st_ino, status.st_size, status.st_ctime_ns)
-            return stamp if status.st_nlink else None, is_new
-        except OSError:
-            if is_new:  # half of it would only take room
-                files.remove(path)
-            raise
-        finally:
-            os.close(descriptor)
 
     # -- room ---------------------------------------------------------------------------
 

@@ -60,6 +60,38 @@ def open_to_write(path: str, *, whole: bool) -> tuple[int, bool]:
             continue  # another thread was faster
 
 
+def write_file(
+    path: str, size_bytes: int, offset: int, view: memoryview
+) -> tuple[Stamp | None, bool]:
+    """Writes a part of an object of so many bytes. Returns what the file is now, None if it was
+    removed while we wrote; and whether it is new: inode numbers alone are used again."""
+    whole = len(view) == size_bytes
+    try:
+        descriptor, is_new = open_to_write(path, whole=whole)
+    except OSError as error:
+        if not is_odd(error):
+            raise
+        remove(path)
+        return None, False
+    try:
+        if not whole:
+            # The whole length from the start: a complete file is then exactly the object.
+            os.truncate(descriptor, size_bytes)
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            offset += written
+            view = view[written:]
+        status = os.fstat(descriptor)
+        stamp = Stamp(status.st_ino, status.st_size, status.st_ctime_ns)
+        return stamp if status.st_nlink else None, is_new
+    except OSError:
+        if is_new:  # half of it would only take room
+            remove(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
 def stamp_of(path: str) -> Stamp | None:
     """None if there is no plain file."""
     try:

@@ -38,6 +38,11 @@ _FAILED = 4096
 Fetch = Callable[[int, int], Buffer]
 
 
+class Stored(Exception):
+    """How a flight ends that nobody has waited for, when another process has put its bytes into a
+    tier. Who has joined it in the last moment finds them there."""
+
+
 class Flight:
     """A block on its way. It refers to nothing that refers to it: its bytes go when the last who
     needs them is done, and not when Python next looks for cycles."""
@@ -317,6 +322,21 @@ class Flights:
                 self._held_bytes -= block.length
             if self._queue:
                 self._room.notify_all()
+
+    def finish_stored(self, flight: Flight, load: Callable[[], Buffer | None]) -> bool:
+        """Another process has fetched it, and it lies in a tier; `load` reads it there, and is
+        called only if someone waits for it. False if it is not there after all: it has to be
+        carried out then."""
+        data: Buffer | None = None
+        if flight.awaited and (data := load()) is None:
+            return False
+        # Before it ends: who is told that it is stored looks for it, and must not find it here.
+        self.finish(flight, keep=False)
+        if data is None:
+            flight.fail(Stored())
+        else:
+            flight.land(data)
+        return True
 
     def fail(self, flight: Flight, error: Exception) -> bool:
         """Who asks from now on starts anew. The bytes of its fetch stay counted until that ends."""

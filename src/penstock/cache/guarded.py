@@ -54,6 +54,24 @@ class Status(NamedTuple):
     used_bytes: int
 
 
+class GuardedReservation(NamedTuple):
+    """See Reservation. Of this very directory: one that comes back after it failed is another,
+    and has nothing reserved."""
+
+    guarded: "Guarded"
+    directory: CacheDirectory
+    path: str
+    length: int
+
+    def commit(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> bool:
+        return self.guarded.commit(self.directory, what, block_bytes, block, sums)
+
+    def give_back(self, *, full: bool = False) -> None:
+        self.directory.give_back(self.length)
+        if full:
+            self.directory.note_full()
+
+
 class Guarded:
     def __init__(
         self, path: Path, name: str, open_directory: Open, counters: Counters, *,
@@ -94,6 +112,30 @@ class Guarded:
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         return self._try(lambda directory: directory.write(what, block_bytes, block, data), False)
+
+    def reserve(self, digest: bytes, length: int) -> "GuardedReservation | None":
+        return self._try(
+            lambda directory: (
+                GuardedReservation(self, directory, directory.file(digest), length)
+                if directory.reserve(length)
+                else None
+            ),
+            None,
+        )
+
+    def commit(
+        self, directory: CacheDirectory, what: CachedObject, block_bytes: int, block: Block,
+        sums: bytes,
+    ) -> bool:  # fmt: skip
+        if self._directory is not directory:  # out, or another by now
+            directory.give_back(block.length)
+            return False
+        try:
+            directory.commit(what, block_bytes, block, sums)
+        except _FAILURES as error:
+            self._fail(directory, error)
+            return False
+        return True
 
     def has(self, block: Block) -> bool:
         return self._try(lambda directory: directory.has(block), False)

@@ -12,6 +12,7 @@ from typing_extensions import Buffer
 
 from penstock.cache.guarded import Guarded
 from penstock.cache.identity import Block, CachedObject, object_path
+from penstock.cache.tier import Reservation
 
 
 class StripedTier:
@@ -32,6 +33,9 @@ class StripedTier:
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         return self._of(what.digest).write(what, block_bytes, block, data)
+
+    def reserve(self, digest: bytes, length: int) -> Reservation | None:
+        return self._of(digest).reserve(digest, length)
 
     def has(self, block: Block) -> bool:
         return self._of(block.digest).has(block)

@@ -31,6 +31,23 @@ class TierSpec:
     clamp: bool = False  # a quota larger than the disk means what the disk has, and is no error
 
 
+class Reservation(Protocol):
+    """Room in a tier for one object of one block, which another process writes."""
+
+    @property
+    def path(self) -> str:
+        """Where it belongs."""
+        ...
+
+    def commit(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> bool:
+        """It lies there now; False if the tier has failed meanwhile."""
+        ...
+
+    def give_back(self, *, full: bool = False) -> None:
+        """It does not come. `full`: because the disk is."""
+        ...
+
+
 class Tier(Protocol):
     """One level of the cache. A tier that fails raises OSError or sqlite3.Error; `Cache` turns
     that into a warning and a miss, never into a failed read."""
@@ -44,6 +61,11 @@ class Tier(Protocol):
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         """Stores a whole block; False if there is no room for it."""
+        ...
+
+    def reserve(self, digest: bytes, length: int) -> Reservation | None:
+        """For whom another process writes it; None if there is no room, or this tier has no
+        files."""
         ...
 
     def has(self, block: Block) -> bool: ...

@@ -19,8 +19,9 @@ from typing import NamedTuple
 from typing_extensions import Buffer
 
 from penstock.blocks import Span, block_count, spans
+from penstock.cache.errands import Errand, Errands
 from penstock.cache.filler import Filler
-from penstock.cache.flights import Fetch, Flight, Flights
+from penstock.cache.flights import Fetch, Flight, Flights, Stored
 from penstock.cache.hedging import Hedging
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.pool import Pool
@@ -69,6 +70,8 @@ class Cache:
         self.buffer_bytes = buffer_bytes
         self._counters = counters
         self._flights = Flights(buffer_bytes, deadline_s, get=self._get, put_away=self._put_away)
+        # For what other processes fetch.
+        self.errands = Errands(tiers, self._flights, block_bytes, self.warn)
         self._filler = Filler()
         self._small = Pool(threads, "wait")
         self._large = Pool(fetchers, "fetch")
@@ -163,11 +166,23 @@ class Cache:
         if flight is None:
             found = self._flights.find(block) is not None
             return Arrival(Brought.JOINED if found else Brought.NO_ROOM, block.length)
-        flight.place = place
         self._counters.add("prefetched_blocks")
+        return self.carry_on(flight, place)
+
+    def carry_on(self, flight: Flight, place: Place | None) -> Arrival:
+        """The end of `bring`, for a flight that has begun; also for one that another process was
+        to carry out, and has not."""
+        flight.place = place
         took_s = self._carry_out(flight)
         how = Brought.FETCHED if flight.error is None else Brought.FAILED
-        return Arrival(how, block.length, took_s, flight.error)
+        return Arrival(how, flight.block.length, took_s, flight.error)
+
+    def note_stored(self, errand: Errand, sums: bytes, took_s: float) -> bool:
+        """See Errands."""
+        if not self.errands.stored(errand, sums):
+            return False
+        self._hedging.note(errand.flight.block.length, took_s)
+        return True
 
     def cached_bytes(self, what: CachedObject) -> int:
         self._settle(what)
@@ -288,9 +303,11 @@ class Cache:
         """`asked_s`: when it was first asked for, if this is the second time."""
         block = block_of(what, span.number, self.block_bytes)
         flight, mine = self._flights.join_or_start(block, what, fetch, looked=looked)
-        if asked_s is None and flight.begun_ahead:
+        if flight.begun_ahead:
             again = partial(self._join, what, fetch, span, arrived, looked=False)
-            arrived = partial(_unless_it_failed, again, arrived, time.monotonic())
+            arrived = partial(
+                _unless_it_failed, again, arrived, asked_s or time.monotonic(), asked_s is None
+            )
         elif asked_s is not None and mine:
             flight.asked_s = asked_s
         flight.then(arrived)
@@ -376,11 +393,12 @@ class Cache:
 
 
 def _unless_it_failed(
-    again: Callable[..., None], arrived: Callable[[Flight], None], asked_s: float, flight: Flight
-) -> None:
+    again: Callable[..., None], arrived: Callable[[Flight], None], asked_s: float, first: bool,
+    flight: Flight,
+) -> None:  # fmt: skip
     """What was begun ahead of its reader also gives up before the reader would: he asks anew, and
-    has all of his own time."""
-    if isinstance(flight.error, StoreError):
+    has all of his own time. And what another process has stored in this moment is in a tier."""
+    if isinstance(flight.error, Stored) or (first and isinstance(flight.error, StoreError)):
         again(asked_s=asked_s)
     else:
         arrived(flight)

@@ -109,6 +109,12 @@ OPTIONS: tuple[Decorator, ...] = (
         "--threads",
         help="Reads that may wait for storage at once.",
     ),
+    _option(
+        "--fetchers",
+        metavar="N|auto",
+        help="Processes that fetch small files for plans and warm-ups; auto: by the number of "
+        "cores, and none below four.",
+    ),
     _option("--attr-cache", metavar="DURATION", help="Kernel keeps attributes for. [1d]"),
     _option("--entry-cache", metavar="DURATION", help="Kernel keeps names for. [1d]"),
     _option("--uid", help="Owner of all files. [you]"),

@@ -38,6 +38,8 @@ _MOST_DESCRIPTORS = 253  # the kernel's bound (SCM_MAX_FD)
 class Link:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        # Kept: room for the longest message, made anew for each, costs more than most messages do.
+        self._buffer = bytearray()
 
     @classmethod
     def pair(cls) -> "tuple[Link, socket.socket]":
@@ -66,15 +68,20 @@ class Link:
         return True
 
     def receive(self) -> tuple[Message, list[int]] | None:
-        """The next message with its descriptors; None once the other side is gone."""
+        """The next message with its descriptors; None once the other side is gone. For one thread
+        at a time."""
         descriptors = array.array("i")
         room = socket.CMSG_LEN(_MOST_DESCRIPTORS * descriptors.itemsize)
+        self._buffer = self._buffer or bytearray(_MOST_BYTES)
         try:
-            text, ancillary, _, _ = self._socket.recvmsg(_MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+            length, ancillary, _, _ = self._socket.recvmsg_into(
+                [self._buffer], room, socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionError:
             return None
-        if not text:
+        if not length:
             return None
+        text = self._buffer[:length]
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])

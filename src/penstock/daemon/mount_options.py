@@ -34,6 +34,7 @@ from penstock.store.connect import StoreOptions
 from penstock.store.verified import WAYS
 from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size
 
+_MOST_FETCHERS = 16
 _TRUE, _FALSE = ("true", "yes", "1", ""), ("false", "no", "0")
 
 
@@ -69,6 +70,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "page-cache": Option(),
     "memory": Option("1GiB"),
     "threads": Option(32, least=2, most=512),
+    "fetchers": Option("auto"),
     "attr-cache": Option(),
     "entry-cache": Option(),
     "uid": Option(),
@@ -170,6 +172,7 @@ def make_settings(
         prefetch_blocks=options["prefetch"],
         page_cache_bytes=_page_cache(options["page_cache"]),
         threads=options["threads"],
+        fetchers=_fetchers(options["fetchers"]),
         memory_bytes=memory,
         max_files=options["max_files"],
         watchdog_s=watchdog_s,
@@ -194,6 +197,16 @@ def store_options(options: Mapping[str, Any]) -> StoreOptions:
 
 def _page_cache(text: str | None) -> int | None:
     return None if text is None else parse_size(text, what="--page-cache", bare_unit=MIB)
+
+
+def _fetchers(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not re.fullmatch(r"[0-9]{1,2}", text) or int(text) > _MOST_FETCHERS:
+        raise OptionError(
+            f"--fetchers: {text!r} is neither auto nor a whole number from 0 to {_MOST_FETCHERS}"
+        )
+    return int(text)
 
 
 def _tiers(options: Mapping[str, Any]) -> tuple[TierSpec, ...]:

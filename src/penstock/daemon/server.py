@@ -16,6 +16,7 @@ from penstock.catalog.places import check_paths
 from penstock.catalog.refresh import Mounted, catalog_path, numbered, refresh, unlisted
 from penstock.catalog.tree import Tree
 from penstock.daemon.control import ControlServer, as_answer, listen
+from penstock.daemon.fetchers import Fetchers, fetchers_of
 from penstock.daemon.limits import Limits
 from penstock.daemon.loads import Loads
 from penstock.daemon.places import state_dir
@@ -42,6 +43,7 @@ from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.neighbours import Neighbours
 from penstock.vfs.readahead import Readahead
+from penstock.warm.carried import Booking
 from penstock.warm.looker import Looker
 from penstock.warm.memory import PageBudget, spare_bytes
 from penstock.warm.neighbours import NeighbourFeed
@@ -183,6 +185,8 @@ class Server:
         self._refresher.stop()
         self._control.close()
         self._prefetcher.close(within_s=0)
+        if self._fetchers is not None:
+            self._fetchers.close()
         if self._looker is not None:
             self._looker.close()
         self._cache.close()
@@ -303,6 +307,8 @@ class Server:
         # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
         push = self._session.store_pages if pagecache else None
         self._prefetcher = Prefetcher(self._files, push, self._counters)
+        self._fetchers = self._make_fetchers(pushes=pagecache)
+        self._prefetcher.carrier = self._fetchers
         self._neighbours = NeighbourFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
         page_cache_bytes = self._settings.page_cache_bytes
         budget = PageBudget(spare_bytes() if page_cache_bytes is None else page_cache_bytes)
@@ -315,6 +321,17 @@ class Server:
             passthrough=not pagecache, is_held=self._session.holds,
             drop_pages=self._session.invalidate_pages,
         )  # fmt: skip
+
+    def _make_fetchers(self, *, pushes: bool) -> Fetchers | None:
+        """They open the stores of the settings by themselves; those are known by their paths."""
+        settings = self._settings
+        if not fetchers_of(settings):
+            return None
+        parts = {part.path: index for index, part in enumerate(settings.parts)}
+        stores = {number: parts[mounted.path] for number, mounted in self._numbers.items()}
+        booking = Booking(self._files, self._prefetcher, self._counters, stores, pushes=pushes)
+        fuse = self._session.descriptor if pushes else None
+        return Fetchers(settings, fuse, booking, self._counters)
 
     def _memory(self, name: str, make: Callable[[], int]) -> int:
         """The descriptor of memory that outlives this server."""
@@ -382,7 +399,7 @@ class Server:
         return collect(
             self._settings, self._numbers, self.mode, self._files, self._session, self._backings,
             self._refresher, self._counters, self._started_s, self._handover.remembered,
-            self.limits, self._plans, self._prefetcher,
+            self.limits, self._plans, self._prefetcher, self._fetchers,
         )  # fmt: skip
 
     def _brief(self, _request: dict[str, Any]) -> dict[str, Any]:

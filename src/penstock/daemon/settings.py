@@ -44,6 +44,7 @@ class MountSettings:
     prefetch_blocks: int = 4  # how far ahead of a sequential reader, at most
     page_cache_bytes: int | None = None  # of the kernel's, for what is pushed; None: a share
     threads: int = 32  # reads that may wait for object storage at once
+    fetchers: int | None = None  # processes that fetch what plans and loads want; None: by cores
     uid: int | None = None  # None: whoever mounts
     gid: int | None = None
     file_mode: int = 0o444

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from penstock.cache.striped import StripedTier
+from penstock.daemon.fetchers import NO_FETCHERS, Fetchers
 from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
 from penstock.daemon.plans import Plans
 from penstock.daemon.refresher import Refresher
@@ -21,7 +22,7 @@ def collect(
     settings: MountSettings, numbers: Collection[int], mode: str, files: FileSystem,
     session: Session, backings: Backings | None, refresher: Refresher, counters: Counters,
     started_s: float, remembered: dict[str, Any], limits: Limits, plans: Plans,
-    prefetcher: Prefetcher,
+    prefetcher: Prefetcher, fetchers: Fetchers | None,
 ) -> dict[str, Any]:  # fmt: skip
     count, size = files.totals()
     return {
@@ -68,6 +69,7 @@ def collect(
         "plans": plans.describe(),
         "gets_in_flight": prefetcher.in_flight,
         "gets_in_flight_target": prefetcher.pace.target,
+        "fetchers": fetchers.describe() if fetchers is not None else NO_FETCHERS,
         "corrupt_blocks": counters.total("corrupt_blocks"),
         "cache_warnings": counters.total("cache_warnings"),
         "refreshes": counters.total("refreshes"),

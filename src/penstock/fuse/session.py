@@ -285,15 +285,7 @@ class Session:
         """Puts bytes of a file into the kernel's page cache, before anyone asks for them; False if
         the kernel does not hold the inode. From a thread that nobody's answer depends on: it
         waits for pages that are being read at the moment."""
-        length = OUT_HEADER_BYTES + STORE.size + len(data)
-        header = OUT_HEADER.pack(length, Notify.STORE, 0)
-        try:
-            os.writev(self.descriptor, (header, STORE.pack(ino, offset, len(data), 0), data))
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOMEM):
-                return False
-            raise
-        return True
+        return store_pages(self.descriptor, ino, offset, data)
 
     def holds(self, ino: int) -> bool:
         """Does the kernel hold this inode? Asked by storing nothing in it."""
@@ -307,6 +299,19 @@ class Session:
             # ENOENT: the kernel does not hold it, so there is nothing to drop.
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
                 raise
+
+
+def store_pages(descriptor: int, ino: int, offset: int, data: memoryview) -> bool:
+    """See Session.store_pages. For any process that has the mount's descriptor."""
+    length = OUT_HEADER_BYTES + STORE.size + len(data)
+    header = OUT_HEADER.pack(length, Notify.STORE, 0)
+    try:
+        os.writev(descriptor, (header, STORE.pack(ino, offset, len(data), 0), data))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOMEM):
+            return False
+        raise
+    return True
 
 
 def _name(opcode: int) -> str:

@@ -13,12 +13,17 @@ FIRST_CONTACT_S = 3.0
 _GIVEN_KEYS_HINT = "check the keys that this source was given, and that they may list and read here"
 
 
+def open_plain_store(source: Source, options: StoreOptions, counters: Counters) -> Store:
+    """The same without the patience: each question is asked once. Bodies are checked."""
+    store = open_store(source, options, counters)
+    if is_verified(options.verify, store.identity):
+        return VerifiedStore(store, counters)
+    return store
+
+
 def open_reliable_store(source: Source, options: StoreOptions, counters: Counters) -> PatientStore:
     def open_again() -> Store:
-        store = open_store(source, options, counters)
-        if is_verified(options.verify, store.identity):
-            return VerifiedStore(store, counters)
-        return store
+        return open_plain_store(source, options, counters)
 
     # Those that were handed over cannot be read again; whoever did that hands over others.
     has_credentials = (

@@ -3,8 +3,11 @@
 A feed (an epoch plan, a load) says which blocks come next; the cache fetches them; `push` puts them
 into the kernel's page cache. Several feeds share the requests in flight, turn by turn.
 
+With a carrier, other processes fetch what is small (ADR 11), and the pool what they do not take or
+give back: that way has the patience, the hedging and the errors.
+
 Threading: one thread asks the feeds, and starts what they want on a pool. Feeds are asked by that
-thread only, and told of ends by the pool's.
+thread only, and told of ends by the pool's, and by the carrier's.
 """
 
 import logging
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from penstock.cache.flights import Flight
 from penstock.cache.pool import Pool
 from penstock.cache.tiered import Arrival, Brought
 from penstock.errors import PenstockError
@@ -51,6 +55,13 @@ class Feed(Protocol):
         ...
 
 
+class Carrier(Protocol):
+    def take(self, wanted: list[Wanted]) -> list[Wanted]:
+        """Carries what it can, and returns the others. It says when what it took has ended
+        (`Prefetcher.ended`), or that it has not been fetched (`Prefetcher.bring_after_all`)."""
+        ...
+
+
 class Prefetcher:
     def __init__(self, files: FileSystem, push: Push | None, counters: Counters) -> None:
         self._files = files
@@ -65,6 +76,7 @@ class Prefetcher:
         self._crowded = False  # there was no room for the last one: others must end first
         self._throttles = 0
         self._stopping = False
+        self.carrier: Carrier | None = None
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
@@ -123,11 +135,10 @@ class Prefetcher:
 
     def _start_some(self, feeds: list[Feed], room: int) -> bool:
         self._look_for_throttling()
-        started = False
-        while self._again and room:
-            self._start(self._again.popleft())
-            started = True
-            room -= 1
+        again = [self._again.popleft() for _ in range(min(room, len(self._again)))]
+        self._start(again)
+        started = bool(again)
+        room -= len(again)
         if self._again:
             return started  # no room for those: none for more
         share = max(1, room // max(1, len(feeds)))
@@ -140,8 +151,7 @@ class Prefetcher:
                 log.exception("an epoch plan or a load failed, and is given up")
                 self.remove(feed)
                 continue
-            for one in wanted:
-                self._start(one)
+            self._start(wanted)
             room -= len(wanted)
             started = started or bool(wanted)
         with self._changed:
@@ -156,23 +166,54 @@ class Prefetcher:
             with self._changed:
                 self.pace.throttled(time.monotonic())
 
-    def _start(self, wanted: Wanted) -> None:
+    def _start(self, wanted: list[Wanted]) -> None:
         with self._changed:
-            self._in_flight += 1
-        self._pool.put(partial(self._bring, wanted))
+            self._in_flight += len(wanted)
+        left = wanted if self.carrier is None else self.carrier.take(wanted)
+        for one in left:
+            self._pool.put(partial(self._bring, one, None))
+
+    # -- the carrier ---------------------------------------------------------------------
+
+    def bring_after_all(self, wanted: Wanted, flight: Flight) -> None:
+        """It was taken, and has not been fetched."""
+        self._pool.put(partial(self._bring, wanted, flight))
+
+    def ended(self, ends: list[tuple[Wanted, Arrival]]) -> None:
+        """All at once: a lock that is taken for each wakes up those who wait for it."""
+        with self._changed:
+            full, now_s, wake = not self._room(), time.monotonic(), False
+            self._in_flight -= len(ends)
+            for wanted, arrival in ends:
+                if arrival.took_s is not None:
+                    self.pace.note(arrival.took_s, arrival.length, now_s, full=full)
+                if arrival.how is Brought.NO_ROOM:
+                    self._again.append(wanted)
+                    self._crowded = True
+                else:
+                    wake = True
+            if wake and self._room():
+                self._changed.notify()
+        for wanted, arrival in ends:
+            if arrival.how is not Brought.NO_ROOM:
+                wanted.ended(arrival)
 
     # -- the pool ------------------------------------------------------------------------
 
-    def _bring(self, wanted: Wanted) -> None:
+    def _bring(self, wanted: Wanted, flight: Flight | None) -> None:
+        """`flight`: if it has begun already."""
         arrival = Arrival(Brought.FAILED, 0)
         try:
+            place = None
+            if wanted.push and self._push is not None:
+                offset = wanted.number * self._files.cache.block_bytes
+                place = partial(self._place, wanted.ino, offset)
+            if flight is not None:
+                arrival = self._files.cache.carry_on(flight, place)
+                return
             if not wanted.still():
                 return
             file = self._files.file(wanted.ino)
-            offset = wanted.number * self._files.cache.block_bytes
-            place = None
-            if wanted.push and self._push is not None:
-                place = partial(self._place, wanted.ino, offset)
             arrival = self._files.cache.bring(
                 file.what, file.fetch, wanted.number, place, wanted.looked_s
             )
@@ -180,18 +221,7 @@ class Prefetcher:
             log.debug("inode %d was not brought: %s", wanted.ino, error)
             arrival = Arrival(Brought.FAILED, 0, error=error)
         finally:
-            with self._changed:
-                full = not self._room()
-                self._in_flight -= 1
-                if arrival.took_s is not None:
-                    self.pace.note(arrival.took_s, arrival.length, time.monotonic(), full=full)
-                if arrival.how is Brought.NO_ROOM:
-                    self._again.append(wanted)
-                    self._crowded = True
-                elif self._room():
-                    self._changed.notify()
-            if arrival.how is not Brought.NO_ROOM:
-                wanted.ended(arrival)
+            self.ended([(wanted, arrival)])
 
     def _place(self, ino: int, offset: int, data: memoryview) -> bool:
         assert self._push is not None
