@@ -9,12 +9,12 @@ WORKERS ?= 4
 # compiles all of its modules anew: a fifth of its CPU, about a thousand times in `make test`.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test check lint soak bench bench-epoch clean
+.PHONY: setup demo test check lint soak bench bench-epoch bench-gpu clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
 .venv/ready: pyproject.toml constraints.txt tools/system-packages
-	tools/system-packages fuse3 rsync strace
+	tools/system-packages fuse3 rsync strace openmpi-bin
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
@@ -51,6 +51,9 @@ bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-
 	tools/system-packages redis-server
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m penstock.bench.epoch --out bench-results
+
+bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs, Penstock warm and cold, rclone; needs root
+	$(BIN)/python -m penstock.bench.gpu --out bench-results
 
 clean:
 	rm -rf .venv bench-results soak-results

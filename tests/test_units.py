@@ -37,8 +37,10 @@ def test_durations() -> None:
     assert [parse_duration(text) for text in ("7200", "500ms", "60s", "10m", "2h", "1d")] == [
         7200, 0.5, 60, 600, 7200, 86400,
     ]  # fmt: skip
-    with pytest.raises(OptionError):
-        parse_duration("soon")
+    assert [parse_duration(text) for text in ("2h22m", "1m0.5s")] == [8520, 60.5]
+    for text in ("soon", "2h22", "2h 22m", "h"):
+        with pytest.raises(OptionError):
+            parse_duration(text)
 
 
 def test_what_is_printed_reads_well() -> None:

@@ -12,11 +12,13 @@
     │   ├── SpecProblem               a resource that no mount can be made of
     │   ├── NoSuchResource            nothing of that name is declared
     │   ├── InUse                     a data set that someone reads cannot go
+    │   ├── ResultsError              a folder that holds no results of a benchmark
     │   └── PlanError                 an epoch plan that no mount can take
     │       └── NotOnAMount              none of its files lies on one
     ├── StoreError                 3  object storage failed or cannot be reached
     │   ├── ObjectNotFound
     │   └── ObjectChanged             the version we know is gone
+    ├── JobFailed                  4  a training job that was waited for
     └── StaleInode                    the kernel holds an inode whose bytes are gone
 
 An error is printed as one line (what and where) and a `hint:` line (what to do).
@@ -115,6 +117,10 @@ class InUse(UsageError):
     usual_hint = "end those first; --force takes it from under them"
 
 
+class ResultsError(UsageError):
+    pass
+
+
 class PlanError(UsageError):
     pass
 
@@ -141,6 +147,12 @@ class ObjectNotFound(StoreError):
 
 class ObjectChanged(StoreError):
     transient = False
+
+
+class JobFailed(PenstockError):
+    """What was asked of us is done, and well: it is the job that failed."""
+
+    exit_code = 4
 
 
 class StaleInode(PenstockError):

@@ -7,6 +7,8 @@ from penstock.errors import OptionError
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _DURATION = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*$", re.IGNORECASE)
+_PARTS = re.compile(r"^\s*(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd])){2,}\s*$", re.IGNORECASE)
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", re.IGNORECASE)
 _BIT_RATE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:bit(?:/s|ps)?|bps)\s*$", re.I)
 _PER_SECOND = re.compile(r"\s*/s(?:ec)?\s*$", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -45,14 +47,17 @@ def format_size(size_bytes: float) -> str:
 
 
 def parse_duration(text: str, *, what: str = "duration") -> float:
-    """Seconds. A number without a unit counts seconds."""
+    """Seconds. A number without a unit counts seconds; `2h22m` is the sum of its parts."""
     match = _DURATION.match(text)
-    if match is None:
+    if match is not None:
+        parts = [(match[1], match[2] or "s")]
+    elif _PARTS.match(text):
+        parts = _PART.findall(text)
+    else:
         raise OptionError(
             f"{what}: {text!r} is not a duration", hint="write it like 30s, 10m, 2h or 1d"
         )
-    number, unit = match.groups()
-    seconds = float(number) * _SECONDS[(unit or "s").lower()]
+    seconds = sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
     if seconds > _LONGEST_S:
         raise OptionError(f"{what}: longer than a century", hint="write it like 30s, 10m, 2h or 1d")
     return seconds

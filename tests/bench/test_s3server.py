@@ -11,7 +11,7 @@ from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
 from penstock.bench.dataset import Dataset, make_small
-from penstock.bench.s3server import REGION, S3Server, free_port, serve_s3
+from penstock.bench.s3server import REGION, S3Server, free_port, host_and_port, serve_s3
 from penstock.bench.workspace import Workspace
 
 
@@ -63,6 +63,14 @@ def test_a_free_port_refuses_until_its_server_listens_and_is_nobody_elses() -> N
     for _ in range(2):  # also a second time, when the first has ended
         with socket.create_server(("127.0.0.1", port)):
             socket.create_connection(("127.0.0.1", port)).close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [("http://minio.example/", "minio.example:80"), ("http://127.0.0.1:9000", "127.0.0.1:9000")],
+)
+def test_an_endpoint_without_a_port_has_that_of_http(endpoint: str, expected: str) -> None:
+    assert host_and_port(endpoint) == expected
 
 
 def test_nothing_listens_once_the_server_is_closed(tmp_path: Path) -> None:

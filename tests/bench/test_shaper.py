@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from obstore.store import S3Store
 
 from penstock.bench.dataset import SMALL_BYTES, Dataset
 from penstock.bench.s3server import REGION, FarServer, S3Server, far_s3
-from penstock.bench.workspace import Workspace
+from penstock.bench.workspace import Workspace, wait_until
 
 LATENCY_S = 0.03
 BYTES_PER_S = 20e6
@@ -26,6 +27,10 @@ def far(workspace: Workspace, server: S3Server) -> Iterator[FarServer]:
 
 @pytest.fixture
 def store(far: FarServer) -> S3Store:
+    return _store(far)
+
+
+def _store(far: FarServer) -> S3Store:
     return S3Store(
         "small",
         endpoint=far.server.endpoint,
@@ -114,3 +119,35 @@ def test_bodies_at_once_share_one_bandwidth(far: FarServer, store: S3Store, smal
     taken_s = time.monotonic() - start
     assert far.counters().since(before).gets == len(small.entries)
     assert taken_s >= LATENCY_S + small.size_bytes / BYTES_PER_S - 0.005
+
+
+def test_several_processes_count_together_and_end_together(
+    workspace: Workspace, server: S3Server, small: Dataset
+) -> None:
+    with far_s3(workspace, server, latency_s=0.0, bytes_per_s=math.inf, processes=3) as far:
+        store = _store(far)
+        # Each GET has a connection of its own, so that all three get some.
+        threads = [
+            threading.Thread(target=obstore.get, args=(store, entry.path))
+            for entry in small.entries[:12]
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert far.counters().gets == 12
+        before = workspace.processes("s3-server")
+    wait_until(
+        lambda: len(workspace.processes("s3-server")) == len(before) - 3,
+        timeout_s=10, what="the end of three processes",
+    )  # fmt: skip
+
+
+def test_what_is_not_measured_goes_by_at_once_and_is_counted_all_the_same(
+    workspace: Workspace, server: S3Server, small: Dataset
+) -> None:
+    # A day for this object: only a line that is free gives it in the time of a test.
+    with far_s3(workspace, server, latency_s=0, bytes_per_s=1000 / 864) as far, far.at_once():
+        data = obstore.get(_store(far), small.entries[0].path).bytes()
+        assert len(data) == SMALL_BYTES
+        assert far.counters().gets == 1

@@ -3,12 +3,14 @@
 import os
 import random
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.cache import files
+from penstock.cache import files, index
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.identity import CachedObject, block_of, identify
 from penstock.cache.policy import Keep, LeastRecentlyUsed, Policy
@@ -235,6 +237,38 @@ def test_what_is_young_is_not_swept(opened: Opener) -> None:
     files.write_file(cache.file(what.digest), what.size_bytes, 0, memoryview(data))
     assert cache.sweep() == (0, 0)
     assert cache.sweep(young_s=0) == (1, 0)
+
+
+def test_what_was_dropped_does_not_come_back_with_a_batch_that_another_thread_holds(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    what, data = sample("dropped", BLOCK)
+    begun, go_on = threading.Event(), threading.Event()
+    identity_of = index.identity_of
+
+    def held_back(path: Path) -> Any:
+        """Comes behind the choice of what is written, and before the transaction."""
+        if threading.current_thread().name == "first" and not begun.is_set():
+            begun.set()
+            go_on.wait(10)
+        return identity_of(path)
+
+    monkeypatch.setattr(index, "identity_of", held_back)
+    # The index's own writer is kept out of it.
+    monkeypatch.setattr(cache.index, "_write_batch", lambda: None)
+    cache.write(what, BLOCK, block_of(what, 0, BLOCK), data)
+    first = threading.Thread(target=cache.index.flush, name="first")
+    first.start()
+    assert begun.wait(10)
+    drop = threading.Thread(target=cache.index.drop_object, args=(what.digest,))
+    drop.start()
+    drop.join(0.3)  # it is through, or waits for the first
+    go_on.set()
+    for thread in (drop, first):
+        thread.join()
+    assert list(cache.index.entries()) == []
+    assert cache.used_bytes == 0
 
 
 def test_bytes_that_come_after_an_object_is_outdated_are_counted_as_outdated(

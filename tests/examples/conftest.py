@@ -79,16 +79,17 @@ def tables(s3: S3, mounter: Mounter) -> Stage:
     return Stage(mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint), bucket)
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """`python EXAMPLE...`, as its README says; offline, and with one thread for arithmetic."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+def run(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """`python EXAMPLE...`, as its README says; offline, and with one thread for arithmetic. `more`
+    goes into its environment."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **more}
     return subprocess.run(
         [sys.executable, *map(str, words)],
         capture_output=True, text=True, timeout=90, check=False, env=environment,
     )  # fmt: skip
 
 
-def output(*words: str | Path) -> str:
+def output(*words: object) -> str:
     result = run(*words)
     assert result.returncode == 0, result.stderr
     assert "plan" not in result.stderr  # the mount took it; otherwise that is said

@@ -20,7 +20,7 @@ def test_every_example_has_a_page_and_a_test() -> None:
     folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
     numbers = [f"{number:02}" for number in range(1, len(folders) + 1)]
     assert [folder[:2] for folder in folders] == numbers
-    tests = Path(__file__).read_text()
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     index = (EXAMPLES / "README.md").read_text()
     for folder in folders:
         scripts = [path.name for path in (EXAMPLES / folder).glob("*.py")]

@@ -203,8 +203,9 @@ def test_what_finds_no_room_in_a_tier_is_pushed_all_the_same(mount_set: MountSet
     assert 20 < stats["fetchers"]["brought"] < len(FIRST) + len(NAMES)
     (tier,) = stats["tiers"]
     assert tier["used_bytes"] <= tier["quota_bytes"]
-    assert read_all(mount) == FILES
+    # Before they are read: half of them are in the page cache alone, which others may have dropped.
     assert gets(mount) == len(FIRST) + len(NAMES)
+    assert read_all(mount) == FILES
 
 
 def test_a_store_that_fails_is_asked_again_by_the_server(s3: S3, mount_set: MountSet) -> None:

@@ -139,16 +139,17 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_other_data_sets_are_not_kept_busy_by_a_process_that_never_looked(
-    mounter: Mounter, data: Path, tmp_path: Path
+def test_other_data_sets_are_not_kept_busy_by_a_process_and_mounts_made_by_hand_are_seen(
+    mounter: Mounter, data: Path
 ) -> None:
     mount = mounter(f"file://{data}")
-    other = mounter(f"file://{data}")
+    other = mounter(f"file://{data}", "-o", "fsname=dataset/default/other")
     status, said = run(
-        f"cat {NOWHERE}/a; grep -c fuse.penstock /proc/self/mountinfo; cat {other.path}/a",
+        f"cat {NOWHERE}/a {mount.path}/a; grep -c dataset/default/other /proc/self/mountinfo; "
+        f"cat {other.path}/a",
         (mount.path, NOWHERE),
     )
-    assert said.startswith("alpha1\n")
+    assert said.startswith("alphaalpha0\n")
     assert "No such file" in said
     assert status == 1
 

@@ -25,6 +25,7 @@ from penstock.resources.pairs import World
 from penstock.resources.state import State, Stored
 from penstock.resources.watching import wait_for_pairs
 from penstock.specs.keys import ResourceKey
+from penstock.store import secrets
 
 KEY = ResourceKey("Dataset", "default", "small")
 
@@ -73,6 +74,19 @@ def test_secrets_that_cannot_be_opened_are_told_and_not_tried_without_end(tmp_pa
     assert dataset.status["phase"] == FAILED
     assert "secrets.key is gone" in dataset.note["trouble"]["what"]
     assert _is_settled(after)
+
+
+def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> None:
+    secrets.remember("a-key-that-was-said")
+    world = World.read(declared_pair)
+    pair = world.pair("default", "small")
+    Datasets(declared_pair, lambda: world, lambda: this_node({})).tell_trouble(
+        pair, world.fingerprint(pair), KeyError("header with a-key-that-was-said")
+    )
+    dataset = _dataset(declared_pair)
+    told = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
+    assert "KeyError" in told
+    assert "a-key-that-was-said" not in told
 
 
 def test_one_that_was_taken_down_is_not_bound_before_anything_else_is_told(

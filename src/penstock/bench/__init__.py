@@ -16,4 +16,11 @@ is driven through its command line like every other system, so all are measured 
     train       a training script                   accelerator  what it feeds, emulated
     epochruns   ways to train two epochs            epochreport  their tables and targets
     epoch       the whole epoch benchmark           epochpicture their picture
+    gated       a program that waits between epochs
+    gpu         a real training on a GPU, fed in several ways
+
+`penstock bench` is made of four rooms, each with the one before it:
+
+    plans       what is to be measured              workflow     the run, from nothing to a report
+    experiments one measurement                     reporting    tables and pictures
 """

@@ -16,11 +16,11 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from penstock.bench import measure
 from penstock.bench.dataset import Dataset
-from penstock.bench.s3server import REGION, S3Server, find_program
+from penstock.bench.s3server import S3Server, find_program
 from penstock.bench.workspace import BenchError, Process, Workspace, tail, unmount, wait_until
 from penstock.units import GIB
 
@@ -46,6 +46,11 @@ class Arm(ABC):
     def __init__(self, site: Site) -> None:
         self.site = site
         self.root = Path()
+        self.command: list[str] = []  # what it was started with, once it has started
+
+    def extra_options(self) -> list[str]:
+        """Last on its command line."""
+        return []
 
     @abstractmethod
     def start(self) -> None: ...
@@ -113,6 +118,8 @@ class Mount(Arm):
         self.cache.mkdir(parents=True)
         self.mountpoint.mkdir()
         daemon = self._daemon = self.launch()
+        if daemon is not None:
+            self.command = [str(word) for word in cast("list[str]", daemon.popen.args)]
         wait_until(
             lambda: self._ready(daemon),
             timeout_s=_READY_S,
@@ -170,6 +177,7 @@ class Penstock(Mount):
             "--refresh=never",
             # Neither the bare client nor the peers compare a body with its MD5.
             "--verify-store=never",
+            *self.extra_options(),
         )
 
     def cache_options(self) -> list[str]:
@@ -211,6 +219,7 @@ class Penstock(Mount):
         return self.site.workspace.environment(self.name, extra)
 
     def _mount(self, *words: str) -> None:
+        self.command = ["penstock", "mount", *words]
         try:
             self._command("mount", *words)
         except BenchError as error:
@@ -243,23 +252,29 @@ class Rclone(Mount):
                 "--config=/dev/null",
                 "--s3-provider=Rclone",
                 f"--s3-endpoint={server.endpoint}",
-                f"--s3-region={REGION}",
+                f"--s3-region={server.region}",
                 "--s3-env-auth",
                 "--read-only",
-                f"--cache-dir={self.cache}",
-                "--vfs-cache-mode=full",
+                *self.cache_options(),
                 f"--dir-cache-time={TRUSTED_S}s",
                 f"--attr-timeout={TRUSTED_S}s",  # the kernel then asks for no attributes on a stat
                 "--poll-interval=0",
-                f"--vfs-cache-max-age={TRUSTED_S}s",
                 # A modification time costs a HEAD for every file; size and ETag suffice.
                 "--use-server-modtime",
                 "--vfs-fast-fingerprint",
                 "--no-checksum",
                 "--max-read-ahead=1Mi",  # the most that the kernel takes; 128 KiB by default
+                *self.extra_options(),
             ],
             self.environment(),
         )
+
+    def cache_options(self) -> list[str]:
+        return [
+            f"--cache-dir={self.cache}",
+            "--vfs-cache-mode=full",
+            f"--vfs-cache-max-age={TRUSTED_S}s",
+        ]
 
     def version(self) -> str:
         output = self.site.workspace.run(self.name, [find_program("rclone"), "version"])
@@ -276,11 +291,11 @@ class S3fs(Mount):
         password.write_text(f"{server.access_key}:{server.secret_key}\n")
         options = (
             f"url={server.endpoint}",
-            f"endpoint={REGION}",
+            f"endpoint={server.region}",
             "use_path_request_style",
             f"passwd_file={password}",
             "ro",
-            f"use_cache={self.cache}",
+            *self.cache_options(),
             "kernel_cache",  # pages stay when a file is closed
             "max_stat_cache_size=2000000",  # every file of the data set
             f"stat_cache_expire={TRUSTED_S}",
@@ -288,18 +303,26 @@ class S3fs(Mount):
             "multireq_max=64",
             f"entry_timeout={TRUSTED_S}",
             f"attr_timeout={TRUSTED_S}",
+            *self.extra_options(),
         )
         return self.site.workspace.spawn(
             self.name,
             [
                 find_program("s3fs"),
-                self.site.bucket,
+                self.bucket,
                 self.mountpoint,
                 "-f",
                 "-o",
                 ",".join(options),
             ],
         )
+
+    @property
+    def bucket(self) -> str:
+        return self.site.bucket
+
+    def cache_options(self) -> list[str]:
+        return [f"use_cache={self.cache}"]
 
     def version(self) -> str:
         output = self.site.workspace.run(self.name, [find_program("s3fs"), "--version"])

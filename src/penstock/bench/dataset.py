@@ -8,8 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SMALL_BYTES = 110 * KIB  # the mean of ImageNet's training images
 LARGE_BYTES = 128 * MIB
@@ -39,18 +43,9 @@ class Dataset:
 
 def make_jpegs(root: Path, files: int, *, seed: int = 0) -> Dataset:
     """Pictures of 500 by 375 pixels give or take, 110 KiB in the mean, in class folders."""
-    from PIL import Image  # an extra: only the demo needs it
-
     draw = random.Random(seed)
     side = _TEXTURE_PIXELS
-    # Photographs have broad shapes and fine grain; both matter for how JPEG compresses them.
-    shapes = Image.frombytes("RGB", (32, 32), draw.randbytes(32 * 32 * 3))
-    grain = Image.frombytes("RGB", (side // 2, side // 2), draw.randbytes(side * side * 3 // 4))
-    texture = Image.blend(
-        shapes.resize((side, side), Image.Resampling.BICUBIC),
-        grain.resize((side, side), Image.Resampling.BILINEAR),
-        0.37,
-    )
+    texture = make_texture(draw, side)
 
     def encode(index: int) -> bytes:
         scale = min(max(draw.lognormvariate(0, 0.22), 0.35), 2.5)
@@ -63,11 +58,25 @@ def make_jpegs(root: Path, files: int, *, seed: int = 0) -> Dataset:
     return _write(root, "jpegs", _class_paths(files, "JPEG"), encode)
 
 
-def make_small(root: Path, files: int, *, seed: int = 0) -> Dataset:
+def make_texture(draw: random.Random, side: int) -> "Image":
+    """What pictures are cut from. Photographs have broad shapes and fine grain; both matter for
+    how JPEG compresses them."""
+    from PIL import Image  # an extra: only who makes pictures needs it
+
+    shapes = Image.frombytes("RGB", (32, 32), draw.randbytes(32 * 32 * 3))
+    grain = Image.frombytes("RGB", (side // 2, side // 2), draw.randbytes(side * side * 3 // 4))
+    return Image.blend(
+        shapes.resize((side, side), Image.Resampling.BICUBIC),
+        grain.resize((side, side), Image.Resampling.BILINEAR),
+        0.37,
+    )
+
+
+def make_small(root: Path, files: int, *, seed: int = 0, size_bytes: int = SMALL_BYTES) -> Dataset:
     """Files of exactly 110 KiB of random bytes, in class folders."""
     pool = random.Random(seed).randbytes(_POOL_BYTES)
     return _write(
-        root, "small", _class_paths(files, "bin"), lambda index: sized(pool, index, SMALL_BYTES)
+        root, "small", _class_paths(files, "bin"), lambda index: sized(pool, index, size_bytes)
     )
 
 

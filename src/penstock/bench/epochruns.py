@@ -7,28 +7,23 @@ epoch cost is known exactly. How a system is told what will be read, if at all, 
 What is asked of the figures is not known here. Main thread only.
 """
 
-import errno
-import json
-import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from penstock.bench import measure
 from penstock.bench.accelerator import Accelerator, EpochFigures
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
+from penstock.bench.gated import GatedProgram
 from penstock.bench.juicefs import JuiceFS
 from penstock.bench.s3server import Counters, FarServer
-from penstock.bench.workspace import BenchError, Process, wait_until
+from penstock.bench.workspace import BenchError
 
 PART = "train"
 EPOCHS = 2
-# A peer that needs three round trips for a file reads 10,000 of them in 2 minutes.
-_LONGEST_EPOCH_S = 1200.0
 
 
 class PenstockHalf(Penstock):
@@ -135,11 +130,11 @@ def run_way(way: Way, site: Site, far: FarServer, lesson: Lesson) -> Iterator[Ep
 def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[EpochSample]:
     before, said_before = far.counters(), _statistics(arm)
     warm_s = _warm(arm) if way.warmed else 0.0
-    with Training(way, arm, lesson) as training:
+    with _training(way, arm, lesson) as training:
         for epoch in range(EPOCHS):
             if epoch:
                 training.go_on()
-            figures = training.wait_for(epoch)
+            figures = EpochFigures(**training.wait_for(epoch))
             if figures.samples != len(arm.site.dataset.entries):
                 raise BenchError(f"{way.title}: {figures.samples} samples read, not all")
             after, said = far.counters(), _statistics(arm)
@@ -152,56 +147,14 @@ def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[Epoc
                 measure.drop_pages()
 
 
-class Training:
-    """The script as a process, epoch by epoch. A context manager: no worker outlives it."""
-
-    def __init__(self, way: Way, arm: Arm, lesson: Lesson) -> None:
-        self._workspace = arm.site.workspace
-        self._gate = self._workspace.folder / f"gate-{way.name}"
-        os.mkfifo(self._gate)
-        self._process = self._workspace.spawn(
-            PART,
-            _command(way, arm.root, lesson, self._gate),
-            self._workspace.environment(PART, arm.reader_environment()),
-        )
-
-    def __enter__(self) -> "Training":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # The script ends by itself after its last line; what is left reads for nobody.
-        if kind is None:
-            self._process.finish()
-        self._workspace.end_processes(PART)
-        self._process.terminate()
-        self._gate.unlink()
-
-    def wait_for(self, epoch: int) -> EpochFigures:
-        wait_until(
-            lambda: len(_lines(self._process)) > epoch,
-            timeout_s=_LONGEST_EPOCH_S,
-            what=f"epoch {epoch + 1}",
-        )
-        return EpochFigures(**json.loads(_lines(self._process)[epoch]))
-
-    def go_on(self) -> None:
-        wait_until(self._open_gate, timeout_s=60, what="the training script at its gate")
-
-    def _open_gate(self) -> bool:
-        # Refused until the script reads: a plain open would wait for ever for one that died.
-        self._process.require_alive()
-        try:
-            os.close(os.open(self._gate, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return False
-            raise
-        return True
+def _training(way: Way, arm: Arm, lesson: Lesson) -> GatedProgram:
+    return GatedProgram(
+        arm.site.workspace,
+        PART,
+        lambda gate: _command(way, arm.root, lesson, gate),
+        epochs=EPOCHS,
+        extra=arm.reader_environment(),
+    )
 
 
 def _command(way: Way, root: Path, lesson: Lesson, gate: Path) -> list[str]:
@@ -216,15 +169,6 @@ def _command(way: Way, root: Path, lesson: Lesson, gate: Path) -> list[str]:
     if way.hooked:
         return [sys.executable, "-m", "penstock", "run", "--", *script]
     return script
-
-
-def _lines(process: Process) -> list[str]:
-    """The lines of figures so far; the log has what the script says on stderr too."""
-    text = process.log.read_text()
-    lines = [line for line in text.splitlines() if line.startswith('{"epoch"')]
-    if len(lines) < EPOCHS:
-        process.require_alive()
-    return lines
 
 
 def _warm(arm: Arm) -> float:

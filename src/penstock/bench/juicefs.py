@@ -25,6 +25,8 @@ class JuiceFS(Mount):
     """
 
     name = "juicefs"
+    volume = "bench"
+    cache_mib = 65536
     _REDIS = "juicefs-redis"
 
     def __init__(self, site: Site) -> None:
@@ -36,18 +38,16 @@ class JuiceFS(Mount):
         self._redis: Process | None = None
 
     def prepare(self) -> None:
-        self._metadata.mkdir()
+        self._metadata.mkdir(parents=True)
         if self._redis_program is not None:
             self._start_redis(self._redis_program)
         server = self.site.server
         self._run(
             "format",
             "--storage=s3",
-            f"--bucket={server.endpoint}/{juicefs_bucket(self.site.bucket)}",
-            f"--access-key={server.access_key}",
-            f"--secret-key={server.secret_key}",
+            f"--bucket={server.endpoint}/{self.bucket}",
             self._address,
-            "bench",
+            self.volume,
         )
         self.start()
         copy_tree(self.site.dataset, self.mountpoint)
@@ -64,7 +64,7 @@ class JuiceFS(Mount):
                 "--no-syslog",
                 f"--metrics=127.0.0.1:{free_port()}",
                 f"--cache-dir={self.cache}",
-                "--cache-size=65536",
+                f"--cache-size={self.cache_mib}",
                 "--free-space-ratio=0.01",
                 # As in the published ImageNet tests of this release. Their open-cache came with
                 # a special build: 0.14.2 itself has no such option.
@@ -73,6 +73,7 @@ class JuiceFS(Mount):
                 f"--dir-entry-cache={TRUSTED_S}",
                 "--prefetch=1",
                 "--buffer-size=1024",
+                *self.extra_options(),
                 self._address,
                 self.mountpoint,
             ],
@@ -82,6 +83,17 @@ class JuiceFS(Mount):
     def fill_cache(self) -> None:
         # It drops blocks that come faster than it writes them; its own command fetches those.
         self._run("warmup", str(self.mountpoint))
+
+    @property
+    def bucket(self) -> str:
+        """Where it keeps its objects."""
+        return juicefs_bucket(self.site.bucket)
+
+    def environment(self) -> dict[str, str]:
+        # Keys are not for the command line, which everybody on the machine can read.
+        server = self.site.server
+        keys = {"ACCESS_KEY": server.access_key, "SECRET_KEY": server.secret_key}
+        return super().environment() | keys
 
     def finish(self) -> None:
         if self._redis is not None:

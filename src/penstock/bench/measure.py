@@ -119,12 +119,15 @@ def free_bytes(folder: Path) -> int:
     free = shutil.disk_usage(folder).free
     if filesystem_of(folder) != "tmpfs":
         return free
-    available = next(
+    return min(free, available_memory())
+
+
+def available_memory() -> int:
+    return next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/meminfo").read_text().splitlines()
         if line.startswith("MemAvailable:")
     )
-    return min(free, available)
 
 
 def _cpu_s(pid: int) -> float:

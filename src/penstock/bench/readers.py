@@ -89,6 +89,18 @@ def list_files(root: Path) -> list[str]:
     return found
 
 
+def read_whole(path: str, buffer: list[bytearray]) -> int:
+    """Opens, reads to the end, closes; says how many bytes there were."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        count = 0
+        while got := os.readv(descriptor, buffer):
+            count += got
+        return count
+    finally:
+        os.close(descriptor)
+
+
 def _read_share(root: str, share: list[tuple[str, int]], go: int) -> dict[str, Any]:
     """One reader. Waits until `go` closes, so that all start together."""
     buffer = [bytearray(BUFFER_BYTES)]
@@ -100,11 +112,7 @@ def _read_share(root: str, share: list[tuple[str, int]], go: int) -> dict[str, A
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.monotonic()
     for path, size in share:
-        descriptor = os.open(prefix + path, os.O_RDONLY)
-        count = 0
-        while got := os.readv(descriptor, buffer):
-            count += got
-        os.close(descriptor)
+        count = read_whole(prefix + path, buffer)
         if count != size:
             raise OSError(f"{path}: {count} bytes of {size}")
         total += count

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from penstock.bench import rangefront, shaper
 from penstock.bench.workspace import BenchError, Process, Workspace, wait_until
@@ -28,14 +29,19 @@ class S3Server:
     ranged_endpoint: str  # the same server for clients that insist on 206; see rangefront
     access_key: str
     secret_key: str
+    region: str = REGION
+    session_token: str | None = None
 
     def aws_environment(self) -> dict[str, str]:
         """The keys the way their users have them."""
-        return {
+        environment = {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
-            "AWS_REGION": REGION,
+            "AWS_REGION": self.region,
         }
+        if self.session_token is not None:
+            environment["AWS_SESSION_TOKEN"] = self.session_token
+        return environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,22 @@ class FarServer:
     port: int
 
     def counters(self) -> Counters:
+        return Counters(**json.loads(self._ask(shaper.COUNTERS_PATH)))
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Meanwhile nothing is delayed: for what must be there and is not measured."""
+        self._ask(shaper.FREE_PATH)
+        try:
+            yield
+        finally:
+            self._ask(shaper.SHAPED_PATH)
+
+    def _ask(self, path: bytes) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request("GET", shaper.COUNTERS_PATH.decode())
-            return Counters(**json.load(connection.getresponse()))
+            connection.request("GET", path.decode())
+            return connection.getresponse().read()
         finally:
             connection.close()
 
@@ -136,15 +154,17 @@ def serve_s3(workspace: Workspace, folder: Path) -> Iterator[S3Server]:
 
 @contextlib.contextmanager
 def far_s3(
-    workspace: Workspace, near: S3Server, *, latency_s: float, bytes_per_s: float
-) -> Iterator[FarServer]:
-    """The server `near` behind a shaper, until the context ends."""
-    port, near_port = free_port(), int(near.endpoint.rsplit(":", 1)[1])
+    workspace: Workspace, near: S3Server, *, latency_s: float, bytes_per_s: float,
+    processes: int = 1,
+) -> Iterator[FarServer]:  # fmt: skip
+    """The server `near`, which speaks plain HTTP, behind a shaper, until the context ends; see
+    there for `processes`."""
+    port, upstream = free_port(), host_and_port(near.endpoint)
     process = workspace.spawn(
         PART,
         [
-            *(sys.executable, "-m", shaper.__name__, str(port), str(near_port)),
-            *(repr(latency_s), repr(bytes_per_s)),
+            *(sys.executable, "-m", shaper.__name__, str(port), upstream),
+            *(repr(latency_s), repr(bytes_per_s), str(processes)),
         ],
     )
     try:
@@ -153,6 +173,12 @@ def far_s3(
         yield FarServer(replace(near, endpoint=endpoint, ranged_endpoint=endpoint), port)
     finally:
         process.terminate()
+
+
+def host_and_port(endpoint: str) -> str:
+    """Of an endpoint that begins with http://, whose port may be left out."""
+    host = urlsplit(endpoint).netloc
+    return host if urlsplit(endpoint).port else f"{host}:80"
 
 
 def _answers(process: Process, port: int) -> bool:

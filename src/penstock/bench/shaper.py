@@ -1,20 +1,29 @@
 """A store that is far away: delays each answer, and lets all bodies share one bandwidth.
 
-    python -m penstock.bench.shaper PORT UPSTREAM_PORT LATENCY_S BYTES_PER_S
+    python -m penstock.bench.shaper PORT [HOST:]UPSTREAM_PORT LATENCY_S BYTES_PER_S [PROCESSES]
 
 Stands in front of a real S3 server, passes requests on unchanged, signature included, and counts
 them. The first byte of an answer comes `latency` after the request, or later when the server
 itself took longer; bodies then go out in small pieces, in the order in which connections ask for
 a piece, so that many bodies at once share the bandwidth evenly. What is sent to the server is
 neither delayed nor shaped, and a new connection costs nothing. Like the range front, which it
-does the work of too, it moves bodies by splice: 0.3 ms of CPU for a GET of 110 KiB.
+does the work of too, it moves bodies by splice: 0.3 ms of CPU for a GET of 110 KiB. A bandwidth
+of `inf` is none; what must not be measured may go by at once meanwhile (`/.shaper/free`).
+
+One process passes about 3,000 GETs in a second, and several as many times that. They share the
+counts, but no clock: with several, the bandwidth must be `inf`.
 
 A program of its own, one thread per connection. It knows HTTP framing, and of S3 only how the
 name of an object looks.
 """
 
 import contextlib
+import ctypes
 import json
+import math
+import mmap
+import os
+import signal
 import socket
 import sys
 import threading
@@ -31,6 +40,8 @@ from penstock.bench.rangefront import (
 )
 
 COUNTERS_PATH = b"/.shaper/counters"
+FREE_PATH = b"/.shaper/free"  # neither latency nor bandwidth from now on; requests are counted
+SHAPED_PATH = b"/.shaper/shaped"  # as before
 # What a connection gets in a turn. Smaller ones cost CPU: at 250 MB/s pieces of 32 KiB took two
 # thirds of a core.
 _TURN_S = 0.0005
@@ -39,6 +50,8 @@ _LEAST_PIECE_BYTES = 32 << 10
 # bandwidth lost for ever.
 _SLACK_S = 0.005
 _BODILESS = (b"204", b"304")
+_COUNTED = ("gets", "get_bytes", "other_requests")
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Bandwidth:
@@ -60,36 +73,61 @@ class Bandwidth:
             time.sleep(wait_s)
 
 
-class Tally:
-    """What went by. Counts only grow: who wants a stretch of time takes a difference."""
+class Unlimited:
+    """The other bandwidth: none that would matter."""
 
-    def __init__(self) -> None:
+    piece_bytes = 1 << 20
+
+    def wait(self, size_bytes: int) -> None:
+        return None
+
+
+class Tally:
+    """What went by. Counts only grow: who wants a stretch of time takes a difference.
+
+    In memory that all processes share, with a row for each, which it alone writes; and whether
+    the line is free at present.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
         self._lock = threading.Lock()
-        self._counts = {"gets": 0, "get_bytes": 0, "other_requests": 0}
+        cells = memoryview(mmap.mmap(-1, (processes * len(_COUNTED) + 1) * 8)).cast("Q")
+        self._counts, self._free = cells[:-1], cells[-1:]
+        self.row = 0
+
+    @property
+    def free(self) -> bool:
+        return bool(self._free[0])
+
+    @free.setter
+    def free(self, value: bool) -> None:
+        self._free[0] = value
 
     def add(self, **counts: int) -> None:
         with self._lock:
             for name, count in counts.items():
-                self._counts[name] += count
+                self._counts[self.row * len(_COUNTED) + _COUNTED.index(name)] += count
 
     def text(self) -> bytes:
-        with self._lock:
-            return json.dumps(self._counts).encode()
+        sums = {name: sum(self._counts[at :: len(_COUNTED)]) for at, name in enumerate(_COUNTED)}
+        return json.dumps(sums).encode()
 
 
 class Shaper:
     """Serves connections, each by a thread that calls `serve`."""
 
-    def __init__(self, upstream_port: int, latency_s: float, bytes_per_s: float) -> None:
-        self._upstream_port = upstream_port
+    def __init__(
+        self, upstream: tuple[str, int], latency_s: float, bytes_per_s: float, tally: Tally
+    ) -> None:
+        self._upstream = upstream
         self._latency_s = latency_s
-        self._bandwidth = Bandwidth(bytes_per_s)
-        self._tally = Tally()
+        self._bandwidth = Unlimited() if math.isinf(bytes_per_s) else Bandwidth(bytes_per_s)
+        self._tally = tally
 
     def serve(self, client: socket.socket) -> None:
         with (
             client,
-            socket.create_connection(("127.0.0.1", self._upstream_port)) as server,
+            socket.create_connection(self._upstream) as server,
             open_pipe() as pipe,
             contextlib.suppress(Disconnected, ConnectionError),
         ):
@@ -105,14 +143,21 @@ class Shaper:
         if target == COUNTERS_PATH:
             connection.answer(self._tally.text())
             return
-        answer_at_s = time.monotonic() + self._latency_s
+        if target in (FREE_PATH, SHAPED_PATH):
+            self._tally.free = target == FREE_PATH
+            connection.answer(b"")
+            return
+        latency_s, bandwidth = self._latency_s, self._bandwidth
+        if self._tally.free:
+            latency_s, bandwidth = 0.0, Unlimited()
+        answer_at_s = time.monotonic() + latency_s
         of_object = method == b"GET" and _names_object(target)
         # When it is asked, not when it is answered: a GET that is given up half way was one.
         self._tally.add(**{"gets" if of_object else "other_requests": 1})
         connection.send_request(request)
         head = connection.next_answer()
         time.sleep(max(0.0, answer_at_s - time.monotonic()))
-        body = _CountedBody(self._bandwidth, self._tally) if of_object else self._bandwidth
+        body = _CountedBody(bandwidth, self._tally) if of_object else bandwidth
         connection.send_answer(head, body, bodiless=method == b"HEAD")
 
 
@@ -124,7 +169,7 @@ def _names_object(target: bytes) -> bool:
 class _CountedBody:
     """A body at the shared pace, counted piece by piece: given up half way, half of it counts."""
 
-    def __init__(self, bandwidth: Bandwidth, tally: Tally) -> None:
+    def __init__(self, bandwidth: Pace, tally: Tally) -> None:
         self.piece_bytes = bandwidth.piece_bytes
         self._bandwidth, self._tally = bandwidth, tally
 
@@ -181,10 +226,20 @@ class _Connection:
 
 
 def _main() -> None:
-    port, upstream_port = map(int, sys.argv[1:3])
+    host, _, upstream_port = sys.argv[2].rpartition(":")
     latency_s, bytes_per_s = map(float, sys.argv[3:5])
-    shaper = Shaper(upstream_port, latency_s, bytes_per_s)
-    with socket.create_server(("127.0.0.1", port), backlog=1024) as listener:
+    processes = int(sys.argv[5]) if len(sys.argv) > 5 else 1
+    if processes > 1 and not math.isinf(bytes_per_s):
+        sys.exit("several processes share no bandwidth: say inf")
+    tally = Tally(processes)
+    with socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=1024) as listener:
+        for row in range(1, processes):
+            if os.fork() == 0:
+                ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+                tally.row = row
+                break
+        upstream = host or "127.0.0.1", int(upstream_port)
+        shaper = Shaper(upstream, latency_s, bytes_per_s, tally)
         while True:
             client, _ = listener.accept()
             threading.Thread(target=shaper.serve, args=(client,), daemon=True).start()

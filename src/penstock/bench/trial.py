@@ -108,16 +108,7 @@ class Trial:
         return [before, replace(sample, bare_ratio=sample.bytes_per_s / beside), after]
 
     def settle(self) -> None:
-        """Waits until the daemon has written its cache: until it is idle, or for 10 s."""
-        self.arm.fill_cache()
-        deadline = time.monotonic() + 10
-        before = self.arm.usage().cpu_s
-        while time.monotonic() < deadline:
-            time.sleep(0.2)
-            now = self.arm.usage().cpu_s
-            if now - before <= 0.02:
-                return
-            before = now
+        settle(self.arm)
 
     def cached(self, readers: int, *, rounds: int = 3) -> list[Sample]:
         return self._rounds("cached", readers, rounds, passes=1)
@@ -212,6 +203,19 @@ class Trial:
             messages=_difference(messages_after, messages),
             mode=self._mode,
         )
+
+
+def settle(arm: Arm) -> None:
+    """Waits until the daemon has written its cache: until it is idle, or for 10 s."""
+    arm.fill_cache()
+    deadline = time.monotonic() + 10
+    before = arm.usage().cpu_s
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+        now = arm.usage().cpu_s
+        if now - before <= 0.02:
+            return
+        before = now
 
 
 def bare_sample(site: Site, readers: int, entries: Sequence[Entry]) -> Sample:

@@ -5,10 +5,12 @@ which survives daemonizing, re-parenting and exec. So "what did we start" is ans
 and not by bookkeeping that an interrupt could slip through. Leaving a workspace unmounts what is
 mounted below its folder, ends what carries its mark, and removes the folder.
 
-It must not know what is measured, nor by whom. Main thread only: it sets signal handlers.
+It must not know what is measured, nor by whom. Entered and left by the main thread, since it sets
+signal handlers; programs may be started from any.
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -111,13 +113,26 @@ class Process:
 
 
 class Workspace:
-    """A context manager; see the module. `folder` is absolute and empty at the start."""
+    """A context manager; see the module. `folder` is absolute and empty at the start.
 
-    def __init__(self, medium: Path) -> None:
+    With a `name` it is that folder of the medium, so that its owner can note it down before it is
+    there; else one with a random name. The first interrupt raises KeyboardInterrupt in the main
+    thread, or calls `on_interrupt` there; no other does anything.
+    """
+
+    def __init__(
+        self,
+        medium: Path,
+        *,
+        name: str | None = None,
+        on_interrupt: Callable[[], None] | None = None,
+    ) -> None:
         self._medium = medium
+        self._name = name
+        self._on_interrupt = on_interrupt
         self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
         self._interrupted = False
-        self._logs = 0
+        self._logs = itertools.count(1)
         self._children: list[subprocess.Popen[bytes]] = []
         self.folder = Path()
 
@@ -129,7 +144,7 @@ class Workspace:
             for number in _INTERRUPTS:
                 previous = signal.signal(number, self._interrupt)
                 self._handlers[number] = signal.SIG_DFL if previous is None else previous
-            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._medium)).resolve()
+            self.folder = self._make_folder()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
         return self
@@ -151,6 +166,13 @@ class Workspace:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
 
+    def _make_folder(self) -> Path:
+        if self._name is None:
+            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._medium)).resolve()
+        folder = self._medium.resolve() / self._name
+        folder.mkdir(mode=0o700)
+        return folder
+
     def folder_for(self, name: str) -> Path:
         """A new, empty folder below the workspace."""
         folder = self.folder / name
@@ -161,6 +183,12 @@ class Workspace:
         """The environment of a program that belongs to `part` of this run."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN_PREFIXES)}
         return kept | {MARK: self._mark(part)} | dict(extra or {})
+
+    def start(
+        self, part: str, command: Sequence[str | Path], *, stdout: IO[bytes], stderr: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Starts a program whose output its owner reads."""
+        return self._popen(part, command, None, None, stdout, stderr)
 
     def spawn(
         self, part: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None
@@ -215,14 +243,13 @@ class Workspace:
 
     def end_processes(self, part: str) -> None:
         """Ends what is left of `part`: asked first, killed when that does not help."""
-        self._end(f"{MARK}={self._mark(part)}\0")
+        end_marked(f"{MARK}={self._mark(part)}\0")
 
     def _mark(self, part: str) -> str:
         return f"{self.folder}/{part}"
 
     def _new_log(self, part: str) -> Path:
-        self._logs += 1
-        return self.folder / f"{self._logs:04}-{part}.log"
+        return self.folder / f"{next(self._logs):04}-{part}.log"
 
     def _popen(
         self,
@@ -248,33 +275,43 @@ class Workspace:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self._interrupted:
             self._interrupted = True
-            raise KeyboardInterrupt
+            if self._on_interrupt is None:
+                raise KeyboardInterrupt
+            self._on_interrupt()
 
     def _sweep(self) -> None:
-        # A killed daemon leaves a dead mount, so mounts go first; and again afterwards, because
-        # a mount that was still starting can appear while the processes are being ended.
-        unmount_below(self.folder)
-        self._end(f"{MARK}={self.folder}/")
-        unmount_below(self.folder)
+        end_below(self.folder)
         for child in self._children:
             # Almost always only the collecting of a zombie. A program that wrote over its own
             # environment (some do, to show a title) was not found by its mark.
             child.kill()
             child.wait(10)
-        shutil.rmtree(self.folder)
+        with contextlib.suppress(FileNotFoundError):  # swept before, as a step of its own
+            shutil.rmtree(self.folder)
 
-    def _end(self, mark: str) -> None:
-        for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-            deadline = time.monotonic() + patience_s
-            empty_looks = 0
-            # Twice: a process has no environment to be known by in the middle of an exec.
-            while empty_looks < 2 and time.monotonic() < deadline:
-                pids = measure.marked_processes(mark)
-                empty_looks = 0 if pids else empty_looks + 1
-                for pid in pids:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
-                time.sleep(0.02)
+
+def end_below(folder: Path) -> None:
+    """Unmounts what is mounted below a workspace's folder, and ends all that carries its mark."""
+    # A killed daemon leaves a dead mount, so mounts go first; and again afterwards, because
+    # a mount that was still starting can appear while the processes are being ended.
+    unmount_below(folder)
+    end_marked(f"{MARK}={folder}/")
+    unmount_below(folder)
+
+
+def end_marked(mark: str) -> None:
+    """Ends every process whose environment has it: asked first, killed when that does not help."""
+    for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        deadline = time.monotonic() + patience_s
+        empty_looks = 0
+        # Twice: a process has no environment to be known by in the middle of an exec.
+        while empty_looks < 2 and time.monotonic() < deadline:
+            pids = measure.marked_processes(mark)
+            empty_looks = 0 if pids else empty_looks + 1
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(0.02)
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> bool:

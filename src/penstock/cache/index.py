@@ -11,6 +11,7 @@ more, every call raises, and whoever owns the index opens another. May be used f
 each has a connection of its own, closed when the index is let go of.
 """
 
+import errno
 import logging
 import sqlite3
 import threading
@@ -36,6 +37,8 @@ from penstock.cache.indexfile import (
 log = logging.getLogger(__name__)
 
 _BATCH_INTERVAL_S = 0.1
+# As long as SQLite waits for another process: a disk that hangs must not hold on to a reader.
+_FLUSH_TAKES_AT_MOST_S = 5.0
 # Each statement lets go of the interpreter's lock several times, and readers wake up for nothing.
 _ROWS_A_STATEMENT = 32
 _DIGESTS_A_QUESTION = 512
@@ -69,6 +72,7 @@ class Index:
         self._path = path
         self._local = threading.local()
         self._lock = threading.Lock()
+        self._flushing = threading.Lock()
         self._waiting: dict[Block, _Filled] = {}
         self._waiting_bytes = 0
         self._touched: set[bytes] = set()
@@ -245,6 +249,21 @@ class Index:
     def flush(self) -> None:
         """Writes what waits. Called by the writer, before questions that it must be part of, and
         at the end."""
+        with self._one_flush():
+            self._flush()
+
+    @contextmanager
+    def _one_flush(self) -> Iterator[None]:
+        """One at a time: a batch that another thread wrote long ago, and whose objects have been
+        dropped since, must not be written once more."""
+        if not self._flushing.acquire(timeout=_FLUSH_TAKES_AT_MOST_S):
+            raise TimeoutError(errno.ETIMEDOUT, "another thread writes", str(self._path))
+        try:
+            yield
+        finally:
+            self._flushing.release()
+
+    def _flush(self) -> None:
         with self._lock:
             batch = list(self._waiting.values())
             touched, self._touched = self._touched, set[bytes]()

@@ -23,8 +23,9 @@ SECTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ),
     ("Keep what is declared", ("up", "serve")),
     ("Warm it up", ("warm",)),
-    ("Train", ("run",)),
+    ("Train", ("submit", "list", "logs", "top", "attach", "prune", "run")),
     ("Know before", ("plan",)),
+    ("Prove it", ("bench",)),
     ("Look inside", ("stats", "doctor")),
     ("Keep it fresh", ("refresh", "cache")),
 )

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.errors import ManifestError
+from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import KindInfo, find_kinds
+
 if TYPE_CHECKING:
     from penstock.resources.pairs import Pair
 
@@ -16,6 +20,21 @@ Command = Callable[..., Any]
 
 def namespace_option(command: Command) -> Command:
     return click.option("-n", "--namespace", metavar="NAME", help="[default: default]")(command)
+
+
+def kinds_of(word: str, verb: str, namespace: str | None) -> list[KindInfo]:
+    """As find_kinds; where someone names a job without its kind, as arena does, that is said."""
+    try:
+        return find_kinds(word)
+    except ManifestError as error:
+        from penstock.resources.state import State
+
+        if State().find(ResourceKey("TrainingJob", namespace or "default", word)) is None:
+            raise
+        where = f" -n {namespace}" if namespace else ""
+        raise ManifestError(
+            str(error), hint=f"there is a job of that name: `penstock {verb} job {word}{where}`"
+        ) from None
 
 
 class Progress:
@@ -48,7 +67,11 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        self.clear()
+
+    def clear(self) -> None:
         if self._drawn:
+            self._drawn = ""
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 

@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.cli.declared import Progress, namespace_option
+from penstock.cli.declared import Progress, kinds_of, namespace_option
 from penstock.errors import NoSuchResource, OptionError
 from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import find_kind
@@ -22,15 +22,16 @@ def delete(
     kind: str | None, names: tuple[str, ...], files: tuple[str, ...], namespace: str | None,
     force: bool, ignore_not_found: bool, wait: bool,
 ) -> None:  # fmt: skip
-    """Delete what was declared; data sets are unmounted.
+    """Delete what was declared; data sets are unmounted, jobs are ended.
 
     The cache is cleared unless the runtime says that it is kept; the bucket is never touched.
-    Refused while someone uses a data set.
+    Refused while someone uses a data set. A job goes with all its processes and its logs.
 
     \b
     Example:
       penstock delete dataset imagenet
       penstock delete -f dataset.yaml
+      penstock delete job resnet
     """
     from penstock import api
     from penstock.resources.state import State
@@ -39,6 +40,8 @@ def delete(
         raise OptionError(
             "say what to delete: -f FILE, or KIND NAME", hint="penstock delete --help"
         )
+    if kind is not None:
+        kinds_of(kind, "delete", namespace)  # of one that is none, said before anything else
     if kind is not None and not names:
         raise OptionError(f"which {kind}?", hint=f"penstock delete {kind} NAME")
     keys = _keys_of(files, namespace) if files else []

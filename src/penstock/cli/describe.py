@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.cli.declared import namespace_option
+from penstock.cli.declared import kinds_of, namespace_option
 
 
 @click.command()
@@ -18,4 +18,5 @@ def describe(kind: str, name: str, namespace: str | None) -> None:
     """
     from penstock import api
 
+    kinds_of(kind, "describe", namespace)
     click.echo(api.describe(kind, name, namespace=namespace or "default"))

@@ -1,20 +1,21 @@
 """penstock get: declared resources and how they are."""
 
-import json
 import sys
 import time
+from itertools import compress
 from typing import Any
 
 import click
 
-from penstock.cli.declared import namespace_option
+from penstock.cli.declared import kinds_of, namespace_option
+from penstock.cli.printing import text_of
 from penstock.cli.talk import say
 from penstock.resources import live
 from penstock.resources.nudge import is_running, nudge
 from penstock.resources.state import State
 from penstock.resources.tables import aligned, table
 from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import KindInfo, find_kinds
+from penstock.specs.kinds import KindInfo
 
 _WATCH_S = 1.0
 
@@ -33,19 +34,21 @@ def get(
     kind: str, names: tuple[str, ...], namespace: str | None, all_namespaces: bool, output: str,
     watch: bool,
 ) -> None:  # fmt: skip
-    """Show data sets, runtimes, loads and other declared resources.
+    """Show data sets, runtimes, loads, jobs and other declared resources.
 
     KIND is datasets, runtimes (all, or one kind like jindoruntimes), dataloads, datamigrates,
-    dataprocesses, databackups, secrets, or all.
+    dataprocesses, databackups, jobs, secrets, or all. A job that is named is shown with its
+    instances.
 
     \b
     Example:
       penstock get datasets
       penstock get dataset imagenet -o yaml
       penstock get dataloads -w
+      penstock get job resnet
     """
     place = None if all_namespaces else namespace or "default"
-    question = _Question(find_kinds(kind), names, place, output)
+    question = _Question(kinds_of(kind, "get", namespace), names, place, output, watch)
     state = State()
     question.answer(state)
     if watch:
@@ -54,13 +57,17 @@ def get(
 
 class _Question:
     def __init__(
-        self, kinds: list[KindInfo], names: tuple[str, ...], namespace: str | None, output: str
-    ) -> None:
+        self, kinds: list[KindInfo], names: tuple[str, ...], namespace: str | None, output: str,
+        watch: bool,
+    ) -> None:  # fmt: skip
         self._kinds = [info.kind for info in kinds]
         self._what = f"no {kinds[0].plural} are" if len(kinds) == 1 else "nothing is"
         self._names = names
         self._namespace = namespace
         self._output = output
+        # A job that is named is shown with its instances, as `arena get` does.
+        is_of_jobs = self._kinds == ["TrainingJob"]
+        self._in_detail = is_of_jobs and bool(names) and output == "table" and not watch
         self._printed: dict[str, list[str]] = {}
 
     def answer(self, state: State) -> None:
@@ -69,13 +76,17 @@ class _Question:
             # One that was named is itself; several are a List, as kubectl has it.
             one = len(self._names) == 1 and len(found) == 1
             whole = found[0] if one else {"apiVersion": "v1", "kind": "List", "items": found}
-            click.echo(_text(whole, self._output))
+            click.echo(text_of(whole, self._output))
         elif self._output == "name":
             for shown in found:
                 click.echo(f"{shown['kind'].lower()}/{shown['metadata']['name']}")
         elif not found:
             place = f" in the namespace {self._namespace}" if self._namespace else ""
             say(f"{self._what} declared{place}")
+        elif self._in_detail:
+            from penstock.cli.job_view import details
+
+            click.echo("\n\n".join("\n".join(details(shown)) for shown in found))
         else:
             self._tables(found)
 
@@ -92,11 +103,12 @@ class _Question:
                     click.echo(line)
 
     def _remember(self, objects: list[dict[str, Any]], rows: list[list[str]]) -> list[bool]:
-        """Notes what is printed of each, but for its age; returns which are not as they were."""
-        age = rows[0].index("AGE")
+        """Notes what is printed of each, but for how long it has been; returns which are not as
+        they were."""
+        kept = [title not in ("AGE", "DURATION") for title in rows[0]]
         changed: list[bool] = []
         for shown, row in zip(objects, rows[1:], strict=True):
-            seen = row[:age] + row[age + 1 :]
+            seen = list(compress(row, kept))
             uid = shown["metadata"]["uid"]
             changed.append(self._printed.get(uid) != seen)
             self._printed[uid] = seen
@@ -143,11 +155,3 @@ def _watch(state: State, question: _Question) -> None:
             question.changes(state)
     except KeyboardInterrupt:
         return
-
-
-def _text(whole: dict[str, Any], form: str) -> str:
-    if form == "json":
-        return json.dumps(whole, indent=2)
-    import yaml
-
-    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True).rstrip("\n")

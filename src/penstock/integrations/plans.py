@@ -11,6 +11,7 @@ Threading: any thread; a lock for each plan. After `open_plan` nothing is sent: 
 it. The plan ends with `close`, or with this process; a forked child does not hold it.
 """
 
+import json
 import os
 import sys
 import threading
@@ -201,7 +202,7 @@ def _hand_over(mountpoint: str, descriptor: int, label: str) -> Line:
     try:
         # A server that is killed while it takes it is replaced: its successor is asked again, once.
         for _ in range(2):
-            line = connect(find_served(Path(mountpoint)).socket_path)
+            line = connect(_socket_of(mountpoint))
             try:
                 if exchange(line, request, [descriptor]) is not None:
                     return line
@@ -214,6 +215,18 @@ def _hand_over(mountpoint: str, descriptor: int, label: str) -> Line:
     raise PlanError(f"{mountpoint} takes no plan: its server went away")
 
 
+def _job_data() -> dict[str, list[str]]:
+    """In a training job a mount is seen at another place than where it is served: by that place,
+    its server's socket and the folder of it that is seen."""
+    return json.loads(os.environ.get("PENSTOCK_JOB_DATA") or "{}")
+
+
+def _socket_of(mountpoint: str) -> Path:
+    if (seen := _job_data().get(mountpoint)) is not None:
+        return Path(seen[0])
+    return find_served(Path(mountpoint)).socket_path
+
+
 class _Mounts:
     """Finds mounts of paths. Names folders once: a data set of a million files has a thousand."""
 
@@ -223,6 +236,7 @@ class _Mounts:
         # Others may be mounted below one of ours, and hide what is there.
         self._all = sorted({entry.mountpoint for entry in table}, key=len, reverse=True)
         self.roots: set[str] = set()  # of `share_out`
+        self._job_data = _job_data()
 
     def share_out(self, paths: Sequence[str]) -> "dict[str, tuple[list[bytes], array[int]]]":
         """For each mount point the names below it, and the place of each in `paths`.
@@ -257,7 +271,9 @@ class _Mounts:
         mountpoint, below = found
         if folder.endswith(below):
             self.roots.add(folder.removesuffix(below))
-        return *shares.setdefault(mountpoint, ([], array("I"))), below
+        _, seen = self._job_data.get(mountpoint, ("", ""))
+        above = f"{seen}/" if seen else ""
+        return *shares.setdefault(mountpoint, ([], array("I"))), above + below
 
     def mount_of(self, path: str) -> str | None:
         folder, name = os.path.split(path)

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import ManifestError, Problem, SpecProblem
-from penstock.resources.pairs import OPERATIONS, RESTARTED_AT, RUNTIMES, Pair, World
+from penstock.errors import ManifestError, Problem, SpecProblem, UsageError
+from penstock.resources.jobs.admission import job_problems
+from penstock.resources.pairs import JOBS, OPERATIONS, RESTARTED_AT, RUNTIMES, Pair, World
 from penstock.resources.planning import plan_of
 from penstock.resources.state import State, Stored
 from penstock.resources.translate.plan import is_of_dataset
@@ -19,6 +20,8 @@ Json = dict[str, Any]
 
 # What is used comes before who uses it.
 _ORDER = ("Secret", "ThinRuntimeProfile", "Dataset")
+# What has ended runs once more, when it is applied after a failure or a change.
+_BEGUN_AGAIN = OPERATIONS | JOBS
 _METADATA = ("name", "namespace", "labels", "annotations")
 
 
@@ -31,10 +34,14 @@ class Applied:
 
 def apply(
     state: State, documents: Sequence[Document], *, namespace: str | None = None,
-    dry_run: bool = False,
+    dry_run: bool = False, only_new: bool = False,
 ) -> list[Applied]:  # fmt: skip
-    """Raises ManifestError with all that is wrong; then nothing was applied."""
+    """Raises ManifestError with all that is wrong; then nothing was applied. `only_new`: what is
+    there already is a mistake too."""
     wishes = [_Wish(state, document, namespace) for document in documents]
+    for wish in wishes:
+        if wish.key.kind in JOBS:
+            wish.problems += job_problems(state, wish.key, wish.manifest, wish.document)
     wishes.sort(key=lambda wish: _ORDER.index(wish.key.kind) if wish.key.kind in _ORDER else 9)
     problems = [problem for wish in wishes for problem in wish.problems]
     if problems:
@@ -43,8 +50,10 @@ def apply(
     try:
         with state.transaction():
             for wish in wishes:
+                if only_new and state.find(wish.key) is not None:
+                    raise UsageError(f"{wish.key} is there already", hint="give another name")
                 outcome = state.put(wish.key, wish.manifest, wish.secrets)
-                if wish.key.kind in OPERATIONS and state.begin_again(
+                if wish.key.kind in _BEGUN_AGAIN and state.begin_again(
                     wish.key, changed=outcome == "configured"
                 ):
                     outcome = "configured"

@@ -15,6 +15,7 @@ from penstock.daemon.registry import MountNote, all_notes
 from penstock.errors import PenstockError
 from penstock.mounttable import mount_table
 from penstock.resources.conditions import BOUND, EXECUTING, NOT_BOUND, dataset_amounts, stamp
+from penstock.resources.jobs.records import ENDED
 from penstock.resources.state import Stored
 from penstock.specs.kinds import KINDS
 
@@ -50,9 +51,19 @@ def has_work(stored: Iterable[Stored]) -> bool:
         if category in ("dataset", "runtime"):
             if one.status.get("observedGeneration") != one.generation:
                 return True
-        elif category == "operation" and one.status.get("phase") in (None, EXECUTING):
+        elif category == "operation":
+            if one.status.get("phase") in (None, EXECUTING):
+                return True
+        elif category == "job" and _has_job_work(one):
             return True
     return False
+
+
+def _has_job_work(job: Stored) -> bool:
+    if job.status.get("phase") not in ENDED:
+        return True
+    ttl_s: int | None = job.spec.get("ttlSecondsAfterFinished")
+    return ttl_s is not None and job.note.get("ended_s", 0.0) + ttl_s <= time.time()
 
 
 def _shown(one: Stored, status: Json) -> Json:

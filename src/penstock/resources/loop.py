@@ -7,20 +7,18 @@ not find by looking: killed anywhere, the next one goes on.
 
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
-from penstock.daemon.registry import all_notes
 from penstock.errors import PenstockError
-from penstock.mounttable import mount_table
-from penstock.resources.datasets import Busy, Datasets
+from penstock.resources.contact import Busy
+from penstock.resources.datasets import Datasets
+from penstock.resources.jobs.running import Jobs
 from penstock.resources.node import Node, this_node
 from penstock.resources.nudge import Place
 from penstock.resources.operating import Operating
 from penstock.resources.pairs import Pair, World, wanted_pairs
+from penstock.resources.served import who_is_served
 from penstock.resources.state import State
-from penstock.specs.keys import ResourceKey
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +38,7 @@ class Loop:
         self._world = World.read(state)
         self._datasets = Datasets(state, lambda: World.read(state), self._node)
         self._operating = Operating(state)
+        self._jobs = Jobs(state)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reconcile")
         self._begun: dict[str, Future[None]] = {}
 
@@ -47,24 +46,25 @@ class Loop:
         try:
             while True:
                 seen = self._state.changes()
-                idle = self._look()
+                pause_s = self._look()
                 if self._place.asked_to_leave and not self._begun:
                     return
-                if idle and not self._stay:
+                if pause_s is None and not self._stay:
                     self._place.leave()
                     if self._state.changes() == seen or not self._place.take(wait=False):
                         return
                     continue
-                self._place.wait(_LOOK_S)
+                self._place.wait(_LOOK_S if pause_s is None or self._stay else pause_s)
         finally:
             self._threads.shutdown()
             self._place.leave()
 
-    def _look(self) -> bool:
-        """Begins what is to be done; True if there is nothing to do, nor to wait for."""
+    def _look(self) -> float | None:
+        """Begins what is to be done. How long nothing else will be; None if there is nothing to
+        do, nor to wait for."""
         self._bury()
         self._world = World.read(self._state)
-        is_served = _who_is_served()
+        is_served = who_is_served()
         idle = True
         for pair, fingerprint in wanted_pairs(self._world):
             if pair.label in self._begun:
@@ -77,7 +77,11 @@ class Loop:
                     self._begin(pair)
             elif self._is_to_be_tried_again(pair):
                 idle = False
-        return not self._operating.look(self._world, leaving=self._place.asked_to_leave) and idle
+        leaving = self._place.asked_to_leave
+        if self._operating.look(self._world, leaving=leaving):
+            idle = False
+        pause_s = self._jobs.look(self._world, is_served, leaving=leaving)
+        return pause_s if idle else min(_LOOK_S, pause_s or _LOOK_S)
 
     def _is_to_be_tried_again(self, pair: Pair) -> bool:
         note = pair.dataset.note if pair.dataset is not None else {}
@@ -114,18 +118,3 @@ class Loop:
 
     def _node(self) -> Node:
         return this_node(self._world.labels)
-
-
-def _who_is_served() -> Callable[[Path, ResourceKey], bool]:
-    """Looks at the mount table once for all of them."""
-    mounted = {entry.mountpoint for entry in mount_table() if entry.kind.startswith("fuse")}
-    noted = {note.mountpoint: note for note in all_notes()}
-
-    def is_served(mountpoint: Path, key: ResourceKey) -> bool:
-        note = noted.get(str(mountpoint))
-        return (
-            str(mountpoint) in mounted and note is not None and note.source == str(key)
-            and bool(note.processes)
-        )  # fmt: skip
-
-    return is_served

@@ -5,8 +5,6 @@ status; killed, it is begun again, and each kind of operation finds by itself ho
 """
 
 import logging
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ from penstock.catalog.refresh import catalog_path
 from penstock.daemon.settings import MountSettings, Part
 from penstock.errors import PenstockError, UsageError
 from penstock.resources.conditions import BOUND, COMPLETE, FAILED
+from penstock.resources.environment import named_secret
 from penstock.resources.nudge import nudge
 from penstock.resources.operating import Operating
 from penstock.resources.operations import RUN
@@ -24,11 +23,11 @@ from penstock.resources.planning import plan_of
 from penstock.resources.state import State, Stored
 from penstock.resources.translate.places import locate
 from penstock.resources.translate.problems import Said, Written
+from penstock.resources.workers import begin
 from penstock.specs.keys import ResourceKey
 from penstock.specs.load import model_of
-from penstock.specs.secret import Secret
-from penstock.specs.secrets import put_secrets, secret_value
-from penstock.store.secrets import LOG_FORMAT, RedactingFormatter, redact
+from penstock.specs.secrets import put_secrets
+from penstock.store.secrets import redact
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +72,7 @@ class Work:
         return catalog_path(self._state.folder, catalog)
 
     def secret(self, namespace: str, name: str, key: str) -> str:
-        found = self._state.find(ResourceKey("Secret", namespace, name))
-        if found is None:
-            raise UsageError(f"there is no Secret {namespace}/{name}", hint="apply it")
-        secret = model_of(put_secrets(found.manifest, self._state.secrets(found)))
-        assert isinstance(secret, Secret)
-        return secret_value(secret, key)
+        return named_secret(self._state, namespace, name, key)
 
     def report(self, progress: Json) -> None:
         self._progress = progress
@@ -111,17 +105,9 @@ class Work:
 
 
 def main() -> int:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
-    logging.basicConfig(handlers=[handler])
-    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
-    signal.signal(signal.SIGTERM, _leave)
-    state = State()
-    operation = state.by_uid(sys.argv[1])
-    if operation is None:
+    if (begun := begin()) is None:
         return 0
-    # Said by itself: whoever started it may be dead, and someone will want to end it.
-    state.observe(operation.uid, note={"pid": os.getpid()})
+    state, operation = begun
     operating = Operating(state)
     work = Work(state, operation, operating.folder(operation.uid))
     try:
@@ -142,10 +128,6 @@ def main() -> int:
         operating.finish(operation, COMPLETE, reason, "done", infos=infos)
     nudge(state.folder)
     return 0
-
-
-def _leave(_number: int, _frame: object) -> None:
-    sys.exit(143)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,12 @@
 """Data operations as the loop sees them: when one begins, whether it still runs, when it goes.
 
 Each runs in a process of its own (`penstock.resources.operate`), which holds the lock in its folder
-for as long as it lives. That lock, not a process number, says whether it runs; the loop takes it
-and hands it to the child, so there is no moment at which two could be begun.
+for as long as it lives.
 """
 
-import contextlib
 import logging
-import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,11 +22,12 @@ from penstock.resources.conditions import (
     stamp,
     with_conditions,
 )
-from penstock.resources.datasets import ask_brief
+from penstock.resources.contact import ask_brief
 from penstock.resources.operations.schedule import Action, decide
 from penstock.resources.pairs import World
 from penstock.resources.removal import operation_datasets
 from penstock.resources.state import State, Stored
+from penstock.resources.workers import end_worker, start_worker
 from penstock.specs.keys import ResourceKey
 from penstock.specs.load import model_of
 
@@ -41,7 +37,7 @@ Json = dict[str, Any]
 
 # Deaths in a row without a word; one that reports progress before it dies is no such.
 _MOST_DEATHS = 5
-_ENDS_WITHIN_S = 5.0
+_WORKER = "penstock.resources.operate"
 
 
 class Operating:
@@ -107,15 +103,7 @@ class Operating:
             },
             note={"pid": None, "begun_s": operation.note.get("begun_s") or now_s},
         )  # fmt: skip
-        try:
-            with open(folder / "log", "ab", opener=_private) as out:
-                child = subprocess.Popen(
-                    [sys.executable, "-Pm", "penstock.resources.operate", operation.uid],
-                    stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=(lock,),
-                    start_new_session=True, cwd="/",
-                )  # fmt: skip
-        finally:
-            os.close(lock)
+        child = start_worker(_WORKER, operation.uid, lock, folder / "log")
         self._children.append(child)
         self._state.add_event(operation.uid, "Started", f"as process {child.pid}")
 
@@ -165,7 +153,7 @@ class Operating:
 
     def _remove(self, operation: Stored) -> bool:
         """False: it has not ended yet, and is looked at again in a moment."""
-        _end(operation.note.get("pid"), operation.uid)
+        end_worker(_WORKER, operation.uid, operation.note.get("pid"))
         if locks.is_taken(self._lock(operation)):
             return False
         shutil.rmtree(self.folder(operation.uid), ignore_errors=True)
@@ -221,28 +209,3 @@ def duration(seconds: float) -> str:
     text = f"{hours}h" if hours else ""
     text += f"{minutes}m" if hours or minutes else ""
     return text + f"{whole % 60}s"
-
-
-def _end(pid: int | None, uid: str) -> None:
-    """The process of this operation and all that it started."""
-    if pid is None or not _is_ours(pid, uid):
-        return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, number)
-        until_s = time.monotonic() + _ENDS_WITHIN_S
-        while _is_ours(pid, uid) and time.monotonic() < until_s:
-            time.sleep(0.02)
-
-
-def _is_ours(pid: int, uid: str) -> bool:
-    """Its number may be another's by now."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return uid.encode() in words and b"penstock.resources.operate" in words
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -22,6 +22,7 @@ MOUNT_PATH = "penstock.dev/mount-path"
 RESTARTED_AT = "penstock.dev/restarted-at"
 RUNTIMES = frozenset(kind for kind, info in KINDS.items() if info.category == "runtime")
 OPERATIONS = frozenset(kind for kind, info in KINDS.items() if info.category == "operation")
+JOBS = frozenset(kind for kind, info in KINDS.items() if info.category == "job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ class World:
 
     def operations(self) -> list[Stored]:
         return [one for one in self.resources.values() if one.key.kind in OPERATIONS]
+
+    def jobs(self) -> list[Stored]:
+        return [one for one in self.resources.values() if one.key.kind in JOBS]
 
     def fingerprint(self, pair: Pair, _above: tuple[str, ...] = ()) -> str:
         """`_above`: those that refer to it, so that a circle ends."""

@@ -8,6 +8,8 @@ from typing import Any
 from penstock.errors import InUse
 from penstock.fuse.holders import holders
 from penstock.resources.conditions import EXECUTING
+from penstock.resources.jobs.data import job_datasets
+from penstock.resources.jobs.records import ENDED
 from penstock.resources.pairs import RUNTIMES, World
 from penstock.resources.state import State, Stored
 from penstock.specs.keys import ResourceKey
@@ -65,6 +67,13 @@ def _refuse_if_needed(world: World, one: Stored, doomed: set[str]) -> None:
         if key in operation_datasets(operation):
             raise InUse(
                 f"{label}: {operation.key.kind} {operation.key.name} is at work on it",
+                hint="wait for it, or delete it first",
+            )
+    for job in world.jobs():
+        phase = job.status.get("phase")
+        if job.uid not in doomed and phase not in ENDED and key in job_datasets(job):
+            raise InUse(
+                f"{label}: job {job.key.name} is {phase or 'PENDING'} and uses it",
                 hint="wait for it, or delete it first",
             )
 

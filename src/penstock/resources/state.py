@@ -200,11 +200,12 @@ class State:
             return "configured"
 
     def begin_again(self, key: ResourceKey, *, changed: bool) -> bool:
-        """An operation that has ended, and was changed since or failed, runs once more."""
+        """An operation or job that has ended, and was changed since or failed, runs once more."""
         with self.transaction():
             found = self.find(key)
             phase = found.status.get("phase") if found is not None else None
-            if found is None or not (phase == "Failed" or (changed and phase == "Complete")):
+            failed, done = phase in ("Failed", "FAILED"), phase in ("Complete", "SUCCEEDED")
+            if found is None or not (failed or (changed and done)):
                 return False
             self._run("DELETE FROM observed WHERE uid = ?", (found.uid,))
             self._count_change()

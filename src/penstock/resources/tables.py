@@ -83,6 +83,21 @@ def _progress(one: Json) -> str:
     return f"{min(99, 100 * done // total)}%"
 
 
+def _trainer(one: Json) -> str:
+    """`MPIJOB`, as arena prints it."""
+    return f"{one['spec']['trainer']}job".upper()
+
+
+def _job_duration(one: Json) -> str:
+    """Of its attempts, from the first start; of one that runs, until now."""
+    status = one.get("status", {})
+    if (begun := status.get("startTime")) is None:
+        return "0s"
+    ended = status.get("completionTime")
+    until_s = time.time() if ended is None else datetime.fromisoformat(ended).timestamp()
+    return age(until_s - datetime.fromisoformat(begun).timestamp())
+
+
 def _keys(one: Json) -> str:
     named: list[dict[str, str]] = [one.get("data") or {}, one.get("stringData") or {}]
     return str(len({key for some in named for key in some}))
@@ -134,6 +149,16 @@ _COLUMNS: Mapping[str, list[Column]] = {
         Column("NODENAME", _at("status.infos.BackupLocationNodeName")),
         Column("DURATION", _at("status.duration")),
         _AGE,
+    ],
+    "TrainingJob": [
+        Column("STATUS", _at("status.phase", "PENDING")),
+        Column("TRAINER", _trainer),
+        Column("DURATION", _job_duration),
+        Column("GPU(Requested)", _at("status.gpusRequested", "0")),
+        Column("GPU(Allocated)", _at("status.gpusAllocated", "0")),
+        Column("NODE", _at("status.node", "N/A")),
+        Column("MESSAGE", _at("status.message"), wide=True),
+        Column("AGE", _age, wide=True),
     ],
     "Secret": [Column("TYPE", _at("type", "Opaque")), Column("DATA", _keys), _AGE],
     "ThinRuntimeProfile": [Column("FILE SYSTEM", _at("spec.fileSystemType")), _AGE],

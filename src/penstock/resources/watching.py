@@ -2,12 +2,13 @@
 nothing."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.resources.conditions import COMPLETE, FAILED
+from penstock.resources.jobs.records import ENDED
 from penstock.resources.nudge import is_running, nudge
 from penstock.resources.pairs import Pair, World
 from penstock.resources.state import State, Stored
@@ -63,6 +64,21 @@ def wait_for_operation(
     tell: Callable[[Stored], None] = lambda _: None,
 ) -> Stored:  # fmt: skip
     """Until it is Complete or Failed; raises if it is deleted meanwhile."""
+    return _wait_for_phase(state, key, (COMPLETE, FAILED), timeout_s, tell)
+
+
+def wait_for_job(
+    state: State, key: ResourceKey, *, timeout_s: float | None = None,
+    tell: Callable[[Stored], None] = lambda _: None,
+) -> Stored:  # fmt: skip
+    """Until it has SUCCEEDED or FAILED; raises if it is deleted meanwhile."""
+    return _wait_for_phase(state, key, ENDED, timeout_s, tell)
+
+
+def _wait_for_phase(
+    state: State, key: ResourceKey, phases: Collection[str], timeout_s: float | None,
+    tell: Callable[[Stored], None],
+) -> Stored:  # fmt: skip
     last: list[Stored] = []
 
     def look() -> bool:
@@ -71,7 +87,7 @@ def wait_for_operation(
             raise PenstockError(f"{key} was deleted")
         tell(found)
         last[:] = [found]
-        return found.status.get("phase") in (COMPLETE, FAILED)
+        return found.status.get("phase") in phases
 
     _wait(state, look, timeout_s, str(key))
     return last[0]

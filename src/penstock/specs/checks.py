@@ -3,12 +3,14 @@
 Run on what people give, not on what was kept: what was taken once stays readable.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from cronsim import CronSim, CronSimError
 
 from penstock.specs.dataset import Dataset, DatasetSpec
+from penstock.specs.jobs import TrainingJob
 from penstock.specs.operations import DataMigrate, DataProcess, DataToMigrate, ScheduledSpec
 from penstock.specs.resource import Resource
 from penstock.specs.runtimes import RuntimeSpec
@@ -16,6 +18,11 @@ from penstock.specs.tieredstore import Level
 from penstock.specs.wording import Mistake
 
 LineOf = Callable[[str], int]
+
+# Its instances, whose names end in -launcher or -worker-4095, have files named after them.
+_LONGEST_JOB_NAME = 63
+_MOST_WORKERS = 4096
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def mistakes(resource: Resource, line_of: LineOf) -> Iterator[Mistake]:
@@ -33,6 +40,8 @@ def mistakes(resource: Resource, line_of: LineOf) -> Iterator[Mistake]:
         yield from _end(resource.spec.to, "spec.to")
     if isinstance(resource, DataProcess):
         yield from _processor(resource)
+    if isinstance(resource, TrainingJob):
+        yield from _job(resource, line_of)
 
 
 def _dataset(spec: DatasetSpec, line_of: LineOf) -> Iterator[Mistake]:
@@ -111,3 +120,44 @@ def _processor(resource: DataProcess) -> Iterator[Mistake]:
         yield path, f"{path}: has nothing to run", "give it a script or a job"
     if processor.script is not None and processor.job is not None:
         yield path, f"{path}: has both a script and a job", "keep one of them"
+
+
+def _job(job: TrainingJob, line_of: LineOf) -> Iterator[Mistake]:
+    spec = job.spec
+    if len(job.metadata.name) > _LONGEST_JOB_NAME:
+        what = f"metadata.name: has {len(job.metadata.name)} letters"
+        yield "metadata.name", what, f"a job's name has {_LONGEST_JOB_NAME} at most"
+    if spec.workers > _MOST_WORKERS:
+        what = f"spec.workers: {spec.workers:,} are more than one machine runs"
+        yield "spec.workers", what, f"{_MOST_WORKERS:,} at most"
+    if spec.launch != "auto" and spec.trainer == "tf":
+        yield "spec.launch", "spec.launch: has no meaning for tf", "leave it out"
+    if spec.ps and spec.trainer != "tf":
+        what = f"spec.ps: {spec.trainer} has no parameter servers"
+        yield "spec.ps", what, "leave it out, or write trainer: tf"
+    if spec.plan and spec.image:
+        what = "spec.plan: what the image holds is not known, and it needs Penstock"
+        yield "spec.plan", what, "leave out one of image and plan"
+    yield from _data_places(job, line_of)
+    for index, variable in enumerate(spec.env):
+        path = f"spec.env.{index}"
+        if not _VARIABLE.fullmatch(variable.name):
+            what = f"{path}: {variable.name[:40]!r} is not a variable's name"
+            yield path, what, "it is of letters, digits and _"
+        elif variable.name.startswith("PENSTOCK_JOB"):
+            yield path, f"{path}: {variable.name} is set for each job", "choose another name"
+        elif "\0" in variable.value:
+            yield path, f"{path}: its value has a NUL in it", None
+
+
+def _data_places(job: TrainingJob, line_of: LineOf) -> Iterator[Mistake]:
+    places = [(one.mount_path, f"spec.data.{index}") for index, one in enumerate(job.spec.data)]
+    for index, (place, path) in enumerate(places):
+        for other, other_path in places[:index]:
+            if place == other:
+                what = f"is seen at {place}, and so is {other_path} in line {line_of(other_path)}"
+                yield path, f"{path}: {what}", "give each data set a mountPath of its own"
+            elif _inside(place, other) or _inside(other, place):
+                inner, outer = sorted((place, other), key=len, reverse=True)
+                what = f"{inner} lies inside {outer}; {other_path} is in line {line_of(other_path)}"
+                yield path, f"{path}: {what}", "data sets are read-only: put them side by side"

@@ -13,7 +13,7 @@ from penstock.errors import ManifestError
 FLUID = "data.fluid.io/v1alpha1"
 OURS = "penstock.dev/v1alpha1"
 
-Category = Literal["dataset", "runtime", "operation", "secret", "profile"]
+Category = Literal["dataset", "runtime", "operation", "job", "secret", "profile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ KINDS: Mapping[str, KindInfo] = {
         KindInfo("DataMigrate", "datamigrates", ("migrate",), _BOTH, "operation"),
         KindInfo("DataProcess", "dataprocesses", ("process",), _BOTH, "operation"),
         KindInfo("DataBackup", "databackups", ("backup",), _BOTH, "operation"),
+        KindInfo("TrainingJob", "trainingjobs", ("job", "jobs", "tj"), (OURS,), "job"),
         KindInfo("Secret", "secrets", (), ("v1",), "secret"),
     )
 }
@@ -50,7 +51,7 @@ _GROUP_WORDS: Mapping[str, tuple[Category, ...]] = {
     "operations": ("operation",),
     "operation": ("operation",),
     # Secrets are not part of it, as in kubectl: a list of everything should be fit to be shown.
-    "all": ("dataset", "runtime", "profile", "operation"),
+    "all": ("dataset", "runtime", "profile", "operation", "job"),
 }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from penstock.specs.alluxio import AlluxioRuntime
 from penstock.specs.dataset import Dataset
 from penstock.specs.jindo import JindoRuntime
+from penstock.specs.jobs import TrainingJob
 from penstock.specs.juicefs import JuiceFSRuntime
 from penstock.specs.operations import DataBackup, DataLoad, DataMigrate, DataProcess
 from penstock.specs.resource import Resource
@@ -19,6 +20,6 @@ MODELS: Mapping[str, type[Resource]] = {
     model.__name__: model
     for model in (
         Dataset, AlluxioRuntime, JindoRuntime, JuiceFSRuntime, ThinRuntime, PenstockRuntime,
-        ThinRuntimeProfile, DataLoad, DataMigrate, DataProcess, DataBackup, Secret,
+        ThinRuntimeProfile, DataLoad, DataMigrate, DataProcess, DataBackup, TrainingJob, Secret,
     )
 }  # fmt: skip

@@ -77,14 +77,14 @@ class TargetDataset(Fields):
     namespace: str = said("Its namespace; this one's own if not said.", default="")
 
 
-def _inside(text: str) -> str:
+def inside_dataset(text: str) -> str:
     if ".." in text.split("/"):
         raise refuse(f"{text!r} leads out of the data set", "write it like /images/train")
     return text
 
 
 class TargetPath(Fields):
-    path: Annotated[str, AfterValidator(_inside)] = said(
+    path: Annotated[str, AfterValidator(inside_dataset)] = said(
         "A file or folder of the data set; / is all of it.", required=True
     )
     replicas: Count = said(
@@ -108,7 +108,7 @@ class DataLoad(Resource):
 
 
 class DatasetToMigrate(TargetDataset):
-    path: Annotated[str, AfterValidator(_inside)] = said(
+    path: Annotated[str, AfterValidator(inside_dataset)] = said(
         "Which folder of it; all of it if not said.", default=""
     )
 
@@ -170,7 +170,7 @@ class ProcessedDataset(TargetDataset):
     mount_path: Annotated[str, AfterValidator(_absolute)] = said(
         "Where the process sees the data set.", required=True
     )
-    sub_path: Annotated[str, AfterValidator(_inside)] = said(
+    sub_path: Annotated[str, AfterValidator(inside_dataset)] = said(
         "Which folder of it; all of it if not said.", default=""
     )
 

@@ -95,7 +95,7 @@ def _walk(node: Any, pointer: str) -> Iterator[tuple[str, dict[str, Any], str]]:
     if isinstance(node, dict):
         entries = cast("dict[str, Any]", node)
         name, value = entries.get("name"), entries.get("value")
-        if isinstance(name, str) and isinstance(value, str) and _is_secret(name, value):
+        if isinstance(name, str) and isinstance(value, str) and is_secret(name, value):
             yield f"{pointer}/value", entries, "value"
         for key, below in entries.items():
             deeper = f"{pointer}/{_escaped(key)}"
@@ -114,12 +114,13 @@ def _texts(
 ) -> Iterator[tuple[str, dict[str, Any], str]]:
     for key, value in entries.items():
         text = str(value) if isinstance(value, int | float) else value
-        if isinstance(text, str) and (all_of_them or _is_secret(key, text)):
+        if isinstance(text, str) and (all_of_them or is_secret(key, text)):
             entries[key] = text  # a key of digits only may stand without quotes
             yield f"{pointer}/{_escaped(key)}", entries, key
 
 
-def _is_secret(name: str, value: str) -> bool:
+def is_secret(name: str, value: str) -> bool:
+    """By its name, or because it is an address with a password."""
     if value == HIDDEN:
         return True  # it was one when it was taken
     return bool(value) and (is_telling(name) or _IN_ADDRESS.match(value) is not None)

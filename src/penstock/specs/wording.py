@@ -20,19 +20,22 @@ Mistake = tuple[str, str, str | None]  # path, what, hint
 
 def unknown_fields(kind: str, manifest: Mapping[str, Any]) -> Iterator[Mistake]:
     """Every field that this kind does not have at that place."""
-    yield from _unknown(MODELS[kind], MODELS[kind], manifest, "")
+    yield from unknown_in(MODELS[kind], manifest)
 
 
-def refusals(model: type[Resource], error: ValidationError) -> Iterator[Mistake]:
+def unknown_in(model: type[Fields], written: Mapping[str, Any]) -> Iterator[Mistake]:
+    """The same for anything that is made of fields: a benchmark's plan is no resource."""
+    yield from _unknown(model, model, written, "")
+
+
+def refusals(model: type[Fields], error: ValidationError) -> Iterator[Mistake]:
     for one in error.errors(include_url=False, include_input=True):
         path = ".".join(str(step) for step in one["loc"])
         what, hint = _refusal(model, path, one)
         yield path, f"{path}: {what}" if path else what, hint
 
 
-def _unknown(
-    whole: type[Resource], model: type[Fields], value: Any, path: str
-) -> Iterator[Mistake]:
+def _unknown(whole: type[Fields], model: type[Fields], value: Any, path: str) -> Iterator[Mistake]:
     if not isinstance(value, Mapping):
         return
     shapes = shapes_of(model)
@@ -48,10 +51,10 @@ def _unknown(
                 yield from _unknown(whole, inner, below, deeper)
 
 
-def _instead(whole: type[Resource], model: type[Fields], key: str, path: str) -> str:
+def _instead(whole: type[Fields], model: type[Fields], key: str, path: str) -> str:
     """The nearest name at that place; or where else this name is; or all names of that place."""
     names = list(shapes_of(model))
-    near = _nearest(key, names)
+    near = nearest(key, names)
     if near is not None and _same(near, key):
         return did_you_mean(near)
     elsewhere = [other for other, shape in walk(whole) if _same(shape.name, key)]
@@ -61,20 +64,26 @@ def _instead(whole: type[Resource], model: type[Fields], key: str, path: str) ->
     others = [
         kind
         for kind, other in MODELS.items()
-        if other is not whole and find(other, f"{at}.{key}" if at else key) is not None
+        if issubclass(whole, Resource)
+        and other is not whole
+        and find(other, f"{at}.{key}" if at else key) is not None
     ]
     if others:
         return f"it is a field of {', '.join(others)}"
     if near is not None:
         return did_you_mean(near)
-    return f"fields of {path or whole.__name__}: {', '.join(names)}"
+    return f"fields of {path or _called(whole)}: {', '.join(names)}"
+
+
+def _called(model: type[Fields]) -> str:
+    return model.__name__ if issubclass(model, Resource) else "this file"
 
 
 def did_you_mean(name: str) -> str:
     return f"did you mean {name}?"
 
 
-def _nearest(key: str, names: list[str]) -> str | None:
+def nearest(key: str, names: list[str]) -> str | None:
     plain = {_plain(name): name for name in names}
     near = get_close_matches(_plain(key), plain, n=1, cutoff=0.7)
     return plain[near[0]] if near else None
@@ -107,7 +116,7 @@ _FOUND: Mapping[type[Any], str] = {
 }  # fmt: skip
 
 
-def _refusal(model: type[Resource], path: str, error: ErrorDetails) -> tuple[str, str | None]:
+def _refusal(model: type[Fields], path: str, error: ErrorDetails) -> tuple[str, str | None]:
     kind, context = error["type"], error.get("ctx") or {}
     if kind == REFUSED:
         return str(context["what"]), cast("str | None", context["hint"])
@@ -136,14 +145,14 @@ def _choice(expected: str, given: Any) -> tuple[str, str | None]:
     return f"{what}, and is {given[:40]!r}", f"did you mean {near[match[0]]}?" if match else None
 
 
-def _meaning(model: type[Resource], path: str) -> str:
+def _meaning(model: type[Fields], path: str) -> str:
     shape = find(model, path)
     if shape is None or path == "spec":
         return f"`penstock explain {model.__name__.lower()}.spec` shows what there is"
     return f"{path.rpartition('.')[2]}: {shape.description}"
 
 
-def _shape_hint(model: type[Resource], path: str, kind: str, given: Any) -> str | None:
+def _shape_hint(model: type[Fields], path: str, kind: str, given: Any) -> str | None:
     above, _, name = path.rpartition(".")
     if kind == "string_type":
         if not isinstance(given, dict | list):

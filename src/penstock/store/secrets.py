@@ -59,6 +59,25 @@ def redact(text: str) -> str:
     return text
 
 
+# Each of the patterns needs one of these: text without any is passed seven times as fast (17
+# against 120 MB/s), which matters to a job that prints a gigabyte.
+_TELLTALES = (
+    b"signature", b"sig=", b"x-amz-", b"awsaccesskeyid", b"stringtosign", b"canonicalrequest",
+    b"token-0", b"authorization:", b"akia", b"asia",
+)  # fmt: skip
+
+
+def redact_bytes(data: bytes) -> bytes:
+    """The same, for what may be much and need not be text."""
+    known = _known
+    lower = data.lower()
+    if not any(word in lower for word in _TELLTALES):
+        for value in known:
+            data = data.replace(value.encode("utf-8", "surrogateescape"), HIDDEN.encode())
+        return data
+    return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
 class RedactingFormatter(logging.Formatter):
     """Cleans the whole line, tracebacks of libraries included."""
 

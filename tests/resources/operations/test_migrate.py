@@ -28,8 +28,9 @@ FILES = {
 } | {"odd é+%41.txt": b"odd", "empty": b""}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """One for each test: whoever cuts an upload leaves it spinning, and the next would time out."""
     yield from serve_s3(tmp_path_factory.mktemp("s3-of-uploads"))
 
 

@@ -31,6 +31,8 @@ from penstock.resources.diagnosis.examination import Report
 from penstock.resources.diagnosis.facts.declared import tail
 from penstock.resources.diagnosis.facts.mounts import settings_of
 from penstock.resources.diagnosis.wording import as_json, as_text
+from penstock.resources.jobs.places import job_folder
+from penstock.resources.pairs import JOBS
 from penstock.resources.state import State
 
 _LOG_BYTES = 2 * 1024 * 1024
@@ -117,7 +119,10 @@ def _declared(state: State, clean: Cleaner) -> Iterator[tuple[str, str]]:
     events = {str(one.key): [asdict(event) for event in state.events(one.uid)] for one in stored}
     yield "events.json", _json(clean.value(events))
     for one in stored:
-        if text := tail(state.folder / "operations" / one.uid / "log", _LOG_BYTES):
+        work = state.folder / "operations" / one.uid / "log"
+        if one.key.kind in JOBS:
+            work = job_folder(state.folder, one.uid) / "supervisor.log"
+        if text := tail(work, _LOG_BYTES):
             key = one.key
             yield f"logs/{key.kind.lower()}-{key.namespace}-{key.name}.log", clean.text(text)
 

@@ -4,26 +4,17 @@ No image is used, so the command must be one that this machine has.
 """
 
 import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from penstock.errors import UsageError
+from penstock.resources.environment import environment, expanded
 from penstock.resources.operations.work import Work
 from penstock.specs.dataset import Env
 from penstock.specs.operations import JobProcessor, Processor, ScriptProcessor
-from penstock.store.secrets import remember
 
 Json = dict[str, Any]
-
-_INHERITED = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SHELL",
-    "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV",
-)  # fmt: skip
-_SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PASSWD", re.IGNORECASE)
-_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +49,7 @@ def _of_script(work: Work, script: ScriptProcessor) -> Command:
     # A container would have an entry point; here the script's own first line says what runs it.
     usual = [] if script.source.startswith("#!") else ["/bin/sh"]
     env = _environment(work, script.env, "spec.processor.script.env")
-    argv = [*(_expanded(word, env) for word in script.command or usual), str(path)]
+    argv = [*(expanded(word, env) for word in script.command or usual), str(path)]
     return Command(argv, env, _own_folder(work), script.restart_policy == "OnFailure", path)
 
 
@@ -83,7 +74,7 @@ def _of_job(work: Work, job: JobProcessor) -> Command:
     words = [str(word) for name in ("command", "args") for word in _list(container, name)]
     folder: str | None = container.get("workingDir")
     restarts = pod.get("restartPolicy") == "OnFailure"
-    argv = [_expanded(word, env) for word in words]
+    argv = [expanded(word, env) for word in words]
     return Command(argv, env, Path(folder) if folder else _own_folder(work), restarts)
 
 
@@ -99,32 +90,5 @@ def _own_folder(work: Work) -> Path:
 
 
 def _environment(work: Work, variables: list[Env], where: str) -> dict[str, str]:
-    """Nothing of our own environment that might be a key."""
-    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     namespace = work.resource.metadata.namespace
-    for number, variable in enumerate(variables):
-        value = _expanded(variable.value, env)
-        if (source := variable.value_from) is not None:
-            if source.secret_key_ref is None:
-                raise UsageError(
-                    f"{where}.{number}: the value of {variable.name} is in no Secret",
-                    hint="there are no ConfigMaps and no pods here: write its value",
-                )
-            reference = source.secret_key_ref
-            value = work.secret(namespace, reference.name, reference.key)
-            remember(value)
-        elif _SECRET_NAME.search(variable.name):
-            remember(value)
-        env[variable.name] = value
-    return env
-
-
-def _expanded(text: str, env: Mapping[str, str]) -> str:
-    """$(NAME) as Kubernetes has it; $$ is a dollar."""
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] is None:
-            return "$"
-        return env.get(match[1], match[0])
-
-    return _REFERENCE.sub(value, text)
+    return environment(variables, where, lambda name, key: work.secret(namespace, name, key))[0]

@@ -1,0 +1,70 @@
+"""One experiment as a process: CONFIG.json in, result.json and its companions out.
+
+Exit status 0: the result is there, valid or marked invalid. Else it says what failed, and so does
+stderr: 1 a failure of the run, 2 a mistake in the plan, 3 the store, 130 interrupted.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from penstock.bench.arms import Site
+from penstock.bench.experiments.datasets import as_dataset, manifest_from_json
+from penstock.bench.experiments.heads import head_of, workload_head
+from penstock.bench.experiments.results import Result
+from penstock.bench.experiments.running import Running
+from penstock.bench.experiments.storeline import open_line
+from penstock.bench.plans.model import ExperimentConfig, config_from_json
+from penstock.bench.workspace import Workspace
+from penstock.errors import PenstockError
+
+
+def main(config: ExperimentConfig) -> int:
+    result = Result(head_of(config))
+    start_s = time.monotonic()
+    status = 1
+    # Overwritten by what is known of the end; left as it is by an error nobody foresaw.
+    result.failure = {"what": "the experiment ended unexpectedly", "hint": "its log has more"}
+    try:
+        _run(config, result)
+        result.failure, status = None, 0
+    except KeyboardInterrupt:
+        result.failure, status = {"what": "interrupted", "hint": None}, 130
+    except (PenstockError, OSError) as error:
+        hint = error.hint if isinstance(error, PenstockError) else None
+        result.failure = {"what": str(error), "hint": hint}
+        status = error.exit_code if isinstance(error, PenstockError) else 1
+        print(f"error: {error}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+    finally:
+        result.write(Path(config.output), time.monotonic() - start_s)
+    return status
+
+
+def _run(config: ExperimentConfig, result: Result) -> None:
+    manifest = manifest_from_json(json.loads(Path(config.dataset.manifest).read_text()))
+    result.head["workload"] = workload_head(config.experiment.workload, manifest)
+    if manifest.layout != "files":
+        result.latency_of = "read of one sample of a shard"
+    access = config.store
+    prefix = access.prefix.strip("/")
+    with (
+        Workspace(Path(config.medium)) as workspace,
+        open_line(workspace, access, config.experiment.shape) as line,
+    ):
+        site = Site(
+            workspace,
+            line.server,
+            f"{access.bucket}/{prefix}" if prefix else access.bucket,
+            as_dataset(manifest, Path(config.dataset.root)),
+        )
+        Running(config, site, manifest, line, result, _say).run()
+    _say("done", 1.0)
+
+
+def _say(phase: str, done: float) -> None:
+    print(json.dumps({"phase": phase, "done": round(done, 3)}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(config_from_json(json.loads(Path(sys.argv[1]).read_text()))))

@@ -1,0 +1,322 @@
+"""The program that reads: several epochs, on several emulated accelerators or by plain readers.
+
+    python -Pm penstock.bench.experiments.feeding ORDER.json
+
+Each accelerator (rank) is a forked process with threads that read ahead. After each step it waits
+until all the others have computed theirs too, as a distributed training does when it exchanges
+gradients; the parent is the one whom they meet at. A rank that has no more batches is waited for
+no longer. Plain readers have no steps: each reads its share as fast as it can.
+
+After each epoch the parent reads a FIFO, so that who measures can look around while the ranks,
+their memory and their plans are still there. What came of an epoch lies in
+OUTPUT/epoch-N-rank-R.json before its line is printed.
+
+Threading: forks before any thread is started; a rank's own threads are the loader's.
+"""
+
+import ctypes
+import json
+import os
+import random
+import resource
+import selectors
+import socket
+import struct
+import sys
+import time
+import traceback
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.accelerator import Accelerator, Step
+from penstock.bench.experiments.loading import Loader, Log
+from penstock.bench.experiments.reading import SampleReader, sample_reader
+from penstock.bench.readers import BUFFER_BYTES
+from penstock.errors import PenstockError
+
+MOST_STEPS = 2000  # are kept of each epoch
+INTERVAL_S = 0.5  # of the series
+_PR_SET_TIMERSLACK = 29
+_TIMERSLACK_NS = 1000  # 50 us by default: 1.4% of CosmoFlow's steps of 3.5 ms on an H100
+_WAITS, _ENDED, _GO = b"w", b"e", b"g"
+_TIME = struct.Struct("d")
+_MESSAGE_BYTES = 1 + _TIME.size  # what it is, and often a time
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One file, and how many samples it has."""
+
+    path: str
+    size_bytes: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the program is told."""
+
+    root: str | None  # None: samples are made in memory, nothing is read
+    layout: str
+    items: tuple[Item, ...]
+    ranks: int
+    threads: int  # of each rank
+    batch: int | None  # None: plain readers
+    step_s: float
+    epochs: int
+    seed: int
+    planned: bool
+    gate: str
+    output: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def order_from_json(value: dict[str, Any]) -> Order:
+    items: list[dict[str, Any]] = value["items"]
+    words: dict[str, Any] = {**value, "items": tuple(Item(**item) for item in items)}
+    return Order(**words)
+
+
+def share_of(order: Order, epoch: int, rank: int) -> "array[int]":
+    """The places of the files that a rank reads in an epoch, in its order: another in each."""
+    places = list(range(len(order.items)))
+    random.Random(f"{order.seed}/{epoch}").shuffle(places)
+    return array("q", places[rank :: order.ranks])
+
+
+class Rank:
+    """One process: an accelerator or a reader."""
+
+    def __init__(self, order: Order, number: int, line: socket.socket) -> None:
+        self._order = order
+        self._number = number
+        self._line = line
+        self._hinter = _Hinter(order, number) if order.planned else None
+
+    def run(self) -> None:
+        # Else each sleep would be longer than asked for by as much.
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _TIMERSLACK_NS, 0, 0, 0)
+        for epoch in range(self._order.epochs):
+            share = share_of(self._order, epoch, self._number)
+            items = [self._order.items[place].path for place in share]
+            go_s = self._wait_for_go()
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            if self._hinter is not None:
+                self._hinter.begin(epoch)
+            start_s = time.monotonic()
+            if self._order.batch is None:
+                log, figures, steps = self._read(items), None, []
+                end_s = time.monotonic()
+            else:
+                log, figures, steps = self._train(items, epoch, self._order.batch)
+                end_s = start_s + figures["seconds"]
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            self._write(
+                epoch,
+                {
+                    "start_s": start_s - go_s,
+                    "end_s": end_s - go_s,
+                    "samples": len(log.sizes),
+                    "bytes": sum(log.sizes),
+                    "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+                    "figures": figures,
+                    "steps": [asdict(step) for step in steps],
+                    "seconds": [round(seconds, 6) for seconds in log.seconds],
+                    **_series(log, go_s),
+                },
+            )
+            self._line.sendall(_ENDED)
+        self._line.recv(1)  # nothing, when the parent ends
+
+    def _read(self, items: list[str]) -> Log:
+        read, log = self._make_reader(), Log()
+        for item in items:
+            if self._hinter is not None:
+                self._hinter.taken()
+            samples = read(item)
+            while True:
+                start_s = time.monotonic()
+                size_bytes = next(samples, None)
+                if size_bytes is None:
+                    break
+                log.add(start_s, time.monotonic(), size_bytes)
+        return log
+
+    def _train(
+        self, items: list[str], epoch: int, batch: int
+    ) -> tuple[Log, dict[str, Any], list[Step]]:
+        order = self._order
+        loader = Loader(
+            items,
+            self._make_reader,
+            batch=batch,
+            threads=order.threads,
+            on_taken=self._hinter.taken if self._hinter is not None else lambda: None,
+        )
+        steps: list[Step] = []
+
+        def note(step: Step) -> None:
+            if len(steps) < MOST_STEPS:
+                steps.append(step)
+
+        # Threads are joined after the clock: who has taken the last batch has no use for them.
+        try:
+            figures = Accelerator(batch, order.step_s).train(
+                loader,
+                epoch=epoch,
+                barrier=self._meet if order.ranks > 1 else None,
+                on_step=note,
+            )
+        finally:
+            loader.close()
+        return loader.log, asdict(figures), steps
+
+    def _make_reader(self) -> SampleReader:
+        if self._order.root is None:
+            return _memory_reader(self._order)
+        read, root = sample_reader(self._order.layout), self._order.root
+        return lambda item: read(f"{root}/{item}")
+
+    def _meet(self, done_s: float) -> float:
+        """Tells when this one was done, and is told when the last of all was."""
+        self._line.sendall(_WAITS + _TIME.pack(done_s))
+        return self._wait_for_go()
+
+    def _wait_for_go(self) -> float:
+        message = self._line.recv(_MESSAGE_BYTES)
+        if not message:
+            raise OSError("the others that read are gone")
+        return _TIME.unpack(message[1:])[0]
+
+    def _write(self, epoch: int, found: dict[str, Any]) -> None:
+        path = Path(self._order.output) / f"epoch-{epoch}-rank-{self._number}.json"
+        path.write_text(json.dumps(found))
+
+
+class _Hinter:
+    """Tells the mount what this rank will read. Its `taken` is called by one thread at a time."""
+
+    def __init__(self, order: Order, rank: int) -> None:
+        from penstock.integrations.publisher import Publisher
+
+        self._order, self._rank = order, rank
+        self._publisher = Publisher([f"{order.root}/{item.path}" for item in order.items])
+
+    def begin(self, epoch: int) -> None:
+        self._publisher.begin([share_of(self._order, epoch, self._rank)])
+        if epoch + 1 < self._order.epochs:
+            self._publisher.announce(share_of(self._order, epoch + 1, self._rank))
+
+    def taken(self) -> None:
+        self._publisher.hand_out(1, lag=self._order.threads)
+
+
+def _memory_reader(order: Order) -> SampleReader:
+    """Samples of the right sizes, copied from memory to memory: the ceiling of every arm."""
+    source = memoryview(bytes(BUFFER_BYTES))
+    items = {item.path: item for item in order.items}
+
+    def make(path: str) -> Iterator[int]:
+        item = items[path]
+        for number in range(item.samples):
+            size = item.size_bytes // item.samples
+            if number == item.samples - 1:
+                size += item.size_bytes % item.samples
+            for begin in range(0, size, BUFFER_BYTES):
+                bytes(source[: min(BUFFER_BYTES, size - begin)])
+            yield size
+
+    return make
+
+
+def _series(log: Log, go_s: float) -> dict[str, list[int]]:
+    """Bytes and samples of each stretch of INTERVAL_S since the epoch began."""
+    last = max(log.ends_s, default=go_s) - go_s
+    sizes, samples = [0] * (int(last / INTERVAL_S) + 1), [0] * (int(last / INTERVAL_S) + 1)
+    for end_s, size_bytes in zip(log.ends_s, log.sizes, strict=True):
+        place = int((end_s - go_s) / INTERVAL_S)
+        sizes[place] += size_bytes
+        samples[place] += 1
+    return {"series_bytes": sizes, "series_samples": samples}
+
+
+class _Meeting:
+    """The parent's side: lets ranks go, and go on when all that still compute have come."""
+
+    def __init__(self, lines: list[socket.socket]) -> None:
+        self._lines = lines
+
+    def run_epoch(self) -> bool:
+        """False: a rank has died."""
+        message = _GO + _TIME.pack(time.monotonic())
+        active, waiting, last_s = set(self._lines), set[socket.socket](), 0.0
+        with selectors.DefaultSelector() as selector:
+            for line in self._lines:
+                selector.register(line, selectors.EVENT_READ)
+                line.sendall(message)
+            while active:
+                for key, _ in selector.select():
+                    line = key.fileobj
+                    assert isinstance(line, socket.socket)
+                    said = line.recv(_MESSAGE_BYTES)
+                    if not said:
+                        return False
+                    if said == _ENDED:
+                        active.discard(line)
+                    else:
+                        waiting.add(line)
+                        last_s = max(last_s, _TIME.unpack(said[1:])[0])
+                if waiting and waiting >= active:
+                    for line in waiting:
+                        line.sendall(_GO + _TIME.pack(last_s))
+                    waiting.clear()
+        return True
+
+
+def _fork(order: Order, number: int, others: list[socket.socket]) -> socket.socket:
+    # Messages stay whole.
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        child_end.close()
+        return parent_end
+    status = 1
+    try:
+        parent_end.close()
+        for other in others:
+            other.close()
+        Rank(order, number, child_end).run()
+        status = 0
+    except (OSError, PenstockError) as error:
+        os.write(2, f"{error}\n".encode())
+    finally:
+        # Also after an error nobody foresaw: a fork must never go on as its parent.
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        os._exit(status)
+
+
+def run(order: Order, wait_at_gate: Callable[[], object]) -> int:
+    lines: list[socket.socket] = []
+    for number in range(order.ranks):
+        lines.append(_fork(order, number, lines))
+    meeting = _Meeting(lines)
+    for epoch in range(order.epochs):
+        if not meeting.run_epoch():
+            return 1
+        print(json.dumps({"epoch": epoch}), flush=True)
+        wait_at_gate()
+    return 0
+
+
+def main() -> int:
+    order = order_from_json(json.loads(Path(sys.argv[1]).read_text()))
+    return run(order, lambda: Path(order.gate).read_bytes())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Is a run what it says it is? Each proof is a sentence with its figures, and whether it holds.
+
+    cold    pages were dropped, and are gone; the cache was empty; at least as much came from the
+            store as was read
+    warm    nothing came from the store
+    whole   every epoch read every sample once, and as many bytes as there are
+
+A proof that fails marks the run invalid. It never ends it: what happened is still of interest.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.bench import measure
+from penstock.bench.dataset import Dataset
+from penstock.bench.s3server import Counters
+from penstock.units import MIB, format_size
+from penstock.warm import look
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Others read too while an experiment runs, the store's own server among them: what came back in
+# the moment between dropping and looking is no sign of a warm start.
+_FEW = 0.01
+_MOST_DROPS = 3
+_QUOTA_SLACK = 0.02
+_INDEX_BYTES = 4 * MIB  # what a cache keeps beside the data, and what it rounds up to
+_SHARE_SLACK = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    name: str
+    ok: bool
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """How many pages of a data set's files the page cache holds."""
+
+    resident: int
+    pages: int
+    in_memory: bool  # on tmpfs, where pages are the files and cannot be dropped
+
+    @property
+    def share(self) -> float:
+        return self.resident / self.pages if self.pages else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.resident:,} of {self.pages:,} pages of the files are resident"
+
+
+def residency(dataset: Dataset) -> Residency:
+    resident = pages = 0
+    for entry in dataset.entries:
+        descriptor = os.open(dataset.root / entry.path, os.O_RDONLY)
+        try:
+            found = look.pages_by_cachestat(descriptor)
+            if found is None:
+                found = look.pages_by_mincore(descriptor, entry.size_bytes)
+        finally:
+            os.close(descriptor)
+        resident += found or 0
+        pages += -(-entry.size_bytes // _PAGE_BYTES)
+    return Residency(resident, pages, measure.filesystem_of(dataset.root) == "tmpfs")
+
+
+def pages_dropped(dataset: Dataset, *, native: bool) -> Proof:
+    """Drops the page cache, and looks. `native`: these files are what will be read; else they lie
+    below the store's server, and the mount is still to come: it has no pages yet."""
+    name = "pages-dropped"
+    if not measure.can_drop_pages():
+        return Proof(name, False, "the page cache was not dropped: that needs root")
+    measure.drop_pages()
+    found = residency(dataset)
+    for _ in range(_MOST_DROPS - 1):
+        if found.in_memory or found.share <= _FEW:
+            break
+        measure.drop_pages()
+        found = residency(dataset)
+    if found.in_memory:
+        said = "the files lie on tmpfs: in memory, whatever is dropped"
+        if native:
+            return Proof(name, False, said)
+        return Proof(name, True, f"dropped; the mount is new, so it has no pages; {said}")
+    where = "" if native else " (below the store's server; the mount is new)"
+    return Proof(name, found.share <= _FEW, f"{found}{where}")
+
+
+def pages_resident(dataset: Dataset) -> Proof:
+    """The opposite, for native files that were read before."""
+    found = residency(dataset)
+    return Proof("pages-resident", found.share >= 1 - _FEW, str(found))
+
+
+def cache_empty(folder: Path | None) -> Proof:
+    held = _held_bytes(folder)
+    said = f"{format_size(held)} in the cache folder before the mount"
+    return Proof("cache-empty", held == 0, said)
+
+
+def cache_within(folder: Path | None, quota_bytes: int) -> Proof:
+    held = _held_bytes(folder)
+    said = f"{format_size(held)} in the cache, {format_size(quota_bytes)} allowed"
+    most = quota_bytes * (1 + _QUOTA_SLACK) + _INDEX_BYTES
+    return Proof("cache-within-its-share", held <= most, said)
+
+
+def from_the_store(
+    came: Counters | None, dataset: Dataset, epoch: int, read_share: float = 1.0
+) -> Proof:
+    """A cold epoch: all that was read had to come from there."""
+    name = f"cold-epoch-{epoch + 1}"
+    if came is None:
+        return Proof(name, False, _NOT_COUNTED)
+    share = came.get_bytes / (dataset.size_bytes * read_share)
+    said = (
+        f"{came.get_bytes:,} bytes in {came.gets:,} GETs came from the store, "
+        f"{share:.3f} of the data read"
+    )
+    # Where not all is read, it is not known how large the files are that were: about as others.
+    return Proof(name, share >= (1 if read_share == 1 else 1 - _SHARE_SLACK), said)
+
+
+def rest_from_the_store(
+    came: Counters | None, dataset: Dataset, epoch: int, cache_share: float
+) -> Proof:
+    """An epoch with a cache for a share of the data: the rest must come from there, or something
+    else has kept it."""
+    name = f"partly-cached-epoch-{epoch + 1}"
+    if came is None:
+        return Proof(name, False, _NOT_COUNTED)
+    share = came.get_bytes / dataset.size_bytes
+    said = (
+        f"{came.get_bytes:,} bytes in {came.gets:,} GETs came from the store, {share:.3f} of the "
+        f"data read; the cache holds {cache_share:.2f} of it"
+    )
+    return Proof(name, share >= 1 - cache_share - _SHARE_SLACK, said)
+
+
+def nothing_from_the_store(came: Counters | None, epoch: int) -> Proof:
+    name = f"warm-epoch-{epoch + 1}"
+    if came is None:
+        return Proof(name, False, _NOT_COUNTED)
+    said = f"{came.get_bytes:,} bytes in {came.gets:,} GETs came from the store"
+    return Proof(name, came.get_bytes == 0 and came.gets == 0, said)
+
+
+def whole(epoch: int, samples: int, size_bytes: int, wanted: tuple[int, int]) -> Proof:
+    wanted_samples, wanted_bytes = wanted
+    said = (
+        f"{samples:,} of {wanted_samples:,} samples, {size_bytes:,} of {wanted_bytes:,} bytes read"
+    )
+    return Proof(f"whole-epoch-{epoch + 1}", (samples, size_bytes) == wanted, said)
+
+
+def hinted(plans: Sequence[dict[str, Any]], ranks: int, files: int) -> Proof:
+    """The mount has a plan of each rank, and knows all its files."""
+    known = sum(1 for plan in plans if plan["files"] == files)
+    said = f"the mount has the plans of {known} of {ranks} readers, with {files:,} files each"
+    return Proof("hinted", known == ranks, said)
+
+
+def unhinted(plans: Sequence[dict[str, Any]]) -> Proof:
+    return Proof("not-hinted", not plans, f"the mount has {len(plans)} plans")
+
+
+_NOT_COUNTED = "what came from the store was not counted: it speaks TLS"
+
+
+def _held_bytes(folder: Path | None) -> int:
+    """What files below a folder take; nothing where there is none."""
+    held = 0
+    for place, _, names in os.walk(folder or ""):
+        for name in names:
+            held += os.lstat(os.path.join(place, name)).st_size
+    return held

@@ -1,0 +1,168 @@
+"""What an experiment leaves behind: result.json, series.json, steps.json, latencies.json.
+
+Collects; knows the files of the program that reads (`feeding`), and nothing of systems.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.experiments.feeding import INTERVAL_S, MOST_STEPS
+from penstock.bench.experiments.proofs import Proof
+
+SCHEMA = 1
+_QUANTILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRead:
+    """One epoch as its readers saw it: all ranks together."""
+
+    epoch: int
+    ranks: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def load(cls, folder: Path, epoch: int, ranks: int) -> "EpochRead":
+        files = [folder / f"epoch-{epoch}-rank-{rank}.json" for rank in range(ranks)]
+        return cls(epoch, [json.loads(file.read_text()) for file in files])
+
+    @property
+    def seconds(self) -> float:
+        """Since all were let go, until the last had no more to do."""
+        return max(rank["end_s"] for rank in self.ranks)
+
+    @property
+    def samples(self) -> int:
+        return sum(rank["samples"] for rank in self.ranks)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(rank["bytes"] for rank in self.ranks)
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(rank["cpu_s"] for rank in self.ranks)
+
+    @property
+    def first_batch_s(self) -> float:
+        """Until the last of them had one: nobody goes on before."""
+        return max(rank["start_s"] + rank["figures"]["first_batch_s"] for rank in self.ranks)
+
+    @property
+    def busy_s(self) -> float:
+        """Of one accelerator, in the mean. By the published step, however long it really took."""
+        return statistics.fmean(rank["figures"]["busy_s"] for rank in self.ranks)
+
+    @property
+    def busy_share(self) -> float:
+        """As MLPerf Storage takes it: without the wait for the first batch."""
+        return self.busy_s / (self.seconds - self.first_batch_s)
+
+    def figures(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "epoch": self.epoch,
+            "seconds": self.seconds,
+            "samples": self.samples,
+            "bytes": self.size_bytes,
+        }
+        if self.emulated:
+            found |= {
+                "busy_s": self.busy_s,
+                "busy_share": self.busy_share,
+                "busy_share_with_first_batch": self.busy_s / self.seconds,
+                "wait_s": self.seconds - self.busy_s,
+                "first_batch_s": self.first_batch_s,
+            }
+        return found
+
+    @property
+    def emulated(self) -> bool:
+        return self.ranks[0]["figures"] is not None
+
+    def steps(self) -> dict[str, list[float]]:
+        """The mean over the ranks that made the step."""
+        made: list[list[Mapping[str, float]]] = [rank["steps"] for rank in self.ranks]
+        count = min(MOST_STEPS, max(map(len, made)))
+        return {
+            name: [
+                round(
+                    statistics.fmean(steps[number][name] for steps in made if number < len(steps)),
+                    6,
+                )
+                for number in range(count)
+            ]
+            for name in ("load_s", "compute_s", "barrier_s")
+        }
+
+    def latencies(self) -> list[float]:
+        return quantiles(sorted(second for rank in self.ranks for second in rank["seconds"]))
+
+    def series(self, name: str) -> list[int]:
+        columns: list[list[int]] = [rank[name] for rank in self.ranks]
+        total = [0] * max(map(len, columns))
+        for column in columns:
+            for place, value in enumerate(column):
+                total[place] += value
+        return total
+
+
+def quantiles(ascending: Sequence[float], most: int = _QUANTILES) -> list[float]:
+    """At most so many of them, evenly, with the first and the last."""
+    if len(ascending) <= most:
+        return list(ascending)
+    last = len(ascending) - 1
+    return [ascending[round(place * last / (most - 1))] for place in range(most)]
+
+
+@dataclass(slots=True)
+class Result:
+    """Grows while the experiment runs, and is written whatever ends it."""
+
+    head: dict[str, Any]  # id, arm, workload, shape, repeat, order, seed, started
+    proofs: list[Proof] = field(default_factory=list[Proof])
+    epochs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    reads: list[EpochRead] = field(default_factory=list[EpochRead])
+    runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    failure: dict[str, Any] | None = None
+    latency_of: str = "open, read and close of one file"
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def valid(self) -> bool:
+        return self.failure is None and bool(self.proofs) and all(p.ok for p in self.proofs)
+
+    def write(self, folder: Path, seconds: float) -> None:
+        document = {
+            "schema": SCHEMA,
+            **self.head,
+            "seconds": seconds,
+            "valid": self.valid,
+            "proofs": [{"name": p.name, "ok": p.ok, "said": p.said} for p in self.proofs],
+            "failure": self.failure,
+            "epochs": self.epochs,
+            "accelerator_runs": self.runs,
+            **self.extra,
+        }
+        series: dict[str, Any] = {
+            "interval_s": INTERVAL_S,
+            "bytes": [],
+            "samples": [],
+            "epoch_marks_s": [],
+        }
+        for read in self.reads:
+            series["epoch_marks_s"].append(len(series["bytes"]) * INTERVAL_S)
+            series["bytes"] += read.series("series_bytes")
+            series["samples"] += read.series("series_samples")
+        steps = [read.steps() for read in self.reads if read.emulated]
+        latencies = [{"seconds": read.latencies()} for read in self.reads]
+        _write(folder / "series.json", series)
+        _write(folder / "steps.json", {"epochs": steps})
+        _write(folder / "latencies.json", {"what": self.latency_of, "epochs": latencies})
+        _write(folder / "result.json", document)  # last: who finds it finds the others too
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,326 @@
+"""One experiment, from an empty folder to its figures: what is done, and in which order.
+
+    mount        a fresh cache and a fresh mount, after pages were dropped; filled first if warm
+    epochs       the program that reads, measured at its gate between them
+    accelerators more of them, one epoch each, from the same state
+    proofs       collected on the way
+
+Whatever ends it, the arm is stopped. Main thread only, as its workspace.
+"""
+
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.bench import measure
+from penstock.bench.arms import Arm, Mount, Penstock, Site
+from penstock.bench.dataset import Dataset
+from penstock.bench.experiments import proofs
+from penstock.bench.experiments.datasets import DatasetManifest
+from penstock.bench.experiments.feeding import Item, Order
+from penstock.bench.experiments.glances import Glance, look
+from penstock.bench.experiments.heads import accelerator_of
+from penstock.bench.experiments.jobs import JobEpoch, TrainingRun
+from penstock.bench.experiments.models import published
+from penstock.bench.experiments.proofs import Proof
+from penstock.bench.experiments.results import EpochRead, Result
+from penstock.bench.experiments.storeline import StoreLine
+from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
+from penstock.bench.gated import GatedProgram
+from penstock.bench.plans.model import ExperimentConfig
+from penstock.bench.readers import read_epoch
+from penstock.bench.s3server import Counters
+from penstock.bench.trial import settle
+from penstock.bench.workspace import BenchError
+from penstock.errors import UsageError
+
+PART = "readers"
+_FILLERS = 4  # processes that read everything once, where a system has no warm-up of its own
+
+Say = Callable[[str, float], None]  # a phase, and how much of the experiment is done
+
+
+class Running:
+    """The arm and the workload of one experiment. `run` is called once."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        site: Site,
+        manifest: DatasetManifest,
+        line: StoreLine,
+        result: Result,
+        say: Say,
+    ) -> None:
+        self._config, self._site, self._manifest = config, site, manifest
+        self._line, self._result, self._say = line, result, say
+        experiment = config.experiment
+        self._plan, self._workload = experiment.arm, experiment.workload
+        self._arm: Arm = make_arm(self._plan, site, config.store)
+        self._is_cold = self._plan.state != "warm"
+        # A cache for a share of the data is not seen behind pages that the kernel keeps of all.
+        self._drops = self._plan.drops_pages or self._plan.cache_share < 1
+        if self._plan.system == "ceiling" or self._workload.kind == "job":
+            self._drops = False
+        self._counts = self._workload.accelerators if self._workload.kind == "emulated" else (1,)
+        self._epochs_left = self._workload.epochs + len(self._counts) - 1
+        self._parts = self._epochs_left + 2
+        self._about = ""  # which run a proof is of
+
+    def run(self) -> None:
+        self._check()
+        result, arm = self._result, self._arm
+        result.head["arm"]["version"] = arm.version()
+        result.head["arm"]["pages_dropped_before_each_epoch"] = self._drops
+        self._say("preparing", 0.0)
+        try:
+            with self._line.at_once():
+                arm.prepare()
+            self._measure()
+        finally:
+            arm.finish()
+
+    def _check(self) -> None:
+        if self._drops and not measure.can_drop_pages():
+            raise BenchError(f"{self._plan.name}: pages cannot be dropped", hint="run it as root")
+        files, ranks = len(self._site.dataset.entries), max(self._counts)
+        if self._manifest.layout != "files" and files < ranks:
+            raise UsageError(
+                f"{ranks} accelerators need as many shards, and there are {files}",
+                hint="make a larger data set, or name fewer accelerators",
+            )
+
+    def _measure(self) -> None:
+        if self._workload.kind == "job":
+            with self._mounted():
+                self._job()
+                self._last_proofs()
+            return
+        first, *more = self._counts
+        with self._mounted():
+            self._epochs(first, self._workload.epochs, main=True)
+            if not self._is_cold:
+                for count in more:
+                    self._epochs(count, 1, main=False)
+            self._last_proofs()
+        if self._is_cold:
+            for count in more:
+                with self._mounted():
+                    self._epochs(count, 1, main=False)
+
+    @contextlib.contextmanager
+    def _mounted(self) -> Iterator[None]:
+        arm = self._arm
+        self._say("cold check" if self._is_cold else "mounting", self._done)
+        try:
+            if self._is_cold and self._plan.system != "ceiling":
+                self._prove_cold_start()
+            self._say("mounting", self._done)
+            arm.start()
+            self._result.head["arm"]["command"] = " ".join(arm.command)
+            if not self._is_cold:
+                self._say("warming", self._done)
+                self._fill()
+            yield
+        finally:
+            self._keep_logs()
+            arm.stop()
+
+    def _prove_cold_start(self) -> None:
+        native = not isinstance(self._arm, Mount)
+        self._prove(proofs.pages_dropped(self._site.dataset, native=native))
+        if not native:
+            self._prove(proofs.cache_empty(cache_folder(self._arm)))
+
+    def _fill(self) -> None:
+        """Before the clock, and at the full speed of the line."""
+        arm = self._arm
+        if self._plan.system == "ceiling":
+            return
+        with self._line.at_once():
+            if isinstance(arm, Penstock) and self._plan.cache_share >= 1:
+                arm.warm()
+            else:
+                entries = self._site.dataset.entries
+                seed = self._config.experiment.seed
+                read_epoch(self._site.workspace, arm.root, entries, readers=_FILLERS, seed=seed)
+            if isinstance(arm, Mount):
+                settle(arm)
+        if self._drops:
+            measure.drop_pages()
+        elif not isinstance(arm, Mount):
+            self._prove(proofs.pages_resident(self._site.dataset))
+
+    def _epochs(self, count: int, epochs: int, *, main: bool) -> None:
+        folder = self._site.workspace.folder / f"readings-{count}-{'main' if main else 'more'}"
+        folder.mkdir()
+        order = self._order(count, epochs, folder)
+        shares: list[float] = []
+        self._about = "" if main else f" ({count} accelerators)"
+        before = look(self._arm, self._line)
+        self._say("epoch 1", self._done)
+        with self._program(order) as program:
+            for epoch in range(epochs):
+                program.wait_for(epoch)
+                after = look(self._arm, self._line)
+                read = EpochRead.load(folder, epoch, order.ranks)
+                figures = self._figures(read, before, after)
+                self._prove_epoch(read, before, after, order)
+                if main:
+                    self._result.epochs.append(figures)
+                    self._result.reads.append(read)
+                if read.emulated:
+                    shares.append(read.busy_share)
+                self._epochs_left -= 1
+                if epoch + 1 < epochs:
+                    self._say(f"epoch {epoch + 2}", self._done)
+                    if self._drops:
+                        measure.drop_pages()
+                    before = look(self._arm, self._line)
+                program.go_on()
+        if shares:
+            # Cold is only the first epoch; warm are all.
+            self._result.runs.append(
+                {
+                    "accelerators": count,
+                    "busy_share": shares[0] if self._is_cold else sum(shares) / len(shares),
+                    "busy_share_by_epoch": shares,
+                }
+            )
+
+    def _job(self) -> None:
+        """A real training. It does not stop between epochs, so counters are read as it goes on:
+        what the next one asks for in that moment counts as the last one's."""
+        state = self._arm.reader_environment().get("PENSTOCK_STATE_DIR")
+        workspace, epochs = self._site.workspace, self._workload.epochs
+        job = TrainingRun(workspace, self._workload.job, Path(state) if state else None)
+        before = look(self._arm, self._line)
+        job.submit(self._arm.root, epochs, planned=self._plan.state == "planned")
+        try:
+            self._say("epoch 1", self._done)
+            for epoch in job.epochs(epochs):
+                after = look(self._arm, self._line)
+                figures = epoch.figures() | after.costs_since(before)
+                self._result.epochs.append(figures)
+                self._prove_job_epoch(epoch, before, after)
+                self._epochs_left -= 1
+                self._say(f"epoch {epoch.said['epoch'] + 2}", self._done)
+                before = after
+            job.wait()
+        finally:
+            job.end(Path(self._config.logs))
+
+    def _prove_job_epoch(self, epoch: JobEpoch, before: Glance, after: Glance) -> None:
+        """A training may leave out a last batch that is not full, and images for validation: what
+        it read is told by itself. Nor can pages be dropped while it runs, so cold is its first
+        epoch alone."""
+        number: int = epoch.said["epoch"]
+        share = epoch.images / self._manifest.samples
+        read = Proof(
+            f"read-epoch-{number + 1}",
+            share > 0,
+            f"the job trained on {epoch.images:,} images, {share:.3f} of the samples there are",
+        )
+        self._prove(read)
+        if number == 0 or not self._is_cold:
+            self._prove_store(number, after.came_since(before), min(1.0, share))
+
+    def _program(self, order: Order) -> GatedProgram:
+        def command(gate: Path) -> list[str]:
+            path = Path(order.output) / "order.json"
+            path.write_text(json.dumps(order.to_json() | {"gate": str(gate)}))
+            return [sys.executable, "-Pm", "penstock.bench.experiments.feeding", str(path)]
+
+        return GatedProgram(
+            self._site.workspace,
+            PART,
+            command,
+            epochs=order.epochs,
+            extra=self._arm.reader_environment(),
+        )
+
+    def _order(self, count: int, epochs: int, folder: Path) -> Order:
+        workload, dataset = self._workload, self._site.dataset
+        emulated = workload.kind == "emulated"
+        accelerator = accelerator_of(workload) if emulated else None
+        threads = published(workload.model, workload.accelerator).read_threads if emulated else 1
+        return Order(
+            root=None if self._plan.system == "ceiling" else str(self._arm.root),
+            layout=self._manifest.layout,
+            items=_items(dataset, self._manifest.samples),
+            ranks=count if emulated else workload.readers,
+            threads=threads,
+            batch=accelerator.batch if accelerator is not None else None,
+            step_s=accelerator.step_s if accelerator is not None else 0.0,
+            epochs=epochs,
+            seed=self._config.experiment.seed,
+            planned=self._plan.state == "planned",
+            gate="",
+            output=str(folder),
+        )
+
+    def _figures(self, read: EpochRead, before: Glance, after: Glance) -> dict[str, Any]:
+        costs = after.costs_since(before)
+        costs["cpu_s"]["readers"] = read.cpu_s
+        readers = measure.usage(self._site.workspace.processes(PART))
+        return read.figures() | costs | {"reader_memory_bytes": readers.memory_bytes}
+
+    def _prove_epoch(self, read: EpochRead, before: Glance, after: Glance, order: Order) -> None:
+        dataset = self._site.dataset
+        epoch, came = read.epoch, after.came_since(before)
+        wanted = (self._manifest.samples, dataset.size_bytes)
+        self._prove(proofs.whole(epoch, read.samples, read.size_bytes, wanted))
+        if after.said is not None and epoch == 0:
+            plans: list[dict[str, Any]] = after.said["plans"]
+            files = len(dataset.entries)
+            self._prove(
+                proofs.hinted(plans, order.ranks, files)
+                if order.planned
+                else proofs.unhinted(plans)
+            )
+        self._prove_store(epoch, came)
+
+    def _prove_store(self, epoch: int, came: Counters | None, read_share: float = 1.0) -> None:
+        dataset, share = self._site.dataset, self._plan.cache_share
+        if not isinstance(self._arm, Mount):
+            if came is not None:
+                self._prove(proofs.nothing_from_the_store(came, epoch))
+        elif self._is_cold and (share == 0 or epoch == 0):
+            self._prove(proofs.from_the_store(came, dataset, epoch, read_share))
+        elif 0 < share < 1:
+            self._prove(proofs.rest_from_the_store(came, dataset, epoch, share))
+        elif not self._is_cold:
+            self._prove(proofs.nothing_from_the_store(came, epoch))
+
+    def _last_proofs(self) -> None:
+        if isinstance(self._arm, Mount) and 0 < self._plan.cache_share < 1:
+            quota = quota_bytes(self._plan, self._site)
+            self._prove(proofs.cache_within(cache_folder(self._arm), quota))
+
+    def _prove(self, proof: Proof) -> None:
+        self._result.proofs.append(replace(proof, said=proof.said + self._about))
+
+    @property
+    def _done(self) -> float:
+        return 1 - (self._epochs_left + 1) / self._parts
+
+    def _keep_logs(self) -> None:
+        """What the systems have said goes with the workspace, unless it is copied."""
+        folder = self._site.workspace.folder
+        for log in [*folder.glob("*.log"), *folder.glob("m/state/logs/*.log")]:
+            shutil.copy(log, self._config.logs)
+
+
+def _items(dataset: Dataset, samples: int) -> tuple[Item, ...]:
+    """Samples are shared out evenly: of a shard that is read they are counted, not believed."""
+    files = len(dataset.entries)
+    parts = [samples * place // files for place in range(files + 1)]
+    return tuple(
+        Item(entry.path, entry.size_bytes, after - before)
+        for entry, before, after in zip(dataset.entries, parts, parts[1:], strict=False)
+    )

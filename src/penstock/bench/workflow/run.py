@@ -1,0 +1,322 @@
+"""A whole run: from a plan to results and a report, and nothing else left of it.
+
+    check, make-dataset, start-store, upload-dataset, one step for each experiment, report;
+    then, whatever came of those: copy-results, stop-store, remove-dataset, sweep
+
+Called from the main thread, since interrupts arrive there.
+"""
+
+import fcntl
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.plans.expansion import expand
+from penstock.bench.plans.model import Experiment, Plan, System, plan_from_json
+from penstock.bench.workflow import checks, cleaning, registry, remote, surroundings
+from penstock.bench.workflow.engine import Engine, Skip, Step, Ticket, records_of
+from penstock.bench.workflow.measuring import Measuring, has_result, read_result
+from penstock.bench.workflow.parts import Parts
+from penstock.bench.workflow.record import FILE, Record, StepRecord, now, write_json
+from penstock.bench.workflow.site import Site, dataset_place, scratch_places
+from penstock.bench.workflow.view import View
+from penstock.bench.workspace import PREFIX, BenchError, Workspace
+from penstock.errors import PenstockError, UsageError
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Settings:
+    out: Path  # the folder of results is made in it
+    command: str  # as the person wrote it
+    medium: Path | None = None  # for data and caches; None: memory, or the disk
+    skip_missing: bool = False
+    parts: Parts = field(default_factory=Parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    results: Path
+    done: int
+    invalid: tuple[tuple[str, str], ...]  # experiments, with the proof that failed
+    failed: tuple[StepRecord, ...]  # experiments
+    skipped: int
+    trouble: tuple[StepRecord, ...]  # other steps that failed
+    exit_code: int
+
+
+def run_plan(plan: Plan, text: str, settings: Settings, view: View) -> Outcome:
+    name = f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return _Run(plan, text, settings.out.absolute() / name, settings, view).go()
+
+
+def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
+    """Goes on with a run that was ended, with what it has no result of."""
+    try:
+        plan = plan_from_json(json.loads((results / "plan.json").read_text()))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{results}: is no folder of a run: {error}", hint="give the folder with its plan.json"
+        ) from error
+    with (results / "plan.json").open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            what = f"{results}: another process goes on with it"
+            raise UsageError(what, hint="wait, or end it") from error
+        return _Run(plan, None, results, settings, view).go()
+
+
+class _Run:
+    def __init__(
+        self, plan: Plan, text: str | None, results: Path, settings: Settings, view: View
+    ) -> None:
+        self._plan, self._text, self._results = plan, text, results
+        self._settings, self._view = settings, view
+        self._experiments = expand(plan)
+        self._todo = [one for one in self._experiments if not has_result(results, one.id)]
+        self._interrupt = threading.Event()
+        self._environment: dict[str, Any] = {}
+
+    def go(self) -> Outcome:
+        for cleaned in cleaning.clean():
+            if not cleaned.alive:
+                self._view.say(f"the run {cleaned.run} was killed: {cleaned.what}")
+        found = checks.check(
+            self._plan,
+            self._todo,
+            medium=self._settings.medium,
+            results=self._results,
+            skip_missing=self._settings.skip_missing,
+        )
+        found.refuse()
+        self._look_around(found)
+        found.refuse()
+        for note in found.notes:
+            self._view.say(f"note: {note}")
+        folder = found.medium / f"{PREFIX}{secrets.token_hex(4)}"
+        wanted = [one for one in self._todo if one.arm.system not in found.missing]
+        places = places_of(self._plan, wanted, folder)
+        before = self._take_over() if self._text is None else None
+        entry = self._claim(folder, (*(before.remote if before else ()), *places))
+        try:
+            checks.check_writable(found, places)
+            found.refuse()
+            self._make_results()
+        except PenstockError:
+            if before is None:
+                registry.forget(entry)
+            else:
+                registry.write(before)
+            raise
+        with Workspace(
+            found.medium, name=folder.name, on_interrupt=self._interrupt.set
+        ) as workspace:
+            return self._work(workspace, entry, found)
+
+    def _look_around(self, found: checks.Found) -> None:
+        """A run that is resumed must find what it began with: its figures stand in one table."""
+        systems: list[System] = [arm.system for arm in self._plan.arms]
+        wanted = set(systems) - set(found.missing)
+        self._environment = surroundings.surroundings(wanted, self._settings.command)
+        before = surroundings.read(self._results / "environment.json")
+        if before is None:
+            return
+        changed = surroundings.changes(before, self._environment)
+        if changed and self._todo:
+            what = f"{self._results}: cannot be resumed: {'; '.join(changed)}"
+            found.problems.append((what, "begin a new run"))
+        self._environment = before
+
+    def _take_over(self) -> registry.Entry | None:
+        """Of a run that is resumed: its old entry, if it has left what could not be removed."""
+        before = registry.find(self._results.name)
+        if before is not None and before.alive:
+            what = f"{self._results}: process {before.pid} is at it"
+            raise UsageError(what, hint="wait, or end it")
+        return before
+
+    def _claim(self, folder: Path, places: tuple[remote.Place, ...]) -> registry.Entry:
+        """Notes down what will be made. A new run gets a name that no other has, though it may
+        have begun in the same second."""
+        first, number = self._results, 2
+        while True:
+            entry = registry.own_entry(self._results.name, folder, self._results)
+            entry = entry.with_remote(*places)
+            if self._text is None:
+                registry.write(entry)
+                return entry
+            if not self._results.exists() and registry.claim(entry):
+                return entry
+            self._results = first.with_name(f"{first.name}-{number}")
+            number += 1
+
+    def _make_results(self) -> None:
+        try:
+            # Another user's run has its entry elsewhere, and may have the same folder.
+            self._results.mkdir(parents=True, exist_ok=self._text is None)
+        except FileExistsError as error:
+            what = f"{self._results}: another run has just made it"
+            raise UsageError(what, hint="run it again") from error
+        except OSError as error:
+            raise UsageError(f"{self._results}: cannot be made: {error.strerror}") from error
+
+    def _work(self, workspace: Workspace, entry: registry.Entry, found: checks.Found) -> Outcome:
+        self._write_down()
+        site = Site(self._plan, workspace, self._results, entry, self._settings.parts)
+        steps = self._steps(workspace, site, found)
+        last = self._last(workspace, site)
+        record = Record(
+            self._results.name,
+            self._results / FILE,
+            [self._known(step, found) for step in records_of(steps, last)],
+            self._view.changed,
+        )
+        logs = self._results / "logs"
+        engine = Engine(record, self._plan.parallel, logs, self._interrupt, site.hasten)
+        self._view.begin(record, self._experiments)
+        try:
+            engine.run(steps, last)
+        finally:
+            self._view.end()
+        return self._outcome(record)
+
+    def _write_down(self) -> None:
+        (self._results / "logs").mkdir(exist_ok=True)
+        if self._text is not None:
+            (self._results / "plan.yaml").write_text(self._text)
+            write_json(self._results / "plan.json", asdict(self._plan))
+        write_json(self._results / "environment.json", self._environment)
+
+    def _known(self, step: StepRecord, found: checks.Found) -> StepRecord:
+        """What is settled before the engine begins: checked, measured before, missing, needless."""
+        by_id = {one.id: one for one in self._experiments}
+        if step.name == "check":
+            return replace(step, state="done", attempts=1, started=now(), ended=now())
+        if step.name in by_id:
+            experiment = by_id[step.name]
+            if experiment not in self._todo:
+                return replace(step, state="done", attempts=1)
+            if experiment.arm.system in found.missing:
+                error = f"{experiment.arm.system} is not installed"
+                return replace(step, state="skipped", error=error)
+        elif step.name in ("make-dataset", "start-store", "upload-dataset") and not self._todo:
+            return replace(step, state="skipped", error="nothing is left to measure")
+        return step
+
+    def _steps(self, workspace: Workspace, site: Site, found: checks.Found) -> list[Step]:
+        view, plan = self._view, self._plan
+        measuring = Measuring(
+            self._results.name, self._results, workspace, site, self._settings.parts
+        )
+
+        def make(ticket: Ticket) -> None:
+            site.make(ticket, lambda phase, done: view.progress("make-dataset", phase, done))
+
+        def start_store(ticket: Ticket) -> None:
+            site.start()
+            path = self._results / "storage-config.yaml"
+            surroundings.write_storage(path, plan, site.access(self._todo[0]), found.medium)
+
+        steps = [
+            Step("check", lambda ticket: None),
+            Step("make-dataset", make, needs=("check",)),
+            Step("start-store", start_store, needs=("make-dataset",)),
+            Step("upload-dataset", site.upload, needs=("start-store",), retries=1),
+        ]
+        steps += [
+            Step(
+                one.id,
+                _of(one, measuring, view),
+                needs=("upload-dataset",),
+                retries=plan.retries,
+                timeout_s=plan.timeout_s,
+            )
+            for one in self._experiments
+        ]
+        over = tuple(one.id for one in self._experiments)
+        return [*steps, Step("report", lambda ticket: self._report(), after=over)]
+
+    def _last(self, workspace: Workspace, site: Site) -> list[Step]:
+        return [
+            Step("copy-results", lambda ticket: self._copy(ticket), retries=1),
+            Step("stop-store", lambda ticket: site.stop()),
+            Step("remove-dataset", lambda ticket: site.remove(), retries=1),
+            Step("sweep", lambda ticket: self._sweep(workspace, site)),
+        ]
+
+    def _report(self) -> None:
+        if not self._measured():
+            raise Skip("nothing was measured")
+        self._settings.parts.report(self._results)
+
+    def _copy(self, ticket: Ticket) -> None:
+        if self._plan.result_path is None:
+            raise Skip("the plan has no s3ResultPath")
+        if not self._measured():
+            raise Skip("nothing was measured")
+        place = remote.place(self._plan.result_path, self._plan.store)
+        remote.upload(place.below(self._results.name), self._results, ticket.check)
+
+    def _sweep(self, workspace: Workspace, site: Site) -> None:
+        cleaning.sweep(workspace.folder)
+        if site.entry.remote:
+            urls = ", ".join(str(place) for place in site.entry.remote)
+            raise BenchError(f"{urls}: not removed", hint="`penstock bench clean` tries again")
+        registry.forget(site.entry)
+
+    def _measured(self) -> list[Experiment]:
+        return [one for one in self._experiments if has_result(self._results, one.id)]
+
+    def _outcome(self, record: Record) -> Outcome:
+        states = {step.name: step for step in record.steps()}
+        measured = [states[one.id] for one in self._experiments]
+        failed = [step for step in states.values() if step.state == "failed"]
+        interrupted = self._interrupt.is_set()
+        codes = [step.exit_code for step in failed]
+        record.finish("interrupted" if interrupted else "failed" if failed else "done")
+        if record.unwritten is not None:
+            self._view.say(f"note: {self._results / FILE} is not whole: {record.unwritten}")
+        return Outcome(
+            results=self._results,
+            done=sum(step.state == "done" for step in measured),
+            invalid=tuple(self._invalid()),
+            failed=tuple(step for step in failed if step in measured),
+            skipped=sum(step.state == "skipped" for step in measured),
+            trouble=tuple(step for step in failed if step not in measured),
+            exit_code=INTERRUPTED if interrupted else 0 if not failed else 3 if 3 in codes else 2,
+        )
+
+    def _invalid(self) -> Iterator[tuple[str, str]]:
+        for one in self._measured():
+            result = read_result(self._results / "experiments" / one.id / "output") or {}
+            if result.get("valid") is not True:
+                proofs: list[dict[str, Any]] = result.get("proofs", [])
+                said = [f"{proof['name']}: {proof['said']}" for proof in proofs if not proof["ok"]]
+                yield one.id, "; ".join(said) or "it proves nothing"
+
+
+def places_of(
+    plan: Plan, experiments: Iterable[Experiment], folder: Path
+) -> tuple[remote.Place, ...]:
+    """The folders in object stores that a run writes to, all named like its own folder; the copy
+    of the results is none of them, since it is to stay."""
+    places = list(scratch_places(plan, experiments, folder))
+    if not plan.store.local and not (plan.dataset.form == "given" and plan.dataset.path is None):
+        places.append(dataset_place(plan, folder))
+    if plan.result_path is not None:
+        places.append(remote.place(plan.result_path, plan.store).below(folder.name))
+    return tuple(places)
+
+
+def _of(experiment: Experiment, measuring: Measuring, view: View) -> Callable[[Ticket], None]:
+    def progress(phase: str, done: float | None) -> None:
+        view.progress(experiment.id, phase, done)
+
+    return lambda ticket: measuring.measure(experiment, ticket, progress)

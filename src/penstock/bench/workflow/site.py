@@ -1,0 +1,211 @@
+"""Where a run's data set lies: as files, and in a store; and what of both goes at the end.
+
+    FOLDER/served/data          the files, and the bucket `data` of a local server
+    FOLDER/served/juicefs-data  what JuiceFS makes of them; a bucket, too
+    FOLDER/keys.json            for the experiments; only its owner can read it
+
+Its methods are steps of the workflow, called one after the other from different threads.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from penstock.bench import bareclient
+from penstock.bench.dataset import Entry
+from penstock.bench.juicefs import juicefs_bucket
+from penstock.bench.plans.model import DatasetAccess, Experiment, Plan, StoreAccess
+from penstock.bench.s3server import REGION, S3Server, serve_s3
+from penstock.bench.workflow import registry, remote
+from penstock.bench.workflow.child import Child, Progress
+from penstock.bench.workflow.engine import Ticket
+from penstock.bench.workflow.parts import Parts
+from penstock.bench.workflow.record import write_json
+from penstock.bench.workspace import BenchError, Workspace, tail
+from penstock.errors import UsageError
+from penstock.store.source import parse_source
+
+_BUCKET = "data"
+
+
+class Site:
+    def __init__(
+        self, plan: Plan, workspace: Workspace, results: Path, entry: registry.Entry, parts: Parts
+    ) -> None:
+        self._plan, self._workspace, self._results = plan, workspace, results
+        self._parts = parts
+        self.entry = entry
+        self._server = contextlib.ExitStack()
+        self._near: S3Server | None = None
+        self._keys: Path | None = None
+        self.root = workspace.folder / "served" / _BUCKET
+
+    @property
+    def manifest(self) -> Path:
+        return self._results / "dataset.json"
+
+    def make(self, ticket: Ticket, progress: Progress) -> None:
+        self.root.mkdir(parents=True)
+        plan = self._plan.dataset
+        if plan.form == "given" and plan.path is None:
+            progress("copying from the store", None)
+            remote.download(self._given_place(), self.root, ticket.check)
+            plan = replace(plan, path=str(self.root))
+        settings = self._workspace.folder / "dataset-settings.json"
+        described = self._workspace.folder / "dataset.json"
+        write_json(
+            settings,
+            {"plan": asdict(plan), "folder": str(self.root), "manifest": str(described)},
+        )
+        child = Child(
+            self._workspace, self._workspace.folder / "m", self._results / "logs", "make-dataset"
+        )
+        status = child.run([*self._parts.dataset_command, str(settings)], ticket, progress)
+        if status != 0:
+            raise BenchError(f"the data set was not made: {tail(child.errors)}")
+        if self.manifest.exists() and self.manifest.read_bytes() != described.read_bytes():
+            raise UsageError(
+                "the data set is not the one that this run has measured before",
+                hint=f"compare {self.manifest}; or begin a new run",
+            )
+        self.manifest.write_bytes(described.read_bytes())
+
+    def start(self) -> None:
+        """Starts the local server; or takes the keys of the one that is there."""
+        if self._plan.store.local:
+            # Before it starts: it would not see a bucket that is made behind its back.
+            (self.root.parent / juicefs_bucket(_BUCKET)).mkdir()
+            near = self._server.enter_context(serve_s3(self._workspace, self.root.parent))
+            keys = {"access_key": near.access_key, "secret_key": near.secret_key}
+            self._near = near
+        else:
+            assert self._plan.store.dataset_path is not None
+            keys = remote.plain_keys(self._plan.store, self._plan.store.dataset_path)
+        self._keys = self._workspace.folder / "keys.json"
+        write_json(self._keys, keys, mode=0o600)
+
+    def upload(self, ticket: Ticket) -> None:
+        if self._near is not None:
+            # Its files are the bucket already. It takes a checksum of each object when it is first
+            # asked for; whoever came first would pay for all.
+            bareclient.get_epoch(self._workspace, self._near, _BUCKET, self._entries(), readers=4)
+        elif self._plan.dataset.form != "given" or self._plan.dataset.path is not None:
+            remote.upload(self.dataset_place(), self.root, ticket.check)
+
+    def hasten(self) -> None:
+        """Ends what `upload` waits for: with a large data set, it would take minutes."""
+        self._workspace.end_processes(bareclient.PART)
+
+    def stop(self) -> None:
+        self._server.close()
+
+    def remove(self) -> None:
+        """What the run has put into stores."""
+        if self._plan.dataset.keep and not self._plan.store.local:
+            self._forget(self.dataset_place())
+        for place in self.entry.remote:
+            remote.remove(place)
+            self._forget(place)
+
+    def access(self, experiment: Experiment) -> StoreAccess:
+        store = self._plan.store
+        name = _scratch_name(self._workspace.folder, experiment)
+        keys = None if self._keys is None else str(self._keys)
+        if self._near is not None:
+            return StoreAccess(
+                local=True,
+                endpoint=self._near.endpoint,
+                ranged_endpoint=self._near.ranged_endpoint,
+                region=REGION,
+                bucket=_BUCKET,
+                prefix="",
+                keys_file=keys,
+                scratch_bucket=juicefs_bucket(_BUCKET),
+                scratch_name=name,
+            )
+        source = parse_source(str(self.dataset_place()))
+        return StoreAccess(
+            local=False,
+            endpoint=store.endpoint,
+            ranged_endpoint=None,
+            region=store.region or REGION,
+            bucket=source.bucket,
+            prefix=f"{source.prefix}/" if source.prefix else "",
+            keys_file=keys,
+            scratch_bucket=source.bucket,
+            scratch_name=name,
+        )
+
+    def dataset_access(self) -> DatasetAccess:
+        return DatasetAccess(str(self.manifest), str(self.root))
+
+    def lend_scratch(self, access: StoreAccess) -> remote.Place | None:
+        """Notes down where an experiment may write before it does."""
+        if access.local:
+            return None
+        place = _scratch_place(self._plan, access.scratch_bucket, access.scratch_name)
+        self.entry = self.entry.with_remote(place)
+        registry.write(self.entry)
+        return place
+
+    def clear_scratch(self, access: StoreAccess, place: remote.Place | None) -> None:
+        if place is None:
+            folder = self.root.parent / access.scratch_bucket / access.scratch_name
+            for at, _, names in os.walk(folder, topdown=False):
+                for name in names:
+                    os.unlink(os.path.join(at, name))
+                os.rmdir(at)
+            return
+        remote.remove(place)
+        self._forget(place)
+
+    def dataset_place(self) -> remote.Place:
+        """In a bucket: below a folder of the run's own name, or where it was given."""
+        if self._plan.dataset.form == "given" and self._plan.dataset.path is None:
+            return self._given_place()
+        return dataset_place(self._plan, self._workspace.folder)
+
+    def _given_place(self) -> remote.Place:
+        assert self._plan.store.dataset_path is not None
+        return remote.place(self._plan.store.dataset_path, self._plan.store)
+
+    def _entries(self) -> list[Entry]:
+        found = [
+            Path(at) / name for at, _, names in os.walk(self.root) for name in names
+        ]  # fmt: skip
+        return [Entry(str(path.relative_to(self.root)), path.stat().st_size) for path in found]
+
+    def _forget(self, place: remote.Place) -> None:
+        self.entry = self.entry.without_remote(place)
+        registry.write(self.entry)
+
+
+def scratch_places(
+    plan: Plan, experiments: Iterable[Experiment], folder: Path
+) -> tuple[remote.Place, ...]:
+    """Where JuiceFS will write its own objects: below a name of the run's own at the root of the
+    bucket, since its volumes know no folders above them."""
+    if plan.store.local:
+        return ()
+    assert plan.store.dataset_path is not None
+    bucket = parse_source(plan.store.dataset_path).bucket
+    return tuple(
+        _scratch_place(plan, bucket, _scratch_name(folder, one))
+        for one in experiments
+        if one.arm.system == "juicefs"
+    )
+
+
+def _scratch_place(plan: Plan, bucket: str, name: str) -> remote.Place:
+    return remote.place(f"s3://{bucket}", plan.store).below(name)
+
+
+def _scratch_name(folder: Path, experiment: Experiment) -> str:
+    return f"{folder.name}-e{experiment.order}"
+
+
+def dataset_place(plan: Plan, folder: Path) -> remote.Place:
+    assert plan.store.dataset_path is not None
+    return remote.place(plan.store.dataset_path, plan.store).below(folder.name)

@@ -1,0 +1,171 @@
+"""penstock bench: a plan, a run of it, a report; and what a killed run has left.
+
+`report` and `compare` are in bench_report.py; each is imported when it is asked for.
+"""
+
+import json
+import shlex
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.talk import say
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.bench.workflow.run import Outcome
+
+_ELSEWHERE = {"report": "penstock.cli.bench_report", "compare": "penstock.cli.bench_report"}
+
+
+class _Bench(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["init", "run", "report", "compare", "clean"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE:
+            return getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Bench)
+def bench() -> None:
+    """Measure Penstock against other systems, from nothing to a report.
+
+    \b
+    Example:
+      penstock bench init > plan.yaml
+      penstock bench run plan.yaml
+    """
+
+
+@bench.command()
+def init() -> None:
+    """Print a plan to begin with; it runs as it is.
+
+    \b
+    Example:
+      penstock bench init > plan.yaml
+    """
+    from penstock.bench.plans.template import PLAN
+
+    click.echo(PLAN, nl=False)
+
+
+@bench.command()
+@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("bench-results"), show_default=True,
+    help="Folder in which the folder of results is made.",
+)  # fmt: skip
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="DIR",
+    help="Go on with a run that was ended; what it has measured is not measured again.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be done, check, and do nothing.")
+@click.option("--skip-missing", is_flag=True, help="Leave out arms whose program is not installed.")
+@click.option(
+    "--medium", type=click.Path(path_type=Path), metavar="DIR",
+    help="Where data and caches lie; /dev/shm if it is large enough, else the folder for temporary "
+    "files.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="How --dry-run answers.",
+)  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+def run(
+    plan: Path | None, out: Path, resume: Path | None, dry_run: bool, skip_missing: bool,
+    medium: Path | None, output: str, quiet: bool,
+) -> int:  # fmt: skip
+    """Run a benchmark and write its results and report; prints the folder of results.
+
+    Everything that the run starts, mounts or makes is gone at the end, however it ends; after a
+    kill -9, `penstock bench clean` or the next run removes it.
+
+    \b
+    Example:
+      penstock bench run plan.yaml --dry-run
+      penstock bench run plan.yaml
+      penstock bench run --resume bench-results/first-look-20260102-030405
+    """
+    from penstock.bench.workflow.run import Settings
+
+    if (plan is None) == (resume is None):
+        raise UsageError("give a plan, or --resume a run", hint="penstock bench run plan.yaml")
+    settings = Settings(out, shlex.join(["penstock", *sys.argv[1:]]), medium, skip_missing)
+    if dry_run:
+        if plan is None:
+            raise UsageError("--dry-run goes with a plan", hint="leave --resume out")
+        return _preview(plan, settings, output)
+    from penstock.bench.workflow import run as running
+    from penstock.bench.workflow.view import view_for
+
+    view = view_for(quiet=quiet)
+    if resume is not None:
+        return _tell(running.resume_run(resume.absolute(), settings, view))
+    assert plan is not None
+    from penstock.bench.plans.reading import read_plan_file
+
+    read = read_plan_file(plan)
+    return _tell(running.run_plan(read, plan.read_text(), settings, view))
+
+
+def _preview(path: Path, settings: object, output: str) -> int:
+    from penstock.bench.plans.reading import read_plan_file
+    from penstock.bench.workflow.preview import preview
+    from penstock.bench.workflow.run import Settings
+
+    assert isinstance(settings, Settings)
+    seen = preview(read_plan_file(path), settings)
+    if output == "json":
+        click.echo(json.dumps(seen.to_json(), indent=2))
+    else:
+        for line in seen.lines():
+            click.echo(line)
+    seen.found.refuse()
+    return 0
+
+
+def _tell(outcome: "Outcome") -> int:
+    total = outcome.done + len(outcome.failed) + outcome.skipped
+    say(f"{outcome.done} of {total} experiments measured")
+    for name, why in outcome.invalid:
+        say(f"invalid: {name}: {why}")
+    for step in (*outcome.failed, *outcome.trouble):
+        say(f"failed: {step.name}: {step.error}")
+        if step.hint:
+            say(f"  hint: {step.hint}")
+    if outcome.exit_code:
+        say(f"hint: go on with: penstock bench run --resume {shlex.quote(str(outcome.results))}")
+    click.echo(str(outcome.results))
+    return outcome.exit_code
+
+
+@bench.command()
+@click.argument("name", required=False, metavar="[RUN]")
+def clean(name: str | None) -> int:
+    """Remove what runs left that were killed: processes, mounts, folders, objects.
+
+    A run that still goes on is left alone. Results stay.
+
+    \b
+    Example:
+      penstock bench clean
+    """
+    from penstock.bench.workflow.cleaning import clean as clean_up
+
+    found = clean_up(wanted=name)
+    for one in found:
+        if one.what:
+            say(f"{one.run}: {one.what}")
+        if one.left:
+            say(f"{one.run}: left: {one.left}")
+        if one.hint:
+            say(f"hint: {one.hint}")
+    if not found:
+        say("nothing to clean" if name is None else f"no run {name} has left anything")
+    return 2 if any(one.left for one in found) else 0

@@ -1,0 +1,124 @@
+"""penstock bench report and compare: what a run's results say. Two commands of the group `bench`.
+
+The reporting itself is imported when a command runs, so that `penstock bench --help` needs none.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.talk import say
+
+if TYPE_CHECKING:
+    from penstock.bench.reporting import Comparison
+
+_RUN = click.Path(path_type=Path)
+
+
+@click.command("report")
+@click.argument("folder", metavar="DIR", type=_RUN)
+@click.option(
+    "-o", "--output", "outputs", metavar="FILE", multiple=True, type=_RUN,
+    help="Write only this: .html, .md or .json; repeatable. [all three, in DIR]",
+)  # fmt: skip
+@click.option(
+    "--get-price", metavar="DOLLARS", type=click.FloatRange(min=0),
+    help="Of 1,000 GETs. [0.0004: Amazon S3 Standard in us-east-1, list price of 2025]",
+)  # fmt: skip
+def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> int:
+    """Write the report of a benchmark run: a web page, Markdown, JSON.
+
+    DIR is what `penstock bench run` wrote. The page is one file that needs nothing from elsewhere.
+    What did not prove what it claims is shown, and counts nowhere. The verdict goes to stderr, the
+    paths to stdout. Exits with 2 if no experiment has a result; the report then shows why.
+
+    \b
+    Example:
+      penstock bench report bench-results/seed-001-20260101-120000
+      penstock bench report bench-results/seed-001-20260101-120000 -o /tmp/report.html
+    """
+    from penstock.bench.reporting.cost import stated_price
+    from penstock.bench.reporting.markup import clean
+    from penstock.bench.reporting.summary import summary_of
+    from penstock.bench.reporting.writing import NAMES, write_one
+
+    summary = summary_of(folder, stated_price(get_price))
+    for path in outputs or tuple(folder / name for name in NAMES):
+        write_one(summary, path)
+        click.echo(path)
+    say(clean(summary.verdict.sentence))
+    for group in summary.run.left_out_alike():
+        count = "" if len(group) == 1 else f" ({len(group)} experiments)"
+        say(clean(f"left out: {group[0].arm.label}, {group[0].why_not}{count}"))
+    if not summary.run.results:
+        say(f"penstock: {folder}: no experiment has a result")
+        say("hint: `penstock bench run --resume` goes on where a run ended; its logs are in logs/")
+        return 2
+    return 0
+
+
+@click.command("compare")
+@click.argument("a", type=_RUN)
+@click.argument("b", type=_RUN)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "md"]), default="table",
+    show_default=True,
+)  # fmt: skip
+@click.option(
+    "--anyway", is_flag=True,
+    help="Also where data set or machine differ: the result says so on top.",
+)  # fmt: skip
+def compare(a: Path, b: Path, output: str, anyway: bool) -> None:
+    """Say where run B is faster or slower than run A.
+
+    Arms are compared in the settings that both runs have. Only a difference that the repeats can
+    show is called one (Welch's t test on logarithms, at 5%, corrected for the number of rows).
+    Runs of different data sets or machines are refused.
+
+    \b
+    Example:
+      penstock bench compare bench-results/before bench-results/after
+      penstock bench compare bench-results/before bench-results/after -o md
+    """
+    from penstock.bench.reporting import compare as compare_runs
+
+    found = compare_runs(a, b, anyway=anyway)
+    for warning in found.warnings:
+        say(f"WARNING: not like with like: {warning}")
+    if output == "json":
+        click.echo(json.dumps(found.to_json(), indent=2))
+    elif output == "md":
+        click.echo(found.to_markdown(), nl=False)
+    else:
+        _print_table(found)
+
+
+def _print_table(found: "Comparison") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from penstock.bench.reporting.comparing import TEST, cells
+    from penstock.bench.reporting.markup import clean
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=160)
+    table = Table(box=box.SIMPLE_HEAD)
+    for place, name in enumerate(("arm", "setting", "A", "B", "B / A", "95% interval", "B is")):
+        table.add_column(name, justify="right" if 2 <= place <= 5 else "left")
+    styles = {"faster": "green", "slower": "bold red"}
+    for row in found.rows:
+        shown = [Text(clean(cell)) for cell in cells(row)]
+        shown[-1].stylize(styles.get(row.said, "dim"))
+        table.add_row(*shown)
+    for warning in found.warnings:
+        console.print(Text(clean(f"NOT LIKE WITH LIKE: {warning}"), style="bold red"))
+    console.print(Text(clean(f"A: {found.a}\nB: {found.b}")))
+    console.print(table)
+    for change in found.changes:
+        console.print(Text(clean(change)))
+    console.print(Text(f"{TEST}."))

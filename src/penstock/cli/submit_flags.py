@@ -1,0 +1,221 @@
+"""The options of `penstock submit`: ours, arena's names for them, and those of arena's that have
+nothing to act on when there is one machine."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+TRAINERS = ("mpi", "pytorch", "horovod", "tf")
+# arena's other words for them.
+ALIASES: Mapping[str, str] = {
+    "mpijob": "mpi", "mj": "mpi", "pytorchjob": "pytorch", "py": "pytorch",
+    "horovodjob": "horovod", "hj": "horovod", "tfjob": "tf", "tensorflow": "tf",
+}  # fmt: skip
+
+# arena's other names of options, also those that it has given up. Of a tf job's roles only the
+# workers have limits of their own there and here.
+_RENAMED: Mapping[str, str] = {
+    "workingDir": "working-dir", "dataDir": "data-dir", "running-timeout": "timeout",
+    "ttl-after-finished": "ttl", "ps-count": "ps", "syncMode": "sync-mode",
+    "syncSource": "sync-source", "syncImage": "sync-image", "cleanTaskPolicy": "clean-task-policy",
+    "tensorboardImage": "tensorboard-image", "worker-cpu": "cpu", "workerCpu": "cpu",
+    "worker-cpu-limit": "cpu", "worker-memory": "memory", "workerMemory": "memory",
+    "worker-memory-limit": "memory", "worker-image": "image", "workerImage": "image",
+    "psPort": "ps-port", "workerPort": "worker-port", "chiefPort": "chief-port", "psCpu": "ps-cpu",
+    "psMemory": "ps-memory", "ChiefCpu": "chief-cpu", "ChiefMemory": "chief-memory",
+    "evaluatorCpu": "evaluator-cpu", "evaluatorMemory": "evaluator-memory",
+}  # fmt: skip
+
+# arena's options that are taken and change nothing: (names, whether it takes a value, why).
+_NODES = "one machine is the only node"
+_IMAGES = "docker or podman pull as they are set up"
+_NETWORK = "the processes of a job share this machine's network and processes"
+_PORTS = "free ports are found"
+_CLUSTER = "there is no cluster"
+_OF_ALL: Sequence[tuple[str, bool, str]] = (
+    ("--selector", True, _NODES), ("--toleration", True, _NODES), ("--scheduler", True, _NODES),
+    ("--gang", False, "a job's instances start together"), ("--gputopology", False, _NODES),
+    ("--queue", False, "jobs are queued when there is no room"),
+    ("--rdma", False, _NETWORK), ("--hostNetwork", False, _NETWORK),
+    ("--hostIPC", False, _NETWORK), ("--hostPID", False, _NETWORK),
+    ("--image-pull-secret", True, _IMAGES), ("--image-pull-policy", True, _IMAGES),
+    ("--sync-mode", True, "code is not fetched; --working-dir is where it lies"),
+    ("--sync-source", True, "code is not fetched; --working-dir is where it lies"),
+    ("--sync-image", True, "code is not fetched; --working-dir is where it lies"),
+    ("--tensorboard", False, "no TensorBoard is started"),
+    ("--tensorboard-image", True, "no TensorBoard is started"),
+    ("--logdir", True, "no TensorBoard is started"),
+    ("--clean-task-policy", True, "all processes of a job end with it"),
+    ("--share-memory", True, "/dev/shm is this machine's"),
+    ("--model-name", True, "there is no registry of models"),
+    ("--model-source", True, "there is no registry of models"),
+    ("--arena-namespace", True, _CLUSTER), ("--config", True, _CLUSTER),
+    ("--loglevel", True, "PENSTOCK_LOG sets what is logged"), ("--trace", False, _CLUSTER),
+    ("--pprof", False, _CLUSTER),
+)  # fmt: skip
+_OF_ONE: Mapping[str, Sequence[tuple[str, bool, str]]] = {
+    "mpi": (("--mounts-on-launcher", False, "the launcher sees the data as the workers do"),),
+    "horovod": (("--ssh-port", True, "workers are started without ssh"),),
+    "tf": (
+        *((f"--{role}-port", True, _PORTS) for role in ("ps", "worker", "chief")),
+        *((f"--{role}-selector", True, _NODES) for role in ("ps", "worker", "chief", "evaluator")),
+        *((f"--{role}-affinity-{what}", True, _NODES) for role in ("ps", "worker")
+          for what in ("policy", "constraint")),
+        *((f"--{role}-{what}", True, "--cpu and --memory are for each instance")
+          for role in ("ps", "chief", "evaluator")
+          for what in ("cpu", "cpu-limit", "memory", "memory-limit")),
+        ("--chief", False, "the first worker is the chief"),
+        ("--evaluator", False, "no evaluator is started"),
+        ("--success-policy", True, "a job has succeeded when all its workers have"),
+        ("--role-sequence", True, "a job's instances start together"),
+        ("--starting-timeout", True, "a job waits for its data and its GPUs as long as it takes"),
+    ),
+}  # fmt: skip
+
+_LAUNCH = (
+    "ranks: mpirun starts COMMAND in each rank. launcher: COMMAND runs once and calls mpirun "
+    "itself. auto: launcher if COMMAND or its script names mpirun, mpiexec or horovodrun.",
+    "ranks: torchrun starts COMMAND. launcher: COMMAND runs once for each worker and calls "
+    "torchrun itself. auto: launcher if COMMAND or its script names torchrun.",
+)
+
+
+def options_of(trainer: str) -> list[click.Parameter]:
+    return [
+        *_first(), *_resources(trainer), *_running(trainer), *_last(), *_without_effect(trainer),
+        click.Argument(
+            ["words"], nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED
+        ),
+    ]  # fmt: skip
+
+
+def our_name(name: str) -> str:
+    return _RENAMED.get(name, name)
+
+
+def said_without_effect(trainer: str, options: Mapping[str, Any]) -> list[str]:
+    """`--gang, --rdma: why`, a line for each reason, of those that were given."""
+    given: dict[str, list[str]] = {}
+    for name, _, why in (*_OF_ALL, *_OF_ONE.get(trainer, ())):
+        if options.get(_parameter(name)):
+            given.setdefault(why, []).append(name)
+    return [f"no effect here: {', '.join(names)} ({why})" for why, names in given.items()]
+
+
+def _first() -> list[click.Parameter]:
+    return [
+        click.Option(["--name"], metavar="NAME", help="The job's name.  [required]"),
+        click.Option(
+            ["-d", "--data"], multiple=True, metavar="DATASET:/PATH",
+            help="A data set, read-only at this path inside the job: imagenet:/data, "
+            "NAMESPACE/imagenet:/data, imagenet:/data:FOLDER for a folder of it. "
+            "May be given several times.",
+        ),
+        click.Option(
+            ["-e", "--env"], multiple=True, metavar="KEY[=VALUE]",
+            help="A variable of the job's environment; KEY alone takes its value from yours.",
+        ),
+        click.Option(
+            ["--working-dir"], metavar="DIR",
+            help="Where the command runs. [the current folder]",
+        ),
+        click.Option(["--image"], metavar="IMAGE", help="Run in this image, by docker or podman."),
+    ]  # fmt: skip
+
+
+def _resources(trainer: str) -> list[click.Parameter]:
+    servers = click.Option(
+        ["--ps"], type=click.IntRange(0), default=0, show_default=True, metavar="N",
+        help="Parameter servers.",
+    )  # fmt: skip
+    return [
+        click.Option(
+            ["--workers"], type=click.IntRange(1), default=1, show_default=True, metavar="N",
+            help="How many take part.",
+        ),
+        click.Option(
+            ["--gpus"], type=click.IntRange(0), default=0, show_default=True, metavar="N",
+            help="GPUs of each worker.",
+        ),
+        click.Option(
+            ["--cpu"], metavar="CORES", help="At most so many cores for each worker: 2, 500m."
+        ),
+        click.Option(
+            ["--memory"], metavar="SIZE", help="At most so much memory for each: 4Gi."
+        ),
+        *([servers] if trainer == "tf" else ()),
+    ]  # fmt: skip
+
+
+def _running(trainer: str) -> list[click.Parameter]:
+    launch = click.Option(
+        ["--launch"], type=click.Choice(["auto", "ranks", "launcher"]), default="auto",
+        show_default=True,
+        help=_LAUNCH[trainer == "pytorch"],
+    )  # fmt: skip
+    return [
+        *([launch] if trainer != "tf" else ()),
+        click.Option(["--warm"], is_flag=True, help="Load the data sets first, then start."),
+        click.Option(
+            ["--plan"], is_flag=True,
+            help="Under `penstock run`: its loaders tell the mount what they will read.",
+        ),
+        click.Option(
+            ["--retry"], type=click.IntRange(0), default=0, show_default=True, metavar="N",
+            help="Start it again after a failure, so often.",
+        ),
+        click.Option(
+            ["--timeout"], metavar="DURATION",
+            help="End an attempt that runs so long: 90s, 2h22m. Also --running-timeout.",
+        ),
+        click.Option(
+            ["--ttl"], metavar="DURATION",
+            help="Forget it, and its logs, so long after its end. [never] "
+            "Also --ttl-after-finished.",
+        ),
+        click.Option(
+            ["-p", "--priority"], type=int, default=0, show_default=True, metavar="N",
+            help="In the queue, higher comes first.",
+        ),
+        click.Option(
+            ["--shell"], default="sh", show_default=True, metavar="SHELL",
+            help="What reads a COMMAND of one word.",
+        ),
+    ]  # fmt: skip
+
+
+def _last() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-l", "--label"], multiple=True, metavar="KEY=VALUE", help="Kept with the job."
+        ),
+        click.Option(
+            ["-a", "--annotation"], multiple=True, metavar="KEY=VALUE", help="Kept with the job."
+        ),
+        # Here a job sees this machine's files as they are; what is to be elsewhere is refused.
+        click.Option(["--data-dir"], multiple=True, hidden=True),
+        click.Option(["--config-file"], multiple=True, hidden=True),
+        click.Option(["-n", "--namespace"], metavar="NAME", help="[default: default]"),
+        click.Option(["--dry-run"], is_flag=True, help="Check everything, submit nothing."),
+        click.Option(
+            ["-o", "--output"], type=click.Choice(["yaml", "json"]),
+            help="With --dry-run: print the manifest, of which only the fields are checked.",
+        ),
+        click.Option(
+            ["--wait"], is_flag=True, help="Return when the job has ended; with 4 if it failed."
+        ),
+    ]  # fmt: skip
+
+
+def _without_effect(trainer: str) -> list[click.Option]:
+    return [
+        click.Option(
+            [name, _parameter(name)], hidden=True, multiple=takes_value, is_flag=not takes_value
+        )
+        for name, takes_value, _ in (*_OF_ALL, *_OF_ONE.get(trainer, ()))
+    ]
+
+
+def _parameter(name: str) -> str:
+    return "unused_" + name.strip("-").replace("-", "_").lower()

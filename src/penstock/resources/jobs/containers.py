@@ -1,0 +1,99 @@
+"""Jobs that run in an image: what docker or podman is asked. Pure, but for asking who answers."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # models: the keeper, which only removes containers, starts without them
+    from penstock.resources.jobs.launching import Instance
+
+ENGINES = ("docker", "podman")
+_ANSWERS_WITHIN_S = 5.0
+_LABEL = "penstock-job"
+
+
+def find_engine() -> str | None:
+    """The one that is installed and answers: a client without its server can run nothing."""
+    return next((engine for engine in ENGINES if _answers(engine)), None)
+
+
+def why_no_engine() -> str:
+    installed = [engine for engine in ENGINES if shutil.which(engine)]
+    if not installed:
+        return "neither docker nor podman is installed"
+    return f"{' and '.join(installed)} {'is' if len(installed) == 1 else 'are'} installed, but " + (
+        f"`{installed[0]} info` gets no answer"
+    )
+
+
+def _answers(engine: str) -> bool:
+    if shutil.which(engine) is None:
+        return False
+    try:
+        asked = subprocess.run(
+            [engine, "info"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, timeout=_ANSWERS_WITHIN_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0
+
+
+def contained(
+    instance: "Instance", engine: str, image: str, *, uid: str, binds: Sequence[tuple[str, str]],
+    variables: Mapping[str, str], working_dir: str, cores: float | None, memory_bytes: int | None,
+    is_folder: Callable[[str], bool] = lambda name: Path(name).is_dir(),
+) -> "Instance":  # fmt: skip
+    """The same instance, in a container.
+
+    Values of variables are the client's environment, and not its arguments, which anyone reads.
+    """
+    argv = [
+        engine, "run", "--rm", "--init", "--name", container_name(uid, instance.name),
+        "--label", f"{_LABEL}={uid}", "--network", "host", "--ipc", "host",
+    ]  # fmt: skip
+    for source, target in binds:
+        argv += ["-v", f"{source}:{target}:ro"]
+    if working_dir:
+        if is_folder(working_dir):
+            argv += ["-v", f"{working_dir}:{working_dir}"]
+        argv += ["-w", working_dir]
+    if instance.gpus:
+        devices = ",".join(map(str, instance.gpus))
+        if engine == "docker":
+            argv += ["--gpus", f'"device={devices}"']
+        else:
+            for device in instance.gpus:
+                argv += ["--device", f"nvidia.com/gpu={device}"]
+    if cores is not None:
+        argv += ["--cpus", f"{cores * instance.workers:g}"]
+    if memory_bytes is not None:
+        argv += ["--memory", str(memory_bytes * instance.workers)]
+    # Inside, the devices it was given are all there are, and are counted from 0.
+    names = [name for name in variables if name != "CUDA_VISIBLE_DEVICES" or not instance.gpus]
+    for name in sorted(names):
+        argv += ["-e", name]
+    return replace(instance, argv=(*argv, image, *instance.argv))
+
+
+def container_name(uid: str, instance: str) -> str:
+    return f"penstock-{uid[:8]}-{instance}"
+
+
+def remove_containers(engine: str, uid: str) -> None:
+    """All that this job has, running or not."""
+    try:
+        found = subprocess.run(
+            [engine, "ps", "-aq", "--filter", f"label={_LABEL}={uid}"],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        if names := found.stdout.split():
+            subprocess.run(
+                [engine, "rm", "-f", *names], stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, timeout=60, check=False,
+            )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return  # it does not answer: what it runs, nobody here can end

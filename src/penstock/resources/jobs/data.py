@@ -1,0 +1,70 @@
+"""The data sets of a job: whether they are there, and from where they are bound. Mostly pure."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from penstock.resources.conditions import BOUND
+from penstock.resources.served import Served
+from penstock.resources.state import Stored
+from penstock.specs.keys import ResourceKey
+
+Json = dict[str, Any]
+
+
+def job_datasets(job: Stored) -> list[ResourceKey]:
+    data: list[Json] = job.spec.get("data") or []
+    return list(dict.fromkeys(_key_of(job, one) for one in data))
+
+
+def _key_of(job: Stored, one: Json) -> ResourceKey:
+    return ResourceKey("Dataset", one.get("namespace") or job.key.namespace, one["dataset"])
+
+
+def why_not_there(
+    job: Stored, resources: Mapping[ResourceKey, Stored], is_served: Served
+) -> str | None:
+    """What the job waits for, in words; None if all of it is there."""
+    for key in job_datasets(job):
+        found = resources.get(key)
+        name = key.name if key.namespace == job.key.namespace else f"{key.namespace}/{key.name}"
+        if found is None:
+            return f"there is no data set {name}" + _near(key, resources)
+        if found.deleting is not None:
+            return f"data set {name} is being deleted"
+        if found.status.get("phase") != BOUND:
+            why = [one["message"] for one in found.status.get("conditions", [])[:1]]
+            return ": ".join([f"data set {name} is not bound", *why])
+        if not is_served(Path(found.note["mountpoint"]), key):
+            return f"data set {name} is not mounted (hint: penstock up {key.name})"
+    return None
+
+
+def _near(key: ResourceKey, resources: Iterable[ResourceKey]) -> str:
+    names = [
+        one.name for one in resources if one.kind == "Dataset" and one.namespace == key.namespace
+    ]
+    if near := get_close_matches(key.name, names, n=1):
+        return f" (did you mean {near[0]}?)"
+    others = [one for one in resources if one.kind == "Dataset" and one.name == key.name]
+    return f" (there is one in the namespace {others[0].namespace})" if others else ""
+
+
+def what_to_load(job: Stored, resources: Mapping[ResourceKey, Stored]) -> list[list[str]]:
+    """(uid of the data set, path below it) of each; they are there. What was loaded for another
+    list than this is not what the job will read."""
+    data: list[Json] = job.spec.get("data") or []
+    return [
+        [resources[_key_of(job, one)].uid, (one.get("subPath") or "").strip("/")] for one in data
+    ]
+
+
+def sources(job: Stored, resources: Mapping[ResourceKey, Stored]) -> list[tuple[Path, str, str]]:
+    """(mount point, path below it, mount path in the job) of each; they are there."""
+    data: list[Json] = job.spec.get("data") or []
+    found: list[tuple[Path, str, str]] = []
+    for one in data:
+        mountpoint = Path(resources[_key_of(job, one)].note["mountpoint"])
+        found.append((mountpoint, (one.get("subPath") or "").strip("/"), one["mountPath"]))
+    return found

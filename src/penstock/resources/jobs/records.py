@@ -1,0 +1,124 @@
+"""What the keeper tells of an attempt, in a file that is whole at any moment. Pure but for it."""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.resources.conditions import Condition, stamp, with_conditions
+
+Json = dict[str, Any]
+
+PENDING, RUNNING, SUCCEEDED, FAILED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED"
+QUEUING = "QUEUING"
+ENDED = (SUCCEEDED, FAILED)
+
+_MPIRUN = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)")
+_RULE = re.compile(r"-{40,}")
+
+
+def read_record(path: Path) -> Json | None:
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_record(path: Path, record: Json) -> None:
+    fresh = path.with_suffix(".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(descriptor)  # what ran before a power cut is not started as if it had not
+    fresh.replace(path)
+
+
+def instance_record(name: str, role: str, gpus: Sequence[int], *, awaited: bool) -> Json:
+    return {"name": name, "role": role, "phase": PENDING, "gpus": list(gpus), "awaited": awaited}
+
+
+def shown_instance(one: Mapping[str, Any]) -> Json:
+    """As a job's status has it."""
+    shown = {key: one[key] for key in ("name", "role", "phase", "gpus")}
+    for key, name in (("begun_s", "startTime"), ("ended_s", "completionTime")):
+        if key in one:
+            shown[name] = stamp(one[key])
+    for key, name in (("code", "exitCode"), ("signal", "signal"), ("pid", "pid")):
+        if one.get(key) is not None:
+            shown[name] = one[key]
+    return shown
+
+
+def last_instances(record: Mapping[str, Any], now_s: float) -> list[Json]:
+    """As they are shown when nobody keeps the attempt any more: one that it says runs is gone."""
+    gone: Json = {"phase": FAILED, "ended_s": now_s, "pid": None}
+    return [
+        shown_instance({**one, **gone} if one["phase"] == RUNNING else one)
+        for one in record["instances"]
+    ]
+
+
+def ended_status(
+    phase: str, reason: str, message: str, record: Mapping[str, Any] | None, now_s: float
+) -> Json:
+    """Of a job that has ended; `record`: of its last attempt, if it had one."""
+    condition = Condition(phase.capitalize(), True, reason, message)
+    status: Json = {
+        "phase": phase, "reason": reason, "message": message, "gpusAllocated": 0,
+        "completionTime": stamp(now_s),
+        "conditions": with_conditions([], [condition], now_s, probed=True),
+    }  # fmt: skip
+    if record is not None:
+        status["instances"] = last_instances(record, now_s)
+    return status
+
+
+def outcome(
+    instances: Sequence[Mapping[str, Any]], *, job: str, stopped: str | None = None,
+    timeout_s: float | None = None, limit: str | None = None,
+) -> Json:  # fmt: skip
+    """Why an attempt ended. `stopped`: Timeout or Stopped, if it did not end by itself; `limit`:
+    the memory that was too little, in words."""
+    if stopped == "Timeout":
+        return _failed("Timeout", f"timeout after {timeout_s:g}s")
+    if stopped is not None:
+        return _failed(stopped, "it was stopped")
+    failed = [one for one in instances if one["awaited"] and one["phase"] != SUCCEEDED]
+    if not failed:
+        return {"ok": True, "reason": "Completed", "message": "done"}
+    # The others were ended because of it.
+    first = min(failed, key=lambda one: (one.get("stopped", False), one.get("ended_s", 1e12)))
+    who = str(first["name"]).removeprefix(f"{job}-")
+    if any(one.get("oom") for one in instances):
+        of = f" (limit {limit})" if limit else ""
+        return _failed("OutOfMemory", f"{who} was killed by SIGKILL: out of memory{of}")
+    if first.get("signal"):
+        return _failed("Killed", f"{who} was killed by {first['signal']}")
+    if "code" not in first:
+        return _failed("Lost", f"{who} is gone")
+    code, text = first["code"], str(first.get("tail") or "")
+    if first["role"] == "launcher" and (told := _MPIRUN.search(text)) is not None:
+        who, code = f"rank {told[1]}", int(told[2])
+    what = f"{who} ended with exit code {code}"
+    if code == 127:
+        what += " (no such command)"
+    last = last_words(text)
+    return _failed("Error", what + (f"; it said last: {last}" if last else ""))
+
+
+def last_words(text: str) -> str:
+    """The last line that somebody of the job wrote, and not mpirun, whose words stand between
+    lines of dashes."""
+    lines = [line.strip() for line in text.splitlines()]
+    rules = [at for at, line in enumerate(lines) if _RULE.fullmatch(line)]
+    if rules and _MPIRUN.search(text):
+        lines = lines[: rules[0]]
+    told = [line for line in lines if any(map(str.isalnum, line)) and not line.startswith("--- ")]
+    return told[-1][:300] if told else ""
+
+
+def _failed(reason: str, message: str) -> Json:
+    return {"ok": False, "reason": reason, "message": message}

@@ -1,0 +1,190 @@
+"""Experiments as a run starts them, small: what is proven, what fails, and that nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.bench import measure
+from penstock.bench.dataset import Dataset
+from penstock.bench.experiments import proofs
+from penstock.bench.experiments.datasets import scan
+from penstock.bench.experiments.jobs import EpochLines
+from penstock.bench.plans.model import ArmPlan, DatasetPlan, Shape
+from penstock.bench.workspace import MARK, BenchError
+from penstock.units import KIB, MIB
+from tests.bench.experiments.conftest import FILES, READ, TRAIN, Bench, BenchMaker
+
+SIZE = FILES * 110 * KIB
+COLD = ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False)
+
+pytestmark = pytest.mark.skipif(not measure.can_drop_pages(), reason="dropping pages needs root")
+
+
+def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> None:
+    done = bench.run(COLD, replace(READ, epochs=2), Shape("far", 0.002, 100e6))
+    result = done.result
+    assert (done.status, result["valid"], result["failure"]) == (0, True, None)
+    assert [epoch["store"]["get_bytes"] >= SIZE for epoch in result["epochs"]] == [True, False]
+    assert "1.000 of the data read" in done.proof("cold-epoch-1")["said"]
+    assert done.proof("pages-dropped")["said"].startswith("0 of 1,120 pages")
+    assert not result["arm"]["hinted"]
+    assert result["arm"]["command"].startswith("penstock mount s3://data ")
+    assert all(epoch["samples"] == FILES for epoch in result["epochs"])
+    assert sum(done.other("series")["bytes"]) == 2 * SIZE
+    assert [len(epoch["seconds"]) for epoch in done.other("latencies")["epochs"]] == [FILES] * 2
+    assert done.phases[-2:] == ["epoch 2", "done"]
+    keys = json.loads((bench.folder / "keys.json").read_text())
+    for path in done.folder.rglob("*"):
+        assert path.is_dir() or keys["secret_key"] not in path.read_text()
+
+
+def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
+    done = bench.run(replace(COLD, name="warm", state="warm"), shape=Shape("far", 0.05, 1e6))
+    assert (done.status, done.result["valid"]) == (0, True)
+    assert "0 bytes in 0 GETs" in done.proof("warm-epoch-1")["said"]
+    assert sum(done.result["epochs"][0]["hit_bytes"].values()) == SIZE
+
+
+def test_a_warm_run_that_was_not_warm_is_marked_invalid(bench: Bench) -> None:
+    # It says warm, and has no cache that could be.
+    done = bench.run(ArmPlan("liar", "rclone", "warm", 0.0))
+    assert (done.status, done.result["failure"]) == (0, None)
+    assert not done.result["valid"]
+    assert not done.proof("warm-epoch-1")["ok"]
+    assert f"{SIZE:,} bytes" in done.proof("warm-epoch-1")["said"]
+
+
+def test_a_planned_run_is_hinted_and_proves_it(bench: Bench) -> None:
+    done = bench.run(replace(COLD, name="planned", state="planned"), TRAIN)
+    assert (done.status, done.result["valid"]) == (0, True)
+    assert done.result["arm"]["hinted"]
+    assert "the plans of 1 of 1 readers, with 40 files each" in done.proof("hinted")["said"]
+    workload = done.result["workload"]
+    assert (workload["emulated"], workload["batch"], workload["step_s"]) == (True, 8, 0.224)
+    assert "resnet50_h100.yaml" in workload["published"]["source"]
+
+
+def test_a_cache_of_half_the_data_asks_for_the_other_half(bench: Bench) -> None:
+    done = bench.run(ArmPlan("half", "penstock", "cold", 0.5), replace(READ, epochs=2))
+    assert (done.status, done.result["valid"]) == (0, True)
+    second = done.result["epochs"][1]
+    assert second["store"]["get_bytes"] + second["hit_bytes"]["MEM"] == SIZE
+    assert done.proof("cache-within-its-share")["ok"]
+
+
+def test_the_ceiling_reads_nothing_and_is_measured_for_each_number_of_accelerators(
+    bench_of: BenchMaker,
+) -> None:
+    bench = bench_of(DatasetPlan("tfrecord", files=4, size_bytes=4 * MIB))
+    arm = ArmPlan("ceiling", "ceiling", "warm", drops_pages=False)
+    done = bench.run(arm, replace(TRAIN, accelerators=(1, 2)))
+    assert (done.status, done.result["valid"]) == (0, True)
+    assert [run["accelerators"] for run in done.result["accelerator_runs"]] == [1, 2]
+    assert done.result["epochs"][0]["store"]["gets"] == 0
+    assert len(done.other("steps")["epochs"][0]["load_s"]) >= 4
+
+
+def test_shards_are_read_whole_through_a_mount(bench_of: BenchMaker) -> None:
+    bench = bench_of(DatasetPlan("webdataset", files=4, size_bytes=4 * MIB))
+    done = bench.run(ArmPlan("rclone", "rclone", "cold", 0.0))
+    assert (done.status, done.result["valid"]) == (0, True)
+    assert done.other("latencies")["what"] == "read of one sample of a shard"
+
+
+def test_more_accelerators_than_shards_are_refused(bench_of: BenchMaker) -> None:
+    bench = bench_of(DatasetPlan("webdataset", files=2, size_bytes=MIB))
+    done = bench.run(ArmPlan("native", "native", "cold"), replace(TRAIN, accelerators=(1, 4)))
+    assert done.status == 2
+    assert done.result["failure"]["what"] == "4 accelerators need as many shards, and there are 2"
+
+
+def test_a_system_that_is_not_installed_is_a_failure_with_a_hint(bench: Bench) -> None:
+    bench.environment["PATH"] = "/nonexistent"
+    done = bench.run(ArmPlan("s3fs", "s3fs", "cold", 0.0))
+    assert done.status == 1
+    assert done.result["failure"]["what"] == "s3fs: no such program"
+    assert done.result["failure"]["hint"]
+    assert not done.result["valid"]
+
+
+def wait_for_first_epoch(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["phase"] == "epoch 1":
+            return
+    pytest.fail("it ended before its first epoch")
+
+
+def test_a_mount_that_dies_is_a_failure_and_leaves_nothing(bench: Bench) -> None:
+    # Slow enough to be alive when it is killed.
+    config = bench.config(ArmPlan("rclone", "rclone", "cold", 0.0), READ, Shape("far", 0.2, 1e6))
+    with bench.start(config) as process:
+        wait_for_first_epoch(process)
+        (place,) = bench.medium.iterdir()
+        for pid in measure.marked_processes(f"{MARK}={place}/rclone\0"):
+            os.kill(pid, signal.SIGKILL)
+        output, errors = process.communicate(timeout=60)
+    done = bench.outcome(config, process.returncode, output, errors)
+    assert done.status == 1
+    assert "readers ended with status 1" in done.result["failure"]["what"]
+    assert done.result["epochs"] == []
+
+
+def test_an_interrupted_experiment_says_so_and_leaves_nothing(bench: Bench) -> None:
+    config = bench.config(ArmPlan("rclone", "rclone", "cold", 0.0), READ, Shape("far", 0.2, 1e6))
+    with bench.start(config) as process:
+        wait_for_first_epoch(process)
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    done = bench.outcome(config, process.returncode, output, errors)
+    assert (done.status, done.result["failure"]["what"]) == (130, "interrupted")
+
+
+def test_native_files_prove_that_their_pages_are_gone_or_there(bench: Bench) -> None:
+    dataset = Dataset("small", bench.served / "data", scan(bench.served / "data"))
+    if measure.filesystem_of(dataset.root) == "tmpfs":
+        pytest.skip("pages of tmpfs cannot be dropped")
+    assert proofs.pages_dropped(dataset, native=True).ok
+    assert not proofs.pages_resident(dataset).ok
+    for entry in dataset.entries:
+        (dataset.root / entry.path).read_bytes()
+    assert proofs.pages_resident(dataset).ok
+
+
+def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
+    (tmp_path / "left").write_bytes(b"data")
+    assert not proofs.cache_empty(tmp_path).ok
+    assert proofs.cache_empty(tmp_path / "missing").ok
+    assert not proofs.whole(0, 39, SIZE, (40, SIZE)).ok
+    assert not proofs.whole(0, 40, SIZE - 1, (40, SIZE)).ok
+    assert not proofs.from_the_store(None, Dataset("small", tmp_path, ()), 0).ok
+
+
+def test_each_epoch_that_a_job_prints_is_taken_once_and_when_its_line_is_whole(
+    tmp_path: Path,
+) -> None:
+    logs = [tmp_path / "launcher.log", tmp_path / "worker-0.log"]
+    rest = '"images_per_s": 20, "data_wait_share": 0.25, "seconds": 2}'
+    lines = EpochLines()
+
+    def grow(log: Path, text: str, *, ended: bool = False) -> list[int]:
+        with log.open("a") as file:
+            file.write(text)
+        return [said["epoch"] for said in lines.new(logs, ended=ended)]
+
+    logs[0].touch()
+    assert grow(logs[1], f'[0] {{"epoch": 1, {rest}\n{{"epoch": 2, ') == [1]
+    # Found later, though its log comes first.
+    assert grow(logs[0], f'{{"epoch": 0, {rest}\n') == [0]
+    assert grow(logs[1], f'{rest}\n{{"epoch": 2, {rest}\n') == [2]
+    logs[1].write_text("--- 300 bytes are missing here ---\n")
+    assert grow(logs[1], f'{{"epoch": 2, {rest}\n{{"epoch": 3, {rest}') == []
+    assert grow(logs[0], "", ended=True) == [3]
+    for torn in ('{"epoch": 4, {"epoch": 5}', '{"epoch": 4}'):
+        with pytest.raises(BenchError, match="the job printed an epoch"):
+            grow(logs[0], f"{torn}\n")

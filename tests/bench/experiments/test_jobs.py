@@ -1,0 +1,49 @@
+"""A training job as the workload of an experiment."""
+
+import pytest
+
+from penstock.bench.plans.model import ArmPlan, WorkloadPlan
+from tests.bench.experiments.conftest import FILES, Bench
+
+# Reads everything, epoch by epoch, and says so; or stops at once.
+TRAIN = """
+for epoch in $(seq 0 $((EPOCHS - 1))); do
+  test "$(find $DATA_DIR -type f -name '*.bin' | xargs cat | wc -c)" -gt 0 || exit 1
+  echo '{"epoch": '$epoch', "images_per_s": 20, "data_wait_share": 0.25, "seconds": 2, "top1": 9}'
+done
+"""
+
+
+def job(command: str) -> WorkloadPlan:
+    manifest = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "resnet"},
+        "spec": {
+            "trainer": "mpi",
+            "launch": "launcher",
+            "command": command,
+            "data": [{"dataset": "imagenet", "mountPath": "/data"}],
+        },
+    }
+    return WorkloadPlan("job", "job", epochs=2, job=manifest)
+
+
+@pytest.mark.parametrize("kind", ["penstock", "rclone"])
+def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures(
+    bench: Bench, kind: str
+) -> None:
+    done = bench.run(ArmPlan(kind, kind, "cold", 0.0), job(TRAIN))
+    assert (done.status, done.result["failure"]) == (0, None)
+    assert [epoch["samples"] for epoch in done.result["epochs"]] == [FILES] * 2
+    assert [epoch["busy_share"] for epoch in done.result["epochs"]] == [0.75] * 2
+    assert done.result["epochs"][1]["top1"] == 9
+    assert not done.result["workload"]["emulated"]
+    assert list((done.folder / "logs").glob("job-*.log"))
+
+
+def test_a_job_that_fails_is_a_failure_with_its_last_words(bench: Bench) -> None:
+    done = bench.run(ArmPlan("native", "native", "cold"), job("echo no such model >&2; exit 3"))
+    assert done.status == 1
+    assert "the job failed after 0 epochs" in done.result["failure"]["what"]
+    assert "no such model" in done.result["failure"]["what"]

@@ -1,0 +1,442 @@
+"""A run from its plan to its results: whatever ends it, nothing of it is left but those."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from penstock.bench import measure
+from penstock.bench.dataset import SMALL_BYTES, Dataset
+from penstock.bench.plans.model import StorePlan
+from penstock.bench.plans.reading import read_plan_file
+from penstock.bench.s3server import S3Server
+from penstock.bench.workflow import checks, cleaning, registry, remote, run
+from penstock.bench.workflow.preview import preview
+from penstock.bench.workflow.view import Quiet
+from penstock.bench.workspace import MARK, PREFIX, wait_until
+from penstock.errors import PenstockError, StoreError, UsageError
+from penstock.resources.state import State
+from penstock.specs.keys import ResourceKey
+from penstock.specs.secrets import take_secrets
+from tests.bench.runner import PARTS
+from tests.conftest import S3, penstock
+
+PLAN = """
+name: study
+dataset: {{form: small, files: 3}}
+arms: [{arms}]
+workloads: [read]
+{more}
+"""
+
+
+@dataclass
+class Ground:
+    """Where a run takes place."""
+
+    folder: Path
+
+    @property
+    def medium(self) -> Path:
+        return self.folder / "medium"
+
+    @property
+    def results(self) -> list[Path]:
+        return sorted((self.folder / "out").glob("*"))
+
+    def plan(self, arms: Sequence[str] = ("native",), more: str = "") -> Path:
+        path = self.folder / "plan.yaml"
+        path.write_text(PLAN.format(arms=", ".join(arms), more=more))
+        return path
+
+    def start(self, plan: Path, kill_at: str = "") -> subprocess.Popen[str]:
+        words = [plan, self.folder / "out", self.medium, *([kill_at] if kill_at else [])]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.runner", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, plan: Path) -> tuple[int, Path, str]:
+        process = self.start(plan)
+        printed, said = process.communicate(timeout=60)
+        return process.returncode, Path(printed.strip()), said
+
+    def assert_nothing_is_left(self) -> None:
+        assert measure.marked_processes(f"{MARK}={self.medium}/") == []
+        assert measure.mounts_below(self.medium) == []
+        assert os.listdir(self.medium) == []
+        assert registry.entries() == []
+
+
+@pytest.fixture
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(tmp_path / "state"))
+    ground = Ground(tmp_path)
+    ground.medium.mkdir()
+    yield ground
+    cleaning.clean()  # what a test that failed has left
+
+
+def states(results: Path) -> dict[str, str]:
+    """By step; of an experiment without the letters at its end."""
+    steps = json.loads((results / "workflow.json").read_text())["steps"]
+    return {step["name"].split("-read-")[0]: step["state"] for step in steps}
+
+
+def test_a_run_ends_with_its_results_and_nothing_else(ground: Ground) -> None:
+    more = f"s3ResultPath: file://{ground.folder}/copied"
+    (ground.folder / "copied").mkdir()
+    code, results, said = ground.run(ground.plan(["native", "penstock-warm", "juicefs"], more))
+    assert code == 0, said
+    ground.assert_nothing_is_left()
+    assert set(states(results).values()) == {"done"}
+    names = {path.name for path in results.iterdir()}
+    assert names == {
+        "plan.yaml", "plan.json", "environment.json", "storage-config.yaml", "dataset.json",
+        "workflow.json", "logs", "experiments", "report.md",
+    }  # fmt: skip
+    for experiment in (results / "experiments").iterdir():
+        assert {path.name for path in experiment.iterdir()} == {"config", "output", "logs"}
+    copied = ground.folder / "copied" / results.name
+    assert (copied / "report.md").exists()
+    assert len(list(copied.glob("experiments/*/output/result.json"))) == 3
+    # The keys of the store are in none of them.
+    config = json.loads(next(results.glob("experiments/*/config/experiment.json")).read_text())
+    assert not Path(config["store"]["keys_file"]).is_relative_to(results)
+
+
+def test_an_experiment_that_fails_hangs_or_cheats_costs_no_other(ground: Ground) -> None:
+    arms = [
+        f"{{name: {act}, system: native, options: {{act: {act}}}}}"
+        for act in ("measure", "crash", "hang", "unreachable", "cheat")
+    ]
+    code, results, said = ground.run(ground.plan(arms, "parallel: 5\ntimeout: 2s"))
+    ground.assert_nothing_is_left()
+    assert code == 3, said  # of all that went wrong, the store that cannot be reached
+    found = states(results)
+    assert {found[name] for name in ("measure", "cheat", "report")} == {"done"}
+    assert {found[name] for name in ("crash", "hang", "unreachable")} == {"failed"}
+    steps = json.loads((results / "workflow.json").read_text())["steps"]
+    errors = {step["name"].split("-")[0]: step["error"] for step in steps}
+    assert "status 1 and without a result: no luck" in errors["crash"]
+    assert "took too long and was ended: about to hang" in errors["hang"]
+    assert errors["unreachable"] == "the store is gone"
+
+
+STEPS = (
+    "check", "make-dataset", "start-store", "upload-dataset", "measuring", "report",
+    "copy-results", "stop-store", "remove-dataset", "sweep",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_killed_at_any_step_leaves_nothing_after_clean(ground: Ground, step: str) -> None:
+    process = ground.start(ground.plan(["native", "juicefs"]), step)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert len(registry.entries()) == 1
+    if step == "measuring":
+        assert measure.marked_processes(f"{MARK}={ground.medium}/") != []
+        if os.geteuid() == 0:
+            assert len(measure.mounts_below(ground.medium)) == 1
+    (cleaned,) = cleaning.clean()
+    assert "removed" in cleaned.what
+    ground.assert_nothing_is_left()
+    for results in ground.results:
+        assert json.loads((results / "workflow.json").read_text())["state"] == "interrupted"
+    assert cleaning.clean() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are made by root")
+@pytest.mark.parametrize("alive", [True, False])
+def test_cgroups_of_a_killed_runs_jobs_are_removed(ground: Ground, alive: bool) -> None:
+    folder = ground.medium / f"{PREFIX}x"
+    uid = f"test-{os.getpid()}-{alive}"
+    top = next(one for one in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")) if one.is_dir())
+    group = top / f"penstock-job-{uid}"
+    (group / "worker-0").mkdir(parents=True)
+    (folder / "e0/state/jobs" / uid).mkdir(parents=True)
+    process = subprocess.Popen(["sleep", "1000"], env={MARK: f"{folder}/e0/job"})
+    if alive:
+        (group / "worker-0" / "cgroup.procs").write_text(str(process.pid))
+    said = cleaning.sweep(folder)
+    process.wait(10)
+    assert not group.exists()
+    assert not folder.exists()
+    assert "2 cgroups" in said
+
+
+def test_what_a_killed_runs_jobs_have_made_elsewhere_is_removed(ground: Ground) -> None:
+    folder, scratch = ground.medium / f"{PREFIX}x", ground.folder / "penstock-job-x"
+    job = folder / "e0/state/jobs/no-such-job"
+    job.mkdir(parents=True)
+    (scratch / "worker-0").mkdir(parents=True)
+    (job / "attempt.json").write_text(
+        json.dumps({"engine": None, "groups": [], "scratch": str(scratch)})
+    )
+    torn = folder / "e1/state/jobs/torn/attempt.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text("{")
+    cleaning.sweep(folder)
+    assert not folder.exists()
+    assert not scratch.exists()
+
+
+def test_what_is_left_of_a_run_is_removed_though_its_results_cannot_be_written(
+    ground: Ground,
+) -> None:
+    folder, results = ground.medium / f"{PREFIX}x", ground.folder / "out" / "old"
+    folder.mkdir()
+    (results / ".workflow.json.new").mkdir(parents=True)  # cannot be opened, also by root
+    (results / "workflow.json").write_text('{"state": "running", "steps": []}')
+    registry.write(replace(registry.own_entry("old", folder, results), pid=1))
+    (cleaned,) = cleaning.clean()
+    assert f"{results} still says that it runs" in cleaned.what
+    ground.assert_nothing_is_left()
+
+
+def test_two_cleans_at_once_remove_one_folder(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ground.medium / f"{PREFIX}x"
+    (folder / "a").mkdir(parents=True)
+
+    def other_was_faster(path: Path) -> None:
+        monkeypatch.undo()
+        shutil.rmtree(path / "a")
+        raise FileNotFoundError(path / "a")
+
+    monkeypatch.setattr(shutil, "rmtree", other_was_faster)
+    cleaning.sweep(folder)
+    assert not folder.exists()
+
+
+def test_runs_of_one_plan_that_begin_at_once_are_two(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: "20260102-030405")
+    taken = registry.own_entry("study-20260102-030405", ground.medium / "x", ground.folder)
+    assert registry.claim(taken)
+    assert not registry.claim(taken)
+    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
+    outcome = run.run_plan(read_plan_file(ground.plan()), "", settings, Quiet())
+    assert outcome.results.name == "study-20260102-030405-2"
+    assert registry.entries() == [taken]
+    registry.forget(taken)
+    with (outcome.results / "plan.json").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="another process goes on with it"):
+            run.resume_run(outcome.results, settings, Quiet())
+
+
+def test_a_resumed_run_removes_what_clean_could_not(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
+    plan = read_plan_file(ground.plan())
+    results = run.run_plan(plan, "", settings, Quiet()).results
+    place = remote.place(f"file://{ground.folder}/far", plan.store).below(f"{PREFIX}x")
+    left = ground.folder / "far" / f"{PREFIX}x" / "object"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    dead = registry.own_entry(results.name, ground.medium / f"{PREFIX}x", results)
+    registry.write(replace(dead, pid=1, remote=(place,)))
+    remove, tries = remote.remove, iter([StoreError("no answer")])
+
+    def first_in_vain(where: remote.Place) -> int:
+        for error in tries:
+            raise error
+        return remove(where)
+
+    monkeypatch.setattr(remote, "remove", first_in_vain)
+    assert run.resume_run(results, settings, Quiet()).exit_code == 0
+    assert not left.exists()
+    ground.assert_nothing_is_left()
+
+
+def test_a_run_that_lives_is_left_alone(ground: Ground) -> None:
+    hanging = "{name: a, system: native, options: {act: hang}}"
+    process = ground.start(ground.plan([hanging], "timeout: 1s"))
+    try:
+        wait_until(lambda: len(registry.entries()) == 1, timeout_s=20, what="the run")
+        (cleaned,) = cleaning.clean()
+        assert cleaned.alive
+        assert f"process {process.pid}" in cleaned.what
+    finally:
+        process.communicate(timeout=60)
+    ground.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_runs_the_exit_handler(ground: Ground, number: signal.Signals) -> None:
+    process = ground.start(ground.plan(["{name: a, system: native, options: {act: wait}}"]))
+    assert process.stderr is not None
+    # Whatever it is at: the handler is the same.
+    for line in process.stderr:
+        if line.startswith("make-dataset: running"):
+            break
+    process.send_signal(number)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == run.INTERRUPTED
+    ground.assert_nothing_is_left()
+    (results,) = ground.results
+    found = states(results)
+    assert found["a"] == "skipped"
+    assert {found[name] for name in ("stop-store", "remove-dataset", "sweep")} == {"done"}
+
+
+def test_a_killed_run_is_resumed_without_measuring_anything_twice(ground: Ground) -> None:
+    process = ground.start(ground.plan(["native", "ceiling", "rclone"]), "report")
+    process.communicate(timeout=60)
+    (results,) = ground.results
+    measured = {path: path.stat().st_mtime_ns for path in results.glob("*/*/output/result.json")}
+    assert len(measured) == 2  # without I/O there is nothing to read
+    lost = next(iter(measured))
+    shutil.rmtree(lost.parent)
+    settings = run.Settings(ground.folder / "out", "again", ground.medium, parts=PARTS)
+    outcome = run.resume_run(results, settings, Quiet())
+    assert (outcome.exit_code, outcome.done, outcome.failed) == (0, 2, ())
+    for path, mtime_ns in measured.items():
+        assert (path.stat().st_mtime_ns == mtime_ns) == (path != lost)
+    assert set(states(results).values()) <= {"done", "skipped"}
+    ground.assert_nothing_is_left()
+    # Figures of two machines are not put into one table.
+    whole = lost.read_text()
+    lost.unlink()
+    environment = (results / "environment.json").read_text()
+    (results / "environment.json").write_text(environment.replace('"cores": ', '"cores": 9'))
+    with pytest.raises(UsageError, match="cannot be resumed: cores was 9"):
+        run.resume_run(results, settings, Quiet())
+    ground.assert_nothing_is_left()
+    lost.write_text(whole)
+    # Of one that has everything, only the report is made again.
+    outcome = run.resume_run(results, settings, Quiet())
+    assert outcome.exit_code == 0
+    assert states(results)["make-dataset"] == "skipped"
+
+
+def test_what_is_put_into_a_bucket_is_removed_from_it(
+    ground: Ground, server: S3Server, small: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in server.aws_environment().items():
+        monkeypatch.setenv(name, value)
+    more = f"storageBackend: s3\ns3DatasetPath: s3://small/sets\nendpoint: {server.endpoint}\n"
+
+    def objects() -> int:
+        return sum(path.is_file() for path in (small.root / "sets").rglob("*"))
+
+    for kill_at in ("", "measuring"):
+        process = ground.start(ground.plan(["native", "juicefs"], more), kill_at)
+        process.communicate(timeout=60)
+        if kill_at:
+            assert objects() == 3
+            (cleaned,) = cleaning.clean()
+            assert "3 objects" in cleaned.what
+        assert objects() == 0
+        ground.assert_nothing_is_left()
+    # What else is in the bucket is not the run's.
+    assert sum(path.is_file() for path in small.root.rglob("*")) == len(small.entries)
+    config = json.loads(next(ground.results[0].glob("*/*/config/experiment.json")).read_text())
+    assert config["store"]["bucket"] == "small"
+    assert config["store"]["prefix"].startswith("sets/penstock-bench-")
+
+
+def test_keys_come_from_a_secret_that_was_applied(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    store = StorePlan(
+        False, "s3://b/x", secret_name="bench", access_key_name="id", secret_key_name="key"
+    )
+    with pytest.raises(UsageError, match="there is no Secret bench"):
+        remote.plain_keys(store, "s3://b/x")
+    manifest = {
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bench"},
+        "stringData": {"id": "who", "key": "word"},
+    }  # fmt: skip
+    State().put(ResourceKey("Secret", "default", "bench"), *take_secrets(manifest))
+    assert remote.plain_keys(store, "s3://b/x") == {"access_key": "who", "secret_key": "word"}
+
+
+def refused(ground: Ground, plan: Path) -> PenstockError:
+    """What `bench run` says, and that it has not begun."""
+    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
+    with pytest.raises(PenstockError) as caught:
+        run.run_plan(read_plan_file(plan), "", settings, Quiet())
+    ground.assert_nothing_is_left()
+    assert ground.results == []
+    return caught.value
+
+
+def test_a_bucket_that_cannot_be_written_is_said_before_anything_starts(
+    ground: Ground, s3: S3
+) -> None:
+    more = (
+        "storageBackend: s3\ns3DatasetPath: s3://no-such-bucket/sets\n"
+        f"endpoint: {s3.endpoint}\ns3ResultPath: file:///dev/null/x"
+    )
+    error = refused(ground, ground.plan(more=more))
+    assert "s3://no-such-bucket/sets" in str(error)
+    assert "file:///dev/null/x" in str(error)
+    assert "cannot be written" in str(error)
+
+
+def test_a_missing_program_is_said_before_anything_starts_or_skipped(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_lacks", lambda system: "get it" if system == "s3fs" else None)
+    plan = ground.plan(["native", "s3fs"])
+    error = refused(ground, plan)
+    assert "s3fs is not installed, and is wanted by the arms s3fs" in str(error)
+    assert error.hint == "get it; or skip them with --skip-missing"
+    settings = run.Settings(ground.folder / "out", "", ground.medium, True, PARTS)
+    outcome = run.run_plan(read_plan_file(plan), "", settings, Quiet())
+    assert (outcome.done, outcome.skipped, outcome.exit_code) == (1, 1, 0)
+    assert states(outcome.results)["s3fs"] == "skipped"
+
+
+def test_a_dry_run_says_where_juicefs_writes_and_that_tls_proves_nothing(ground: Ground) -> None:
+    more = "storageBackend: s3\ns3DatasetPath: s3://bucket/sets\nrepeats: 1\n"
+    plan = read_plan_file(ground.plan(["juicefs", "native"], more))
+    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
+    told = preview(plan, settings)
+    order = next(one.order for one in told.experiments if one.arm.system == "juicefs")
+    assert told.writes_to == (
+        f"s3://bucket/penstock-bench-…-e{order}", "s3://bucket/sets/penstock-bench-…",
+    )  # fmt: skip
+    assert any("TLS" in note and "invalid" in note for note in told.found.notes)
+
+
+def test_too_little_room_is_said_before_anything_starts(ground: Ground) -> None:
+    plan = ground.plan()
+    plan.write_text(plan.read_text().replace("files: 3", "size: 1000TiB"))
+    error = refused(ground, plan)
+    assert isinstance(error, UsageError)
+    assert "too little room" in str(error)
+
+
+def test_the_command_says_what_it_would_do_and_does_nothing(ground: Ground) -> None:
+    plan = ground.folder / "plan.yaml"
+    plan.write_text(penstock("bench", "init").stdout)
+    told = json.loads(penstock("bench", "run", plan, "--dry-run", "-o", "json").stdout)
+    assert len(told["experiments"]) == 8
+    assert told["steps"][:2] == ["check", "make-dataset"]
+    assert told["dataset_bytes"] == 298 * SMALL_BYTES  # whole files, about 32 MiB
+    plan.write_text(plan.read_text().replace("arms:", "arm:"))
+    wrong = penstock("bench", "run", plan, cwd=ground.folder)
+    assert wrong.returncode == 2
+    assert "arm: unknown field" in wrong.stderr
+    assert "hint: did you mean arms?" in wrong.stderr
+    assert not (ground.folder / "bench-results").exists()
+    assert penstock("bench", "clean").stderr == "nothing to clean\n"

@@ -1,0 +1,185 @@
+"""A plan says what is measured; what is wrong with it is said with its line."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from penstock.bench.plans.expansion import expand, medium_bytes, read_bytes, store_bytes
+from penstock.bench.plans.known import ARMS
+from penstock.bench.plans.model import (
+    DatasetAccess,
+    DatasetPlan,
+    ExperimentConfig,
+    Plan,
+    StoreAccess,
+    config_from_json,
+    plan_from_json,
+)
+from penstock.bench.plans.reading import read_plan, read_plan_file
+from penstock.bench.plans.sizes import planned_bytes
+from penstock.bench.plans.template import PLAN
+from penstock.errors import ManifestError
+from penstock.units import KIB, MIB
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = """
+name: study
+dataset: {form: jpeg, size: 1MiB}
+arms: [native, rclone, ceiling, penstock-50]
+workloads:
+  - read
+  - {name: fed, kind: emulated, model: resnet50, accelerator: h100, accelerators: [2, 1], epochs: 3}
+network: [near, {name: far, latency: 20ms, bandwidth: 50Mbit}]
+repeats: 3
+"""
+
+
+def plan(text: str = SMALL) -> Plan:
+    return read_plan(text, "plan.yaml", Path())
+
+
+def mistakes(text: str, folder: Path = Path()) -> str:
+    with pytest.raises(ManifestError) as caught:
+        read_plan(text, "plan.yaml", folder)
+    return f"{caught.value}\nhint: {caught.value.hint}"
+
+
+def test_the_plan_to_begin_with_can_be_run() -> None:
+    begun = plan(PLAN)
+    assert [arm.name for arm in begun.arms] == [
+        "native",
+        "rclone",
+        "penstock-cold",
+        "penstock-warm",
+    ]
+    for name in ARMS:
+        assert name in PLAN
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "plans").glob("*.yaml")), ids=lambda one: one.name)
+def test_a_shipped_plan_can_be_read(path: Path) -> None:
+    assert expand(read_plan_file(path))
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    least = plan("name: x\ndataset: {files: 1}\narms: [native]\nworkloads: [read]\n")
+    assert (least.repeats, least.parallel, least.retries, least.seed) == (1, 1, 0, 1)
+    assert least.store.local
+    assert [(shape.name, shape.plain) for shape in least.network] == [("plain", True)]
+
+
+def test_an_arm_can_be_changed_or_be_ones_own() -> None:
+    text = SMALL.replace(
+        "ceiling",
+        "{name: penstock-warm, options: {mode: passthrough}}, {name: mine, system: juicefs, "
+        "cacheShare: 0.5}",
+    )
+    arms = {arm.name: arm for arm in plan(text).arms}
+    assert arms["penstock-warm"].state == "warm"
+    assert arms["penstock-warm"].options == {"mode": "passthrough"}
+    assert (arms["mine"].system, arms["mine"].state, arms["mine"].drops_pages) == (
+        "juicefs", "cold", True,
+    )  # fmt: skip
+
+
+def test_every_repeat_has_each_experiment_once_in_an_order_of_its_own() -> None:
+    found = expand(plan())
+    assert found == expand(plan())
+    # Without I/O there is nothing to read: 3 arms read, 4 are emulated, on two lines.
+    assert len(found) == (3 + 4) * 2 * 3
+    assert len({one.id for one in found}) == len(found)
+    assert [one.order for one in found] == list(range(len(found)))
+    assert [one.repeat for one in found] == sorted(one.repeat for one in found)
+    orders = [
+        [(one.arm.name, one.workload.name, one.shape.name) for one in found if one.repeat == number]
+        for number in range(3)
+    ]
+    assert len({tuple(order) for order in orders}) == 3
+    assert len({frozenset(order) for order in orders}) == 1
+    other = expand(replace(plan(), seed=2))
+    assert [one.id for one in other] != [one.id for one in found]
+
+
+def test_all_arms_read_in_the_same_order() -> None:
+    seeds: dict[tuple[str, int], set[int]] = {}
+    for one in expand(plan()):
+        seeds.setdefault((one.workload.name, one.repeat), set()).add(one.seed)
+    assert all(len(found) == 1 for found in seeds.values())
+
+
+def test_how_much_an_experiment_moves_is_known_before() -> None:
+    found = {(one.arm.name, one.workload.name): one for one in expand(plan())}
+    assert read_bytes(found["native", "read"], 100) == 200
+    assert store_bytes(found["native", "read"], 100) == 0
+    assert read_bytes(found["ceiling", "fed"], 100) == 0
+    assert read_bytes(found["rclone", "fed"], 100) == 600  # three epochs, by one and by two
+    assert store_bytes(found["rclone", "read"], 100) == 200
+    assert store_bytes(found["penstock-50", "read"], 100) == 150
+    alone = medium_bytes(plan(), expand(plan()), 1000)
+    assert medium_bytes(replace(plan(), parallel=2), expand(plan()), 1000) > alone
+
+
+@pytest.mark.parametrize(
+    ("wish", "size_bytes"),
+    [
+        (DatasetPlan("tfrecord", size_bytes=48 * MIB), 130_000_000),
+        (DatasetPlan("large", size_bytes=32 * MIB), 128 * MIB),
+        (DatasetPlan("small", files=3), 3 * 110 * KIB),
+        (DatasetPlan("webdataset", files=2, size_bytes=MIB), MIB),
+        (DatasetPlan("given", path="/x"), None),
+    ],
+)
+def test_room_is_looked_for_in_whole_files(wish: DatasetPlan, size_bytes: int | None) -> None:
+    assert planned_bytes(wish) == size_bytes
+
+
+def test_a_config_and_a_plan_are_the_same_after_a_file() -> None:
+    whole = plan()
+    assert plan_from_json(json.loads(json.dumps(asdict(whole)))) == whole
+    store = StoreAccess(True, "http://x", "http://y", "r", "b", "", None, "s", "n")
+    config = ExperimentConfig(
+        "run", expand(whole)[0], store, DatasetAccess("m", "r"), "out", "logs", "medium"
+    )
+    assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("repeats: 3", "repeat: 3", "plan.yaml:9: repeat: unknown field\n"
+         "hint: did you mean repeats?"),
+        ("rclone", "rclne", "plan.yaml:4: arms.1: 'rclne' is no known arm, and names no system\n"
+         "hint: did you mean rclone?"),
+        ("form: jpeg", "form: jpg", "plan.yaml:3: dataset.form: must be one of"),
+        ("size: 1MiB", "size: lots", "dataset.size: 'lots' is not a size"),
+        ("size: 1MiB", "size: 1MiB, files: 3", "dataset: has both files and size"),
+        ("50Mbit", "50Mb", "network.1.bandwidth: '50Mb' may mean bits or bytes"),
+        ("accelerator: h100, ", "", "an emulated workload wants model and accelerator"),
+        ("h100", "b200", "there is no published step time of resnet50 on b200"),
+        ("rclone", "native", "arms: 'native' stands twice"),
+        ("repeats: 3", "repeats: 0", "repeats: must be 1 or more"),
+        ("repeats: 3", "storageBackend: s3", "storageBackend: s3 wants s3DatasetPath"),
+        ("repeats: 3", "s3ResultPath: bucket/x", "'bucket/x' is not a source"),
+        ("rclone", "{name: rclone, options: {s3-secret-access-key: x}}", "keys do not belong"),
+        (SMALL, "- a list", "is not a plan"),
+        (SMALL, "", "holds no plan"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_said_with_its_line_and_what_to_do(before: str, after: str, said: str) -> None:
+    assert said in mistakes(SMALL.replace(before, after, 1))
+
+
+def test_a_wrong_job_manifest_is_said_with_its_own_line(tmp_path: Path) -> None:
+    text = SMALL + "experiments: [{experiment: job, trainingJobConfig: job.yaml}]\n"
+    said = mistakes(text, tmp_path)
+    assert "plan.yaml:10: experiments.0.trainingJobConfig" in said
+    assert "job.yaml: No such file or directory" in said
+    (tmp_path / "job.yaml").write_text("kind: Dataset\napiVersion: data.fluid.io/v1alpha1\n")
+    assert "job.yaml:1: metadata: is missing" in mistakes(text, tmp_path)
+    (tmp_path / "job.yaml").write_text(
+        "kind: Dataset\napiVersion: data.fluid.io/v1alpha1\nmetadata: {name: x}\n"
+        "spec: {mounts: [{mountPoint: 's3://b/x', name: x}]}\n"
+    )
+    assert "wants one TrainingJob and nothing else" in mistakes(text, tmp_path)

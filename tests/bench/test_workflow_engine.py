@@ -1,0 +1,172 @@
+"""Steps wait for what they need, and the exit handler runs to its end whatever happens."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.bench.workflow.engine import Engine, Skip, Step, Stopped, Ticket, records_of
+from penstock.bench.workflow.record import Record
+from penstock.errors import StoreError
+
+
+class Bench:
+    """An engine over steps that note when they ran."""
+
+    def __init__(self, folder: Path, parallel: int = 1) -> None:
+        self.folder, self.parallel = folder, parallel
+        self.interrupt = threading.Event()
+        self.ran: list[str] = []
+        self.steps: list[Step] = []
+        self.last: list[Step] = []
+
+    def step(
+        self, name: str, act: Callable[[Ticket], None] | None = None, *, last: bool = False,
+        needs: tuple[str, ...] = (), after: tuple[str, ...] = (), retries: int = 0,
+    ) -> None:  # fmt: skip
+        def run(ticket: Ticket) -> None:
+            self.ran.append(name)
+            if act is not None:
+                act(ticket)
+
+        made = Step(name, run, needs, after, retries)
+        (self.last if last else self.steps).append(made)
+
+    def hasten(self) -> None:
+        self.ran.append("hasten")
+
+    def changed(self) -> None:
+        """What the view does."""
+
+    def go(self) -> dict[str, str]:
+        record = Record(
+            "r", self.folder / "workflow.json", records_of(self.steps, self.last),
+            lambda: self.changed(),
+        )  # fmt: skip
+        engine = Engine(record, self.parallel, self.folder, self.interrupt, self.hasten)
+        engine.run(self.steps, self.last)
+        whole = json.loads((self.folder / "workflow.json").read_text())
+        return {step["name"]: step["state"] for step in whole["steps"]}
+
+
+def fails(ticket: Ticket) -> None:
+    raise StoreError("no luck")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_step_waits_for_what_it_needs(bench: Bench) -> None:
+    bench.step("c", needs=("a", "b"))
+    bench.step("b", needs=("a",))
+    bench.step("a")
+    assert set(bench.go().values()) == {"done"}
+    assert bench.ran == ["a", "b", "c"]
+
+
+def test_what_needs_a_failed_step_is_skipped_and_what_comes_after_it_is_not(bench: Bench) -> None:
+    bench.step("a", fails)
+    bench.step("b", needs=("a",))
+    bench.step("c", needs=("b",))
+    bench.step("d", after=("a", "b", "c"))
+    assert bench.go() == {"a": "failed", "b": "skipped", "c": "skipped", "d": "done"}
+
+
+def test_a_step_is_tried_again_as_often_as_it_may_be(bench: Bench) -> None:
+    def second_time(ticket: Ticket) -> None:
+        if ticket.attempt < 2:
+            fails(ticket)
+
+    bench.step("a", second_time, retries=1)
+    bench.step("b", fails, retries=2)
+    assert bench.go() == {"a": "done", "b": "failed"}
+    assert bench.ran == ["a", "a", "b", "b", "b"]
+
+
+def test_all_of_the_exit_handler_runs_whatever_fails_in_it(bench: Bench) -> None:
+    def bug(ticket: Ticket) -> None:
+        raise ZeroDivisionError
+
+    def needless(ticket: Ticket) -> None:
+        raise Skip("nothing to do")
+
+    bench.step("a", fails)
+    bench.step("x", bug, last=True)
+    bench.step("y", fails, last=True)
+    bench.step("z", needless, last=True)
+    bench.step("last", last=True)
+    found = bench.go()
+    assert found == {"a": "failed", "x": "failed", "y": "failed", "z": "skipped", "last": "done"}
+    assert "ZeroDivisionError" in (bench.folder / "x.traceback").read_text()
+
+
+def test_no_more_run_at_once_than_may(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, parallel=2)
+    both = threading.Barrier(2)
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def meet(ticket: Ticket) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        both.wait(20)
+        with lock:
+            at_once -= 1
+
+    for name in "abcd":
+        bench.step(name, meet)
+    assert set(bench.go().values()) == {"done"}
+    assert most == 2
+
+
+def test_an_interrupt_stops_what_runs_and_the_exit_handler_is_not_interrupted(
+    bench: Bench,
+) -> None:
+    def interrupted(ticket: Ticket) -> None:
+        bench.interrupt.set()
+        assert ticket.stopping.is_set()
+        raise Stopped("interrupted")
+
+    bench.step("a", interrupted, retries=3)
+    bench.step("b")
+    bench.step("last", lambda ticket: ticket.check(), last=True)
+    assert bench.go() == {"a": "failed", "b": "skipped", "last": "done"}
+    assert bench.ran == ["a", "hasten", "last"]
+
+
+def test_the_exit_handler_runs_when_nothing_can_be_written_or_shown(
+    bench: Bench,
+) -> None:
+    def full(ticket: Ticket) -> None:
+        (bench.folder / ".workflow.json.new").mkdir()  # so that opening it fails, also as root
+        (bench.folder / "x.traceback").mkdir()
+        raise OSError("no space left")
+
+    def empty(ticket: Ticket) -> None:
+        (bench.folder / ".workflow.json.new").rmdir()
+
+    bench.step("x", full)
+    bench.step("y", last=True)
+    bench.step("z", empty, last=True)
+    assert bench.go() == {"x": "failed", "y": "done", "z": "done"}
+
+
+def test_the_exit_handler_runs_and_a_failure_of_the_view_is_not_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise ValueError("cannot draw")
+
+    bench.step("a", lambda ticket: monkeypatch.setattr(bench, "changed", broken))
+    bench.step("b", needs=("a",))
+    bench.step("y", last=True)
+    bench.step("z", last=True)
+    with pytest.raises(ValueError, match="cannot draw"):
+        bench.go()
+    assert bench.interrupt.is_set()
+    assert bench.ran == ["a", "hasten", "y", "z"]

@@ -1,0 +1,142 @@
+"""What each trainer starts."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock.resources.jobs.containers import contained
+from penstock.resources.jobs.launching import (
+    Instance,
+    Machine,
+    chosen_launch,
+    hostfile,
+    instances_of,
+    ports_needed,
+)
+from penstock.specs.jobs import TrainingJobSpec
+
+
+def spec_of(trainer: str, command: Any = "python train.py", **more: Any) -> TrainingJobSpec:
+    return TrainingJobSpec.model_validate({"trainer": trainer, "command": command, **more})
+
+
+def started(
+    spec: TrainingJobSpec, launch: str = "ranks", gpus: Sequence[int] = (), root: bool = True
+) -> list[Instance]:
+    ports = tuple(range(7000, 7000 + ports_needed(spec)))
+    machine = Machine(root, tuple(gpus), ports, "/hosts", "/scratch")
+    return instances_of("net", spec, launch, {"A": "b"}, machine)
+
+
+@pytest.mark.parametrize("trainer", ["mpi", "horovod"])
+def test_ranks_are_started_by_one_mpirun_with_one_process_for_each_gpu(trainer: str) -> None:
+    spec = spec_of(trainer, workers=2, gpus=2)
+    (launcher,) = started(spec, gpus=(0, 1, 4, 5))
+    assert launcher.name == "net-launcher"
+    assert launcher.argv == (
+        "mpirun", "--allow-run-as-root", "-np", "4", "--oversubscribe", "--bind-to", "none",
+        "/bin/sh", "-c", "python train.py",
+    )  # fmt: skip
+    assert launcher.env["CUDA_VISIBLE_DEVICES"] == "0,1,4,5"
+    assert launcher.env["OMPI_MCA_btl_tcp_if_include"] == "lo"
+    assert launcher.workers == 2
+    assert hostfile(spec) == "localhost slots=4\n"
+
+
+def test_a_launcher_finds_hosts_and_slots_in_its_environment() -> None:
+    (launcher,) = started(spec_of("mpi", "mpirun ./a", workers=2), "launcher", root=False)
+    assert launcher.argv == ("/bin/sh", "-c", "mpirun ./a")
+    assert launcher.env["OMPI_MCA_orte_default_hostfile"] == "/hosts"
+    assert launcher.env["A"] == "b"
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in launcher.env
+
+
+def test_pytorch_has_a_torchrun_for_each_worker_that_meet_at_one_port() -> None:
+    master, worker = started(spec_of("pytorch", ["train"], workers=2, gpus=2), gpus=(0, 1, 2, 3))
+    assert (master.name, worker.name) == ("net-master-0", "net-worker-0")
+    assert worker.argv == (
+        "torchrun", "--nnodes=2", "--nproc-per-node=2", "--node-rank=1",
+        "--master-addr=127.0.0.1", "--master-port=7000", "--max-restarts=0", "--no-python", "train",
+    )  # fmt: skip
+    assert master.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert worker.env["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_a_command_that_calls_torchrun_itself_is_told_where_to_meet() -> None:
+    _, worker = started(spec_of("pytorch", "torchrun train.py", workers=2), "launcher")
+    assert worker.argv == ("/bin/sh", "-c", "torchrun train.py")
+    told = {name: worker.env[name] for name in ("MASTER_PORT", "RANK", "WORLD_SIZE", "PET_NNODES")}
+    assert told == {"MASTER_PORT": "7000", "RANK": "1", "WORLD_SIZE": "2", "PET_NNODES": "2"}
+    assert worker.env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_tf_is_told_its_cluster_and_its_task() -> None:
+    ps, first, second = started(spec_of("tf", workers=2, ps=1, gpus=1), gpus=(3, 7))
+    assert [one.name for one in (ps, first, second)] == ["net-ps-0", "net-worker-0", "net-worker-1"]
+    assert json.loads(second.env["TF_CONFIG"]) == {
+        "cluster": {"worker": ["127.0.0.1:7000", "127.0.0.1:7001"], "ps": ["127.0.0.1:7002"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert (ps.awaited, first.awaited, second.gpus) == (False, True, (7,))
+
+
+def test_a_plan_is_hooked_around_all_of_it() -> None:
+    (launcher,) = started(spec_of("mpi", plan=True))
+    assert launcher.argv[:4] == ("penstock", "run", "--", "mpirun")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "command", "launch"),
+    [("mpi", "mpirun -np 4 python train.py", "launcher"),
+     ("mpi", "cd /x && /usr/bin/mpirun -np 4 ./a", "launcher"),
+     ("mpi", ["mpiexec", "./a"], "launcher"),
+     ("horovod", "horovodrun -np 4 python train.py", "launcher"),
+     ("mpi", "python train.py --name mpirun-like", "ranks"),
+     ("mpi", "./launch.sh --epochs 3", "launcher"),
+     ("mpi", "X=1 bash launch.sh", "launcher"),
+     ("mpi", "./rank.sh", "ranks"),
+     ("mpi", "./tool.py", "ranks"),
+     ("mpi", "./gone.sh", "ranks"),
+     ("pytorch", "torchrun --nproc-per-node 2 train.py", "launcher"),
+     ("pytorch", "python -m torch.distributed.run train.py", "launcher"),
+     ("pytorch", "mpirun ./a", "ranks"),
+     ("tf", "mpirun ./a", "ranks")],
+)  # fmt: skip
+def test_a_command_that_starts_its_ranks_itself_is_known_by_its_words(
+    trainer: str, command: Any, launch: str
+) -> None:
+    scripts = {
+        "./launch.sh": "#!/bin/bash\nexec mpirun -np 2 ./a\n", "launch.sh": "mpirun ./a",
+        "./rank.sh": "#!/bin/sh\n# started by mpirun\n./a\n",
+        "./tool.py": "#!/usr/bin/env python3\nprint('mpirun me')\n",
+    }  # fmt: skip
+    assert chosen_launch(spec_of(trainer, command), scripts.get) == launch
+
+
+def test_what_is_said_wins_over_what_is_guessed() -> None:
+    spec = spec_of("mpi", "mpirun ./a", launch="ranks")
+    assert chosen_launch(spec, lambda _: None) == "ranks"
+
+
+@pytest.mark.parametrize(
+    ("engine", "devices"),
+    [("docker", ["--gpus", '"device=2"']), ("podman", ["--device", "nvidia.com/gpu=2"])],
+)
+def test_a_container_gets_the_data_read_only_and_no_value_in_its_arguments(
+    engine: str, devices: list[str]
+) -> None:
+    _, worker = started(spec_of("pytorch", ["train"], workers=2, gpus=1), gpus=(1, 2))
+    inside = contained(
+        worker, engine, "torch:2", uid="0123456789", binds=[("/mnt/x", "/data")],
+        variables={"API_KEY": "open-sesame", "CUDA_VISIBLE_DEVICES": "2"}, working_dir="/w",
+        cores=1.5, memory_bytes=1 << 30, is_folder=lambda _: True,
+    )  # fmt: skip
+    assert inside.argv[: inside.argv.index("torch:2")] == (
+        engine, "run", "--rm", "--init", "--name", "penstock-01234567-net-worker-0",
+        "--label", "penstock-job=0123456789", "--network", "host", "--ipc", "host",
+        "-v", "/mnt/x:/data:ro", "-v", "/w:/w", "-w", "/w", *devices, "--cpus", "1.5",
+        "--memory", "1073741824", "-e", "API_KEY",
+    )  # fmt: skip
+    assert inside.argv[-len(worker.argv) :] == worker.argv

@@ -1,0 +1,198 @@
+"""The commands for training jobs, on jobs that run."""
+
+import json
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from penstock import api
+from penstock.cli.app import run
+from penstock.resources.state import State
+from penstock.specs.keys import ResourceKey
+from tests.cache.test_flights import wait_until
+from tests.conftest import penstock
+from tests.resources.conftest import of_folder, ours
+
+Says = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def says(declared: State, capfdbinary: pytest.CaptureFixture[bytes]) -> Says:
+    """says("list -A") is the exit code, stdout and stderr of `penstock list -A`."""
+
+    def ask(line: str, *words: str) -> tuple[int, str, str]:
+        code = run([*shlex.split(line), *words])
+        said = capfdbinary.readouterr()
+        return code, said.out.decode(), said.err.decode()
+
+    return ask
+
+
+def phase(state: State, name: str, namespace: str = "default") -> str | None:
+    found = state.find(ResourceKey("TrainingJob", namespace, name))
+    return None if found is None else found.status.get("phase")
+
+
+def heard(terminal: int, until: str) -> str:
+    """What is written there, up to these words."""
+    said = ""
+    while until not in said:
+        said += os.read(terminal, 1).decode()
+    return said
+
+
+def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path) -> None:
+    source, gate = tmp_path / "source", tmp_path / "gate"
+    source.mkdir()
+    (source / "hello").write_text("what the data set holds\n")
+    api.apply([of_folder("words", source), ours("words")])
+    script = f"cat /penstock-data/hello; until [ -e {gate} ]; do sleep 0.05; done; echo bye"
+
+    code, out, err = says("submit tf --name story --ps 1 -d words:/penstock-data", script)
+    assert (code, out) == (0, "trainingjob.penstock.dev/story created\n")
+    assert "it runs on without you; `penstock get job story`" in err
+    wait_until(lambda: phase(declared, "story") == "RUNNING")
+    wait_until(lambda: "holds" in says("logs story")[1])
+    assert not Path("/penstock-data").exists()
+
+    rows = [line.split() for line in says("list")[1].splitlines()]
+    assert rows[0] == "NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE".split()  # noqa: SIM905
+    assert rows[1][:3] == ["story", "RUNNING", "TFJOB"]
+    shown = says("get job story")[1]
+    assert "Status:     RUNNING" in shown
+    instances = [line.split() for line in shown.splitlines() if line.startswith("  story-")]
+    assert [(one[0], one[1], one[3]) for one in instances] == [
+        ("story-ps-0", "RUNNING", "false"), ("story-worker-0", "RUNNING", "true"),
+    ]  # fmt: skip
+
+    inside = penstock("attach", "story", "-i", "worker-0", "--", "sh", "-c",
+                      "cat /penstock-data/hello; exit 7")  # fmt: skip
+    assert (inside.returncode, inside.stdout) == (7, "what the data set holds\n"), inside.stderr
+    used = json.loads(says("top job story -o json")[1])
+    assert used["processes"] >= 3  # its init, and two shells
+    assert [one["processes"] >= 1 for one in used["instances"]] == [True, True]
+    node = says("top node")[1]
+    assert "story" in node
+    assert "words" in node
+
+    assert says("delete dataset words")[0] == 2
+    gate.touch()
+    code, out, err = says("logs story -f --tail 1")
+    assert (code, out[-4:]) == (0, "bye\n")
+    assert err.startswith("job story SUCCEEDED after ")
+    assert says("logs story")[1] == "what the data set holds\nbye\n"
+    assert says("attach story")[0] == 2
+    assert says("delete job story") == (0, "trainingjob/story deleted\n", "")
+    assert list((declared.folder / "jobs").iterdir()) == []
+
+
+def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
+    code, out, err = says("submit tf --name fails --retry 1 --wait", "echo so; exit 3")
+    assert (code, out) == (4, "trainingjob.penstock.dev/fails created\n")
+    steps = err.splitlines()
+    assert "fails: PENDING, attempt 1: worker-0 ended with exit code 3; " in err
+    assert steps[-2].startswith("penstock: job fails: worker-0 ended with exit code 3")
+    assert steps[-1] == "hint: penstock logs fails --tail 50"
+    said = says("logs fails")
+    lines = said[1].splitlines()
+    assert (lines[0], lines[2]) == ("so", "so")
+    assert lines[1].startswith("--- attempt 2 at ")
+    assert said[2].startswith("job fails FAILED after ")
+    assert "Attempts:   2" in says("get job fails")[1]
+
+
+def test_a_published_command_line_is_refused_with_what_this_machine_has(
+    says: Says, declared: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_GPUS", "2")
+    monkeypatch.setenv("PATH", "/nowhere")
+    line = """submit mpi --name horovod-resnet50 --gpus=8 --workers=4 --working-dir=/horovod-demo/
+    --data imagenet:/data -e DATA_DIR=/data/imagenet --image=horovod:0.18.1"""
+    code, out, err = says(line, "./launch-example.sh", "4", "8")
+    assert (code, out) == (2, "")
+    told = err.splitlines()
+    assert told[0] == "penstock: 2 mistakes"
+    assert told[1].startswith("--gpus: 4 workers with 8 each are more than this machine has: 2")
+    assert told[3].startswith("--image: cannot be run: neither docker nor podman is installed")
+    assert declared.all(["TrainingJob"]) == []
+    assert says(line.replace("submit mpi", "submit mpi --dry-run"), "x")[0] == 2
+
+
+def test_a_job_waits_for_its_data_and_who_watches_may_leave(says: Says, declared: State) -> None:
+    terminal, end = pty.openpty()
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *shlex.split("submit tf --name waits -d none:/d"),
+         "--wait", "true"], stderr=end, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(end)
+    line = "\r\x1b[Kwaits: PENDING, there is no data set none"
+    assert heard(terminal, "data set none").endswith(line)
+    watcher.send_signal(signal.SIGINT)
+    left = "\r\x1b[Kit runs on without you; `penstock get job waits` shows how it is"
+    assert heard(terminal, "how it is") == left
+    assert watcher.wait(20) == 130
+    os.close(terminal)
+    assert phase(declared, "waits") == "PENDING"
+    code, out, err = says("logs waits")
+    assert (code, out) == (0, "")
+    assert err == "job waits is PENDING, and has printed nothing yet: there is no data set none\n"
+    assert says("attach waits")[2].startswith("penstock: job waits is PENDING")
+    assert "hint: -- comes before a command" in says("attach waits ls -l")[2]
+    assert "Message:    there is no data set none" in says("get job waits")[1]
+    assert says("prune") == (0, "", "no job has ended\n")
+
+
+def test_a_name_is_one_job(says: Says, declared: State) -> None:
+    line = "submit tf --name one -n team -d none:/d"
+    assert says(line, "true")[0] == 0
+    wait_until(lambda: phase(declared, "one", "team") == "PENDING")
+    code, _, err = says(line, "false")
+    assert code == 2
+    assert err.splitlines() == [
+        "penstock: there is a job one already, and it is PENDING",
+        "hint: give another name, or `penstock delete job one -n team` first",
+    ]
+    assert says("logs one")[2].splitlines() == [
+        "penstock: there is no job one in the namespace default",
+        "hint: there is one in the namespace team: -n team",
+    ]
+    assert says("logs onee -n team")[2].splitlines()[1] == "hint: did you mean one?"
+    for verb in ("get", "delete", "describe"):
+        words = f"{verb} one -n team" if verb != "describe" else "describe one x -n team"
+        hint = says(words)[2].splitlines()[1]
+        assert hint == f"hint: there is a job of that name: `penstock {verb} job one -n team`"
+    assert says("list")[2] == "no jobs in the namespace default\n"
+    assert [one["metadata"]["name"] for one in json.loads(says("list -A -o json")[1])["items"]] == [
+        "one"
+    ]
+    assert says("list -A -T mpi")[2] == "no jobs of mpi\n"
+
+
+def test_what_has_ended_is_pruned_with_its_logs(says: Says, declared: State) -> None:
+    assert says("submit tf --name waits -d none:/d", "true")[0] == 0
+    assert says("submit tf --name done --wait", "true")[0] == 0
+    assert says("prune --since 1h") == (0, "", "no job has ended 1h ago or earlier\n")
+    assert says("prune") == (0, "trainingjob/done deleted\n", "")
+    assert [one.key.name for one in declared.all(["TrainingJob"])] == ["waits"]
+
+
+def test_what_a_dry_run_prints_can_be_applied(says: Says, declared: State, tmp_path: Path) -> None:
+    code, out, _ = says("submit tf --name again --dry-run -o yaml", "echo", "a  b")
+    assert code == 0
+    assert declared.all() == []
+    assert yaml.safe_load(out)["spec"]["command"] == ["echo", "a  b"]
+    (tmp_path / "job.yaml").write_text(out)
+    code, said, _ = says(f"apply -f {tmp_path / 'job.yaml'}")
+    assert (code, said) == (0, "trainingjob.penstock.dev/again created\n")
+    assert says("logs again -f")[1] == "a  b\n"
+    assert says("submit tf --name other --dry-run", "x")[1] == (
+        "trainingjob.penstock.dev/other created (dry run)\n"
+    )
