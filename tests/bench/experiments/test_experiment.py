@@ -22,7 +22,11 @@ from tests.bench.experiments.conftest import FILES, READ, TRAIN, Bench, BenchMak
 SIZE = FILES * 110 * KIB
 COLD = ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False)
 
-pytestmark = pytest.mark.skipif(not measure.can_drop_pages(), reason="dropping pages needs root")
+pytestmark = [
+    pytest.mark.skipif(not measure.can_drop_pages(), reason="dropping pages needs root"),
+    # They drop the pages of the whole machine, which other tests count on.
+    pytest.mark.alone,
+]
 
 
 def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> None:
