@@ -109,6 +109,27 @@ def test_two_processes_share_it(opened: Opener) -> None:
     assert two.used_bytes == 5000
 
 
+def test_what_is_being_noted_counts_once(opened: Opener) -> None:
+    """Counted twice for a moment, a tier that is almost full would evict for nothing."""
+    cache = opened()
+    done = threading.Event()
+
+    def flush() -> None:
+        while not done.is_set():
+            cache.index.flush()
+
+    flusher = threading.Thread(target=flush)
+    flusher.start()
+    counted: list[int] = []
+    for number in range(300):
+        put(cache, *sample(f"o{number}", 1000))
+        cache.index.reread_usage(least_interval_s=0)
+        counted.append(cache.used_bytes)
+    done.set()
+    flusher.join()
+    assert counted == [1000 * (number + 1) for number in range(300)]
+
+
 def test_a_file_that_was_removed_is_missed_and_filled_again(opened: Opener) -> None:
     cache = opened()
     what, data = sample("gone", 300 * KIB)

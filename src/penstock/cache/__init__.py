@@ -27,6 +27,8 @@ Locks, in the order in which they may be taken (never the other way round):
     Guarded._lock      is the directory in or out         held for a few assignments
     _room_lock         of a directory: what is reserved   held while room is made
     index.lock         between processes                  held while a connection is opened
+    Index._flushing    who writes the rows that wait      held for one batch
+    Index._usage_lock  how many bytes are noted           held for one batch
     Index._lock        rows waiting to be written         held for list access only
     SQLite's own       between processes                  held for one batch
 

@@ -143,7 +143,8 @@ class Index:
 
     @property
     def used_bytes(self) -> int:
-        return self._used_bytes + self._waiting_bytes
+        with self._lock:
+            return self._used_bytes + self._waiting_bytes
 
     def entry(self, digest: bytes) -> Entry | None:
         row = self._one(f"{_ENTRY} WHERE digest = ?", digest)
@@ -273,16 +274,20 @@ class Index:
         if identity_of(self._path) != self.identity:
             raise IndexReplaced(f"{self._path} was removed")
         now = int(time.time())
-        with self._transaction() as run:
-            if batch:
-                _write(run, batch, now)
-            run.executemany(
-                "UPDATE objects SET used = ? WHERE digest = ?", [(now, one) for one in touched]
-            )
-        with self._lock:
-            for filled in batch:
-                if self._waiting.pop(filled.block, None) is not None:
-                    self._waiting_bytes -= filled.block.length
+        # Nobody counts between the two: what is noted and waits still would count twice.
+        with self._usage_lock:
+            with transaction(self._connection()) as run:
+                if batch:
+                    _write(run, batch, now)
+                run.executemany(
+                    "UPDATE objects SET used = ? WHERE digest = ?", [(now, one) for one in touched]
+                )
+            used_bytes = _usage(run)
+            with self._lock:
+                self._used_bytes = used_bytes
+                for filled in batch:
+                    if self._waiting.pop(filled.block, None) is not None:
+                        self._waiting_bytes -= filled.block.length
 
     def reread_usage(self, least_interval_s: float = 1.0) -> bool:
         """Counts what other processes stored and removed; False if that was done just now."""
