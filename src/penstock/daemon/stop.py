@@ -6,9 +6,9 @@ from pathlib import Path
 
 from penstock.daemon.registry import all_notes, remove_note
 from penstock.errors import MountpointError, PenstockError
-from penstock.fuse.holders import Holder, holders
+from penstock.fuse.holders import Holder, copies, holders
 from penstock.fuse.mounting import unmount
-from penstock.mounttable import FILESYSTEM_TYPE, find_mount
+from penstock.mounttable import FILESYSTEM_TYPE, MountEntry, find_mount
 
 _SERVER_ENDS_WITHIN_S = 60
 
@@ -29,7 +29,8 @@ def stop_mount(mountpoint: Path, *, lazy: bool = False) -> None:
     unmount(mountpoint, lazy=lazy)
     if note is not None and not lazy:
         for pid in note.processes:
-            _wait_for_end(pid, mountpoint)
+            if not _ends(pid):
+                raise _still_runs(pid, entry)
     if note is not None and not note.alive:
         remove_note(mountpoint)
 
@@ -39,17 +40,27 @@ def holders_of(mountpoint: Path) -> list[Holder]:
     return holders(mountpoint).processes
 
 
-def _wait_for_end(pid: int, path: Path) -> None:
+def _ends(pid: int) -> bool:
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
-        return
+        return True
     try:
         ended, _, _ = select.select([process], [], [], _SERVER_ENDS_WITHIN_S)
     finally:
         os.close(process)
-    if not ended:
-        raise PenstockError(
-            f"{path} is unmounted, but its server (pid {pid}) still runs",
-            hint="it may be waiting for storage; it ends by itself",
+    return bool(ended)
+
+
+def _still_runs(pid: int, entry: MountEntry) -> PenstockError:
+    where = f"{entry.mountpoint} is unmounted"
+    # Where mounts are not shared (most containers), what is unmounted here is so nowhere else.
+    if elsewhere := copies(entry.device):
+        return PenstockError(
+            f"{where} here, but not in the mount namespace of {elsewhere[0]}",
+            hint=f"its server (pid {pid}) ends when that process has ended",
         )
+    return PenstockError(
+        f"{where}, but its server (pid {pid}) still runs",
+        hint="it may be waiting for storage; it ends by itself",
+    )

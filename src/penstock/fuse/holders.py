@@ -71,6 +71,23 @@ def holders(mountpoint: Path, *, but_self: bool = True) -> Holders:
     return Holders(found, inside, unseen)
 
 
+def copies(device: str) -> list[Holder]:
+    """A process of each other mount namespace that has a mount of this device."""
+    namespaces = {os.readlink("/proc/self/ns/mnt")}
+    found: list[Holder] = []
+    for pid in _processes():
+        try:
+            namespace = os.readlink(f"/proc/{pid}/ns/mnt")
+            if namespace in namespaces:
+                continue
+            namespaces.add(namespace)
+            if any(entry.device == device for entry in mount_table(pid)):
+                found.append(Holder(pid, _command(pid), _user(pid), "a copy in its namespace"))
+        except OSError:
+            continue  # it has ended meanwhile, or may not be looked into
+    return found
+
+
 def _processes() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
