@@ -1,13 +1,11 @@
 """What the commands for declared resources have in common: options, stdin, a line of progress."""
 
-import sys
-import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.talk import Line
 from penstock.errors import ManifestError
 from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import KindInfo, find_kinds
@@ -37,43 +35,13 @@ def kinds_of(word: str, verb: str, namespace: str | None) -> list[KindInfo]:
         ) from None
 
 
-class Progress:
-    """`imagenet: listing, 12,000 files, 1.2 GiB`, kept current on a terminal; silent elsewhere, and
-    for what is done at once."""
-
-    _QUIET_S = 0.5
-
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-        self._drawn = ""
+class Progress(Line):
+    """`imagenet: listing, 12,000 files, 1.2 GiB`."""
 
     def pairs(self, waiting: "list[Pair]") -> None:
         if waiting:
             more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
             self.draw(f"{_state_of(waiting[0])}{more}")
-
-    def draw(self, line: str) -> None:
-        if not sys.stderr.isatty() or time.monotonic() - self._began_s < self._QUIET_S:
-            return
-        if line != self._drawn:
-            self._drawn = line
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.clear()
-
-    def clear(self) -> None:
-        if self._drawn:
-            self._drawn = ""
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def _state_of(pair: "Pair") -> str:

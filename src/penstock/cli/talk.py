@@ -3,6 +3,7 @@
 import sys
 import time
 from types import TracebackType
+from typing import Self
 
 
 def say(line: str) -> None:
@@ -16,26 +17,24 @@ def report(what: str, hint: str | None, exit_code: int) -> int:
     return exit_code
 
 
-class Listing:
-    """`listing s3://bucket: 120,000 objects`, kept current on a terminal, silent elsewhere."""
+class Line:
+    """One line, kept current on a terminal; silent elsewhere, and for what is done at once."""
 
-    _QUIET_S = 0.3  # a listing that is over at once needs no progress
+    _QUIET_S = 0.5
 
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._started_s = time.monotonic()
-        self._drawn_s = 0.0
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._drawn = ""
 
-    def update(self, count: int, _size_bytes: int) -> None:
-        now = time.monotonic()
-        if not sys.stderr.isatty() or now - self._started_s < self._QUIET_S:
+    def draw(self, line: str) -> None:
+        if not sys.stderr.isatty() or time.monotonic() - self._began_s < self._QUIET_S:
             return
-        if now - self._drawn_s >= 0.1:
-            self._drawn_s = now
-            sys.stderr.write(f"\r\x1b[Klisting {self._source}: {count:,} objects")
+        if line != self._drawn:
+            self._drawn = line
+            sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
 
-    def __enter__(self) -> "Listing":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -45,7 +44,24 @@ class Listing:
         self.clear()
 
     def clear(self) -> None:
-        if self._drawn_s:
-            self._drawn_s = 0.0
+        if self._drawn:
+            self._drawn = ""
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+class Listing(Line):
+    """`listing s3://bucket: 120,000 objects`."""
+
+    _QUIET_S = 0.3  # a listing that is over at once needs no progress
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self._source = source
+        self._drawn_s = 0.0
+
+    def update(self, count: int, _size_bytes: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._drawn_s >= 0.1:  # it is told of each page
+            self._drawn_s = now_s
+            self.draw(f"listing {self._source}: {count:,} objects")

@@ -43,6 +43,11 @@ def name_of(mountpoint: Path) -> str:
     return hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
 
 
+def open_private(path: str, flags: int) -> int:
+    """An `opener` for files that are nobody else's."""
+    return os.open(path, flags, 0o600)
+
+
 def _private(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from penstock.daemon.claim import claim
 from penstock.daemon.control import RemoteError
-from penstock.daemon.places import name_of, state_dir
+from penstock.daemon.places import name_of, open_private, state_dir
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.settings_codec import encode
 from penstock.errors import MountpointError, PenstockError
@@ -37,7 +37,7 @@ def start_supervisor(
     claimed = _claim(settings.mountpoint)
     reader, writer = os.pipe()
     told = _written(settings, log=log_path, report=writer, claim=claimed)
-    with open(log_path, "ab", opener=_private) as log:
+    with open(log_path, "ab", opener=open_private) as log:
         child = subprocess.Popen(
             _command(settings, told), pass_fds=(writer, told, claimed), stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True,
@@ -88,7 +88,3 @@ def _written(settings: MountSettings, *, log: Path | None, report: int | None, c
     os.write(descriptor, json.dumps(told).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.daemon import locks
+from penstock.daemon.places import open_private
 
 _WAKE, _LEAVE = b"wake", b"leave"
 
@@ -118,7 +119,7 @@ def _short(folder: Path) -> Iterator[str]:
 def _start(folder: Path) -> None:
     logs = folder / "logs"
     logs.mkdir(mode=0o700, exist_ok=True)
-    with open(logs / "loop.log", "ab", opener=_private) as log:
+    with open(logs / "loop.log", "ab", opener=open_private) as log:
         # Through a shell that ends at once: whoever asked need not bury it, however long they live.
         # -P: a queue.py in the folder where someone stands is not ours to import.
         command = [sys.executable, "-Pm", "penstock.resources.main"]
@@ -126,7 +127,3 @@ def _start(folder: Path) -> None:
             ["/bin/sh", "-c", '"$@" &', "sh", *command], stdin=subprocess.DEVNULL, stdout=log,
             stderr=log, start_new_session=True, cwd="/", check=True,
         )  # fmt: skip
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from penstock.daemon.places import open_private
 from penstock.resources.state import State, Stored
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
@@ -22,7 +23,7 @@ _ENDS_WITHIN_S = 5.0
 def start_worker(module: str, uid: str, lock: int, log: Path) -> "subprocess.Popen[bytes]":
     """`python -Pm MODULE UID`, in a session of its own. The lock is the child's from then on."""
     try:
-        with open(log, "ab", opener=_private) as out:
+        with open(log, "ab", opener=open_private) as out:
             return subprocess.Popen(
                 [sys.executable, "-Pm", module, uid],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=(lock,),
@@ -79,7 +80,3 @@ def is_worker(module: str, uid: str, pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return uid.encode() in words and module.encode() in words
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -8,8 +8,10 @@ from penstock.specs.runtimes import (
     ManagedSpec,
     NetworkedPod,
     clean_policy,
+    on_all_nodes,
     pod_metadata,
     pull_secrets,
+    short_circuit_policy,
 )
 from penstock.specs.tieredstore import CleanPolicy, Version
 
@@ -52,14 +54,8 @@ class AlluxioFuse(Images, NetworkedPod):
     )
     clean_policy: CleanPolicy = clean_policy()
     image_pull_secrets: FreeList = pull_secrets()
-    short_circuit_policy: str = said(
-        "How a worker on the same machine is read, in older releases.", default="",
-        no_effect="short circuit: the cache is always read directly from this machine's disk",
-    )  # fmt: skip
-    global_: bool | None = said(
-        "Whether it runs on all nodes, in older releases.", alias="global",
-        no_effect=reasons.SCHEDULING,
-    )  # fmt: skip
+    short_circuit_policy: str = short_circuit_policy()
+    global_: bool | None = on_all_nodes()
 
 
 class AlluxioData(Fields):

@@ -9,9 +9,11 @@ from penstock.specs.runtimes import (
     PodFields,
     RuntimeSpec,
     clean_policy,
+    on_all_nodes,
     pod_metadata,
     pull_secrets,
     run_as,
+    short_circuit_policy,
     volumes,
 )
 from penstock.specs.tieredstore import CleanCachePolicy, CleanPolicy, NetworkMode, Version
@@ -73,14 +75,8 @@ class JindoFuse(Images, JindoPod):
     metrics: ClientMetrics = said(
         "Metrics of the client.", factory=ClientMetrics, no_effect=reasons.METRICS
     )
-    short_circuit_policy: str = said(
-        "How a worker on the same machine is read, in older releases.", default="",
-        no_effect="short circuit: the cache is always read directly from this machine's disk",
-    )  # fmt: skip
-    global_: bool | None = said(
-        "Whether it runs on all nodes, in older releases.", alias="global",
-        no_effect=reasons.SCHEDULING,
-    )  # fmt: skip
+    short_circuit_policy: str = short_circuit_policy()
+    global_: bool | None = on_all_nodes()
 
 
 class JindoRuntimeSpec(RuntimeSpec):

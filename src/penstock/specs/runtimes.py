@@ -29,6 +29,20 @@ def clean_policy() -> Any:
     )
 
 
+def short_circuit_policy() -> Any:
+    return said(
+        "How a worker on the same machine is read, in older releases.", default="",
+        no_effect="short circuit: the cache is always read directly from this machine's disk",
+    )  # fmt: skip
+
+
+def on_all_nodes() -> Any:
+    return said(
+        "Whether it runs on all nodes, in older releases.", alias="global",
+        no_effect=reasons.SCHEDULING,
+    )  # fmt: skip
+
+
 def run_as() -> Any:
     return said("Whose files they are seen as, unless the Dataset's owner says so.")
 

@@ -23,6 +23,7 @@ from typing import IO, Any
 from urllib.parse import unquote
 
 from penstock.catalog.tree import SCHEMA_VERSION
+from penstock.daemon.places import open_private
 from penstock.daemon.settings import Part
 from penstock.daemon.warming import Warming, Wish
 from penstock.errors import UsageError
@@ -48,7 +49,7 @@ def run(work: Work) -> Json:
     folder = local_folder(resource.spec.backup_path, "spec.backupPath")
     work.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     work.report({"phase": "looking"})
-    with open(work.folder / _CACHED, "w+b", opener=_private) as cached:
+    with open(work.folder / _CACHED, "w+b", opener=open_private) as cached:
         with Warming(mountpoint, Wish("list")) as warming:
             listed = warming.run(everything=True, output=cached.fileno())
         work.report({"phase": "saving", "files": listed["listed_files"]})
@@ -145,7 +146,7 @@ def _pack(folder: Path, to: Path, name: str, owner: tuple[int | None, int | None
     partial = to / f".{name}.part"
     try:
         to.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb", opener=_private) as file:
+        with open(partial, "wb", opener=open_private) as file:
             with tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as archive:
                 for member in (_MANIFEST, _CATALOG, _CACHED):
                     archive.add(folder / member, member, filter=_nobody)
@@ -174,10 +175,6 @@ def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def _parts(parts: tuple[Part, ...]) -> list[list[str]]:
     return [[part.path, str(part.source)] for part in parts]
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 # -- and back --------------------------------------------------------------------------------
@@ -214,7 +211,10 @@ def _put_catalog(archive: tarfile.TarFile, file: Path, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = path.with_name(f"{path.name}.restored")
     try:
-        with _member(archive, _CATALOG, file) as member, open(fresh, "wb", opener=_private) as out:
+        with (
+            _member(archive, _CATALOG, file) as member,
+            open(fresh, "wb", opener=open_private) as out,
+        ):
             shutil.copyfileobj(member, out, 1 << 20)
         with contextlib.closing(sqlite3.connect(fresh)) as catalog:
             version = catalog.execute("PRAGMA user_version").fetchone()[0]

@@ -6,6 +6,7 @@ Threading: one thread reads; any may ask how much there was.
 import os
 from pathlib import Path
 
+from penstock.daemon.places import open_private
 from penstock.store.secrets import redact
 from penstock.units import MIB
 
@@ -21,7 +22,7 @@ class Output:
         self.path = path
         self.size_bytes = 0  # in all
         self._most_bytes = most_bytes
-        self._file = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115
+        self._file = open(path, "ab", buffering=0, opener=open_private)  # noqa: SIM115
         self._held = b""
 
     def take_all(self, descriptor: int) -> None:
@@ -55,9 +56,5 @@ class Output:
         if os.fstat(self._file.fileno()).st_size + len(clean) > self._most_bytes:
             self._file.close()
             self.path.replace(self.path.with_name(f"{self.path.name}.1"))
-            self._file = open(self.path, "ab", buffering=0, opener=_private)  # noqa: SIM115
+            self._file = open(self.path, "ab", buffering=0, opener=open_private)  # noqa: SIM115
         self._file.write(clean)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
