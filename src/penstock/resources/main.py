@@ -1,4 +1,4 @@
-"""The process of the loop: `python -Pm penstock.resources.main`. Ends when all is done."""
+"""The process of the loop: `python -Pm penstock.resources.main LOCK`. Ends when all is done."""
 
 import logging
 import os
@@ -17,8 +17,8 @@ def main() -> int:
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
     state = State()
     place = Place(state.folder)
-    if place.take(wait=False):
-        Loop(state, place, stay=False).run()
+    place.inherit(int(sys.argv[1]))
+    Loop(state, place, stay=False).run()
     return 0
 
 

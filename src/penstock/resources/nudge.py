@@ -2,10 +2,12 @@
 
     who wants something            the loop, on its way out
     writes it down                 lets go of the lock
-    the lock is free: starts one   something new was written: takes the lock again, or leaves it
-    it is taken: wakes it          to whoever has it by now
+    gets the lock: starts one,     something new was written: takes the lock again, or leaves it
+    which inherits it              to whoever has it by now
+    it is taken: wakes it
 
-So what was written down is always seen by somebody.
+So what was written down is always seen by somebody, and nobody starts a second one while the first
+is starting.
 """
 
 import contextlib
@@ -24,10 +26,15 @@ _WAKE, _LEAVE = b"wake", b"leave"
 
 
 def nudge(folder: Path) -> None:
-    if is_running(folder):
-        _tell(folder, _WAKE)
-    else:
-        _start(folder)
+    lock = locks.take(folder / "loop.lock")
+    if lock is None:
+        _tell(folder, _WAKE)  # one that is starting does not hear it, and looks later than this
+        return
+    try:
+        os.ftruncate(lock, 0)
+        _start(folder, lock)
+    finally:
+        os.close(lock)
 
 
 def is_running(folder: Path) -> bool:
@@ -67,14 +74,19 @@ class Place:
         descriptor = locks.take(self._folder / "loop.lock", wait=wait)
         if descriptor is None:
             return False
-        self._descriptor = descriptor
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid() if stay else 0}".encode(), 0)
+        self.inherit(descriptor)
+        return True
+
+    def inherit(self, descriptor: int) -> None:
+        """From whoever took the lock, and started this process with it."""
+        os.set_inheritable(descriptor, False)
+        self._descriptor = descriptor
         (self._folder / "loop.sock").unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         with _short(self._folder) as near:
             self._socket.bind(f"{near}/loop.sock")
-        return True
 
     def wait(self, seconds: float) -> None:
         """Until woken, at most for so long."""
@@ -116,14 +128,14 @@ def _short(folder: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _start(folder: Path) -> None:
+def _start(folder: Path, lock: int) -> None:
     logs = folder / "logs"
     logs.mkdir(mode=0o700, exist_ok=True)
     with open(logs / "loop.log", "ab", opener=open_private) as log:
         # Through a shell that ends at once: whoever asked need not bury it, however long they live.
         # -P: a queue.py in the folder where someone stands is not ours to import.
-        command = [sys.executable, "-Pm", "penstock.resources.main"]
+        command = [sys.executable, "-Pm", "penstock.resources.main", str(lock)]
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *command], stdin=subprocess.DEVNULL, stdout=log,
-            stderr=log, start_new_session=True, cwd="/", check=True,
+            stderr=log, start_new_session=True, cwd="/", check=True, pass_fds=(lock,),
         )  # fmt: skip

@@ -131,8 +131,4 @@ def _wait(state: State, look: Callable[[], bool], timeout_s: float | None, what:
                 )
             loops += 1
             nudge(state.folder)
-            # Until the new one has the lock: a Python that starts.
-            started_s = time.monotonic()
-            while not is_running(state.folder) and time.monotonic() - started_s < 5 and not look():
-                time.sleep(_LOOK_S)
         time.sleep(_LOOK_S)
