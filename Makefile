@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
 .venv/ready: pyproject.toml constraints.txt tools/system-packages
-	tools/system-packages fuse3 rsync strace openmpi-bin
+	tools/system-packages fuse3 rsync strace openmpi-bin podman runc catatonit busybox-static
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

@@ -62,9 +62,9 @@ def test_a_job_is_shown_as_arena_shows_it() -> None:
 
 
 def test_one_that_waits_says_for_what() -> None:
-    status = {"phase": "QUEUING", "message": "waits for 2 GPUs; job a has them"}
+    status = {"phase": "QUEUING", "message": "waits for 2 GPUs; taken by job a"}
     told = details(job(status=status, gpus=2), NOW_S)
-    assert "Message:    waits for 2 GPUs; job a has them" in told
+    assert "Message:    waits for 2 GPUs; taken by job a" in told
     assert "Duration:   0s" in told
     assert told[-1] == "  none has been started"
     assert "Status:     PENDING" in details(job(), NOW_S)

@@ -1,11 +1,11 @@
 """The environment of what users run here: what a command needs of this machine's, and what its
 manifest says. Nothing of our own environment that might be a key."""
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.errors import UsageError
+from penstock.resources.inherited import inherited
 from penstock.resources.state import State
 from penstock.specs.dataset import Env
 from penstock.specs.keys import ResourceKey
@@ -14,15 +14,7 @@ from penstock.specs.secret import Secret
 from penstock.specs.secrets import is_secret, put_secrets, secret_value
 from penstock.store.secrets import remember
 
-_INHERITED = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SHELL",
-    "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV",
-)  # fmt: skip
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
-
-
-def inherited() -> dict[str, str]:
-    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
 
 
 def environment(

@@ -130,13 +130,17 @@ def test_a_container_gets_the_data_read_only_and_no_value_in_its_arguments(
     _, worker = started(spec_of("pytorch", ["train"], workers=2, gpus=1), gpus=(1, 2))
     inside = contained(
         worker, engine, "torch:2", uid="0123456789", binds=[("/mnt/x", "/data")],
-        variables={"API_KEY": "open-sesame", "CUDA_VISIBLE_DEVICES": "2"}, working_dir="/w",
-        cores=1.5, memory_bytes=1 << 30, is_folder=lambda _: True,
+        variables={"API_KEY": "open-sesame", "CUDA_VISIBLE_DEVICES": "2", "PATH": "/opt/bin"},
+        working_dir="/w", cores=1.5, memory_bytes=1 << 30, client={"PATH": "/bin"},
+        is_folder=lambda _: True,
     )  # fmt: skip
-    assert inside.argv[: inside.argv.index("torch:2")] == (
-        engine, "run", "--rm", "--init", "--name", "penstock-01234567-net-worker-0",
+    words = inside.argv[: inside.argv.index("torch:2")]
+    assert tuple(word for word in words if word != "--init") == (
+        engine, "run", "--name", "penstock-01234567-net-worker-0",
         "--label", "penstock-job=0123456789", "--network", "host", "--ipc", "host",
         "-v", "/mnt/x:/data:ro", "-v", "/w:/w", "-w", "/w", *devices, "--cpus", "1.5",
-        "--memory", "1073741824", "-e", "API_KEY",
+        "--memory", "1073741824", "--memory-swap", "1073741824", "-e", "API_KEY",
+        "-e", "PATH=/opt/bin",
     )  # fmt: skip
+    assert inside.env == {"PATH": "/bin", "API_KEY": "open-sesame"}
     assert inside.argv[-len(worker.argv) :] == worker.argv

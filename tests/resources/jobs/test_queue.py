@@ -27,7 +27,7 @@ def test_each_gets_devices_of_its_own() -> None:
 
 def test_who_came_first_starts_first_and_the_other_is_told_who_has_them() -> None:
     found = decided(jobs(("a", {"gpus": 1}), ("b", {"gpus": 1})), gpus=1)
-    assert found == {"a": Verdict((0,)), "b": Verdict(None, "waits for 1 GPU; job a has them")}
+    assert found == {"a": Verdict((0,)), "b": Verdict(None, "waits for 1 GPU; taken by job a")}
 
 
 def test_a_higher_priority_goes_first() -> None:
@@ -40,7 +40,7 @@ def test_a_higher_priority_goes_first() -> None:
 def test_nobody_overtakes_one_that_waits_for_many() -> None:
     waiting = jobs(("big", {"gpus": 4}), ("small", {"gpus": 1}), ("none", {}))
     found = decided(waiting, Holding("old", (0,)))
-    assert found["big"] == Verdict(None, "waits for 4 GPUs; job old has them")
+    assert found["big"] == Verdict(None, "waits for 4 GPUs; taken by job old")
     assert found["small"] == Verdict(None, "waits for 1 GPU; job big is before it")
     assert found["none"] == Verdict(())
 
@@ -49,7 +49,7 @@ def test_cores_that_were_asked_for_are_counted_too() -> None:
     waiting = jobs(("a", {"cores": 2}), ("b", {"cores": 3}), ("c", {}))
     found = decided(waiting, Holding("old", (), 4.0))
     assert found["a"] == Verdict(())
-    assert found["b"] == Verdict(None, "waits for 3 cores; jobs old, a have them")
+    assert found["b"] == Verdict(None, "waits for 3 cores; taken by jobs old, a")
     assert found["c"] == Verdict(())
 
 

@@ -169,7 +169,7 @@ def test_gpus_are_allotted_and_others_queue(jobs: Jobs, monkeypatch: pytest.Monk
     jobs.running("first")
     jobs.submit("second", "echo $CUDA_VISIBLE_DEVICES", gpus=1)
     waits = jobs.wait("second", lambda found: found.status.get("phase") == "QUEUING").status
-    assert waits["message"] == "waits for 1 GPU; job first has them"
+    assert waits["message"] == "waits for 1 GPU; taken by job first"
     assert (waits["gpusRequested"], waits["gpusAllocated"]) == (1, 0)
     assert jobs.see("first").status["gpusAllocated"] == 1
     (jobs.state.folder / "go").touch()

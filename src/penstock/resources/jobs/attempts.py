@@ -89,13 +89,13 @@ def prepare(
     limit_cores = None if spec.cpu is None else cores(spec.cpu)
     memory_bytes = None if spec.memory is None else parse_quantity(spec.memory)
     if engine is not None:
-        said = {one.name for one in spec.env} | set(own)
+        said, client = {one.name for one in spec.env} | set(own), containers.client_environment()
         instances = [
             containers.contained(
                 one, engine, spec.image, uid=job.uid, binds=[(a, b) for a, b in binds],
                 variables={name: value for name, value in one.env.items()
                            if name in said or name not in env}, working_dir=spec.working_dir,
-                cores=limit_cores, memory_bytes=memory_bytes,
+                cores=limit_cores, memory_bytes=memory_bytes, client=client,
             )
             for one in instances
         ]  # fmt: skip

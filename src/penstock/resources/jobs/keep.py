@@ -23,7 +23,7 @@ from typing import Any
 from penstock.daemon import locks
 from penstock.resources.conditions import stamp
 from penstock.resources.jobs.cgroups import Group, group_places, make_group, remove_groups
-from penstock.resources.jobs.containers import remove_containers
+from penstock.resources.jobs.containers import out_of_memory, remove_containers
 from penstock.resources.jobs.init import GRACE_S
 from penstock.resources.jobs.logs import Log
 from penstock.resources.jobs.places import attempt_path, lock_path, log_path
@@ -253,14 +253,19 @@ class Keeper:
     def _end(self) -> None:
         if not self._record["isolated"]:
             end_marked(self._uid, but=(os.getpid(),))
-        if self._told["engine"]:
-            remove_containers(self._told["engine"], self._uid)
+        engine: str | None = self._told["engine"]
+        for one, group in zip(self._instances, self._groups, strict=True):
+            one["oom"] = (
+                group.oom_kills() > 0 if engine is None
+                else out_of_memory(engine, self._uid, one["name"])
+            )  # fmt: skip
+        if engine is not None:
+            remove_containers(engine, self._uid)
         for key in list(self._selector.get_map().values()):
             while key.fd != self._wakes and key.data():
                 pass
-        for one, log, group in zip(self._instances, self._logs, self._groups, strict=True):
+        for one, log in zip(self._instances, self._logs, strict=True):
             one["tail"] = log.tail()
-            one["oom"] = group.oom_kills() > 0
             if one["phase"] == RUNNING:
                 one.update(phase=FAILED if one["awaited"] else SUCCEEDED, ended_s=time.time())
             one.pop("pid", None)

@@ -42,7 +42,7 @@ class Machine:
     is_root: bool
     gpus: tuple[int, ...]  # allotted to the job, worker after worker
     ports: tuple[int, ...]  # free ones, as many as `ports_needed`
-    hostfile: str
+    hostfile: str  # "" in an image, as is the next one
     scratch: str  # a folder in memory for what the ranks share
     torchrun: tuple[str, ...] = ("torchrun",)
     planner: tuple[str, ...] = ("penstock", "run", "--")
@@ -119,6 +119,8 @@ def _mpi(
         for prefix in ("OMPI", "PRTE"):
             settings[f"{prefix}_ALLOW_RUN_AS_ROOT"] = "1"
             settings[f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    # In an image, whose places are not known, Open MPI chooses its own.
+    settings = {name: value for name, value in settings.items() if value}
     argv = [*spec.command]
     if launch == "ranks":
         argv = ["mpirun", *root, "-np", str(slots(spec)), "--oversubscribe", "--bind-to", "none",

@@ -86,8 +86,8 @@ def _why_cores(
 
 def _have(names: list[str]) -> str:
     if len(names) == 1:
-        return f"job {names[0]} has them"
-    return f"jobs {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} have them"
+        return f"taken by job {names[0]}"
+    return f"taken by jobs {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
 
 
 def _count(number: float, what: str) -> str:

@@ -105,6 +105,8 @@ def outcome(
     what = f"{who} ended with exit code {code}"
     if code == 127:
         what += " (no such command)"
+    elif code == 137:  # 128 and SIGKILL: a shell's or a container's way to say it
+        what += f" (killed; it may use {limit} of memory)" if limit else " (killed)"
     last = last_words(text)
     return _failed("Error", what + (f"; it said last: {last}" if last else ""))
 

@@ -1,0 +1,135 @@
+"""Jobs in an image, with a real podman and an image of a few kilobytes."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import api
+from penstock.errors import ManifestError
+from penstock.resources.jobs.attaching import attach_argv
+from penstock.resources.jobs.containers import container_name
+from penstock.store.secrets import HIDDEN
+from tests.resources.conftest import server
+from tests.resources.jobs.conftest import Jobs, job, kill, wait_until_gone
+from tests.resources.jobs.test_data import imagenet
+
+__all__ = ["imagenet", "server"]
+
+IMAGE = "localhost/busy:1"
+DATA = [{"dataset": "imagenet", "mountPath": "/data"}]
+
+
+def podman(*words: str, data: bytes | None = None) -> str:
+    asked = ["podman", *words]
+    return subprocess.run(asked, input=data, check=True, capture_output=True).stdout.decode()
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Of an engine that keeps nothing where the machine's own does, with the image in it."""
+    if os.geteuid() != 0 or not shutil.which("podman") or not shutil.which("runc"):
+        pytest.skip("root, and the packages podman, runc, catatonit and busybox-static, are needed")
+    folder = tmp_path_factory.mktemp("podman")
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+    )
+    # Limits of its own would be more than a container that we may be in has; and crun does not
+    # know machines that have both versions of cgroups.
+    (folder / "containers.conf").write_text(
+        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
+    )
+    settings = {
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+    }
+    root = folder / "root"
+    (root / "bin").mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin")
+    for name in ("sh", "cat", "touch", "sleep", "echo", "head", "tail", "env", "pwd"):
+        (root / "bin" / name).symlink_to("busybox")
+    packed = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True).stdout
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        podman("import", "-", IMAGE, data=packed)
+        yield settings
+        assert podman("ps", "-aq") == ""
+        podman("rmi", "-f", IMAGE)
+
+
+@pytest.fixture
+def engine(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_it_sees_the_data_the_working_folder_and_its_variables(
+    engine: None, imagenet: None, jobs: Jobs, tmp_path: Path
+) -> None:
+    script = (
+        "cat /data/train/a; echo; touch /data/new || echo read-only; pwd; echo $PATH $TOKEN $N; "
+        "touch made; echo name $PENSTOCK_JOB_NAME"
+    )
+    found = jobs.run(
+        "net", ["sh", "-c", script], image=IMAGE, data=DATA, workingDir=str(tmp_path), warm=True,
+        cpu="500m", memory="64Mi",
+        env=[{"name": "PATH", "value": "/bin:/opt/mine"}, {"name": "TOKEN", "value": "s3same"},
+             {"name": "N", "value": "two\nlines"}],
+    )  # fmt: skip
+    log = jobs.log("net")
+    assert found.status["phase"] == "SUCCEEDED", (found.status, log)
+    lines = log.splitlines()
+    assert lines[0] == "alpha"
+    assert "read-only" in lines
+    assert str(tmp_path) in lines
+    assert f"/bin:/opt/mine {HIDDEN} two lines" in lines
+    assert "name net" in lines
+    assert (tmp_path / "made").exists()
+
+
+def test_too_little_memory_is_told(engine: None, jobs: Jobs) -> None:
+    """For certain where the engine knows it; podman does not on every machine."""
+    found = jobs.run("eater", ["tail", "/dev/zero"], image=IMAGE, memory="20Mi")
+    assert found.status["phase"] == "FAILED"
+    assert found.status["message"] in (
+        "worker-0 was killed by SIGKILL: out of memory (limit 20.0 MiB)",
+        "worker-0 ended with exit code 137 (killed; it may use 20.0 MiB of memory)",
+    )
+
+
+@pytest.mark.parametrize("end", ["delete", "kill"])
+def test_it_ends_with_its_job_and_with_its_keeper(engine: None, jobs: Jobs, end: str) -> None:
+    jobs.submit("net", ["sh", "-c", "echo begun; sleep 1000"], image=IMAGE)
+    found = jobs.running("net")
+    jobs.wait("net", lambda _: "begun" in jobs.log("net"))
+    name = container_name(found.uid, "net-worker-0")
+    inside = int(podman("inspect", "--format", "{{.State.Pid}}", name))
+    if end == "delete":
+        api.delete("job", "net")
+    else:
+        kill(jobs.record("net")["keeper"])
+        jobs.end("net")
+    wait_until_gone(inside)
+    assert podman("ps", "-aq") == ""
+
+
+def test_one_can_attach_to_it(engine: None, jobs: Jobs) -> None:
+    jobs.submit("net", ["sleep", "1000"], image=IMAGE)
+    found = jobs.running("net")
+    argv = attach_argv(jobs.state, found, "worker-0", ["sh", "-c", "echo $PENSTOCK_JOB_NAME"])
+    jobs.wait("net", lambda _: podman("ps", "-q") != "")
+    assert subprocess.run(argv, capture_output=True, check=True).stdout == b"net\n"
+
+
+def test_what_cannot_be_is_said(engine: None, jobs: Jobs) -> None:
+    found = jobs.run("none", ["true"], image="a:b:c")
+    assert "exit code 125; it said last: Error: " in found.status["message"]
+    found = jobs.run("lost", ["no-such-command"], image=IMAGE)
+    assert "No such file or directory" in found.status["message"]
+    with pytest.raises(ManifestError, match="it needs Penstock"):
+        api.apply(job("planned", "true", image=IMAGE, plan=True))
