@@ -16,7 +16,8 @@ from penstock.cli.talk import say
 @click.option("-v", "--verbose", is_flag=True, help="Every check, also of what is well.")
 @click.option(
     "--bundle", metavar="FILE.tar.gz", type=click.Path(path_type=Path),
-    help="Write a support bundle: report, resources, statistics, logs; no secrets.",
+    help="Write a support bundle: report, resources, statistics, logs, the ends of what jobs "
+    "printed; no secrets.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -27,15 +28,17 @@ def doctor(
 ) -> int:  # fmt: skip
     """Say what is wrong, slow or stuck, why, and what to do.
 
-    NAME is a data set, KIND/NAME of another resource, or a mount point, of which it also lists the
-    objects that cannot be shown as files. Without it: this machine and all that is declared or
-    mounted. Exits with 2 if something is wrong, with 3 if storage cannot be reached.
+    NAME is a data set, KIND/NAME of another resource, such as job/NAME, or a mount point, of which
+    it also lists the objects that cannot be shown as files. Without it: this machine and all that
+    is declared or mounted; a job that failed is only noted then. Exits with 2 if something is
+    wrong, with 3 if storage cannot be reached.
 
     \b
     Example:
       penstock doctor
       penstock doctor imagenet
       penstock doctor dataload/warm-imagenet
+      penstock doctor job/resnet
       penstock doctor /mnt/imagenet --bundle support.tar.gz
     """
     from penstock.resources.diagnosis.examination import examine
@@ -48,7 +51,10 @@ def doctor(
 
         names = write_bundle(report, bundle)
         say(f"{bundle}: {', '.join(names)}")
-        say("keys, key ids, tokens and passwords are taken out; names of buckets are in it")
+        say(
+            "keys, key ids, tokens and passwords are taken out; names of buckets, and the ends of "
+            "what jobs printed, are in it"
+        )
     if output == "json":
         click.echo(json.dumps(as_json(report), indent=2))
     else:

@@ -19,12 +19,12 @@ from tests.resources.conftest import processes_of
 from tests.resources.jobs.conftest import Jobs, kill, wait_until_gone
 
 
-def _loop_pid(state: Path) -> int:
+def loop_pid(state: Path) -> int:
     (found,) = [line for line in processes_of(state) if "penstock.resources.main" in line]
     return int(found.split()[0])
 
 
-def _supervisor(found: Stored) -> bool:
+def has_supervisor(found: Stored) -> bool:
     return found.status.get("phase") == "RUNNING" and found.note.get("pid") is not None
 
 
@@ -33,10 +33,10 @@ def test_a_job_goes_on_without_its_supervisor_and_the_loop_and_is_started_once(
 ) -> None:
     command = "echo started; echo x >> starts; while ! test -e go; do sleep 0.05; done; echo done"
     jobs.submit("net", command, workingDir=str(tmp_path))
-    first = jobs.wait("net", _supervisor).note["pid"]
+    first = jobs.wait("net", has_supervisor).note["pid"]
     kill(first)
     second = jobs.wait("net", lambda found: found.note.get("pid") not in (None, first)).note["pid"]
-    kill(_loop_pid(state))
+    kill(loop_pid(state))
     kill(second)
     # Nobody is left but the keeper; it has somebody told.
     (tmp_path / "go").touch()
@@ -77,7 +77,7 @@ def test_the_loop_sleeps_until_a_job_is_to_be_removed_and_comes_again_when_it_wa
     jobs.submit("kept", "true", ttlSecondsAfterFinished=3600)
     jobs.end("kept")
     assert is_running(state)
-    kill(_loop_pid(state))
+    kill(loop_pid(state))
     api.delete("job", "kept")
     wait_until(lambda: not is_running(state))
 
@@ -116,7 +116,7 @@ def test_a_job_whose_supervisors_die_one_after_the_other_has_ended_now(
     jobs: Jobs, state: Path
 ) -> None:
     found = jobs.submit("net", "sleep 1000")
-    kill(jobs.wait("net", _supervisor).note["pid"])
+    kill(jobs.wait("net", has_supervisor).note["pid"])
     jobs.state.observe(found.uid, note={"deaths": 99})
     status = jobs.end("net").status
     assert (status["reason"], status["instances"][0]["phase"]) == ("Died", "FAILED")

@@ -31,11 +31,13 @@ from penstock.resources.diagnosis.examination import Report
 from penstock.resources.diagnosis.facts.declared import tail
 from penstock.resources.diagnosis.facts.mounts import settings_of
 from penstock.resources.diagnosis.wording import as_json, as_text
-from penstock.resources.jobs.places import job_folder
+from penstock.resources.jobs.places import instance_logs, job_folder
 from penstock.resources.pairs import JOBS
-from penstock.resources.state import State
+from penstock.resources.state import State, Stored
 
 _LOG_BYTES = 2 * 1024 * 1024
+# What jobs print: the end of each instance's log, of those that were made last.
+_PRINTED_BYTES, _ALL_PRINTED_BYTES = 64 * 1024, 16 * 1024 * 1024
 _SETTINGS_WITHIN_S = 5.0
 _MACHINE = (
     "/proc/version", "/proc/meminfo", "/proc/pressure/memory",
@@ -125,6 +127,16 @@ def _declared(state: State, clean: Cleaner) -> Iterator[tuple[str, str]]:
         if text := tail(work, _LOG_BYTES):
             key = one.key
             yield f"logs/{key.kind.lower()}-{key.namespace}-{key.name}.log", clean.text(text)
+    yield from _printed(state, [one for one in stored if one.key.kind in JOBS], clean)
+
+
+def _printed(state: State, jobs: list[Stored], clean: Cleaner) -> Iterator[tuple[str, str]]:
+    left = _ALL_PRINTED_BYTES
+    for job in sorted(jobs, key=lambda one: one.created_s, reverse=True):
+        for log in instance_logs(job_folder(state.folder, job.uid)):
+            if (text := tail(log, _PRINTED_BYTES)) and left >= _PRINTED_BYTES:
+                left -= len(text)
+                yield f"logs/jobs/{job.key.namespace}/{log.name}", clean.text(text)
 
 
 def _versions() -> dict[str, Any]:

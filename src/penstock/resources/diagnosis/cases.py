@@ -1,14 +1,15 @@
-"""What the doctor is asked about: from a name to data sets, mounts and operations."""
+"""What the doctor is asked about: from a name to data sets, mounts, operations and jobs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from penstock.daemon.registry import MountNote, absolute, find_note
 from penstock.daemon.settings import MountSettings, Part
 from penstock.errors import NoSuchResource
 from penstock.resources.diagnosis.facts.declared import label
 from penstock.resources.diagnosis.facts.mounts import Mount
-from penstock.resources.pairs import OPERATIONS, Pair, World
+from penstock.resources.jobs.data import job_datasets
+from penstock.resources.pairs import JOBS, OPERATIONS, Pair, World
 from penstock.resources.removal import operation_datasets
 from penstock.resources.state import Stored
 from penstock.specs.keys import ResourceKey
@@ -39,7 +40,11 @@ class Case:
         return "a --tier" if self.pair is None else "a quota in spec.tieredstore.levels"
 
 
-Wanted = tuple[list[Case], list[Stored]]  # and operations
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    cases: list[Case]
+    operations: list[Stored] = field(default_factory=list[Stored])
+    jobs: list[Stored] = field(default_factory=list[Stored])
 
 
 def everything(world: World, notes: Mapping[str, MountNote]) -> Wanted:
@@ -50,17 +55,17 @@ def everything(world: World, notes: Mapping[str, MountNote]) -> Wanted:
             cases.append(_case(pair, notes))
             taken.add(str(pair.dataset.note.get("mountpoint")))
     cases += [Case(note.mountpoint, note) for place, note in notes.items() if place not in taken]
-    return cases, world.operations()
+    return Wanted(cases, world.operations(), world.jobs())
 
 
 def named(name: str, namespace: str, world: World, notes: Mapping[str, MountNote]) -> Wanted:
     """A data set first, then a mount point, then KIND/NAME. Raises UsageError for what is none."""
     if ResourceKey("Dataset", namespace, name) in world.resources:
-        return [_case(world.pair(namespace, name), notes)], []
+        return Wanted([_case(world.pair(namespace, name), notes)])
     mountpoint = absolute(name)
     if str(mountpoint) in notes or name.startswith(("/", ".")):
         note = notes.get(str(mountpoint)) or find_note(mountpoint)
-        return [_case_of_mount(note, world, notes)], []
+        return Wanted([_case_of_mount(note, world, notes)])
     kind, slash, plain = name.partition("/")
     if not slash:
         raise NoSuchResource(
@@ -82,16 +87,23 @@ def _of_kind(
             hint=f"`penstock get {info.plural} -A` lists what is declared",
         )
     if info.kind in OPERATIONS:
-        pairs = [world.pair(namespace, name) for _, namespace, name in
-                 sorted(operation_datasets(found))]  # fmt: skip
-        return [_case(pair, notes) for pair in pairs if pair.dataset is not None], [found]
+        return Wanted(_cases(sorted(operation_datasets(found)), world, notes), [found])
+    if info.kind in JOBS:
+        return Wanted(_cases(job_datasets(found), world, notes), jobs=[found])
     pair = world.pair(namespace, name)
     if pair.dataset is None:
         raise NoSuchResource(
             f"there is no data set for the {info.kind} {name!r}",
             hint=f"apply a Dataset {name} in the namespace {namespace}",
         )
-    return [_case(pair, notes)], []
+    return Wanted([_case(pair, notes)])
+
+
+def _cases(
+    datasets: Iterable[ResourceKey], world: World, notes: Mapping[str, MountNote]
+) -> list[Case]:
+    pairs = [world.pair(namespace, name) for _, namespace, name in datasets]
+    return [_case(pair, notes) for pair in pairs if pair.dataset is not None]
 
 
 def _case(pair: Pair, notes: Mapping[str, MountNote]) -> Case:

@@ -5,7 +5,7 @@ Stores are asked between the two looks.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from penstock.resources.diagnosis.facts.declared import (
     look_at_loop,
     look_at_operation,
 )
+from penstock.resources.diagnosis.facts.jobs import JobSeen, look_at_job
 from penstock.resources.diagnosis.facts.machine import (
     look_at_machine,
     look_at_memory,
@@ -39,6 +40,7 @@ from penstock.resources.diagnosis.facts.stores import (
 from penstock.resources.diagnosis.finding import Finding
 from penstock.resources.diagnosis.rules.caches import judge_tiers
 from penstock.resources.diagnosis.rules.declared import judge_dataset, judge_loop, judge_operation
+from penstock.resources.diagnosis.rules.jobs import judge_job, judge_reading
 from penstock.resources.diagnosis.rules.machine import (
     SUBJECT,
     judge_machine,
@@ -48,6 +50,7 @@ from penstock.resources.diagnosis.rules.machine import (
 from penstock.resources.diagnosis.rules.mounts import judge_mount, judge_progress
 from penstock.resources.diagnosis.rules.stores import judge_store
 from penstock.resources.pairs import World
+from penstock.resources.served import who_is_served
 from penstock.resources.state import State, Stored
 
 Json = dict[str, Any]
@@ -89,9 +92,10 @@ class _Examination:
     def run(self, name: str | None, namespace: str) -> Report:
         notes = notes_by_mountpoint()
         if name is None:
-            cases, operations = everything(self._world, notes)
+            wanted = everything(self._world, notes)
         else:
-            cases, operations = named(name, namespace, self._world, notes)
+            wanted = named(name, namespace, self._world, notes)
+        cases, operations = wanted.cases, wanted.operations
         began_s = time.monotonic()
         machine = self._machine
         loop = self._look_at_loop()
@@ -99,6 +103,7 @@ class _Examination:
         for case in cases:
             self._fill_in(case, mounts)
         at_work = self._look_at_operations(operations)
+        jobs = self._look_at_jobs(wanted.jobs)
         stores = _look_at_stores(cases)
         time.sleep(max(0.0, _APART_S - (time.monotonic() - began_s)))
         later = self._look_at_mounts([case for case in cases if case.mount and case.mount.stats])
@@ -107,13 +112,20 @@ class _Examination:
         self._add(*judge_machine(machine, wants_allow_other=wants_other))
         came_back, seconds = look_at_memory(), time.monotonic() - began_s
         self._add(*judge_thrashing(refaulted_bytes(machine.memory, came_back), seconds))
-        if at_work or any(case.pair is not None for case in cases):
-            self._add(*judge_loop(loop, self._unsettled(cases), at_work))
+        if at_work or jobs or any(case.pair is not None for case in cases):
+            unsettled = [*self._unsettled(cases), *_left(jobs.values())]
+            self._add(*judge_loop(loop, unsettled, at_work))
         for case in cases:
             self._judge(case, stores, loop, later)
         for seen, then in zip(at_work, self._look_at_operations(operations), strict=True):
             self._add(*judge_operation(seen, loop, then))
-        subjects = [*(case.subject for case in cases), *(seen.name for seen in at_work)]
+        jobs_later = self._look_at_jobs(wanted.jobs)
+        for uid, job in jobs.items():
+            if (then := jobs_later.get(uid)) is not None:  # or it was deleted meanwhile
+                self._add(*judge_job(job, loop, then, by_name=name is not None))
+                self._judge_reading(job, then, cases, later)
+        of_work = [seen.name for seen in (*at_work, *jobs.values())]
+        subjects = [*(case.subject for case in cases), *of_work]
         return self._report([SUBJECT, *subjects], cases, name)
 
     # -- looking -----------------------------------------------------------------------------
@@ -165,6 +177,15 @@ class _Examination:
         fresh = [self._state.by_uid(one.uid) or one for one in operations]
         return [look_at_operation(self._state, self._world, one) for one in fresh]
 
+    def _look_at_jobs(self, jobs: Sequence[Stored]) -> dict[str, JobSeen]:
+        if self._state is None or not jobs:
+            return {}
+        is_served = who_is_served()
+        return {
+            one.uid: look_at_job(self._state.folder, self._world, one, is_served)
+            for job in jobs if (one := self._state.by_uid(job.uid)) is not None
+        }  # fmt: skip
+
     # -- judging -----------------------------------------------------------------------------
 
     def _judge(
@@ -199,6 +220,17 @@ class _Examination:
                 *judge_store(seen, subject, threads=settings.threads, reading_bytes_per_s=rate)
             )
 
+    def _judge_reading(
+        self, before: JobSeen, after: JobSeen, cases: Sequence[Case],
+        later: Mapping[str, Mount | None],
+    ) -> None:  # fmt: skip
+        for case in cases:
+            dataset = case.pair.dataset if case.pair is not None else None
+            if case.mount is None or dataset is None or dataset.key not in before.datasets:
+                continue
+            if (then := later.get(case.mount.mountpoint)) is not None:
+                self._add(*judge_reading(before, after, case.subject, case.mount, then))
+
     def _unsettled(self, cases: Sequence[Case]) -> list[str]:
         pairs = [case.pair for case in cases if case.pair is not None]
         return [
@@ -225,6 +257,10 @@ class _Examination:
         hidden = mounts[0].told if name is not None and len(mounts) == 1 else None
         subjects = list(dict.fromkeys([*subjects, *(finding.subject for finding in findings)]))
         return Report(subjects, findings, self._state, mounts, hidden or {})
+
+
+def _left(jobs: Iterable[JobSeen]) -> list[str]:
+    return [job.name for job in jobs if job.needs_the_loop]
 
 
 def _look_at_stores(cases: Sequence[Case]) -> Mapping[Part, StoreSeen | None]:

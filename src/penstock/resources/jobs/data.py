@@ -1,6 +1,6 @@
 """The data sets of a job: whether they are there, and from where they are bound. Mostly pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,25 @@ def why_not_there(
     job: Stored, resources: Mapping[ResourceKey, Stored], is_served: Served
 ) -> str | None:
     """What the job waits for, in words; None if all of it is there."""
+    return next((why for _, why in not_there(job, resources, is_served)), None)
+
+
+def not_there(
+    job: Stored, resources: Mapping[ResourceKey, Stored], is_served: Served
+) -> Iterator[tuple[ResourceKey, str]]:
+    """The data sets that the job waits for, each with why."""
     for key in job_datasets(job):
         found = resources.get(key)
         name = key.name if key.namespace == job.key.namespace else f"{key.namespace}/{key.name}"
         if found is None:
-            return f"there is no data set {name}" + _near(key, resources)
-        if found.deleting is not None:
-            return f"data set {name} is being deleted"
-        if found.status.get("phase") != BOUND:
+            yield key, f"there is no data set {name}" + _near(key, resources)
+        elif found.deleting is not None:
+            yield key, f"data set {name} is being deleted"
+        elif found.status.get("phase") != BOUND:
             why = [one["message"] for one in found.status.get("conditions", [])[:1]]
-            return ": ".join([f"data set {name} is not bound", *why])
-        if not is_served(Path(found.note["mountpoint"]), key):
-            return f"data set {name} is not mounted (hint: penstock up {key.name})"
-    return None
+            yield key, ": ".join([f"data set {name} is not bound", *why])
+        elif not is_served(Path(found.note["mountpoint"]), key):
+            yield key, f"data set {name} is not mounted (hint: penstock up {key.name})"
 
 
 def _near(key: ResourceKey, resources: Iterable[ResourceKey]) -> str:

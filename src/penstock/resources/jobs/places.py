@@ -1,4 +1,4 @@
-"""Where a job keeps what is its own. Pure."""
+"""Where a job keeps what is its own. Pure, but for a look at which logs there are."""
 
 from pathlib import Path
 
@@ -27,3 +27,8 @@ def attempt_path(folder: Path) -> Path:
 
 def log_path(folder: Path, instance: str) -> Path:
     return folder / "logs" / f"{instance}{LOG_SUFFIX}"
+
+
+def instance_logs(folder: Path) -> list[Path]:
+    """Those that there are."""
+    return sorted((folder / "logs").glob(f"*{LOG_SUFFIX}"))

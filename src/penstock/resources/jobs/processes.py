@@ -53,7 +53,7 @@ def end_marked(uid: str, but: Collection[int] = ()) -> None:
     """Ends what bears the mark, until a look finds none: it may fork behind our back. One that
     waits in the kernel dies when that answers, which nobody waits for."""
     until_s = time.monotonic() + _DIES_WITHIN_S
-    while found := [pid for pid in marked(uid) if pid not in but and not _is_zombie(pid)]:
+    while found := [pid for pid in marked(uid) if pid not in but and not is_gone(pid)]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -74,7 +74,8 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields else None
 
 
-def _is_zombie(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
+    """Or dead, and not buried yet."""
     fields = _stat(pid)
     return not fields or fields[0] == "Z"
 

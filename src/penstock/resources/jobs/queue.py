@@ -7,6 +7,8 @@ fewer; or one that needs many would wait for ever. Who needs none of what is sho
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+TOO_MANY = "this machine has"  # of one that can never start as it is
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -64,7 +66,7 @@ def _why_gpus(
         return None
     queues["gpus"] = one.name
     if one.gpus > len(gpus):
-        return f"{wanted}; this machine has {len(gpus)}"
+        return f"{wanted}; {TOO_MANY} {len(gpus)}"
     return f"{wanted}; {_have([other.name for other in held if other.gpus])}"
 
 
