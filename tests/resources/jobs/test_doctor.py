@@ -48,6 +48,9 @@ def test_a_job_that_failed_and_one_that_waits_are_told_and_what_they_printed_is_
     assert [name for name, text in texts.items() if TOKEN in text] == []
     with pytest.raises(NoSuchResource, match="no TrainingJob 'none'"):
         examine("job/none")
+    with pytest.raises(NoSuchResource) as refused:
+        examine("broken")
+    assert refused.value.hint == "there is a job of that name: penstock doctor job/broken"
 
 
 def test_a_job_that_runs_is_well_and_one_that_lost_everybody_is_not(

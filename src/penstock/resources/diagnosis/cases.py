@@ -68,10 +68,14 @@ def named(name: str, namespace: str, world: World, notes: Mapping[str, MountNote
         return Wanted([_case_of_mount(note, world, notes)])
     kind, slash, plain = name.partition("/")
     if not slash:
+        hint = (
+            "`penstock get datasets -A` lists what is declared; a mount made by hand is named by "
+            "its mount point"
+        )
+        if any(ResourceKey(kind, namespace, name) in world.resources for kind in JOBS):
+            hint = f"there is a job of that name: penstock doctor job/{name}"
         raise NoSuchResource(
-            f"there is no data set {name!r} in the namespace {namespace}",
-            hint="`penstock get datasets -A` lists what is declared; a mount made by hand is "
-            "named by its mount point",
+            f"there is no data set {name!r} in the namespace {namespace}", hint=hint
         )
     return _of_kind(kind, plain, namespace, world, notes)
 

@@ -78,8 +78,8 @@ def judge_reading(
         return []
     apart_s = after.looked_s - before.looked_s
     return [
-        Finding("slow", seen.name, f"what it reads of {dataset} is not cached, and nobody is told "
-                "what comes next",
+        Finding("slow", seen.name, f"what it reads of {dataset} is not cached, and the mount is "
+                "not told what comes next",
                 f"in {apart_s:.1f} s {format_size(came)} came from object storage and "
                 f"{format_size(hits)} from the cache; {after.waiting} requests of readers wait",
                 "penstock submit with --plan: its loaders tell what they will read; or with "
