@@ -161,6 +161,8 @@ def test_a_config_and_a_plan_are_the_same_after_a_file() -> None:
         ("rclone", "native", "arms: 'native' stands twice"),
         ("repeats: 3", "repeats: 0", "repeats: must be 1 or more"),
         ("repeats: 3", "storageBackend: s3", "storageBackend: s3 wants s3DatasetPath"),
+        ("repeats: 3", "parallel: 2\nstorageBackend: s3\ns3DatasetPath: s3://b/sets",
+         "a store that speaks TLS is counted for the whole machine"),
         ("repeats: 3", "s3ResultPath: bucket/x", "'bucket/x' is not a source"),
         ("rclone", "{name: rclone, options: {s3-secret-access-key: x}}", "keys do not belong"),
         (SMALL, "- a list", "is not a plan"),

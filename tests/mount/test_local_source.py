@@ -4,16 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.conftest import Mounter, penstock, read_tree, write_tree
+from tests.certificates import certify
+from tests.conftest import ACCESS_KEY, SECRET_KEY, Mounter, penstock, read_tree, write_tree
 from tests.mount.test_sources import FILES, rclone_serves
 
 
@@ -136,7 +132,7 @@ def test_a_webdav_server_is_read_over_https(
     mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(tmp_path / "dav", FILES)
-    _certify(tmp_path)
+    certify(tmp_path)
     options = ("--cert", tmp_path / "server.pem", "--key", tmp_path / "server.key")
     with rclone_serves("webdav", tmp_path / "dav", *options) as server:
         place = tmp_path / "untrusted"
@@ -149,30 +145,18 @@ def test_a_webdav_server_is_read_over_https(
         mount.umount()
 
 
-def _certify(folder: Path) -> None:
-    """A certificate authority of our own, and a certificate for 127.0.0.1 signed by it."""
-    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, n)]) for n in ("ca", "us")]
-    now = datetime.now(UTC)
-    for number, file in enumerate(("ca.pem", "server.pem")):
-        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(names[number])
-            .issuer_name(names[0])
-            .public_key(keys[number].public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=number == 0, path_length=None), critical=True)
-            .add_extension(address, critical=False)
-            .sign(keys[0], hashes.SHA256())
-        )
-        (folder / file).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "server.key").write_bytes(
-        keys[1].private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+def test_an_s3_server_of_an_authority_of_its_own_is_read_over_https(
+    mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients ask it, and both are told of the authority."""
+    write_tree(tmp_path / "served" / "bucket", FILES)
+    certify(tmp_path)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    options = ("--cert", tmp_path / "server.pem", "--key", tmp_path / "server.key", "--auth-key",
+               f"{ACCESS_KEY},{SECRET_KEY}")  # fmt: skip
+    with rclone_serves("s3", tmp_path / "served", *options) as server:
+        mount = mounter("s3://bucket", "--endpoint", f"https://{server}")
+        assert read_tree(mount.path) == FILES
+        mount.umount()

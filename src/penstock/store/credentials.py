@@ -125,6 +125,8 @@ class S3Credentials:
             aws_access_key_id=frozen and frozen["access_key_id"],
             aws_secret_access_key=frozen and frozen["secret_access_key"],
             aws_session_token=frozen and frozen.get("token"),
+            # The other client's way to be told of an authority; botocore knows AWS_CA_BUNDLE.
+            verify=None if "AWS_CA_BUNDLE" in os.environ else os.environ.get("SSL_CERT_FILE"),
             config=Config(
                 signature_version=UNSIGNED if self._anonymous else None,
                 s3={"addressing_style": "virtual" if virtual_hosted or not endpoint else "path"},

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Bench:
     medium: Path
     runs: int = 0
     environment: dict[str, str] = field(default_factory=dict[str, str])
+    prefix: list[str] = field(default_factory=list[str])  # of the command
 
     def config(self, arm: ArmPlan, workload: WorkloadPlan, shape: Shape) -> ExperimentConfig:
         self.runs += 1
@@ -89,7 +90,7 @@ class Bench:
         path = Path(config.output).parent / "config.json"
         path.write_text(json.dumps(config.to_json()))
         return subprocess.Popen(
-            [sys.executable, "-Pm", "penstock.bench.experiments", str(path)],
+            [*self.prefix, sys.executable, "-Pm", "penstock.bench.experiments", str(path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,9 +98,13 @@ class Bench:
         )
 
     def run(
-        self, arm: ArmPlan, workload: WorkloadPlan = READ, shape: Shape | None = None
-    ) -> Outcome:
+        self, arm: ArmPlan, workload: WorkloadPlan = READ, shape: Shape | None = None,
+        endpoint: str | None = None,
+    ) -> Outcome:  # fmt: skip
         config = self.config(arm, workload, shape or Shape("plain"))
+        if endpoint is not None:
+            store = replace(config.store, endpoint=endpoint, ranged_endpoint=endpoint)
+            config = replace(config, store=store)
         with self.start(config) as process:
             output, errors = process.communicate(timeout=100)
         return self.outcome(config, process.returncode, output, errors)

@@ -3,21 +3,29 @@
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.bench import measure
-from penstock.bench.dataset import Dataset
+from penstock.bench.dataset import Dataset, Entry
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.datasets import scan
 from penstock.bench.experiments.jobs import EpochLines
+from penstock.bench.experiments.storeline import Came
+from penstock.bench.experiments.wire import Wire
 from penstock.bench.plans.model import ArmPlan, DatasetPlan, Shape
+from penstock.bench.s3server import find_program
 from penstock.bench.workspace import MARK, BenchError
+from penstock.errors import UsageError
 from penstock.units import KIB, MIB
 from tests.bench.experiments.conftest import FILES, READ, TRAIN, Bench, BenchMaker
+from tests.certificates import certify
 
 SIZE = FILES * 110 * KIB
 COLD = ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False)
@@ -27,6 +35,42 @@ pytestmark = [
     # They drop the pages of the whole machine, which other tests count on.
     pytest.mark.alone,
 ]
+
+
+# A network of its own, whose only interface nobody else uses.
+_OWN_NETWORK = """
+import fcntl, socket, struct, sys
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+print("ready", flush=True)
+sys.stdin.read()
+"""
+_WAIT = """
+import socket, time
+while socket.socket().connect_ex(("127.0.0.1", 443)):
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def tls(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The same bucket, from a server with a certificate, in a network of its own."""
+    certify(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["unshare", "--net", sys.executable, "-c", _OWN_NETWORK], **pipes) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"ready\n"
+        bench.prefix = ["nsenter", "--net", "--target", str(one.pid), "--"]
+        keys = f"{bench.server.access_key},{bench.server.secret_key}"
+        serve = [*bench.prefix, find_program("rclone"), "serve", "s3", "--config=/dev/null",
+                 f"--auth-key={keys}", "--addr=127.0.0.1:443", f"--cert={tmp_path}/server.pem",
+                 f"--key={tmp_path}/server.key", bench.served]  # fmt: skip
+        with subprocess.Popen(serve, stderr=subprocess.DEVNULL) as server:
+            try:
+                subprocess.run([*bench.prefix, sys.executable, "-c", _WAIT], timeout=20, check=True)
+                yield "https://127.0.0.1"
+            finally:
+                server.kill()
 
 
 def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> None:
@@ -166,7 +210,37 @@ def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
     assert proofs.cache_empty(tmp_path / "missing").ok
     assert not proofs.whole(0, 39, SIZE, (40, SIZE)).ok
     assert not proofs.whole(0, 40, SIZE - 1, (40, SIZE)).ok
-    assert not proofs.from_the_store(None, Dataset("small", tmp_path, ()), 0).ok
+    of_ten = Dataset("small", tmp_path, (Entry("a", 1000),))
+    assert not proofs.from_the_store(Came(2, 999, 0), of_ten, 0).ok
+    assert not proofs.nothing_from_the_store(Came(1, 0, 0), of_ten, 0).ok
+    assert proofs.nothing_from_the_store(Came(None, 10, None), of_ten, 0).ok
+    assert not proofs.nothing_from_the_store(Came(None, 11, None), of_ten, 0).ok
+
+
+@pytest.mark.parametrize(
+    ("arm", "proof", "holds"),
+    [(COLD, "cold-epoch-1", True), (replace(COLD, state="warm"), "warm-epoch-1", True),
+     (ArmPlan("liar", "rclone", "warm", 0.0), "warm-epoch-1", False)],
+)  # fmt: skip
+def test_bytes_of_a_store_that_speaks_tls_are_counted_at_the_network(
+    bench: Bench, tls: str, arm: ArmPlan, proof: str, holds: bool
+) -> None:
+    done = bench.run(arm, endpoint=tls)
+    assert (done.result["failure"], done.result["valid"]) == (None, holds)
+    assert done.proof(proof)["ok"] == holds
+    assert "bytes (the store speaks TLS)" in done.proof(proof)["said"]
+    store = done.result["epochs"][0]["store"]
+    assert store["gets"] is None
+    assert (store["get_bytes"] >= SIZE) == (arm.state == "cold" or not holds)
+
+
+def test_the_interface_is_the_one_by_which_the_kernel_would_send() -> None:
+    before = Wire("https://localhost:9").received_bytes()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(bytes(1000), ("127.0.0.1", 9))
+    assert Wire("https://127.0.0.1:9").received_bytes() - before >= 1000
+    with pytest.raises(UsageError, match=r"https://no-such-host\.invalid"):
+        Wire("https://no-such-host.invalid")
 
 
 def test_each_epoch_that_a_job_prints_is_taken_once_and_when_its_line_is_whole(

@@ -5,20 +5,17 @@ from typing import Any
 
 from penstock.bench import measure
 from penstock.bench.arms import Arm, Penstock
-from penstock.bench.experiments.storeline import StoreLine
-from penstock.bench.s3server import Counters
+from penstock.bench.experiments.storeline import Came, StoreLine
 
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    counters: Counters | None
+    came: Came
     said: dict[str, Any] | None  # a Penstock mount's own statistics
     usage: measure.Usage  # of the system
 
-    def came_since(self, before: "Glance") -> Counters | None:
-        if self.counters is None or before.counters is None:
-            return None
-        return self.counters.since(before.counters)
+    def came_since(self, before: "Glance") -> Came:
+        return self.came.since(before.came)
 
     def hits_since(self, before: "Glance") -> dict[str, int] | None:
         """Bytes from the local cache, by tier; None for a system that does not say."""
@@ -31,13 +28,11 @@ class Glance:
     def costs_since(self, before: "Glance") -> dict[str, Any]:
         """As an epoch of result.json has it."""
         came = self.came_since(before)
-        store = None
-        if came is not None:
-            store = {
-                "gets": came.gets,
-                "get_bytes": came.get_bytes,
-                "other_requests": came.other_requests,
-            }
+        store = {
+            "gets": came.gets,
+            "get_bytes": came.get_bytes,
+            "other_requests": came.other_requests,
+        }
         # A process that has ended takes its CPU time with it.
         cpu_s = max(0.0, self.usage.cpu_s - before.usage.cpu_s)
         return {
@@ -50,6 +45,4 @@ class Glance:
 
 def look(arm: Arm, line: StoreLine) -> Glance:
     said = arm.statistics() if isinstance(arm, Penstock) else None
-    # Where the line cannot count (TLS), nothing is put in its place: what a mount says of itself
-    # proves nothing, and no other system says anything.
-    return Glance(line.counters(), said, arm.usage())
+    return Glance(line.came(), said, arm.usage())

@@ -29,12 +29,11 @@ from penstock.bench.experiments.jobs import JobEpoch, TrainingRun
 from penstock.bench.experiments.models import published
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import EpochRead, Result
-from penstock.bench.experiments.storeline import StoreLine
+from penstock.bench.experiments.storeline import Came, StoreLine
 from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
 from penstock.bench.gated import GatedProgram
 from penstock.bench.plans.model import ExperimentConfig
 from penstock.bench.readers import read_epoch
-from penstock.bench.s3server import Counters
 from penstock.bench.trial import settle
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
@@ -285,17 +284,16 @@ class Running:
             )
         self._prove_store(epoch, came)
 
-    def _prove_store(self, epoch: int, came: Counters | None, read_share: float = 1.0) -> None:
+    def _prove_store(self, epoch: int, came: Came, read_share: float = 1.0) -> None:
         dataset, share = self._site.dataset, self._plan.cache_share
         if not isinstance(self._arm, Mount):
-            if came is not None:
-                self._prove(proofs.nothing_from_the_store(came, epoch))
+            self._prove(proofs.nothing_from_the_store(came, dataset, epoch))
         elif self._is_cold and (share == 0 or epoch == 0):
             self._prove(proofs.from_the_store(came, dataset, epoch, read_share))
         elif 0 < share < 1:
             self._prove(proofs.rest_from_the_store(came, dataset, epoch, share))
         elif not self._is_cold:
-            self._prove(proofs.nothing_from_the_store(came, epoch))
+            self._prove(proofs.nothing_from_the_store(came, dataset, epoch))
 
     def _last_proofs(self) -> None:
         if isinstance(self._arm, Mount) and 0 < self._plan.cache_share < 1:

@@ -271,6 +271,12 @@ class PlanFields(Fields):
                 "network: a store that speaks TLS cannot be put behind a line of another shape",
                 "give an endpoint that begins with http://, or use storageBackend: local",
             )
+        if self.storage_backend == "s3" and self.parallel > 1 and not _is_plain(self.endpoint):
+            raise refuse(
+                "parallel: what comes from a store that speaks TLS is counted for the whole "
+                "machine, and not for each of several experiments at once",
+                "parallel: 1",
+            )
         if self.s3_dataset_path and not self.s3_dataset_path.startswith("s3://"):
             raise refuse("s3DatasetPath: not all systems read it", "s3://bucket/prefix")
         if self.dataset.form == "given" and not (self.dataset.path or self.s3_dataset_path):

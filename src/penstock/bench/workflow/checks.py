@@ -138,8 +138,8 @@ def _rights(plan: Plan, experiments: Sequence[Experiment], found: Found) -> None
         found.problems.append((what, "install the system's package fuse3, or run as root"))
     if mounts and not plan.store.local and not (plan.store.endpoint or "").startswith("http://"):
         found.notes.append(
-            "the store speaks TLS: what leaves it cannot be counted from outside of a mount, so "
-            "runs of all mounts will be marked invalid"
+            "the store speaks TLS: what comes from it is counted as what the network brings to "
+            "this machine, so nothing else should load from there meanwhile"
         )
     if not measure.can_drop_pages():
         found.notes.append(
