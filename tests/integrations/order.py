@@ -1,9 +1,15 @@
-"""`python order.py WORKERS fork|spawn CASE...` prints in which order DataLoaders read their data,
-what random numbers came in between, and what plans were told of it, if there were any."""
+"""`python order.py [[WORKERS, "fork"|"spawn", [CASE...]], ...]` prints for each of these turns in
+which order DataLoaders read their data, what random numbers came in between, and what plans were
+told of it, if there were any; and on stderr a line where a turn ends.
+
+Several turns, since the import of torch takes longer than any of them.
+"""
 
 import gc
 import json
+import os
 import random
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -23,6 +29,7 @@ from torch.utils.data import (
 from torch.utils.data import DistributedSampler as Distributed
 
 FILES, EPOCHS = 40, 3
+TURN_ENDS = "-- the turn ends"
 
 
 class Files(Dataset[int]):
@@ -99,6 +106,8 @@ def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
         return partial(StatefulDataLoader, dataset, batch_size=4, shuffle=True)
     if case == "draws when pickled":
         return partial(DataLoader[int], DrawsWhenPickled(), batch_size=4, shuffle=True)
+    if case == DEADLY:
+        return partial(DataLoader[int], Deadly())
     batches = partial(DataLoader[int], dataset, batch_size=4)
     seeded = torch.Generator().manual_seed(3)
     return {
@@ -137,6 +146,14 @@ def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
     }[case]  # fmt: skip
 
 
+class Deadly(Files):
+    """Whoever reads it dies."""
+
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
 class DrawsWhenPickled(Files):
     """A start of workers that changes what the sampler will hand out."""
 
@@ -151,6 +168,7 @@ CASES = (
     "its own generator", "batch sampler", "endless", "a list of batches", "torchdata's",
 )  # fmt: skip
 NOT_FORESEEN = ("draws as it goes", "calls its data set", "holds a lock")
+DEADLY = "a worker dies"
 
 
 def read(case: str, workers: int, start_method: str | None) -> dict[str, Any]:
@@ -162,6 +180,11 @@ def read(case: str, workers: int, start_method: str | None) -> dict[str, Any]:
         multiprocessing_context=start_method if workers else None,
         persistent_workers=start_method == "spawn",  # or each epoch imports torch anew
     )
+    if case == DEADLY:
+        try:
+            next(iter(loader))
+        except RuntimeError as error:
+            return {"error": str(error).split("(pid")[0]}
     epochs: list[list[int]] = []
     numbers: list[float] = []
     for epoch in range(EPOCHS):
@@ -177,12 +200,9 @@ def read(case: str, workers: int, start_method: str | None) -> dict[str, Any]:
     return {"epochs": epochs, "numbers": numbers, "files": loader.dataset.paths}
 
 
-def main(workers: int, start_method: str | None, cases: Sequence[str]) -> None:
-    plans: list[Any] = []
-    if "penstock.integrations.loader_hook" in sys.modules:  # `penstock run` has put it there
-        from recorded import record
-
-        plans = record()
+def take_turn(
+    plans: list[Any], workers: int, start_method: str, cases: Sequence[str]
+) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for case in cases:
         before = len(plans)
@@ -196,8 +216,24 @@ def main(workers: int, start_method: str | None, cases: Sequence[str]) -> None:
             }
             for plan in plans[before:]
         ]  # fmt: skip
+    return results
+
+
+def main(turns: Sequence[tuple[int, str, Sequence[str]]]) -> None:
+    plans: list[Any] = []
+    said: set[str] = set()
+    if "penstock.integrations.loader_hook" in sys.modules:  # `penstock run` has put it there
+        from penstock.integrations import talk
+        from recorded import record
+
+        plans, said = record(), talk._said
+    results: list[dict[str, Any]] = []
+    for turn in turns:
+        results.append(take_turn(plans, *turn))
+        print(TURN_ENDS, file=sys.stderr, flush=True)
+        said.clear()  # what is said once is said again in the next turn
     print(json.dumps(results))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    main(json.loads(sys.argv[1]))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.order import CASES, FILES, NOT_FORESEEN
+from tests.integrations.order import CASES, DEADLY, FILES, NOT_FORESEEN, TURN_ENDS
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
@@ -40,20 +40,40 @@ class Compared:
         return self.results[case]["plans"]
 
 
-def compare(workers: int, method: str, *cases: str) -> Compared:
-    arguments = (HERE / "order.py", str(workers), method, *cases)
+def compare(*turns: tuple[int, str, tuple[str, ...]]) -> list[Compared]:
+    """One for each turn, of (workers, how they are started, cases)."""
+    arguments = (HERE / "order.py", json.dumps(turns))
     plain, hooked = script(*arguments, hooked=False), script(*arguments)
     assert plain.returncode == hooked.returncode == 0, plain.stderr + hooked.stderr
-    expected, results = json.loads(plain.stdout), json.loads(hooked.stdout)
-    for case in cases:
-        assert results[case]["read"] == expected[case]["read"], case
-        assert not expected[case]["plans"]
-    return Compared(results, hooked.stderr)
+    compared: list[Compared] = []
+    for expected, results, said in zip(
+        json.loads(plain.stdout),
+        json.loads(hooked.stdout),
+        hooked.stderr.split(f"{TURN_ENDS}\n")[:-1],
+        strict=True,
+    ):
+        for case in results:
+            assert results[case]["read"] == expected[case]["read"], case
+            assert not expected[case]["plans"]
+        compared.append(Compared(results, said))
+    return compared
 
 
+# Two scripts for all tests, since each imports torch: three seconds. Spawned workers do so, too.
 @pytest.fixture(scope="module")
-def without_workers() -> Compared:
-    return compare(0, "fork", *CASES, *NOT_FORESEEN)
+def all_compared() -> list[Compared]:
+    return compare(
+        (0, "fork", (*CASES, *NOT_FORESEEN)),
+        (2, "fork", (*CASES, *NOT_FORESEEN)),
+        (1, "spawn", ("shuffled",)),
+        (1, "spawn", ("draws when pickled",)),
+        (1, "fork", (DEADLY,)),
+    )
+
+
+@pytest.fixture
+def without_workers(all_compared: list[Compared]) -> Compared:
+    return all_compared[0]
 
 
 def test_what_a_script_reads_and_draws_is_the_same_and_was_foretold(
@@ -94,14 +114,13 @@ def test_what_cannot_be_foreseen_is_said_once_and_the_script_runs_as_before(
 
 
 @pytest.mark.parametrize(
-    ("method", "cases", "not_foreseen"),
-    [("fork", CASES, NOT_FORESEEN), ("spawn", ("shuffled",), ())],
+    ("turn", "cases", "not_foreseen"), [(1, CASES, 4), (2, ("shuffled",), 0)], ids=["fork", "spawn"]
 )
 def test_workers_read_what_they_read_without_a_plan_which_is_there_before_them(
-    method: str, cases: tuple[str, ...], not_foreseen: tuple[str, ...]
+    all_compared: list[Compared], turn: int, cases: tuple[str, ...], not_foreseen: int
 ) -> None:
-    compared = compare(2, method, *cases, *not_foreseen)
-    assert compared.said.count("penstock: ") == (4 if not_foreseen else 0)
+    compared = all_compared[turn]
+    assert compared.said.count("penstock: ") == not_foreseen
     for case in cases:
         (plan,) = compared.plans(case)
         assert plan["before_workers"], case
@@ -116,8 +135,10 @@ def test_workers_read_what_they_read_without_a_plan_which_is_there_before_them(
         assert not list(handed_out), case
 
 
-def test_an_order_that_changes_while_workers_are_started_is_published_again() -> None:
-    compared = compare(1, "spawn", "draws when pickled")
+def test_an_order_that_changes_while_workers_are_started_is_published_again(
+    all_compared: list[Compared],
+) -> None:
+    compared = all_compared[3]
     (plan,) = compared.plans("draws when pickled")
     assert compared.said == ""
     assert plan["before_workers"]
@@ -153,32 +174,11 @@ def test_loaders_without_files_or_without_a_mount_say_so_in_one_line_each(tmp_pa
     ]
 
 
-DIES = """
-import os
-from torch.utils.data import DataLoader, Dataset
-class Deadly(Dataset):
-    paths = [str(number) for number in range(8)]
-    def __len__(self): return 8
-    def __getitem__(self, index): os.kill(os.getpid(), 9)
-from recorded import record
-plans = record() if "penstock.integrations.loader_hook" in __import__("sys").modules else []
-try:
-    list(DataLoader(Deadly(), num_workers=1))
-except RuntimeError as error:
-    said = str(error).split("(pid")[0]
-print(said, [plan.closed for plan in plans])
-"""
-
-
-def test_a_worker_that_dies_is_the_scripts_own_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    (tmp_path / "train.py").write_text(DIES)
-    plain, hooked = (script(tmp_path / "train.py", hooked=hooked) for hooked in (False, True))
-    assert plain.stdout == "DataLoader worker  []\n"
-    assert hooked.stdout == "DataLoader worker  [True]\n"
-    assert hooked.stderr == ""
+def test_a_worker_that_dies_is_the_scripts_own_error(all_compared: list[Compared]) -> None:
+    compared = all_compared[4]
+    assert compared.results[DEADLY]["read"] == {"error": "DataLoader worker "}
+    assert [plan["closed"] for plan in compared.plans(DEADLY)] == [True]
+    assert compared.said == ""
 
 
 MANY = """
