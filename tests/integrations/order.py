@@ -223,8 +223,9 @@ def main(turns: Sequence[tuple[int, str, Sequence[str]]]) -> None:
     plans: list[Any] = []
     said: set[str] = set()
     if "penstock.integrations.loader_hook" in sys.modules:  # `penstock run` has put it there
-        from penstock.integrations import talk
         from recorded import record
+
+        from penstock.integrations import talk
 
         plans, said = record(), talk._said
     results: list[dict[str, Any]] = []

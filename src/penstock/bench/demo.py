@@ -33,6 +33,7 @@ _LARGEST_JPEG_MEAN = 120 << 10
 class Settings:
     files: int
     readers: int
+    rounds: int
     seed: int
     cache_medium: Path | None
 
@@ -55,7 +56,7 @@ def run(workspace: Workspace, settings: Settings, console: Console) -> list[Samp
         get_epoch(workspace, server, _BUCKET, dataset.entries, readers=settings.readers)
         samples: list[Sample] = []
         for arm in (Native(site), Penstock(site), Rclone(site)):
-            samples += _epochs(arm, settings.readers, console)
+            samples += _epochs(arm, settings, console)
         return samples
 
 
@@ -94,15 +95,15 @@ def _show(settings: Settings) -> int:
     return 0
 
 
-def _epochs(arm: Arm, readers: int, console: Console) -> list[Sample]:
-    trial = Trial(arm)
+def _epochs(arm: Arm, settings: Settings, console: Console) -> list[Sample]:
+    trial, readers, rounds = Trial(arm), settings.readers, settings.rounds
     with trial.running():
         if isinstance(arm, Native):
-            return trial.warm(readers)
+            return trial.warm(readers, rounds=rounds)
         console.print(f"{arm.name}: a cold epoch ...")
         cold = trial.cold(readers, arm.site.dataset.entries)
         console.print(f"{arm.name}: a warm epoch ...")
-        return [cold, *trial.warm(readers)]
+        return [cold, *trial.warm(readers, rounds=rounds)]
 
 
 def _require_fuse() -> None:
@@ -118,12 +119,13 @@ def _parse(arguments: Sequence[str] | None) -> Settings:
     )
     parser.add_argument("--files", type=int, default=2500, help="pictures to make (2500)")
     parser.add_argument("--readers", type=int, default=4, help="reader processes (4)")
+    parser.add_argument("--rounds", type=int, default=5, help="warm epochs to measure (5)")
     parser.add_argument("--seed", type=int, default=0, help="draws other pictures (0)")
     parser.add_argument("--cache-medium", type=Path, help="folder for data and caches (/dev/shm)")
     given = parser.parse_args(arguments)
-    if given.files < 1 or given.readers < 1:
-        parser.error("--files and --readers: at least 1")
-    return Settings(given.files, given.readers, given.seed, given.cache_medium)
+    if min(given.files, given.readers, given.rounds) < 1:
+        parser.error("--files, --readers and --rounds: at least 1")
+    return Settings(given.files, given.readers, given.rounds, given.seed, given.cache_medium)
 
 
 if __name__ == "__main__":

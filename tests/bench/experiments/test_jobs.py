@@ -1,4 +1,7 @@
-"""A training job as the workload of an experiment."""
+"""A training job as the workload of an experiment.
+
+Warm ones: before a cold one the pages of the whole machine are dropped, which other tests count on.
+"""
 
 import pytest
 
@@ -33,7 +36,7 @@ def job(command: str) -> WorkloadPlan:
 def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures(
     bench: Bench, kind: str
 ) -> None:
-    done = bench.run(ArmPlan(kind, kind, "cold", 0.0), job(TRAIN))
+    done = bench.run(ArmPlan(kind, kind, "warm", drops_pages=False), job(TRAIN))
     assert (done.status, done.result["failure"]) == (0, None)
     assert [epoch["samples"] for epoch in done.result["epochs"]] == [FILES] * 2
     assert [epoch["busy_share"] for epoch in done.result["epochs"]] == [0.75] * 2
@@ -43,7 +46,10 @@ def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures(
 
 
 def test_a_job_that_fails_is_a_failure_with_its_last_words(bench: Bench) -> None:
-    done = bench.run(ArmPlan("native", "native", "cold"), job("echo no such model >&2; exit 3"))
+    done = bench.run(
+        ArmPlan("native", "native", "warm", drops_pages=False),
+        job("echo no such model >&2; exit 3"),
+    )
     assert done.status == 1
     assert "the job failed after 0 epochs" in done.result["failure"]["what"]
     assert "no such model" in done.result["failure"]["what"]
