@@ -1,8 +1,11 @@
-"""`python planned.py WORKERS fork|spawn` prints the epochs of a loader over a PlannedSampler."""
+"""`python planned.py WORKERS,fork|spawn,KIND...` prints for each of these the epochs of loaders over
+a PlannedSampler, of the kinds `samples` and `batches`. One script, since the import of torch takes
+longer than all of them."""
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -28,15 +31,20 @@ def epochs_of(workers: int, method: str, *, batches: bool) -> list[list[int]]:
     return [[int(index) for batch in loader for index in batch] for _ in range(2)]
 
 
-def main(workers: int, method: str) -> None:
-    plans = record()
-    by_samples, by_batches = (epochs_of(workers, method, batches=kind) for kind in (False, True))
-    print(json.dumps({
-        "samples": by_samples, "batches": by_batches,
-        "published": [plan.order[: plan.handed_out] for plan in plans],
-        "restarts": [plan.restarts for plan in plans],
-    }))  # fmt: skip
+def main(turns: list[str]) -> None:
+    plans, told = record(), []
+    for turn in turns:
+        workers, method, *kinds = turn.split(",")
+        results: dict[str, Any] = {}
+        for kind in kinds:
+            epochs = epochs_of(int(workers), method, batches=kind == "batches")
+            (plan,) = plans
+            published = plan.order[: plan.handed_out]
+            results[kind] = {"epochs": epochs, "published": published, "restarts": plan.restarts}
+            plans.clear()
+        told.append(results)
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1:])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.warm import look
-from tests.conftest import S3, Mount, Mounter, penstock, write_tree
+from tests.conftest import S3, Mount, Mounter, write_tree
 
 FILES = {f"{i % 5}/{i:03}.jpg": random.Random(i).randbytes(20_000 + i) for i in range(60)}
 EPOCH = {name.split("/")[1]: sha256(data).hexdigest() for name, data in FILES.items()}
@@ -109,7 +109,6 @@ def wait_until_resident(mount: Mount) -> None:
 @pytest.mark.parametrize(
     ("hooked", "kind", "workers"),
     [
-        (True, "shuffled", 0),
         (True, "shuffled", 2),
         (False, "planned", 2),
         (True, "planned", 0),  # one plan, not two
@@ -149,17 +148,20 @@ def test_each_rank_has_a_plan_of_its_own(mount: Mount, train: Trainer) -> None:
     assert [rank.end() for rank in ranks] == [(0, "")] * 2
 
 
-def test_a_mount_that_goes_away_is_said_and_the_error_is_the_scripts_own(
+def test_a_killed_script_leaves_no_plan_and_a_mount_that_goes_away_is_said(
     mount: Mount, train: Trainer
 ) -> None:
-    training = train(mount, hooked=True)
-    assert training.hear() == "begun\n"
+    killed, training = train(mount, workers=2, hooked=True), train(mount, hooked=True)
+    assert [killed.hear(), training.hear()] == ["begun\n"] * 2
+    assert len(mount.stats()["plans"]) == 2
+    killed.leave()
+    assert len(plans_when(mount, lambda plans: len(plans) < 2)) == 1
     mount.umount()
     training.go_on()
     code, said = training.end()
     assert code == 1
     assert f"penstock: Files: {mount.path} is not mounted any more\n" in said
-    assert "FileNotFoundError: " in said.splitlines()[-1]
+    assert "FileNotFoundError: " in said.splitlines()[-1]  # the script's own
 
 
 def test_a_plan_with_files_that_are_not_there_says_so_and_reads_the_others(
@@ -191,12 +193,3 @@ print(sum(len(batch) for batch in drawn), flush=True)
         "penstock: PenstockFiles: 1 of the files that will be read are not on the mount, "
         f"{mount.path}/0/gone.jpg for one\n"
     )
-
-
-def test_a_killed_script_leaves_no_plan_behind(mount: Mount, train: Trainer) -> None:
-    training = train(mount, workers=2, hooked=True)
-    assert training.hear() == "begun\n"
-    assert len(mount.stats()["plans"]) == 1
-    training.leave()
-    assert plans_when(mount, lambda plans: not plans) == []
-    assert penstock("stats", mount.path).returncode == 0

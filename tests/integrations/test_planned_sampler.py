@@ -168,17 +168,16 @@ def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(
 
 
 def test_workers_and_their_number_do_not_change_the_order() -> None:
-    def run(*arguments: str) -> dict[str, Any]:
-        command = [sys.executable, "-W", "error", HERE / "planned.py", *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-        assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout)
-
-    alone = run("0", "fork")
-    assert alone["published"] == [list(chain(*alone[how])) for how in ("samples", "batches")]
-    assert alone["restarts"] == [0, 0]
-    assert run("2", "fork") == alone
-    assert run("1", "spawn") == alone
+    turns = ("0,fork,samples,batches", "2,fork,samples,batches", "1,spawn,batches")
+    command = [sys.executable, "-W", "error", HERE / "planned.py", *turns]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert result.returncode == 0, result.stderr
+    alone, forked, spawned = json.loads(result.stdout)
+    for told in alone.values():
+        assert told["published"] == list(chain(*told["epochs"]))
+        assert told["restarts"] == 0
+    assert forked == alone
+    assert spawned == {"batches": alone["batches"]}
 
 
 # -- resuming ------------------------------------------------------------------------------------

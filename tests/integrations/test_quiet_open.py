@@ -33,17 +33,18 @@ def ioctls(mount: Mount) -> int:
     return mount.stats()["requests"].get("IOCTL", 0)
 
 
-def run(script: Path, *arguments: str | Path, hooked: bool = True) -> str:
-    command = [sys.executable, script, *arguments]
+def start(script: Path, *arguments: str, hooked: bool) -> subprocess.Popen[str]:
+    command = [sys.executable, str(script), *arguments]
     if hooked:
         command = [sys.executable, "-m", "penstock", "run", "--", *command]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
-TRAINS = """
-import json, os, sys
+# One script for all of it, since the import of torch takes longer.
+READS = """
+import json, os, pathlib, sys
 from hashlib import sha256
 from torch.utils.data import DataLoader, Dataset
 
@@ -60,62 +61,58 @@ class Files(Dataset):
         with open(self.paths[index], "rb") as file:
             return sha256(file.read()).hexdigest()
 
-if __name__ == "__main__":
-    workers, method = int(sys.argv[2]), sys.argv[3]
+def train(root, workers, method):
     loader = DataLoader(
-        Files(sys.argv[1]), 5, num_workers=workers,
-        multiprocessing_context=method if workers else None,
+        Files(root), 5, num_workers=workers, multiprocessing_context=method if workers else None
     )
-    print(json.dumps([digest for batch in loader for digest in batch]))
+    return [digest for batch in loader for digest in batch]
+
+def usual_readers(root):
+    import numpy, PIL.Image, torch
+    return [
+        PIL.Image.open(root / "i.ppm").getpixel((0, 0)), PIL.Image.open(str(root / "i.ppm")).size,
+        numpy.load(root / "a.npy").tolist(), int(numpy.load(root / "a.npy", mmap_mode="r").sum()),
+        int(numpy.fromfile(root / "i.ppm", dtype="u1").sum()), torch.load(root / "t.pt").tolist(),
+        str((root / "i.ppm").read_bytes()), (root / "i.ppm").read_text(),
+        (root / "i.ppm").open().read(),
+    ]
+
+if __name__ == "__main__":
+    print(json.dumps([train(*turn) for turn in json.loads(sys.argv[2])]), flush=True)
+    sys.stdin.readline()
+    print(json.dumps(usual_readers(pathlib.Path(sys.argv[1]) / "f")))
 """
 
 
 @asks
-@pytest.mark.parametrize(
-    ("workers", "method", "linked"),
-    [(0, "fork", False), (2, "fork", True), (1, "spawn", False)],
-)
-def test_a_script_that_opens_files_sends_the_mount_no_ioctl(
-    mount: Mount, tmp_path: Path, workers: int, method: str, linked: bool
-) -> None:
-    (tmp_path / "train.py").write_text(TRAINS)
-    root = mount.path
-    if linked:
-        root = tmp_path / "data"
-        root.symlink_to(mount.path)
-    read = run(tmp_path / "train.py", root, str(workers), method)
+def test_a_script_that_opens_files_sends_the_mount_no_ioctl(mount: Mount, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(READS)
+    root, linked = str(mount.path), tmp_path / "data"
+    linked.symlink_to(mount.path)
+    every_way = [(root, 0, "fork"), (str(linked), 2, "fork"), (root, 1, "spawn")]
+
+    def read(turns: list[tuple[str, int, str]], *, hooked: bool) -> tuple[list[Any], Any, int]:
+        """What turns and the usual readers read, and how many ioctls there were between them."""
+        with start(tmp_path / "script.py", root, json.dumps(turns), hooked=hooked) as script:
+            assert script.stdout is not None
+            by_turns = script.stdout.readline()
+            between = ioctls(mount)
+            by_usual, said = script.communicate("\n", timeout=60)
+        assert (script.returncode, said) == (0, "")
+        return json.loads(by_turns), json.loads(by_usual), between
+
+    digests, usual, _ = read(every_way, hooked=True)
     assert ioctls(mount) == 0
-    if not workers:
-        assert run(tmp_path / "train.py", root, "0", "fork", hooked=False) == read
-        assert ioctls(mount) == len(json.loads(read)) == len(FILES) + 3
-
-
-READERS = """
-import pathlib, sys
-import numpy, PIL.Image, torch, torch.utils.data
-root = pathlib.Path(sys.argv[1]) / "f"
-print(
-    PIL.Image.open(root / "i.ppm").getpixel((0, 0)), PIL.Image.open(str(root / "i.ppm")).size,
-    numpy.load(root / "a.npy"), numpy.load(root / "a.npy", mmap_mode="r").sum(),
-    numpy.fromfile(root / "i.ppm", dtype="u1").sum(), torch.load(root / "t.pt"),
-    (root / "i.ppm").read_bytes(), (root / "i.ppm").read_text(), (root / "i.ppm").open().read(),
-)
-"""
-
-
-@asks
-def test_the_usual_readers_of_files_are_covered(mount: Mount, tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
-    (tmp_path / "script.py").write_text(READERS)
-    read = run(tmp_path / "script.py", mount.path)
-    assert ioctls(mount) == 0
-    assert run(tmp_path / "script.py", mount.path, hooked=False) == read
-    assert ioctls(mount) > 0
+    assert digests == [digests[0]] * 3
+    assert read(every_way[:1], hooked=False) == (digests[:1], usual, len(FILES) + 3)
+    assert len(digests[0]) == len(FILES) + 3
+    assert ioctls(mount) > len(FILES) + 3
 
 
 LOOKS = """
 import builtins, inspect, io, json, os, pathlib, pickle, sys, copy, warnings
-import torch.utils.data
+if "hooked" in sys.argv:
+    import torch.utils.data  # with it comes the hook
 path = sys.argv[1] + "/0/00.txt"
 told = []
 
@@ -186,7 +183,7 @@ def test_what_a_script_can_see_of_open_is_as_it_was(mount: Mount, tmp_path: Path
 def _without_warnings(script: Path, mount: Mount, *, hooked: bool) -> str:
     command = [sys.executable, "-W", "ignore", script, mount.path]
     if hooked:
-        command = [sys.executable, "-m", "penstock", "run", "--", *command]
+        command = [sys.executable, "-m", "penstock", "run", "--", *command, "hooked"]
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60, text=True).stdout
 
 
