@@ -29,6 +29,12 @@ def pytest_sessionstart() -> None:
     leave_others_mounts()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that want to be alone come last: each of them waits until all others have ended, and
+    four workers that stand still are dear."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+
+
 def pytest_collection_finish() -> None:
     """What is there by now stays: who collects garbage later need not look at it (70 ms)."""
     gc.collect()
