@@ -1,15 +1,17 @@
 """Storage, mount points and cache directories that cannot work: told in one line and a hint."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import botocore.session
 import pytest
@@ -18,6 +20,15 @@ from tests.cli.conftest import Refuse
 from tests.conftest import S3, Mounter, free_port, penstock, rclone, running, write_tree
 
 # -- storage ----------------------------------------------------------------------------
+
+
+def in_both_ways(names: str, values: Sequence[Any]) -> pytest.MarkDecorator:
+    """Each value in one of the two, in turn: how a mount is run and what is wrong with its storage
+    know nothing of each other."""
+    ways = itertools.cycle(["foreground", "background"])
+    rows = [(*(value if isinstance(value, tuple) else (value,)), way)
+            for value, way in zip(values, ways, strict=False)]  # fmt: skip
+    return pytest.mark.parametrize(f"{names},refuse", rows, indirect=["refuse"])
 
 
 def test_a_bucket_that_is_missing(s3: S3, refuse: Refuse) -> None:
@@ -29,7 +40,7 @@ def test_a_prefix_under_which_nothing_lies(s3: S3, refuse: Refuse) -> None:
     refuse("s3://bad-prefix/not-there", "--endpoint", s3.endpoint, says="s3://bad-prefix/not-there")
 
 
-@pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+@in_both_ways("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
 def test_a_wrong_key(s3: S3, refuse: Refuse, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     write_tree(s3.folder, {"wrong-keys/file": b"1"})
     monkeypatch.setenv(wrong, "AKIAWRONGWRONGWRONG0")
@@ -76,7 +87,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         yield endpoint, key["AccessKeyId"], key["SecretAccessKey"]
 
 
-@pytest.mark.parametrize("prefix", ["", "/folder"])
+@in_both_ways("prefix", ["", "/folder"])
 def test_no_permission_to_list(
     private: tuple[str, str, str], refuse: Refuse, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
@@ -126,8 +137,8 @@ PAGES = {
 
 
 # A bucket's root and a prefix in it are asked for in two ways.
-@pytest.mark.parametrize(
-    ("page", "prefix"),
+@in_both_ways(
+    "page,prefix",
     [*((page, "") for page in PAGES), *((page, "/folder") for page in [*PAGES][:3])],
 )
 def test_an_endpoint_that_is_not_s3(s3: S3, refuse: Refuse, page: str, prefix: str) -> None:
@@ -136,27 +147,35 @@ def test_an_endpoint_that_is_not_s3(s3: S3, refuse: Refuse, page: str, prefix: s
         assert "--endpoint" in said.splitlines()[1]
 
 
-@pytest.mark.parametrize("page", ["a web page", "page not found", "method not allowed"])
+@in_both_ways("page", ["a web page", "page not found", "method not allowed"])
 def test_a_web_server_that_cannot_list(refuse: Refuse, page: str) -> None:
     with web_server(*PAGES[page]) as endpoint:
         refuse(f"{endpoint}/folder", says=f"{endpoint}/folder")
 
 
-@pytest.mark.parametrize("prefix", ["", "/folder"])
-def test_an_endpoint_where_nobody_listens(s3: S3, refuse: Refuse, prefix: str) -> None:
+def test_an_endpoint_where_nobody_listens(s3: S3, refuse: Refuse) -> None:
+    """As patient as it is by itself; those below say that they are not."""
     endpoint = f"http://127.0.0.1:{free_port()}"
-    refuse(f"s3://bucket{prefix}", "--endpoint", endpoint, says="s3://bucket", code=3)
+    refuse("s3://bucket", "--endpoint", endpoint, says="s3://bucket", code=3)
 
 
-@pytest.mark.parametrize("prefix", ["", "/folder"])
+HASTY = ("--deadline", "1s")
+
+
+def test_a_prefix_of_an_endpoint_where_nobody_listens(s3: S3, refuse: Refuse) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    refuse("s3://bucket/folder", "--endpoint", endpoint, *HASTY, says="s3://bucket", code=3)
+
+
+@in_both_ways("prefix", ["", "/folder"])
 def test_an_endpoint_whose_name_does_not_resolve(s3: S3, refuse: Refuse, prefix: str) -> None:
     endpoint = "http://no-such-host.invalid:9000"
-    refuse(f"s3://bucket{prefix}", "--endpoint", endpoint, says="s3://bucket", code=3)
+    refuse(f"s3://bucket{prefix}", "--endpoint", endpoint, *HASTY, says="s3://bucket", code=3)
 
 
 def test_a_web_server_where_nobody_listens(refuse: Refuse) -> None:
     address = f"http://127.0.0.1:{free_port()}/folder"
-    refuse(address, says=address, code=3)
+    refuse(address, *HASTY, says=address, code=3)
 
 
 def test_a_folder_that_does_not_exist(refuse: Refuse, tmp_path: Path) -> None:
@@ -245,7 +264,7 @@ def test_a_cache_directory_that_is_read_only(
         refuse(source, *option.format(place).split(), says=f"cache directory {place}.*Read-only")
 
 
-@pytest.mark.parametrize("name", ["fuse", "füse with blank"])
+@in_both_ways("name", ["fuse", "füse with blank"])
 def test_a_cache_directory_on_fuse(refuse: Refuse, source: str, tmp_path: Path, name: str) -> None:
     place = tmp_path / name
     for folder in (place, tmp_path / "behind"):

@@ -54,17 +54,19 @@ def run_and_die(step: int) -> bool:
     return died.returncode == 0
 
 
-def at_each_step(
-    before: Callable[[], None], act: Callable[[], None], check: Callable[[], None]
-) -> int:
+def at_each_step(*acts: tuple[Callable[[], None], Callable[[], None]]) -> list[int]:
+    """Each is an act, and the check that it came to its end; one after the other, in a circle. How
+    many steps each has."""
+    steps: dict[int, int] = {}
     for number in range(_MOST_STEPS):
-        before()
-        wait_until(lambda: not loops())  # else one of those would do it
-        act()
-        lived = run_and_die(number)
-        check()
-        if lived:
-            return number
+        for which, (act, check) in enumerate(acts):
+            wait_until(lambda: not loops())  # else one of those would do it
+            act()
+            if run_and_die(number):
+                steps.setdefault(which, number)
+            check()
+        if len(steps) == len(acts):
+            return [steps[which] for which in range(len(acts))]
     raise AssertionError("it has more steps than that")
 
 
@@ -78,26 +80,12 @@ def bring_up(state: State) -> None:
     assert wait_for_pairs(state, [("default", "small")], timeout_s=60) == []
 
 
-def take_down(state: State) -> None:
-    if keys := [one.key for one in state.all()]:
-        api.delete_keys(state, keys, force=True, wait=True, timeout_s=60)
-
-
 def is_right(state: State) -> None:
     bring_up(state)
     small = api.dataset("small")
     assert small.phase == "Bound"
     assert small.path is not None
     assert (small.path / "file").read_bytes() == b"bytes"
-
-
-def test_at_every_step_of_coming_up(declared: State, manifests: list[dict[str, Any]]) -> None:
-    steps = at_each_step(
-        lambda: take_down(declared),
-        lambda: void(apply(declared, api.read(manifests))),
-        lambda: is_right(declared),
-    )
-    assert steps >= 4
 
 
 def test_at_every_step_of_a_change_in_place(
@@ -116,16 +104,13 @@ def test_at_every_step_of_a_change_in_place(
         quota = manifests[1]["spec"]["tieredstore"]["levels"][0]["quota"]
         assert api.dataset("small").capacity_bytes == int(quota.removesuffix("Mi")) << 20
 
-    assert at_each_step(lambda: None, change, check) >= 3
+    (steps,) = at_each_step((change, check))
+    assert steps >= 3
 
 
-def test_at_every_step_of_a_deletion(
+def test_at_every_step_of_coming_up_and_of_a_deletion(
     declared: State, manifests: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    def up() -> None:
-        apply(declared, api.read(manifests))
-        bring_up(declared)
-
     def gone() -> None:
         nudge(declared.folder)
         keys = [one.key for one in declared.all()]
@@ -135,7 +120,12 @@ def test_at_every_step_of_a_deletion(
         assert list((declared.folder / "catalogs").glob("*small*")) == []
         assert not (declared.folder / "data" / "default").exists()
 
-    assert at_each_step(up, lambda: delete(declared, declared.all()), gone) >= 4
+    up, down = at_each_step(
+        (lambda: void(apply(declared, api.read(manifests))), lambda: is_right(declared)),
+        (lambda: delete(declared, declared.all()), gone),
+    )
+    assert up >= 4
+    assert down >= 4
 
 
 def void(_: object) -> None:

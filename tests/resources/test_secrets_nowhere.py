@@ -159,5 +159,9 @@ def test_of_a_mistake(
     file.write_text(yaml.safe_dump_all(manifests))
     assert seen.run("validate", "-f", file) in (0, 2)
     assert seen.run("apply", "-f", file) in (0, 2)
-    ask_everything(seen)
+    if State().all():
+        ask_everything(seen)
+    else:  # twenty commands would say that there is nothing
+        seen.run("get", "all", "-o", "yaml")
+        seen.note_processes()
     assert seen.places_of(*SECRETS) == []

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,12 +28,15 @@ NAMES = ("one", "two")
 @pytest.fixture
 def both(declared: State, tmp_path: Path) -> list[Path]:
     """Two data sets, bound, that nobody looks after at the moment."""
+    manifests: list[dict[str, Any]] = []
     for name in NAMES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(name.encode())
-        cache = tmp_path / "cache"
         options = {"refresh": "never"}
-        api.apply([of_folder(name, tmp_path / name), ours(name, cache, options=options)])
+        manifests += [
+            of_folder(name, tmp_path / name), ours(name, tmp_path / "cache", options=options)
+        ]  # fmt: skip
+    api.apply(manifests)
     wait_until(lambda: not is_running(declared.folder))
     return [path_of(name) for name in NAMES]
 
@@ -71,6 +75,7 @@ def serving(state: State) -> Iterator[subprocess.Popen[str]]:
 def test_up_brings_all_back_without_a_new_listing(
     declared: State, both: list[Path], tmp_path: Path
 ) -> None:
+    api.load("one", wait=True)
     uids = [one.uid for one in declared.all()]
     reboot(declared, both)
     (tmp_path / "one" / "later").write_bytes(b"not listed")
@@ -81,18 +86,13 @@ def test_up_brings_all_back_without_a_new_listing(
     # The listing is that of before: none was made.
     assert os.listdir(both[0]) == ["file"]
     assert [one.uid for one in declared.all()] == uids
+    # What was cached is cached.
+    one = api.dataset("one")
+    assert (one.cached_bytes, one.total_bytes) == (3, 3)
     # Once more it is nothing.
     before = [find_note(path) for path in both]
     assert penstock("up").returncode == 0
     assert [find_note(path) for path in both] == before
-
-
-def test_what_is_cached_is_cached_after_it(declared: State, both: list[Path]) -> None:
-    api.load("one", wait=True)
-    reboot(declared, both)
-    api.up()
-    one = api.dataset("one")
-    assert (one.cached_bytes, one.total_bytes) == (3, 3)
 
 
 def test_get_alone_notices_and_brings_it_back(declared: State, both: list[Path]) -> None:
@@ -143,8 +143,13 @@ def test_serve_ends_when_asked_and_leaves_what_is_mounted(
     all_there(both)
 
 
-def test_serve_brings_back_what_vanishes(declared: State, both: list[Path]) -> None:
+def test_serve_brings_back_what_was_there_before_a_reboot_and_what_vanishes(
+    declared: State, both: list[Path]
+) -> None:
+    reboot(declared, both)
     with serving(declared):
+        wait_until(lambda: [phase(name) for name in NAMES] == ["Bound", "Bound"])
+        all_there(both)
         subprocess.run(["umount", both[0]], check=True)
         kill_mount(both[1])
         wait_until(lambda: all(map(is_mounted, both)))
@@ -158,15 +163,6 @@ def one_off_loops(state: State) -> list[str]:
 
 def is_mounted(path: Path) -> bool:
     return find_mount(path) is not None
-
-
-def test_serve_brings_back_what_was_there_before_a_reboot(
-    declared: State, both: list[Path]
-) -> None:
-    reboot(declared, both)
-    with serving(declared):
-        wait_until(lambda: [phase(name) for name in NAMES] == ["Bound", "Bound"])
-        all_there(both)
 
 
 def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, both: list[Path]) -> None:
