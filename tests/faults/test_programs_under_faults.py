@@ -23,7 +23,9 @@ LARGE = {f"large/{i}.bin": random.Random(-i).randbytes(3 * 1024 * 1024 + i) for 
 DATA = {**SAMPLES, **LARGE}
 SHARE = 0.18  # of all requests for data; every kind alike
 
-both_modes = pytest.mark.parametrize("failing", MODES, indirect=True)
+# Each program in one mode, and in each mode two programs.
+in_pagecache = pytest.mark.parametrize("failing", MODES[:1], indirect=True)
+in_passthrough = pytest.mark.parametrize("failing", MODES[1:], indirect=True)
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return result.stdout
 
 
-@both_modes
+@in_pagecache
 def test_rsync_by_checksum_copies_everything_while_the_store_fails(
     failing: Mount, tmp_path: Path
 ) -> None:
@@ -66,7 +68,7 @@ def test_rsync_by_checksum_copies_everything_while_the_store_fails(
     assert run(*command) == ""
 
 
-@both_modes
+@in_passthrough
 def test_tar_packs_everything_while_the_store_fails(failing: Mount, tmp_path: Path) -> None:
     run("tar", "cf", tmp_path / "packed.tar", "-C", failing.path, ".")
     (tmp_path / "to").mkdir()
@@ -74,7 +76,7 @@ def test_tar_packs_everything_while_the_store_fails(failing: Mount, tmp_path: Pa
     assert read_tree(tmp_path / "to") == DATA
 
 
-@both_modes
+@in_pagecache
 def test_sha256sum_finds_every_sum_right_while_the_store_fails(
     failing: Mount, tmp_path: Path
 ) -> None:
@@ -84,7 +86,7 @@ def test_sha256sum_finds_every_sum_right_while_the_store_fails(
     assert said.splitlines() == [f"{name}: OK" for name in DATA]
 
 
-@both_modes
+@in_passthrough
 def test_a_pytorch_loader_reads_every_sample_while_the_store_fails(failing: Mount) -> None:
     script = Path(__file__).parents[1] / "mount/train.py"
     said = run(sys.executable, "-W", "error", script, failing.path, "fork")

@@ -86,8 +86,10 @@ def truncate_index(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [delete_all, delete_index, overwrite_index, truncate_index],
-    ids=lambda harm: harm.__name__,
+    ("mount", "harm"),
+    [("pagecache", delete_all), ("passthrough", delete_all), ("passthrough", delete_index),
+     ("pagecache", overwrite_index), ("passthrough", truncate_index)],
+    indirect=["mount"],
 )  # fmt: skip
 def test_a_cache_destroyed_under_a_mount_is_made_and_used_again(
     tmp_path: Path, mount: Mount, mounter: Mounter, harm: Callable[[Path], None]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,20 @@ from tests.conftest import (
     running,
     write_tree,
 )
-from tests.mount.conftest import MODES
+from tests.mount.conftest import MODES, needs_passthrough
 
 MIB = 1024 * 1024
 OLD, NEW = (random.Random(seed).randbytes(6 * MIB) for seed in (1, 2))
 
 both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+def in_either_mode(first: str, second: str) -> list[Any]:
+    """One case in each mode: the modes know nothing of what differs."""
+    return [
+        ("pagecache", first),
+        pytest.param("passthrough", second, marks=needs_passthrough),
+    ]
 
 
 def poll(what: Callable[[], bool]) -> bool:
@@ -115,11 +124,8 @@ def test_every_change_is_seen_after_a_refresh_and_none_before(
     assert (stats["files"], stats["bytes"]) == (len(after), sum(map(len, after.values())))
 
 
-@both_modes
-def test_every_change_is_seen_by_itself_within_the_interval(
-    s3: S3, mounter: Mounter, mode: str
-) -> None:
-    changing = start(s3, mounter, f"by-itself-{mode}", "--refresh", "1s", "--mode", mode)
+def test_every_change_is_seen_by_itself_within_the_interval(s3: S3, mounter: Mounter) -> None:
+    changing = start(s3, mounter, "by-itself", "--refresh", "1s")
     after = changing.change_everything()
     listings = changing.mount.stats()["refreshes"]
     assert poll(lambda: changing.mount.stats()["refreshes"] >= listings + 2)
@@ -177,8 +183,7 @@ def read_on(descriptor: int, start: int) -> tuple[bytes, int | None]:
     return b"".join(parts), None
 
 
-@both_modes
-@pytest.mark.parametrize("told", ["with a refresh", "without a refresh"])
+@pytest.mark.parametrize(("mode", "told"), in_either_mode("with a refresh", "without a refresh"))
 def test_a_reader_of_a_file_that_is_rewritten_never_gets_a_mix(
     s3: S3, mounter: Mounter, mode: str, told: str
 ) -> None:
@@ -199,8 +204,7 @@ def test_a_reader_of_a_file_that_is_rewritten_never_gets_a_mix(
     assert (mount.path / "large").read_bytes() == NEW
 
 
-@both_modes
-@pytest.mark.parametrize("change", ["rewritten", "deleted"])
+@pytest.mark.parametrize(("mode", "change"), in_either_mode("rewritten", "deleted"))
 def test_who_has_a_cached_file_open_reads_the_old_bytes_to_the_end(
     s3: S3, mounter: Mounter, mode: str, change: str
 ) -> None:
@@ -297,14 +301,13 @@ def read_names(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
 
 
-@both_modes
 def test_a_file_in_a_directory_that_was_listed_empty_is_seen(
-    mounter: Mounter, tmp_path: Path, mode: str
+    mounter: Mounter, tmp_path: Path
 ) -> None:
     """Of an empty listing the kernel keeps no page that it could be told to forget."""
     write_tree(tmp_path / "set", {"other": b"x"})
     (tmp_path / "set/empty").mkdir()
-    mount = mounter(f"file://{tmp_path}/set", "--mode", mode, "--refresh", "never")
+    mount = mounter(f"file://{tmp_path}/set", "--refresh", "never")
     assert os.listdir(mount.path / "empty") == []
     write_tree(tmp_path / "set/empty", {"new": b"new"})
     mount.refresh()

@@ -111,27 +111,25 @@ def test_a_list_names_files_and_folders_one_a_line_or_ended_by_nul(
     assert mount.gets() == 13, "nothing was fetched for a list with a mistake"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["n00/img01.jpg"], "did you mean n00/img001.jpg?"),
-        (["n99/*.jpg"], "n99/*.jpg: nothing on the mount is called so or matches it"),
-        (["/etc/passwd"], "/etc/passwd does not lie below"),
-        (["--rate", "fast"], "--rate: 'fast' is not a rate"),
-        (["--rate", "0"], "--rate: 0 fetches nothing"),
-        (["--concurrency", "0"], "--concurrency"),
-        (["--check", "--evict"], "--check and --evict at once"),
-        (["--check", "--rate", "1MiB/s"], "--check fetches nothing"),
-        (["--files-from", "/nowhere"], "--files-from /nowhere: No such file or directory"),
-    ],
-)
-def test_a_mistake_is_named_and_nothing_is_fetched(
-    arguments: list[str], said: str, mount: Mount
-) -> None:
-    result = penstock("warm", mount.path, *arguments)
-    assert result.returncode == 2
-    assert said in result.stderr
-    assert result.stdout == ""
+MISTAKES: list[tuple[list[str], str]] = [
+    (["n00/img01.jpg"], "did you mean n00/img001.jpg?"),
+    (["n99/*.jpg"], "n99/*.jpg: nothing on the mount is called so or matches it"),
+    (["/etc/passwd"], "/etc/passwd does not lie below"),
+    (["--rate", "fast"], "--rate: 'fast' is not a rate"),
+    (["--rate", "0"], "--rate: 0 fetches nothing"),
+    (["--concurrency", "0"], "--concurrency"),
+    (["--check", "--evict"], "--check and --evict at once"),
+    (["--check", "--rate", "1MiB/s"], "--check fetches nothing"),
+    (["--files-from", "/nowhere"], "--files-from /nowhere: No such file or directory"),
+]
+
+
+def test_a_mistake_is_named_and_nothing_is_fetched(mount: Mount) -> None:
+    for arguments, said in MISTAKES:
+        result = penstock("warm", mount.path, *arguments)
+        assert result.returncode == 2, arguments
+        assert said in result.stderr
+        assert result.stdout == ""
     assert mount.gets() == 0
 
 

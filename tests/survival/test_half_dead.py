@@ -27,8 +27,14 @@ def proxy(s3: S3) -> Iterator[FaultyProxy]:
 
 
 # A cache that is full of another file: the killed server still holds the locks of its directory.
-@pytest.mark.parametrize("cache", ["--no-cache", "--cache-size=6000B"])
-@pytest.mark.parametrize("end", ["killed", "upgraded"])
+@pytest.mark.parametrize(
+    ("cache", "end"),
+    [
+        ("--no-cache", "killed"),
+        ("--cache-size=6000B", "killed"),
+        ("--cache-size=6000B", "upgraded"),
+    ],
+)
 def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
     s3: S3, proxy: FaultyProxy, mounter: Mounter, state: Path, cache: str, end: str
 ) -> None:

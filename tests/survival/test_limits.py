@@ -44,7 +44,7 @@ def test_memory_and_descriptors_stay_within_their_limits_under_load(
         "--block-size", "4MiB", "--threads", "64",
     )  # fmt: skip
     with ThreadPoolExecutor(48) as readers:
-        names = [*FILES] * 3
+        names = [*FILES] * 2
         random.Random(1).shuffle(names)
         assert all(readers.map(lambda name: read_around_the_page_cache(mount, name), names))
     stats = mount.stats()
@@ -85,7 +85,7 @@ def test_too_little_memory_is_refused(tmp_path: Path, memory: str, told: str) ->
 def test_a_load_with_all_its_threads_stays_within_the_limit_of_descriptors(
     tmp_path: Path, mounter: Mounter
 ) -> None:
-    write_tree(tmp_path / "set", {f"{n}": bytes([n % 256]) * 2000 for n in range(6000)})
+    write_tree(tmp_path / "set", {f"{n}": bytes([n % 256]) * 2000 for n in range(2000)})
     mount = mounter(f"file://{tmp_path}/set")
     assert penstock("warm", mount.path).returncode == 0
     stats = mount.stats()
