@@ -273,16 +273,14 @@ def test_an_upgrade_changes_what_was_said_and_keeps_the_rest(
 # -- the processes -------------------------------------------------------------------------
 
 
-def test_no_argument_of_a_process_tells_more_than_the_mount_point(mount: Mount) -> None:
+def test_the_supervisor_is_small_and_is_killed_last_and_no_argument_tells_more_than_the_mount_point(
+    mount: Mount,
+) -> None:
     stats = mount.stats()
     for pid in (stats["pid"], stats["supervisor_pid"]):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         assert os.fsencode(mount.path) in words
         assert len(words) <= 6
-
-
-def test_the_supervisor_is_small_and_is_killed_last(mount: Mount) -> None:
-    stats = mount.stats()
     pages = int(Path(f"/proc/{stats['supervisor_pid']}/statm").read_text().split()[1])
     assert pages * os.sysconf("SC_PAGE_SIZE") < 30 << 20
     scores = [
