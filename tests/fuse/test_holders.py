@@ -17,10 +17,27 @@ from tests.conftest import Mount, Mounter, penstock, write_tree
 NOBODY = 65534
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with one mount, mnt, for all that only hold it."""
+    folder = tmp_path_factory.mktemp("held")
+    write_tree(folder / "set", {"a/file": b"x" * 10_000, "b": b"y"})
+    (folder / "mnt").mkdir()
+    environment = {**os.environ, "PENSTOCK_STATE_DIR": str(folder), "HOME": str(folder)}
+    mounted = penstock(
+        "mount", f"file://{folder / 'set'}", folder / "mnt", "-b", "--refresh", "never",
+        "--allow-other", "--cache-dir", folder / "cache", env=environment,
+    )  # fmt: skip
+    assert mounted.returncode == 0, mounted.stderr
+    yield folder
+    unmounted = penstock("umount", folder / "mnt", env=environment)
+    assert unmounted.returncode == 0, unmounted.stderr
+
+
 @pytest.fixture
-def mount(tmp_path: Path, mounter: Mounter) -> Mount:
-    write_tree(tmp_path / "set", {"a/file": b"x" * 10_000, "b": b"y"})
-    return mounter(f"file://{tmp_path / 'set'}", "--refresh", "never", "--allow-other")
+def mount(place: Path, monkeypatch: pytest.MonkeyPatch) -> Mount:
+    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(place))
+    return Mount(place / "mnt")
 
 
 @contextmanager
@@ -127,10 +144,8 @@ def test_a_mount_inside_the_mount_is_named(mount: Mount) -> None:
         subprocess.run(["umount", inner], check=True)
 
 
-def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(
-    tmp_path: Path, mount: Mount
-) -> None:
-    beside = tmp_path / f"{mount.path.name}-beside"
+def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(mount: Mount) -> None:
+    beside = mount.path.with_name(f"{mount.path.name}-beside")
     beside.mkdir()
     (beside / "f").write_bytes(b"")
     with process(OPEN, beside / "f", cwd=beside):
