@@ -40,6 +40,7 @@ lint: .venv/ready
 	$(BIN)/basedpyright --level error
 
 soak: .venv/ready  ## readers, kills, changes, faults at once; MINUTES=10, SEED=N to run one again; needs root
+	MODEL_EXAMPLES=100 $(BIN)/pytest tests/model --timeout 1200 --hypothesis-seed=$(or $(SEED),random)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 bench: .venv/ready  ## native, Penstock, JuiceFS, rclone, s3fs in one run; needs root

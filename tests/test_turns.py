@@ -10,7 +10,9 @@ import pytest
 
 from tests.turns import turn
 
-_SPAWN = multiprocessing.get_context("spawn")
+# Not spawned: each would import this module, and pytest with it.
+_FORK = multiprocessing.get_context("fork")
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def _take_a_turn(folder: Path, alone: bool, link: Connection) -> None:
@@ -23,8 +25,8 @@ def _take_a_turn(folder: Path, alone: bool, link: Connection) -> None:
 
 class Worker:
     def __init__(self, folder: Path, *, alone: bool) -> None:
-        self.link, theirs = _SPAWN.Pipe()
-        self.process: BaseProcess = _SPAWN.Process(
+        self.link, theirs = _FORK.Pipe()
+        self.process: BaseProcess = _FORK.Process(
             target=_take_a_turn, args=(folder, alone, theirs)
         )
         self.process.start()

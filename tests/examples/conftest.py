@@ -6,12 +6,14 @@ import random
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
 import pandas
 import pytest
+import torch
 from PIL import Image
 
 from tests.conftest import S3, Mount, Mounter, write_tree
@@ -41,6 +43,22 @@ class Stage:
     @property
     def files(self) -> int:
         return sum(path.is_file() for path in self.plain.rglob("*"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For arithmetic, as in the processes of `run`: sums are the same then."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_this_process(test: Callable[..., None]) -> Callable[..., None]:
+    """For a test that trains here as well: the import of torch and what its optimizers load take
+    longer than what the examples learn. From Python 3.12 on, a fork beside threads warns."""
+    ignore = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+    return ignore(pytest.mark.usefixtures("one_thread")(test))
 
 
 @pytest.fixture

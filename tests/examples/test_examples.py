@@ -7,13 +7,23 @@ from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from PIL import Image
 
 from penstock.daemon.places import state_dir
 from penstock.resources.nudge import is_running
 from tests.cache.test_flights import wait_until
 from tests.conftest import ACCESS_KEY, S3, SECRET_KEY
-from tests.examples.conftest import CLASSES, EXAMPLES, SAMPLES, TABLES, Stage, output, run
+from tests.examples.conftest import (
+    CLASSES,
+    EXAMPLES,
+    SAMPLES,
+    TABLES,
+    Stage,
+    in_this_process,
+    output,
+    run,
+)
 
 
 def test_every_example_has_a_page_and_a_test() -> None:
@@ -39,9 +49,13 @@ def test_links_between_the_pages_lead_somewhere() -> None:
             assert "://" in target or (page.parent / target).exists(), f"{page}: {target}"
 
 
-def test_01_a_pytorch_script_trains_alike_with_and_without_penstock_run(images: Stage) -> None:
+@in_this_process
+def test_01_a_pytorch_script_trains_alike_with_and_without_penstock_run(
+    images: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = EXAMPLES / "01-pytorch-imagefolder/train.py"
-    alone = output(script, images.plain)
+    load(script).main(images.plain, epochs=2, workers=2)
+    alone = capsys.readouterr().out
     assert "48 images" in alone
     run_by_us = output("-m", "penstock", "run", "--", sys.executable, script, images.mount.path)
     assert run_by_us == alone
@@ -84,7 +98,9 @@ def test_04_webdataset_reads_each_shard_once(shards: Stage) -> None:
     assert shards.mount.gets() == shards.files
 
 
-def test_05_the_generator_for_tf_data_covers_each_epoch(images: Stage) -> None:
+def test_05_the_generator_for_tf_data_covers_each_epoch_and_without_it_that_is_said(
+    images: Stage,
+) -> None:
     script = EXAMPLES / "05-tf-data/pipeline.py"
     found = list(load(script).samples(images.mount.path, epochs=2))
     expected = sorted(
@@ -93,17 +109,16 @@ def test_05_the_generator_for_tf_data_covers_each_epoch(images: Stage) -> None:
     assert sorted(found[:48]) == sorted(found[48:]) == expected
     assert found[:48] != found[48:]
     assert images.mount.gets() == images.files
-
-
-def test_05_tf_data_runs_or_says_what_is_missing(images: Stage) -> None:
-    result = run(EXAMPLES / "05-tf-data/pipeline.py", images.mount.path)
+    result = run(script, images.mount.path)
     if importlib.util.find_spec("tensorflow"):
         assert "96 images in 2 epochs" in result.stdout
     else:
         assert result.stderr == "TensorFlow is not here; hint: pip install tensorflow-cpu\n"
 
 
-def test_06_the_source_for_dali_covers_each_epoch_and_can_be_left_early(images: Stage) -> None:
+def test_06_the_source_for_dali_covers_each_epoch_and_without_it_that_is_said(
+    images: Stage,
+) -> None:
     script = EXAMPLES / "06-dali/pipeline.py"
     source = load(script).PlannedFiles(images.mount.path, batch=10)
     epochs: list[list[tuple[bytes, int]]] = []
@@ -126,10 +141,7 @@ def test_06_the_source_for_dali_covers_each_epoch_and_can_be_left_early(images: 
     ]
     source.close()
     assert images.mount.gets() == images.files
-
-
-def test_06_dali_runs_or_says_what_is_missing(images: Stage) -> None:
-    result = run(EXAMPLES / "06-dali/pipeline.py", images.mount.path)
+    result = run(script, images.mount.path)
     if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
         assert "epoch 1: 48 images" in result.stdout
     else:

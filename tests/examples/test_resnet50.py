@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.examples.conftest import EXAMPLES, Stage, output, run
+from tests.examples.conftest import EXAMPLES, Stage, in_this_process, output, run
 
 TRAIN = EXAMPLES / "09-resnet50/train.py"
 MAKE = EXAMPLES / "09-resnet50/make_images.py"
@@ -42,6 +42,24 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = output(MAKE, folder, "--classes", 4, "--train", 24, "--val", 8, "--size", "48x40")
     assert said.startswith("128 images")
     return folder
+
+
+Trainer = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def train_here(
+    parts: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
+) -> Iterator[Trainer]:
+    """train_here(word...) does what `python train.py WORD...` does, and returns its epochs."""
+    train = importlib.import_module("train")
+
+    def start(*words: object) -> list[dict[str, Any]]:
+        train.run(train.options_of([*map(str, words)]))
+        return epochs_in(capsys.readouterr().out)
+
+    yield start
+    del sys.modules["train"]
 
 
 def epochs_in(stdout: str) -> list[dict[str, Any]]:
@@ -81,9 +99,12 @@ def test_crops_of_a_batch_are_those_of_each_image(parts: dict[str, ModuleType]) 
             torch.testing.assert_close(pixels, expected.flip(2) if flip else expected)
 
 
-def test_it_learns_and_goes_on_from_its_checkpoint(drawn: Path, tmp_path: Path) -> None:
-    words = (TRAIN, drawn, *SMALL, "--batch", 16, "--checkpoint", tmp_path / "last.pt")
-    epochs = epochs_in(output(*words, "--epochs", 6, "--dawnbench", tmp_path))
+@in_this_process
+def test_it_learns_and_goes_on_from_its_checkpoint(
+    drawn: Path, tmp_path: Path, train_here: Trainer
+) -> None:
+    words = (drawn, *SMALL, "--batch", 16, "--checkpoint", tmp_path / "last.pt")
+    epochs = train_here(*words, "--epochs", 6, "--dawnbench", tmp_path)
     assert [epoch["epoch"] for epoch in epochs] == list(range(6))
     assert {epoch["images"] for epoch in epochs} == {96}
     assert all(0 <= epoch["data_wait_share"] <= 1 for epoch in epochs)
@@ -97,23 +118,26 @@ def test_it_learns_and_goes_on_from_its_checkpoint(drawn: Path, tmp_path: Path) 
     assert [int(row[0]) for row in rows[1:]] == list(range(1, 7))
     assert [float(row[2]) for row in rows[1:]] == [epoch["top1"] for epoch in epochs]
     again = ("--epochs", 7, "--steps", 2, "--dawnbench", tmp_path)
-    (more,) = epochs_in(output(*words, *again))
+    (more,) = train_here(*words, *again)
     assert (tmp_path / "dawnbench.tsv").read_text().count("\n") == 8
     assert (more["epoch"], more["images"]) == (6, 32)
     assert more["hours"] > epochs[-1]["hours"]
 
 
-def test_a_broken_image_is_named_or_skipped(drawn: Path, tmp_path: Path) -> None:
+@in_this_process
+def test_a_broken_image_is_named_or_skipped(
+    drawn: Path, tmp_path: Path, train_here: Trainer
+) -> None:
     folder = tmp_path / "class"
     folder.mkdir()
     for number, path in enumerate(sorted((drawn / "val/class000").iterdir())):
         (folder / f"{number}.jpg").write_bytes(path.read_bytes()[: 200 if number == 3 else None])
-    words = (TRAIN, tmp_path, *SMALL, "--batch", 4, "--epochs", 1)
-    broken = run(*words)
+    words = (tmp_path, *SMALL, "--batch", 4, "--epochs", 1)
+    broken = run(TRAIN, *words)
     assert broken.returncode == 2
     assert re.search(rf"^error: {folder}/3.jpg: .*; hint: --skip-broken", broken.stderr, re.M)
     assert "Traceback" not in broken.stderr
-    (epoch,) = epochs_in(output(*words, "--skip-broken"))
+    (epoch,) = train_here(*words, "--skip-broken")
     assert (epoch["images"], epoch["skipped"], epoch["top1"]) == (7, 1, None)
 
 

@@ -1,6 +1,6 @@
-"""`python planned.py WORKERS,fork|spawn,KIND...` prints for each of these the epochs of loaders over
-a PlannedSampler, of the kinds `samples` and `batches`. One script, since the import of torch takes
-longer than all of them."""
+"""`python planned.py WORKERS,fork|spawn,KIND...` prints for each of these the epochs of loaders
+over a PlannedSampler, of the kinds `samples` and `batches`. One script, since the import of torch
+takes longer than all of them."""
 
 import json
 import sys

@@ -2,7 +2,8 @@
 
 The model knows, for each name, every state it had since the last refresh (bytes, or absent). What
 a reader may see is one of those, whole; after a refresh, exactly the directory. Run it again with
-other choices: `pytest tests/model --hypothesis-seed=N`.
+other choices: `pytest tests/model --hypothesis-seed=N`; with more than in `make test`, as `make
+soak` does: MODEL_EXAMPLES=N in the environment.
 """
 
 import errno
@@ -37,6 +38,7 @@ names = st.sampled_from(NAMES)
 sizes = st.sampled_from((0, 1, 100, 4096, 5000, 128 * KIB, 128 * KIB + 1, 300 * KIB, 1000 * KIB))
 seeds = st.integers(0, 2**16)
 places = st.integers(0, 2)  # for files held open
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "16"))
 
 
 class MountAgainstDirectory(RuleBasedStateMachine):
@@ -278,7 +280,7 @@ def test_the_mount_shows_what_the_directory_holds_whatever_happens(
         run_state_machine_as_test(
             lambda: MountAgainstDirectory(world),
             settings=settings(
-                max_examples=24, stateful_step_count=30, deadline=None, database=None,
+                max_examples=EXAMPLES, stateful_step_count=30, deadline=None, database=None,
                 # The same examples in every run, unless a seed asks for others.
                 derandomize=request.config.getoption("hypothesisseed", None) is None,
                 # A real mount: what fails is told at once; shrinking would take many minutes.
