@@ -62,18 +62,23 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def isolate(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """From now on a folder is the state, and nothing of this machine's own is seen."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "OSS_", "BOS_", "BCE_", "GOOGLE_", "AZURE_", "PENSTOCK_")):
+            patch.delenv(name)
+    patch.setenv("PENSTOCK_STATE_DIR", str(folder))
+    patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    # What an earlier test called a secret, such as "secret", would be cut out of words of this one.
+    patch.setattr(secrets, "_known", ())
+    patch.setenv("HOME", str(folder))
+
+
 @pytest.fixture(autouse=True)
 def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees this machine's own state, credentials or configuration."""
     folder = tmp_path_factory.mktemp("state")
-    for name in list(os.environ):
-        if name.startswith(("AWS_", "OSS_", "BOS_", "BCE_", "GOOGLE_", "AZURE_", "PENSTOCK_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(folder))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    # What an earlier test called a secret, such as "secret", would be cut out of words of this one.
-    monkeypatch.setattr(secrets, "_known", ())
-    monkeypatch.setenv("HOME", str(folder))
+    isolate(monkeypatch, folder)
     return folder
 
 
@@ -206,8 +211,8 @@ class Mount:
 Mounter = Callable[..., Mount]
 
 
-@pytest.fixture
-def mounter(tmp_path: Path) -> Iterator[Mounter]:
+@contextmanager
+def mounting(folder: Path) -> Iterator[Mounter]:
     """mounter(source, *options) mounts in the background; everything is unmounted at the end."""
     with ExitStack() as stack:
         count = 0
@@ -215,18 +220,24 @@ def mounter(tmp_path: Path) -> Iterator[Mounter]:
         def mount(source: str, *options: str | Path) -> Mount:
             nonlocal count
             count += 1
-            path = tmp_path / f"mnt{count}"
+            path = folder / f"mnt{count}"
             path.mkdir()
             arguments = (source, path, "-b", *options)
             if not any(str(option).startswith(("--tier", "--cache-dir", "--no-cache"))
                        for option in options):  # fmt: skip
-                arguments += ("--cache-dir", tmp_path / "cache")
+                arguments += ("--cache-dir", folder / "cache")
             result = penstock("mount", *arguments)
             assert result.returncode == 0, result.stderr
             mounted = Mount(path, arguments, result.stderr)
             stack.callback(mounted.umount)
             return mounted
 
+        yield mount
+
+
+@pytest.fixture
+def mounter(tmp_path: Path) -> Iterator[Mounter]:
+    with mounting(tmp_path) as mount:
         yield mount
 
 

@@ -26,9 +26,7 @@ def _take_a_turn(folder: Path, alone: bool, link: Connection) -> None:
 class Worker:
     def __init__(self, folder: Path, *, alone: bool) -> None:
         self.link, theirs = _FORK.Pipe()
-        self.process: BaseProcess = _FORK.Process(
-            target=_take_a_turn, args=(folder, alone, theirs)
-        )
+        self.process: BaseProcess = _FORK.Process(target=_take_a_turn, args=(folder, alone, theirs))
         self.process.start()
         theirs.close()
         assert self.link.recv() == "asks"

@@ -6,10 +6,9 @@ import multiprocessing
 import os
 import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import fsspec
 import pytest
@@ -19,16 +18,29 @@ from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.errors import NotOnAMount
 from penstock.integrations import ordered, plans
 from penstock.integrations.fsspec import PenstockFileSystem
-from tests.conftest import S3, Mount, Mounter, write_tree
+from tests.conftest import S3, write_tree
+from tests.integrations.places import Place, Places, shared_mount, shared_state
 
 FILES = {f"n{i // 8}/{i:02}.bin": random.Random(i).randbytes(1000 + 7 * i) for i in range(32)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with shared_state(tmp_path_factory.mktemp("state")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def places(
+    _s3_server: S3, state: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Places]:
+    with shared_mount(_s3_server, tmp_path_factory.mktemp("places"), FILES) as shared:
+        yield shared
+
+
 @pytest.fixture
-def mount(s3: S3, mounter: Mounter) -> Mount:
-    bucket = s3.bucket(f"fsspec-{uuid4().hex}")
-    write_tree(bucket, FILES)
-    return mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint)
+def mount(places: Places) -> Place:
+    return places.next()
 
 
 @pytest.fixture
@@ -36,14 +48,14 @@ def fs() -> PenstockFileSystem:
     return PenstockFileSystem()
 
 
-def test_the_protocol_is_known_to_fsspec(mount: Mount) -> None:
+def test_the_protocol_is_known_to_fsspec(mount: Place) -> None:
     with fsspec.open(f"penstock://{mount.path}/n1/09.bin") as file:
         assert file.read() == FILES["n1/09.bin"]
     assert isinstance(fsspec.filesystem("penstock"), PenstockFileSystem)
 
 
 def test_a_url_is_an_absolute_path_however_many_slashes_it_has(
-    mount: Mount, fs: PenstockFileSystem, monkeypatch: pytest.MonkeyPatch
+    mount: Place, fs: PenstockFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for start in ("penstock://", "penstock:///", "penstock:/", "penstock:////"):
         assert fs.cat(start + str(mount.path / "n0/00.bin").lstrip("/")) == FILES["n0/00.bin"]
@@ -54,7 +66,7 @@ def test_a_url_is_an_absolute_path_however_many_slashes_it_has(
 
 
 def test_files_and_folders_are_found_as_on_any_file_system(
-    mount: Mount, fs: PenstockFileSystem
+    mount: Place, fs: PenstockFileSystem
 ) -> None:
     root = str(mount.path)
     assert sorted(fs.ls(root)) == [f"{root}/n{i}" for i in range(4)]
@@ -70,7 +82,7 @@ def test_files_and_folders_are_found_as_on_any_file_system(
     assert fs.unstrip_protocol(f"{root}/n0") == f"penstock://{root}/n0"
 
 
-def test_info_has_the_version_and_how_much_is_cached(mount: Mount, fs: PenstockFileSystem) -> None:
+def test_info_has_the_version_and_how_much_is_cached(mount: Place, fs: PenstockFileSystem) -> None:
     path = f"{mount.path}/n0/03.bin"
     before = fs.info(path)
     assert before["size"] == len(FILES["n0/03.bin"])
@@ -81,31 +93,27 @@ def test_info_has_the_version_and_how_much_is_cached(mount: Mount, fs: PenstockF
     assert "ETag" not in fs.info(f"{mount.path}/n0")
 
 
-def test_a_listing_asks_the_server_for_no_attributes(mount: Mount, fs: PenstockFileSystem) -> None:
+def test_a_listing_asks_the_server_for_no_attributes(mount: Place, fs: PenstockFileSystem) -> None:
     found = fs.ls(f"{mount.path}/n0", detail=True)
     assert {entry["size"] for entry in found} == {1000 + 7 * i for i in range(8)}
-    assert "GETXATTR" not in {verb.upper() for verb in mount.stats()["requests"]}
+    assert "GETXATTR" not in {verb.upper() for verb in mount.requests()}
 
 
 def test_the_key_of_a_file_changes_with_its_object_only(
-    s3: S3, mount: Mount, fs: PenstockFileSystem
+    mount: Place, fs: PenstockFileSystem
 ) -> None:
     path = f"{mount.path}/n0/05.bin"
     key, checksum, time = fs.ukey(path), fs.checksum(path), fs.modified(path)
     fs.cat_file(path)
     assert (fs.ukey(path), fs.checksum(path)) == (key, checksum)
-    (s3.folder / bucket_of(mount) / "n0/05.bin").write_bytes(b"another")
-    mount.refresh()
+    (mount.bucket / "n0/05.bin").write_bytes(b"another")
+    mount.mount.refresh()
     assert fs.ukey(path) != key
     assert fs.checksum(path) != checksum
     assert fs.modified(path) >= time
 
 
-def bucket_of(mount: Mount) -> str:
-    return str(mount.arguments[0]).removeprefix("s3://")
-
-
-def test_a_range_is_what_a_slice_is(mount: Mount, fs: PenstockFileSystem) -> None:
+def test_a_range_is_what_a_slice_is(mount: Place, fs: PenstockFileSystem) -> None:
     path, data = f"{mount.path}/n2/17.bin", FILES["n2/17.bin"]
     for start, end in (
         (None, None), (0, 10), (100, 400), (-50, None), (-50, -10), (900, 9999), (300, 200)
@@ -127,7 +135,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_many_files_come_at_one_get_each(
-    mount: Mount, fs: PenstockFileSystem, planned: list[list[str]]
+    mount: Place, fs: PenstockFileSystem, planned: list[list[str]]
 ) -> None:
     found = fs.cat(f"penstock://{mount.path}", recursive=True)
     assert found == {f"{mount.path}/{name}": data for name, data in FILES.items()}
@@ -136,7 +144,7 @@ def test_many_files_come_at_one_get_each(
 
 
 def test_many_ranges_come_in_their_order(
-    mount: Mount, fs: PenstockFileSystem, planned: list[list[str]]
+    mount: Place, fs: PenstockFileSystem, planned: list[list[str]]
 ) -> None:
     names = random.Random(7).choices(sorted(FILES), k=50)
     starts = [13 * number for number in range(50)]
@@ -150,22 +158,21 @@ def test_many_ranges_come_in_their_order(
 
 
 def test_ranges_of_large_files_fetch_no_more_than_is_asked_for(
-    s3: S3, mounter: Mounter, fs: PenstockFileSystem, planned: list[list[str]]
+    mount: Place, fs: PenstockFileSystem, planned: list[list[str]]
 ) -> None:
-    bucket = s3.bucket(f"large-{uuid4().hex}")
     data = random.Random(1).randbytes(3 * DEFAULT_BLOCK_BYTES)
-    write_tree(bucket, {"large.bin": data})
-    mount = mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint)
+    write_tree(mount.bucket, {"large.bin": data})
+    mount.mount.refresh()
     starts = list(range(2 * DEFAULT_BLOCK_BYTES, 2 * DEFAULT_BLOCK_BYTES + 20_000, 1000))
     paths = [f"{mount.path}/large.bin"] * len(starts)
     found = fs.cat_ranges(paths, starts, [start + 10 for start in starts])
     assert found == [data[start : start + 10] for start in starts]
     assert planned == []
-    assert mount.stats()["store_bytes"] == DEFAULT_BLOCK_BYTES
+    assert mount.store_bytes() == DEFAULT_BLOCK_BYTES
 
 
 def test_what_is_not_there_is_raised_left_out_or_returned(
-    mount: Mount, fs: PenstockFileSystem
+    mount: Place, fs: PenstockFileSystem
 ) -> None:
     there, missing = f"{mount.path}/n0/00.bin", f"{mount.path}/n0/none.bin"
     with pytest.raises(FileNotFoundError, match=r"none\.bin"):
@@ -179,7 +186,7 @@ def test_what_is_not_there_is_raised_left_out_or_returned(
 
 
 def test_get_copies_a_tree(
-    mount: Mount, fs: PenstockFileSystem, tmp_path: Path, planned: list[list[str]]
+    mount: Place, fs: PenstockFileSystem, tmp_path: Path, planned: list[list[str]]
 ) -> None:
     progress = Callback()
     fs.get(f"penstock://{mount.path}/", f"{tmp_path}/copy/", recursive=True, callback=progress)
@@ -194,7 +201,7 @@ def test_get_copies_a_tree(
 
 
 def test_get_copies_one_file_to_a_path_or_an_open_file(
-    mount: Mount, fs: PenstockFileSystem, tmp_path: Path
+    mount: Place, fs: PenstockFileSystem, tmp_path: Path
 ) -> None:
     fs.get(f"{mount.path}/n0/01.bin", str(tmp_path / "one"))
     assert (tmp_path / "one").read_bytes() == FILES["n0/01.bin"]
@@ -220,7 +227,7 @@ def test_a_path_on_no_mount_is_refused_with_a_hint(fs: PenstockFileSystem, tmp_p
     assert not fs.isdir(str(tmp_path))
 
 
-def test_nothing_can_be_written(mount: Mount, fs: PenstockFileSystem, tmp_path: Path) -> None:
+def test_nothing_can_be_written(mount: Place, fs: PenstockFileSystem, tmp_path: Path) -> None:
     path, other = f"{mount.path}/n0/00.bin", f"{mount.path}/new"
     (tmp_path / "local").write_bytes(b"x")
     for change in (
@@ -242,7 +249,7 @@ def test_nothing_can_be_written(mount: Mount, fs: PenstockFileSystem, tmp_path: 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_it_can_be_sent_to_another_process(
-    mount: Mount, fs: PenstockFileSystem, method: str
+    mount: Place, fs: PenstockFileSystem, method: str
 ) -> None:
     assert pickle.loads(pickle.dumps(fs)) == fs
     with multiprocessing.get_context(method).Pool(1) as pool:

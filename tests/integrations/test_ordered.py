@@ -3,23 +3,37 @@
 import itertools
 import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.integrations.ordered import announce, each_in_order, read_in_order
-from tests.conftest import S3, Mount, Mounter, write_tree
+from tests.conftest import S3, write_tree
+from tests.integrations.places import Place, Places, shared_mount, shared_state
 from tests.survival.kills import wait_until
 
 COUNT = 40
 FILES = {f"{i:02}.bin": random.Random(i).randbytes(2000 + i) for i in range(COUNT)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with shared_state(tmp_path_factory.mktemp("state")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def places(
+    _s3_server: S3, state: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Places]:
+    with shared_mount(_s3_server, tmp_path_factory.mktemp("places"), FILES) as shared:
+        yield shared
+
+
 @pytest.fixture
-def mount(s3: S3, mounter: Mounter, tmp_path: Path) -> Mount:
-    bucket = s3.bucket(f"ordered-{tmp_path.name.replace('_', '-')}")
-    write_tree(bucket, FILES)
-    return mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint)
+def mount(places: Places) -> Place:
+    return places.next()
 
 
 @pytest.fixture
@@ -33,7 +47,7 @@ def shuffled(epoch: int) -> list[int]:
     return random.Random(epoch).sample(range(COUNT), COUNT)
 
 
-def test_two_epochs_come_in_their_order_at_one_get_for_each_file(mount: Mount) -> None:
+def test_two_epochs_come_in_their_order_at_one_get_for_each_file(mount: Place) -> None:
     paths = [mount.path / name for name in FILES]
     order = shuffled(0) + shuffled(1)
     found = list(read_in_order(paths, order))
@@ -42,7 +56,7 @@ def test_two_epochs_come_in_their_order_at_one_get_for_each_file(mount: Mount) -
     assert mount.gets() == COUNT
 
 
-def test_the_mount_fetches_everything_while_the_reader_stands_still(mount: Mount) -> None:
+def test_the_mount_fetches_everything_while_the_reader_stands_still(mount: Place) -> None:
     paths = [mount.path / name for name in FILES]
     reading = read_in_order(paths, shuffled(0) + shuffled(1), threads=2, label="still")
     next(reading)
@@ -55,7 +69,7 @@ def test_the_mount_fetches_everything_while_the_reader_stands_still(mount: Mount
     assert mount.gets() == COUNT
 
 
-def test_announced_items_are_fetched_before_they_are_handed_out(mount: Mount) -> None:
+def test_announced_items_are_fetched_before_they_are_handed_out(mount: Place) -> None:
     items = announce([mount.path / f"{i:02}.bin" for i in shuffled(4)], str, label="items")
     next(items)
     wait_until(lambda: mount.gets() == COUNT, "all files are fetched")
@@ -67,7 +81,7 @@ def test_announced_items_are_fetched_before_they_are_handed_out(mount: Mount) ->
     wait_until(lambda: mount.stats()["plans"] == [], "the plan ends with the iterator")
 
 
-def test_items_are_handed_on_as_they_come(mount: Mount) -> None:
+def test_items_are_handed_on_as_they_come(mount: Place) -> None:
     items = [(index, mount.path / f"{index:02}.bin") for index in shuffled(2)]
     read = [(index, path.read_bytes()) for index, path in announce(items, lambda item: item[1])]
     assert read == [(index, FILES[f"{index:02}.bin"]) for index, _ in items]
