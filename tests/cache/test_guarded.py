@@ -83,7 +83,6 @@ def settle(tier: Guarded) -> None:
 
 WHAT, DATA = sample("one", 5000)
 LARGE, LARGE_DATA = sample("large", 3 * BLOCK)
-OBJECTS = 100  # so that the index has many pages
 
 
 def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
@@ -239,13 +238,13 @@ HARM = [
 def test_whatever_is_done_to_the_directory_in_use_it_is_used_again_without_a_restart(
     disk: Disk, guarded: Guarded, harm: Callable[[Path], None]
 ) -> None:
-    for what, data in (sample(f"o{number}", 2000) for number in range(OBJECTS)):
+    for what, data in (sample(f"o{number}", 2000) for number in range(300)):
         assert put(guarded, what, data)
     assert put(guarded, LARGE, LARGE_DATA)
     settle(guarded)
     checkpoint(disk.path)
     harm(disk.path)
-    for number in range(OBJECTS):
+    for number in range(300):
         what, data = sample(f"o{number}", 2000)
         assert get(guarded, what) in (None, data)
     for round_number in range(5):
@@ -272,20 +271,20 @@ def test_whatever_was_done_to_the_directory_it_can_be_opened(
     disk: Disk, harm: Callable[[Path], None]
 ) -> None:
     guarded = disk.guard()
-    for number in range(OBJECTS):
+    for number in range(300):
         put(guarded, *sample(f"o{number}", 2000))
     guarded.close()
     harm_closed(disk.path, harm)
     guarded = disk.guard()
     no_answers(guarded)
     disk.now_s += 1
-    for number in range(OBJECTS):
+    for number in range(300):
         what, data = sample(f"o{number}", 2000)
         assert get(guarded, what) in (None, data)
         assert put(guarded, what, data)
     settle(guarded)
     status = guarded.status()
-    assert (status.state, status.used_bytes) == ("ok", OBJECTS * 2000)
+    assert (status.state, status.used_bytes) == ("ok", 300 * 2000)
     guarded.close()
 
 
