@@ -93,6 +93,8 @@ def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(store:
     wait_until(lambda: len(answers.all) == 201)
     assert answers.kinds == {StoreError}
     assert store.fetches == 4, "two threads for small objects, two for blocks: all of them hang"
+    # A read ends with the first of its blocks: the others are given up in the next moment.
+    wait_until(lambda: cache.fetching == 0)
     store.gate.set()
     wait_until(lambda: cache.buffered_bytes == 0)
     assert store.fetches == 4, "what nobody waits for any more is not fetched"

@@ -98,8 +98,8 @@ class Weather(Trouble):
 
     def work(self) -> None:
         rates = dict.fromkeys(PASSING, _SHARE / len(PASSING))
-        # Two in the shortest soak (16 s), the second of which ends with it, after the deadline.
-        interval_s = min(20.0, self.minutes * 60 / 6)
+        # Two in the shortest soak, the second of which ends with it.
+        interval_s = min(20.0, self.minutes * 60 / 4)
         self._storm(rates)
         next_outage_s = time.monotonic() + interval_s
         long = False
