@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.fuse.holders import Holder, Holders, holders
+from tests.cache.test_flights import wait_until
 from tests.conftest import Mount, Mounter, penstock, write_tree
 
 NOBODY = 65534
@@ -125,6 +126,8 @@ def test_a_program_that_runs_from_the_mount_is_named(tmp_path: Path, mounter: Mo
     mount = mounter(f"file://{tmp_path / 'set'}", "--file-mode", "0555")
     child = subprocess.Popen([mount.path / "sleep", "1000"])
     try:
+        # It has its program before its words, for a moment.
+        wait_until(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes() != b"")
         holder = only(holders(mount.path))
     finally:
         child.kill()

@@ -15,6 +15,8 @@ import pytest
 
 from tests.integrations.order import CASES, DEADLY, FILES, NOT_FORESEEN, TURN_ENDS
 
+# The first test that needs the scripts waits for both of them: 20 s, and more beside others.
+pytestmark = pytest.mark.timeout(300)
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
 
