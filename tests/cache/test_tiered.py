@@ -96,6 +96,29 @@ def test_a_failed_fetch_fails_all_its_waiters_and_none_after(cache: Cache) -> No
     assert b"".join(cache.read(origin.what, fetch, 0, 1000)) == DATA[:1000]
 
 
+@pytest.mark.parametrize("size", [1000, 2 * BLOCK], ids=["small", "large"])
+@pytest.mark.parametrize("ask", ["cached_bytes", "complete_file", "source_bytes"])
+def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, size: int, ask: str) -> None:
+    origin = Origin(DATA[:size])
+    answered, go_on = threading.Event(), threading.Event()
+
+    def done(_: object) -> None:
+        """Its reader has the bytes, and is quicker than the thread that puts them away."""
+        answered.set()
+        go_on.wait(30)
+
+    cache.deliver(origin.what, origin.fetch, 0, size, done)
+    assert answered.wait(30)
+    argument = "s3://b" if ask == "source_bytes" else origin.what
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(getattr(cache, ask), argument)
+        with pytest.raises(TimeoutError):
+            answer.result(timeout=0.1)
+        go_on.set()
+        found = answer.result(timeout=30)
+    assert isinstance(found, Path) if ask == "complete_file" else found == size
+
+
 def test_what_does_not_fit_the_first_tier_goes_to_the_next(
     tmp_path: Path, counters: Counters
 ) -> None:

@@ -28,12 +28,6 @@ class Filler:
         else:
             job()
 
-    def settle(self) -> None:
-        """Returns when all that waits now is stored: for those who ask what is."""
-        settled = threading.Event()
-        self._jobs.put(settled.set)
-        settled.wait()
-
     def close(self) -> None:
         """Returns when all that waited is stored."""
         self._jobs.put(None)

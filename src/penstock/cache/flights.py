@@ -66,7 +66,8 @@ class Flight:
         self.reserved = False  # admitted already when it was started
         self.from_store = True
         self.hedged = False
-        self.place: Callable[[memoryview], bool] | None = None  # puts it somewhere else as well
+        # Puts it somewhere else as well; None once it has.
+        self.place: Callable[[memoryview], bool] | None = None
         self.begun_ahead = False  # it was started before anyone asked
         self.ahead = False  # and nobody has asked since
         self.placed = False  # a reader finds its bytes elsewhere: in a tier, or with the kernel
@@ -138,6 +139,8 @@ class Flights:
         self._now = now
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
+        self._finished = threading.Condition(self._lock)
+        self._settling = 0  # how many wait for that
         self._queue: deque[Flight] = deque()  # who waits to be admitted
         self._flights: dict[Block, Flight] = {}
         self._landed: dict[Block, Flight] = {}  # in the order in which they landed
@@ -214,6 +217,22 @@ class Flights:
             while self._landed:
                 self._drop(next(iter(self._landed)))
             self._room.notify_all()
+
+    def settle(self, digest: bytes | None = None) -> None:
+        """Returns when all that has landed is put away, of one object or of all: its readers may
+        have had their bytes before that. Not what the kernel is just being given, which may wait
+        for an answer of the one who asks here."""
+        with self._lock:
+            landed = [
+                flight
+                for flight in self._flights.values()
+                if flight.landed and flight.place is None and digest in (None, flight.block.digest)
+            ]
+            self._settling += 1
+            for flight in landed:
+                while self._flights.get(flight.block) is flight:
+                    self._finished.wait()
+            self._settling -= 1
 
     @property
     def in_the_air(self) -> int:
@@ -306,6 +325,7 @@ class Flights:
         try:
             yield
         finally:
+            flight.place = None
             with self._lock:
                 self._placing_bytes -= flight.block.length
 
@@ -322,6 +342,8 @@ class Flights:
                 self._held_bytes -= block.length
             if self._queue:
                 self._room.notify_all()
+            if self._settling:
+                self._finished.notify_all()
 
     def finish_stored(self, flight: Flight, load: Callable[[], Buffer | None]) -> bool:
         """Another process has fetched it, and it lies in a tier; `load` reads it there, and is

@@ -185,12 +185,12 @@ class Cache:
         return True
 
     def cached_bytes(self, what: CachedObject) -> int:
-        self._settle(what)
+        self._flights.settle(what.digest)
         cached = sum(tier.cached_bytes(what.digest) for tier in self.tiers)
         return min(what.size_bytes, cached)
 
     def complete_file(self, what: CachedObject) -> Path | None:
-        self._settle(what)
+        self._flights.settle(what.digest)
         for tier in self.tiers:
             try:
                 if (path := tier.complete_file(what)) is not None:
@@ -201,7 +201,7 @@ class Cache:
 
     def settle(self) -> None:
         """Returns when all that has been fetched so far is in the tiers, or found no room."""
-        self._filler.settle()
+        self._flights.settle()
 
     def release(self, what: CachedObject) -> None:
         """Lets go of what is held of it in memory."""
@@ -214,7 +214,7 @@ class Cache:
         return self._declined_blocks
 
     def source_bytes(self, source: str) -> int:
-        self._filler.settle()
+        self.settle()
         return sum(tier.source_bytes(source) for tier in self.tiers)
 
     def noted_bytes(self, source: str) -> int:
@@ -242,7 +242,7 @@ class Cache:
 
     def flush(self) -> None:
         """Notes all that is stored, so that another process knows of it."""
-        self._filler.settle()
+        self.settle()
         for tier in self.tiers:
             try:
                 tier.flush()
@@ -261,11 +261,6 @@ class Cache:
                 self.warn(tier, error)
 
     # -- inside -------------------------------------------------------------------------
-
-    def _settle(self, what: CachedObject) -> None:
-        """A reader may have its bytes while they are still on their way to a tier."""
-        if what.size_bytes and self._flights.find(block_of(what, 0, self.block_bytes)):
-            self._filler.settle()
 
     def _deliver_many(
         self, what: CachedObject, fetch: Fetch, wanted: list[Span], done: Done
@@ -338,14 +333,16 @@ class Cache:
         return flight.fetch(block.start, block.length)
 
     def _put_away(self, flight: Flight) -> None:
-        if flight.place is not None and flight.data is not None:
-            # After the answers to those who wait for it: the kernel holds their pages meanwhile.
-            with self._flights.placing(flight):
-                flight.placed = flight.place(flight.data)
-        if flight.block.whole:
-            self._filler.put(partial(self._store, flight))
-        else:
-            self._store(flight)
+        try:
+            if flight.place is not None and flight.data is not None:
+                # After the answers to those who wait for it: the kernel holds their pages.
+                with self._flights.placing(flight):
+                    flight.placed = flight.place(flight.data)
+        finally:
+            if flight.block.whole:
+                self._filler.put(partial(self._store, flight))
+            else:
+                self._store(flight)
 
     def _store(self, flight: Flight) -> None:
         try:
