@@ -212,7 +212,6 @@ def test_an_attribute_tells_how_much_of_a_file_is_cached(mounted: Mounted) -> No
     assert os.listxattr(path) == ["user.penstock.version", "user.penstock.cached"]
     assert os.getxattr(path, "user.penstock.cached") == b"0"
     assert len(path.read_bytes()) == 5000
-    mounted.mount.wait_until_cached("unread/1.bin")
     assert os.getxattr(path, "user.penstock.cached") == b"5000"
     with pytest.raises(OSError, match="No data") as caught:
         os.getxattr(path, "user.other")
