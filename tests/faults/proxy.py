@@ -166,6 +166,10 @@ class FaultyProxy:
             except OSError:
                 return  # down
             with self._lock:
+                if self._listener is not listener:
+                    _reset_on_close(client)
+                    client.close()
+                    return  # down since it came
                 self._connections.add(client)
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 

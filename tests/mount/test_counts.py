@@ -118,6 +118,7 @@ def test_pages_dropped_are_read_from_the_cache_and_not_from_the_store(
     # What is fetched ahead would be a hit when it is read.
     mount = mounter("s3://dropped", "--endpoint", s3.endpoint, "--prefetch", "0")
     read_tree(mount.path)
+    assert mount.stats()["cached_bytes"] == mount.stats()["bytes"]
     forget(mount.path)
     assert read_tree(mount.path) == FILES
     stats = mount.stats()

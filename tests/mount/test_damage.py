@@ -42,9 +42,10 @@ def test_a_block_that_rots_while_it_is_mounted_is_fetched_again(
 ) -> None:
     write_tree(s3.bucket("rot"), {"large.bin": LARGE})
     mount = mounter("s3://rot", "--endpoint", s3.endpoint, "--mode", "pagecache")
-    assert (mount.path / "large.bin").read_bytes() == LARGE
-    mount.wait_until_cached("large.bin")
+    for _ in range(2):  # a block that its first reader got before the cache is held for the next
+        assert (mount.path / "large.bin").read_bytes() == LARGE
+        mount.wait_until_cached("large.bin")
+        forget(mount.path)
     damage(tmp_path / "cache")
-    forget(mount.path)
     assert (mount.path / "large.bin").read_bytes() == LARGE
     assert mount.stats()["corrupt_blocks"] == 1
