@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +83,7 @@ def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         assert process.poll() is None, "the server ended by itself"
         try:
@@ -91,7 +91,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
             return
         except OSError:
             time.sleep(0.02)
-    raise AssertionError("the server did not answer within 20 s")
+    raise AssertionError("the server did not answer within 60 s")
 
 
 @contextmanager
@@ -196,7 +196,8 @@ class Mount:
             time.sleep(0.01)
 
     def gets(self) -> int:
-        return self.stats()["store_requests_by_verb"].get("get", 0)
+        """Without the second ones for what was slow, as it may be on a busy machine."""
+        return gets_in(self.stats())
 
     def refresh(self) -> None:
         assert penstock("refresh", self.path).returncode == 0
@@ -206,6 +207,10 @@ class Mount:
             result = penstock("umount", self.path)
             assert result.returncode == 0, result.stderr
             self._mounted = False
+
+
+def gets_in(stats: Mapping[str, Any]) -> int:
+    return stats["store_requests_by_verb"].get("get", 0) - stats["hedges"]
 
 
 Mounter = Callable[..., Mount]

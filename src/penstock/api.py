@@ -146,7 +146,7 @@ class Operation(Declared):
         state = State()
 
         def seen(stored: Stored) -> None:
-            self._shown = live.show([stored])[0]
+            self._shown = _shown(stored)
             tell(self)
 
         ended = wait_for_operation(state, self.key, timeout_s=timeout_s, tell=seen)
@@ -262,7 +262,10 @@ def up(
     with state.transaction():
         chosen = [_stored(state, key) for key in wanted]
         for one in chosen or state.all(["Dataset"]):
-            state.observe(one.uid, note=dict.fromkeys(("attempts", "retry_at_s", "settled")))
+            # A try that has begun before settles what was asked before.
+            asked: dict[str, Any] = {"asked": uuid.uuid4().hex}
+            anew = dict.fromkeys(("attempts", "retry_at_s", "settled"))
+            state.observe(one.uid, note=asked | anew)
             if restart:
                 _ask_for_restart(state, one)
         state.want_again()
@@ -351,7 +354,11 @@ def no_such(key: ResourceKey) -> NoSuchResource:
 
 
 def _one(state: State, key: ResourceKey) -> dict[str, Any]:
-    return live.show([_stored(state, key)])[0]
+    return _shown(_stored(state, key))
+
+
+def _shown(stored: Stored) -> dict[str, Any]:
+    return live.show([stored], within_s=live.ONE_ANSWERS_WITHIN_S)[0]
 
 
 def _declared(shown: dict[str, Any]) -> Declared:

@@ -119,7 +119,7 @@ def test_an_experiment_that_fails_hangs_or_cheats_costs_no_other(ground: Ground)
         f"{{name: {act}, system: native, options: {{act: {act}}}}}"
         for act in ("measure", "crash", "hang", "unreachable", "cheat")
     ]
-    code, results, said = ground.run(ground.plan(arms, "parallel: 5\ntimeout: 2s"))
+    code, results, said = ground.run(ground.plan(arms, "parallel: 5\ntimeout: 10s"))
     ground.assert_nothing_is_left()
     assert code == 3, said  # of all that went wrong, the store that cannot be reached
     found = states(results)

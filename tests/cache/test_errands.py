@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,3 +151,19 @@ def test_what_is_given_back_is_carried_on_with_room_of_its_own(cache: Cache) -> 
     assert cache.carry_on(errand.flight, None).how is Brought.FETCHED
     cache.settle()
     assert (used(cache), cache.buffered_bytes) == (len(DATA), 0)
+
+
+def test_what_another_process_took_of_its_time_is_given_back_too(cache: Cache) -> None:
+    asked_s = list[float]()
+
+    def fetch(start: int, length: int) -> bytes:
+        asked_s.append(errand.flight.asked_s)
+        return DATA[start : start + length]
+
+    errand = cache.errands.begin(what(), fetch, 0)
+    assert errand is not None
+    errand.flight.asked_s -= 59  # of the 60 s until it is given up
+    errand.room.give_back()
+    given_back_s = time.monotonic()
+    assert cache.carry_on(errand.flight, None).how is Brought.FETCHED
+    assert asked_s[0] >= given_back_s

@@ -63,11 +63,11 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
 
     with ThreadPoolExecutor(8) as readers:
         told = sum(readers.map(read_many, range(8)))
+    wait_until(lambda: not cache._flights.flying())
+    cache.close()
     assert bool(told) == bool(faulty.injected["changed"])
     failures = sum(faulty.injected.values()) - faulty.injected["delay"] - faulty.injected["changed"]
     assert counters.total("store_retries") == failures > 0
-    wait_until(lambda: not cache._flights.flying())
-    cache.close()
     assert cache._flights._flights == {}
 
 

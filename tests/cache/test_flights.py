@@ -226,7 +226,7 @@ def test_what_is_demanded_waits_for_room_and_never_exceeds_the_budget(flights: F
     many = [start(flights, number, get) for number in range(40)]
     with ThreadPoolExecutor(16) as threads:
         fetching = [threads.submit(flights.carry_out, flight) for flight in many]
-        wait_until(lambda: flights.held_bytes == 4 * LENGTH)
+        wait_until(lambda: most == 4 * LENGTH)
         assert sum(flight.fetching_s is not None for flight in many) <= 4
         gate.set()
         assert all(future.result(30) is not None for future in fetching)
@@ -306,7 +306,7 @@ def test_a_large_one_is_not_starved_by_small_ones(flights: Flights) -> None:
     small = start(flights, 2, lambda: get(2))
     with ThreadPoolExecutor(3) as threads:
         threads.submit(flights.carry_out, first)
-        wait_until(lambda: first.fetching_s is not None)
+        wait_until(lambda: order == [0])
         threads.submit(flights.carry_out, large)
         wait_until(lambda: bool(flights._queue))
         threads.submit(flights.carry_out, small)

@@ -133,6 +133,7 @@ def test_no_more_than_a_few_are_hedged_at_once(watched: Watched) -> None:
     for flight in watched.flights.flying():
         flight.fetch = lambda _start, _length: bytes(0 * blocked.wait(30)) + DATA
     watched.clock.now_s += 0.2
+    wait_until(lambda: watched.count("hedges") == MOST_AT_ONCE)  # it looks by itself, too
     for _ in range(3):
         watched.watcher.look()
     assert watched.count("hedges") == MOST_AT_ONCE

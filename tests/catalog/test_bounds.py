@@ -17,6 +17,7 @@ from penstock.catalog.refresh import Mounted, Summary, refresh
 from penstock.catalog.tree import ROOT, Tree
 from penstock.errors import SourceError, StoreError
 from penstock.store import Level, ObjectInfo
+from tests.cache.test_flights import wait_until
 
 NOW_NS = 1_700_000_000_000_000_000
 
@@ -131,6 +132,11 @@ def test_an_entry_that_comes_three_times_is_one_entry_as_it_was_told_last(tree: 
     assert (summary.files, summary.size_bytes) == (20_000, 60_000)
 
 
+def left_behind() -> list[threading.Thread]:
+    """Idle ones may take a moment to end."""
+    return [thread for thread in listing._left_behind if thread.is_alive()]
+
+
 def test_a_store_that_never_answers_ends_the_listing_and_not_the_thread(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +150,8 @@ def test_a_store_that_never_answers_ends_the_listing_and_not_the_thread(
     store = Mounted("", Pages(pages))
     with pytest.raises(StoreError, match=r"nothing for 0\.1 s"):
         refresh(tree, [store], lambda *_: None, silence_s=0.1)
-    (left,) = (thread for thread in listing._left_behind if thread.is_alive())
+    wait_until(lambda: len(left_behind()) == 1)
+    (left,) = left_behind()
     assert left.daemon, "the process can end without it"
     assert names(tree) == ["there"]
     let_go.set()
@@ -164,9 +171,10 @@ def test_requests_that_never_end_do_not_pile_up(
         yield []
 
     store = Mounted("", Pages(pages))
-    for _ in range(2):
+    for number in (1, 2):
         with pytest.raises(StoreError, match="nothing for"):
             refresh(tree, [store], lambda *_: None, silence_s=0.01)
+        wait_until(lambda number=number: len(left_behind()) == number)
     with pytest.raises(StoreError, match="2 requests of earlier listings still wait"):
         refresh(tree, [store], lambda *_: None, silence_s=0.01)
     waiting = list(listing._left_behind)

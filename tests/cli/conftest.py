@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-GIVES_UP_AFTER_S = 20
+GIVES_UP_AFTER_S = 60
 
 
 class Refuse(Protocol):

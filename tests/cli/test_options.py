@@ -29,7 +29,8 @@ def test_the_line_of_the_seeds_is_taken_as_it_is(folder: Path, mounter: Mounter)
         "-o", "kernel_cache,ro,max_read=131072,attr_timeout=7200,entry_timeout=7200,allow_other",
     )  # fmt: skip
     assert (mount.path / "dir/file.bin").read_bytes() == DATA
-    assert mount.stats()["requests"]["READ"] == 32, "4 MiB in requests of 128 KiB"
+    # 4 MiB in requests of 128 KiB; and one more if the kernel takes back a page.
+    assert mount.stats()["requests"]["READ"] in (32, 33)
 
 
 def test_reads_come_in_requests_of_a_megabyte_by_default(folder: Path, mounter: Mounter) -> None:

@@ -96,7 +96,10 @@ def spoil(
         case Fault.TRUNCATED:
             yield from (answer.head(), body[:half], End.CLOSE)
         case Fault.TOO_SHORT:
-            yield from (answer.head(half), body[:half], End.CLOSE)
+            # Complete, for a client: said, so that it sends nothing more on this connection.
+            closing = b"\r\nConnection: close\r\n\r\n"
+            head = answer.head(half).removesuffix(b"\r\n\r\n") + closing
+            yield from (head, body[:half], End.CLOSE)
         case Fault.TOO_LONG:
             yield from (answer.head(len(body) + half), body, End.CLOSE)
         case Fault.FLIPPED:

@@ -99,6 +99,7 @@ def test_a_request_that_hangs_is_overtaken_by_a_second_one(
     names = list(SMALL)
     for name in names[:150]:  # how long a request takes is learned first
         assert (mount.path / name).read_bytes() == SMALL[name]
+    assert poll(lambda: mount.gets() == 150)  # no second request is still on its way
     before = mount.stats()
     proxy.script([Fault.STALL], wait_s=3600)
     assert (mount.path / names[150]).read_bytes() == SMALL[names[150]]

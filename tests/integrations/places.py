@@ -15,7 +15,17 @@ from uuid import uuid4
 
 import pytest
 
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, Mount, isolate, mounting, write_tree
+from tests.conftest import (
+    ACCESS_KEY,
+    S3,
+    SECRET_KEY,
+    Mount,
+    gets_in,
+    isolate,
+    mounting,
+    write_tree,
+)  # fmt: skip
+from tests.survival.kills import wait_until
 
 _PLACES = 20  # the most tests of a module
 
@@ -30,7 +40,7 @@ class Place:
     before: Mapping[str, Any]
 
     def gets(self) -> int:
-        return self.mount.gets() - self.before["store_requests_by_verb"].get("get", 0)
+        return self.mount.gets() - gets_in(self.before)
 
     def requests(self) -> Counter[str]:
         return Counter(self.mount.stats()["requests"]) - Counter(self.before["requests"])
@@ -50,6 +60,7 @@ class Places:
         name = str(next(self._numbers))
         path = self._mount.path / name
         assert path.is_dir(), "more tests than places"
+        wait_until(lambda: self._mount.stats()["plans"] == [], "no plan of an earlier test is left")
         return Place(self._mount, path, self._bucket / name, self._mount.stats())
 
 

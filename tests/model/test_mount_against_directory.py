@@ -265,6 +265,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
         return any(state is not None for states in below for state in states)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_mount_shows_what_the_directory_holds_whatever_happens(
     s3: S3, mounter: Mounter, tmp_path: Path, mode: str, request: pytest.FixtureRequest
@@ -274,7 +275,7 @@ def test_the_mount_shows_what_the_directory_holds_whatever_happens(
     with FaultyProxy(s3.endpoint, seed=1) as proxy:
         mount = mounter(
             f"s3://model-{mode}", "--endpoint", proxy.endpoint, "--mode", mode,
-            "--block-size", "128KiB", "--refresh", "never", "--deadline", "2s",
+            "--block-size", "128KiB", "--refresh", "never", "--deadline", "5s",
         )  # fmt: skip
         world = World(bucket, mount, proxy, tmp_path / "cache", mode)
         run_state_machine_as_test(

@@ -43,7 +43,7 @@ class World:
     mode: str
     examples: int = 0
     # Each costs a deadline: a run has time for a few.
-    outages_left: int = 3
+    outages_left: int = 2
     killed: set[int] = field(default_factory=lambda: set[int]())
 
     def next_folder(self) -> str:

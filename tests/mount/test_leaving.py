@@ -128,7 +128,7 @@ def test_readers_go_on_after_sigterm_for_the_grace_period_and_no_longer(
     folder: Path, mounter: Mounter
 ) -> None:
     write_tree(folder, {"large": bytes(9 << 20)})
-    mount = mounter(f"file://{folder}", "--grace", "2s", "--prefetch", "0", "--block-size", "1MiB")
+    mount = mounter(f"file://{folder}", "--grace", "6s", "--prefetch", "0", "--block-size", "1MiB")
     supervisor = mount.stats()["supervisor_pid"]
     descriptor = os.open(mount.path / "large", os.O_RDONLY)
     os.kill(supervisor, signal.SIGTERM)

@@ -450,7 +450,8 @@ def test_keys_are_in_no_file_no_argument_no_environment_and_no_text(
     parts.change(one.part("one", keys=wrong))
     penstock("refresh", parts.path)
     said.append(str(parts.brief()))
-    files = [path for folder in (state, tmp_path / "cache") for path in folder.rglob("*")]
-    said += [path.read_bytes().decode("latin-1") for path in files if path.is_file()]
+    for path in (path for folder in (state, tmp_path / "cache") for path in folder.rglob("*")):
+        with suppress(FileNotFoundError):  # the server goes on working there
+            said += [path.read_bytes().decode("latin-1")] if path.is_file() else []
     for secret in (*SECRETS.values(), "a-secret-of-nobody", "a-secret-account"):
         assert [text[:200] for text in said if secret in text] == []

@@ -76,12 +76,6 @@ def told(mount: Mount) -> dict[str, Any]:
     return mount.stats()["plans"][0]
 
 
-def _gets(mount: Mount) -> int:
-    """Without the second ones for readers who met a slow one: this machine is busy."""
-    stats = mount.stats()
-    return stats["store_requests_by_verb"].get("get", 0) - stats["hedges"]
-
-
 def settled(mount: Mount) -> bool:
     """Nothing comes any more: not now, and not in the moment between asking and starting."""
     for _ in range(3):
@@ -125,7 +119,7 @@ def test_a_reader_who_comes_too_early_joins_the_fetch(mount_set: MountSet) -> No
             plan.reached(position)
             assert read(str(mount.path / NAMES[index])) == FILES[NAMES[index]]
         wait_until(lambda: settled(mount), "settled")
-    assert _gets(mount) == len(NAMES)
+    assert mount.gets() == len(NAMES)
 
 
 def test_the_next_epoch_is_prefetched_before_this_one_ends(mount_set: MountSet) -> None:
@@ -353,9 +347,10 @@ def test_half_a_cache_hits_half(mount_set: MountSet, mode: str) -> None:
             wait_until(lambda: settled(mount), "settled")
             for name in NAMES:
                 drop_pages(mount.path / name)
-            gets.append(_gets(mount))
+            gets.append(mount.gets())
     later = [after - before for before, after in pairwise(gets)]
-    assert gets[0] == len(NAMES)
+    # What a reader has fetched just before the plan looks, and has found no room, is fetched anew.
+    assert len(NAMES) <= gets[0] <= 1.05 * len(NAMES)
     for count in later:
         assert 0.4 * len(NAMES) <= count <= 0.6 * len(NAMES)
 

@@ -163,9 +163,15 @@ def start_large(s3: S3, mounter: Mounter, name: str, *options: str) -> tuple[Pat
 
 def rewrite(mount: Mount, behind: Path, data: bytes) -> None:
     """At once, as a store does it; and not while rclone's server answers, which looks at an
-    object's ETag first and opens its file later."""
-    while mount.stats()["fetching"]:
-        pass
+    object's ETag first and opens its file later. A READ of the kernel's own, ahead of its reader,
+    may be on its way to us for a while."""
+    quiet, before = 0, -1
+    while quiet < 4:
+        stats = mount.stats()
+        now = stats["requests"].get("READ", 0)
+        quiet = quiet + 1 if stats["fetching"] == 0 and now == before else 0
+        before = now
+        time.sleep(0.05)
     fresh = behind.with_suffix(".new")
     fresh.write_bytes(data)
     fresh.replace(behind)

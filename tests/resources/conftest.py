@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from penstock import api
 from penstock.daemon.registry import find_note, serves
+from penstock.errors import NoSuchResource
 from penstock.mounttable import mount_table
 from penstock.resources.nudge import is_running
 from penstock.resources.state import State
@@ -26,8 +28,9 @@ def declared(state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
         monkeypatch.delenv(name, raising=False)
     resources = State()
     yield resources
-    if keys := [one.key for one in resources.all()]:
-        api.delete_keys(resources, keys, force=True, wait=True)
+    while keys := [one.key for one in resources.all()]:
+        with suppress(NoSuchResource):  # a loop was at it, and has just done it
+            api.delete_keys(resources, keys, force=True, wait=True)
     deadline = time.monotonic() + 30
     while is_running(state):
         assert time.monotonic() < deadline, "the loop does not end"

@@ -59,7 +59,14 @@ def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path
     code, out, err = says("submit tf --name story --ps 1 -d words:/penstock-data", script)
     assert (code, out) == (0, "trainingjob.penstock.dev/story created\n")
     assert "it runs on without you; `penstock get job story`" in err
-    wait_until(lambda: phase(declared, "story") == "RUNNING")
+    wait_until(lambda: phase(declared, "story") == "RUNNING")  # from the first that has begun
+
+    def all_run() -> bool:
+        found = declared.find(ResourceKey("TrainingJob", "default", "story"))
+        assert found is not None
+        return {one["phase"] for one in found.status["instances"]} == {"RUNNING"}
+
+    wait_until(all_run)
     wait_until(lambda: "holds" in says("logs story")[1])
     assert not Path("/penstock-data").exists()
 
@@ -98,7 +105,7 @@ def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
     code, out, err = says("submit tf --name fails --retry 1 --wait", "echo so; exit 3")
     assert (code, out) == (4, "trainingjob.penstock.dev/fails created\n")
     steps = err.splitlines()
-    assert "fails: PENDING, attempt 1: worker-0 ended with exit code 3; " in err
+    assert "attempt 1: worker-0 ended with exit code 3; " in says("describe job fails")[1]
     assert steps[-2].startswith("penstock: job fails: worker-0 ended with exit code 3")
     assert steps[-1] == "hint: penstock logs fails --tail 50"
     said = says("logs fails")

@@ -82,7 +82,7 @@ def test_a_state_folder_may_be_named_as_one_sees_it(declared: State, tmp_path: P
     folder = state_dir()
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "up"], cwd=folder.parent, text=True,
-        env={**os.environ, "PENSTOCK_STATE_DIR": f"./{folder.name}"}, timeout=30,
+        env={**os.environ, "PENSTOCK_STATE_DIR": f"./{folder.name}"}, timeout=100,
         capture_output=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import api
 from penstock.daemon.places import state_dir
-from penstock.errors import StoreError
+from penstock.errors import PenstockError, StoreError
 from penstock.resources import datasets, live, loop
 from penstock.resources.admission import apply
 from penstock.resources.conditions import BOUND, FAILED
@@ -48,6 +48,22 @@ def test_one_that_has_failed_for_weeks_is_still_tried_every_five_minutes(
     note = _dataset(declared_pair).note
     assert note["attempts"] == 5001
     assert 290 < note["retry_at_s"] - time.time() <= 300
+
+
+def test_a_try_from_before_it_was_mended_is_no_answer_to_up(
+    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "nudge", lambda _: None)
+
+    def mended_meanwhile(*_: Any, **__: Any) -> list[str]:
+        api.up("small", wait=False)
+        return _away()
+
+    monkeypatch.setattr(datasets, "start_supervisor", mended_meanwhile)
+    _reconcile(declared_pair)
+    assert "trouble" in _dataset(declared_pair).note
+    with pytest.raises(PenstockError, match="not done within"):
+        wait_for_pairs(declared_pair, [("default", "small")], timeout_s=0.1)
 
 
 def test_what_was_mended_is_tried_as_if_for_the_first_time(

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,8 +47,9 @@ class Seen:
         yield from (("said", text) for text in self.said)
         for folder in self.folders:
             for path in folder.rglob("*"):
-                if path.is_file():
-                    yield str(path), _content(path).decode("latin-1")
+                with suppress(FileNotFoundError):  # a loop that is at work makes and removes files
+                    if path.is_file():
+                        yield str(path), _content(path).decode("latin-1")
 
     def places_of(self, *secrets: str) -> list[str]:
         return [

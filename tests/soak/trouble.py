@@ -156,6 +156,9 @@ class Damage(Trouble):
 
     def work(self) -> None:
         while self.pause(0.5, 3):
+            if not self.counts["bits flipped"]:  # the shortest soak is to have seen it too
+                self._flip(self.stage.cache("pagecache"))
+                continue
             mode = self.chance.choice(MODES)
             kinds = [self._fill, self._delete_some, self._delete_all]
             if mode == "pagecache":

@@ -127,7 +127,7 @@ def web(answer: Answer) -> Iterator[tuple[str, list[str]]]:
 
 
 def opened(address: str) -> Store:
-    return open_store(parse_source(address), StoreOptions(deadline_s=5), Counters())
+    return open_store(parse_source(address), StoreOptions(deadline_s=60), Counters())
 
 
 def keys_of(store: Store) -> dict[str, int]:
@@ -192,7 +192,7 @@ def test_a_listing_that_breaks_goes_on_where_it_was() -> None:
         return 200, index("bad/", "x") if path == "/" else "data"
 
     with web(answer) as (at, asked):
-        store = open_reliable_store(parse_source(at), StoreOptions(deadline_s=5), Counters())
+        store = open_reliable_store(parse_source(at), StoreOptions(deadline_s=60), Counters())
         assert keys_of(store) == {"x": 4, "bad/": 0, "bad/y": 4}
         assert asked.count("GET /") == 2  # to see that it is an index, and to list it
         assert len(tries) == 2

@@ -70,8 +70,8 @@ def test_a_server_over_its_memory_makes_room_for_another(tmp_path: Path, mounter
     supervisor = supervisor_socket(mount.path)
     settings = {**ask(supervisor, "settings")["settings"], "memory_bytes": 8 * MIB}
     ask(supervisor, "upgrade", settings=settings, python=sys.executable, environment={})
-    wait_until(lambda: mount.stats()["restarts"] > 0, "replaced")
-    assert "more than --memory allows" in mount.stats()["last_end"]
+    said = "more than --memory allows"
+    wait_until(lambda: said in (mount.stats()["last_end"] or ""), "replaced")
     assert (mount.path / "a").read_bytes() == b"a"
 
 

@@ -156,11 +156,11 @@ def test_a_folder_full_of_modules_with_our_names_is_not_imported(
 def test_a_supervisor_that_was_stopped_with_its_server_does_not_blame_it(
     source: str, mounter: Mounter, state: Path
 ) -> None:
-    mount = mounter(source, "--watchdog", "1s")
+    mount = mounter(source, "--watchdog", "4s")
     told = note(state)
     for pid in (told["pid"], told["server_pid"]):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.2)  # the watchdog's time, and ours to notice
+    time.sleep(4.5)  # the watchdog's time, and ours to notice
     os.kill(told["pid"], signal.SIGCONT)
     time.sleep(0.3)  # it looks at the clock
     os.kill(told["server_pid"], signal.SIGCONT)

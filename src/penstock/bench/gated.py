@@ -68,9 +68,10 @@ class GatedProgram:
 
     def _lines(self) -> list[str]:
         """The lines of figures so far; the log has what the program says on stderr too."""
+        ended = self._process.popen.poll() is not None  # then its log is complete
         text = self._process.log.read_text()
         lines = [line for line in text.splitlines() if line.startswith('{"epoch"')]
-        if len(lines) < self._epochs:
+        if ended and len(lines) < self._epochs:
             self._process.require_alive()
         return lines
 

@@ -216,19 +216,20 @@ class CacheDirectory:
         view = memoryview(data)
         if not self.reserve(len(view)):
             return False
+        stamp, is_new = None, False
         try:
             path = self.file(what.digest)
             stamp, is_new = files.write_file(path, what.size_bytes, block.start, view)
-            if stamp is None:
-                return False
-            self.index.add(what, block_bytes, block, checksums(view))
         except OSError as error:
             if not is_full(error):
                 raise
             self.note_full()
-            return False
         finally:
-            self.give_back(len(view))
+            if stamp is None:
+                self.give_back(len(view))
+        if stamp is None:
+            return False
+        self.commit(what, block_bytes, block, checksums(view))
         if what.size_bytes > SMALL_BYTES:
             self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
         return True
@@ -247,12 +248,13 @@ class CacheDirectory:
             return room
 
     def commit(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
-        """Notes an object of one block, small enough, that another process has written where
-        room was reserved for it."""
-        try:
-            self.index.add(what, block_bytes, block, sums)
-        finally:
-            self.give_back(block.length)
+        """Notes a block that was written where room was reserved for it. In one step: who looks for
+        room meanwhile would count it twice, and evict for nothing."""
+        with self._room_lock:
+            try:
+                self.index.add(what, block_bytes, block, sums)
+            finally:
+                self._reserved_bytes -= block.length
 
     def give_back(self, length: int) -> None:
         with self._room_lock:

@@ -173,6 +173,8 @@ class Cache:
         """The end of `bring`, for a flight that has begun; also for one that another process was
         to carry out, and has not."""
         flight.place = place
+        if not flight.awaited:  # what another process took of its time was not the store's doing
+            flight.asked_s = time.monotonic()
         took_s = self._carry_out(flight)
         how = Brought.FETCHED if flight.error is None else Brought.FAILED
         return Arrival(how, flight.block.length, took_s, flight.error)

@@ -27,15 +27,18 @@ _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 
 
 def listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)
+    """Whoever finds the path is heard: it is there when someone listens, and not before."""
+    unheard = path.with_name(f"{path.name}.new")
+    unheard.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        with _short(path) as address:
+        with _short(unheard) as address:
             listener.bind(address)
     finally:
         os.umask(before)
     listener.listen(128)  # those who ask while a server is replaced wait here
+    unheard.replace(path)
     return listener
 
 

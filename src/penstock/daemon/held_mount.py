@@ -85,7 +85,12 @@ class HeldMount:
         """A server that died before it was ready leaves a mount, and so does a connection that
         was cut (umount -f)."""
         if self._device is not None:
-            self.detach()
+            # Over: what is there now is a dead one of ours, or another's that was given the same
+            # number.
+            if not self.is_over() or (
+                self._is_there() and mounting.is_disconnected(self._mountpoint)
+            ):
+                self.detach()
         elif self.may_be_there:  # it died before it told
             entry = find_mount(self._mountpoint)
             if entry is None or entry.kind != mounting.FILESYSTEM_TYPE:

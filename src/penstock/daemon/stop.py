@@ -29,7 +29,7 @@ def stop_mount(mountpoint: Path, *, lazy: bool = False) -> None:
     unmount(mountpoint, lazy=lazy)
     if note is not None and not lazy:
         for pid in note.processes:
-            if not _ends(pid):
+            if not ends_within(_SERVER_ENDS_WITHIN_S, pid):
                 raise _still_runs(pid, entry)
     if note is not None and not note.alive:
         remove_note(mountpoint)
@@ -40,13 +40,13 @@ def holders_of(mountpoint: Path) -> list[Holder]:
     return holders(mountpoint).processes
 
 
-def _ends(pid: int) -> bool:
+def ends_within(seconds: float, pid: int) -> bool:
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        ended, _, _ = select.select([process], [], [], _SERVER_ENDS_WITHIN_S)
+        ended, _, _ = select.select([process], [], [], seconds)
     finally:
         os.close(process)
     return bool(ended)

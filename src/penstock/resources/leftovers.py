@@ -16,7 +16,7 @@ from penstock.daemon.claim import claimed_by, end_claim, end_process
 from penstock.daemon.places import data_dir, state_dir
 from penstock.daemon.registry import all_notes, clear_dead_mount, remove_note
 from penstock.daemon.settings import MountSettings
-from penstock.daemon.stop import stop_mount
+from penstock.daemon.stop import ends_within, stop_mount
 from penstock.errors import CacheDirError, MountpointError, PenstockError
 from penstock.metrics import Counters
 from penstock.mounttable import FILESYSTEM_TYPE, find_mount
@@ -26,6 +26,8 @@ from penstock.specs.keys import ResourceKey
 Json = dict[str, Any]
 
 KEEP_CACHE = "penstock.dev/keep-cache"
+# Of a server whose mount somebody else has unmounted. One that is still read lives on.
+_PUT_AWAY_WITHIN_S = 10.0
 
 
 def describe(
@@ -99,8 +101,8 @@ def unmount(mountpoint: Path, title: str, *, force: bool) -> None:
     they have open fails. What somebody else has mounted there since stays."""
     if (pid := claimed_by(mountpoint)) is not None:
         end_claim(mountpoint, pid)  # it was still being made
-    clear_dead_mount(mountpoint)
     note = next((note for note in all_notes() if note.mountpoint == str(mountpoint)), None)
+    clear_dead_mount(mountpoint)
     if note is not None and note.alive and note.source != title:
         return
     entry, hangs = find_mount(mountpoint), False
@@ -111,6 +113,9 @@ def unmount(mountpoint: Path, title: str, *, force: bool) -> None:
             raise
         except PenstockError:
             hangs = True  # unmounted; its processes do not end, and nobody needs them any more
+    elif entry is None and note is not None and not force:
+        for process in note.processes:  # someone else has unmounted it: it puts all away
+            ends_within(_PUT_AWAY_WITHIN_S, process)
     if (force or hangs) and note is not None:
         for process in note.processes:
             end_process(process)

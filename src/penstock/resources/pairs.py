@@ -81,6 +81,7 @@ class World:
         for one in (pair.dataset, pair.runtime):
             parts.append(one and (one.uid, one.generation, one.deleting is not None))
         if pair.dataset is not None:
+            parts.append(pair.dataset.note.get("asked"))
             for name in sorted(secrets_named(pair.dataset.spec)):
                 secret = self.resources.get(ResourceKey("Secret", pair.namespace, name))
                 parts.append(secret and (secret.uid, secret.generation))

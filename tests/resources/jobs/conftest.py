@@ -17,7 +17,7 @@ from penstock.resources.state import State, Stored
 from penstock.resources.watching import wait_for_job
 from penstock.specs.keys import ResourceKey
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 100.0
 
 
 def job(name: str, command: str | list[str], **spec: Any) -> dict[str, Any]:

@@ -86,10 +86,9 @@ def test_a_failure_is_tried_again_as_often_as_was_said_and_when_it_is_applied_ag
 def test_what_forks_away_ends_with_the_job(jobs: Jobs, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     command = (
-        f"setsid sh -c 'sh -c \"while ! test -e {note}; do sleep 0.02; done; sleep 1000\" &' & "
-        f"sleep 0.2; grep -l sleep /proc/[0-9]*/comm > {note}"
+        f"setsid sh -c 'sleep 1000 & touch {note}' & while ! test -e {note}; do sleep 0.02; done"
     )
-    jobs.run("forks", command)
+    assert jobs.run("forks", command).status["phase"] == "SUCCEEDED"
     assert "processes that it had left were ended" in dict(jobs.events("forks"))["LeftRunning"]
 
 
@@ -104,9 +103,10 @@ def test_deletion_kills_a_daemon_that_left_its_session(jobs: Jobs, tmp_path: Pat
     jobs.submit("daemon", [sys.executable, "-c", code], workingDir=str(tmp_path))
     found = jobs.running("daemon")
     jobs.wait("daemon", lambda _: (tmp_path / "ready").exists())
+    # The init, the command, and the daemon.
+    wait_until(lambda: job_usage(found.uid).processes == 3)
     record = jobs.record("daemon")
     pids = pids_of(found.uid, record["init"])
-    assert job_usage(found.uid).processes == 3  # the init, the command, and the daemon
     api.delete("job", "daemon")
     for pid in (*pids, record["keeper"]):
         wait_until_gone(pid)

@@ -51,10 +51,13 @@ def test_a_job_whose_processes_are_gone_has_failed_or_is_tried_again(
 ) -> None:
     script = "echo x >> $0.tries; test $(wc -l < $0.tries) = 2 || sleep 1000"
     (tmp_path / "job").write_text(script)
+    tries = tmp_path / "job.tries"
     jobs.submit("again", ["sh", f"{tmp_path}/job"], retries=1)
     jobs.submit("once", "sleep 1000", memory="64Mi")
     for name in ("again", "once"):
         jobs.running(name)
+        if name == "again":
+            wait_until(lambda: tries.exists() and tries.read_text() == "x\n")
         record = jobs.record(name)
         # Whoever clears it need not be where the keeper was.
         assert record["groups"] == group_places(jobs.see(name).uid)
@@ -116,8 +119,9 @@ def test_a_job_whose_supervisors_die_one_after_the_other_has_ended_now(
     jobs: Jobs, state: Path
 ) -> None:
     found = jobs.submit("net", "sleep 1000")
-    kill(jobs.wait("net", has_supervisor).note["pid"])
-    jobs.state.observe(found.uid, note={"deaths": 99})
+    supervisor = jobs.wait("net", has_supervisor).note["pid"]
+    jobs.state.observe(found.uid, note={"deaths": 99})  # the one that runs has looked before
+    kill(supervisor)
     status = jobs.end("net").status
     assert (status["reason"], status["instances"][0]["phase"]) == ("Died", "FAILED")
     assert status["conditions"][0]["type"] == "Failed"

@@ -21,7 +21,7 @@ def test_parts_of_an_object_that_was_cut_short_are_not_left_behind(
     write_tree(tmp_path / "source", {"large": data})
     s3_client.create_bucket(Bucket="cut-short")
     other = s3_client.create_multipart_upload(Bucket="cut-short", Key="large-too")["UploadId"]
-    bench = migrate(tmp_path, outside(tmp_path / "source"), dataset("set"), rate="8MiB/s")
+    bench = migrate(tmp_path, outside(tmp_path / "source"), dataset("set"), rate="2MiB/s")
     bench.datasets["default/set"] = ("/nowhere", [("", "s3://cut-short", moto)])
 
     def uploads() -> list[str]:

@@ -232,7 +232,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, s3: S3) ->
     files = {f"{number:02}": random.Random(number).randbytes(100_000) for number in range(20)}
     write_tree(tmp_path / "source", files)
     bucket = s3.bucket("migrate-killed")
-    bench = migrate(tmp_path, outside(tmp_path / "source"), dataset("set"), rate="1MiB/s",
+    bench = migrate(tmp_path, outside(tmp_path / "source"), dataset("set"), rate="512KiB/s",
                     threads="2")  # fmt: skip
     bench.datasets["default/set"] = ("/nowhere", [("", "s3://migrate-killed", s3.endpoint)])
     kill_when(start(bench), lambda told: told["files"] >= 4)
@@ -242,8 +242,9 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, s3: S3) ->
     bench.manifest["spec"]["options"] = {}
     infos, _ = run(bench)
     assert read_tree(bucket) == files
-    # Those that the journal did not come to know of are told apart by their ETags.
-    assert int(infos["Copied"].split()[0]) >= len(files) - 2
+    # Those that the journal did not come to know of, two a thread at most, are told apart by their
+    # ETags.
+    assert int(infos["Copied"].split()[0]) >= len(files) - 4
     assert {path: path.stat().st_ino for path in early} == early
 
 

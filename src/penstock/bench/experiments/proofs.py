@@ -8,6 +8,7 @@
 A proof that fails marks the run invalid. It never ends it: what happened is still of interest.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,5 +166,6 @@ def _held_bytes(folder: Path | None) -> int:
     held = 0
     for place, _, names in os.walk(folder or ""):
         for name in names:
-            held += os.lstat(os.path.join(place, name)).st_size
+            with contextlib.suppress(FileNotFoundError):  # the mount goes on working there
+                held += os.lstat(os.path.join(place, name)).st_size
     return held

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.resources.jobs.clearing import clear
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS_EMPTY_WITHIN_S = 2.0
 # Only what a job of ours was given: a runner that was started within some cgroup has processes
 # there too, and that one is not ours.
 _OUR_CGROUP = re.compile(r"/penstock[^/]*(?:/|$)")
@@ -144,15 +146,24 @@ def _cgroups_of_jobs(folder: Path) -> list[Path]:
     """Of jobs whose processes are gone already: known by the state that they had in the folder.
     Asked when nothing is mounted there any more."""
     uids = {path.name for path in folder.glob("**/jobs/*") if path.is_dir()}
+    wanted = {f"penstock-job-{uid}" for uid in uids}
+    # Not by glob, which fails where a folder vanishes meanwhile.
     tops = [
-        top for top in (_CGROUPS.glob("**/penstock-job-*") if uids else ())
-        if top.name.removeprefix("penstock-job-") in uids
+        Path(place, name) for place, names, _ in (os.walk(_CGROUPS) if wanted else ())
+        for name in names if name in wanted
     ]  # fmt: skip
     return [one for top in tops for one in (*filter(Path.is_dir, top.iterdir()), top)]
 
 
 def _remove_cgroups(folders: Iterable[Path]) -> None:
+    until_s = time.monotonic() + _CGROUPS_EMPTY_WITHIN_S
     for folder in folders:
-        # Busy: somebody else's processes are in it too, or folders below that are not ours.
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)
+        # Busy: the kernel is still burying its processes; or somebody else's are in it too, or
+        # folders below that are not ours.
+        while folder.exists():
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+                break
+            if time.monotonic() > until_s:
+                break
+            time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import socket
 import stat
@@ -39,6 +40,7 @@ from penstock.store.secrets import remember
 Json = dict[str, Any]
 
 _MOST_SCRIPT_BYTES = 1 << 20
+_PORTS = (12_000, 32_000)
 _PASSWORD = re.compile(r"://[^/?#\s]*:([^/?#\s@]+)@")
 
 
@@ -216,11 +218,18 @@ def _script(name: str, cwd: str) -> str | None:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Of the loopback interface. Held together while they are chosen, so that no two are one."""
-    held = [socket.socket() for _ in range(count)]
+    """Of the loopback interface. Below those that the kernel gives to whoever asks for any: it is
+    seconds until the job takes them. Held while they are chosen, so that no two are one."""
+    held: list[socket.socket] = []
     try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
+        while len(held) < count:
+            one = socket.socket()
+            held.append(one)
+            try:
+                one.bind(("127.0.0.1", random.randrange(*_PORTS)))
+            except OSError:  # somebody has it
+                held.remove(one)
+                one.close()
         return tuple(one.getsockname()[1] for one in held)
     finally:
         for one in held:

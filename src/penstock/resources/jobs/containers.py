@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # models: the keeper, which only removes containers, starts w
     from penstock.resources.jobs.launching import Instance
 
 ENGINES = ("docker", "podman")
-_ANSWERS_WITHIN_S = 5.0
+_ANSWERS_WITHIN_S = 30.0
 _LABEL = "penstock-job"
 # What says where the engine is, and how it is set up, beside what each command needs.
 _CLIENT = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "REGISTRY_AUTH_FILE", "XDG_")

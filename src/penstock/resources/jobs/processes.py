@@ -50,15 +50,16 @@ def marked(uid: str) -> Iterator[int]:
 
 
 def end_marked(uid: str, but: Collection[int] = ()) -> None:
-    """Ends what bears the mark, until a look finds none: it may fork behind our back. One that
-    waits in the kernel dies when that answers, which nobody waits for."""
-    until_s = time.monotonic() + _DIES_WITHIN_S
-    while found := [pid for pid in marked(uid) if pid not in but and not is_gone(pid)]:
+    """Ends what bears the mark, until two looks find none: it may fork behind our back, and in the
+    middle of an exec a process has no environment to be known by. One that waits in the kernel dies
+    when that answers, which nobody waits for."""
+    until_s, empty_looks = time.monotonic() + _DIES_WITHIN_S, 0
+    while empty_looks < 2 and time.monotonic() < until_s:
+        found = [pid for pid in marked(uid) if pid not in but and not is_gone(pid)]
+        empty_looks = 0 if found else empty_looks + 1
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > until_s:
-            return
         time.sleep(0.01)
 
 
