@@ -22,6 +22,7 @@ from penstock.store import secrets
 from tests.namespaces import leave_others_mounts
 from tests.turns import turn
 
+pytest_plugins = ["tests.taken_back"]
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
 
 
@@ -119,6 +120,8 @@ class S3:
 
     def bucket(self, name: str) -> Path:
         path = self.folder / name
+        if path.exists():
+            shutil.rmtree(path)  # of the same test, which is run again
         path.mkdir()
         return path
 

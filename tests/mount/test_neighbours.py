@@ -21,7 +21,8 @@ def test_files_in_listing_order_are_fetched_before_they_are_asked_for(
     )
     for name in list(FILES)[:5]:
         assert (mount.path / name).read_bytes() == FILES[name]
-    wait_until(lambda: mount.stats()["prefetched_blocks"] >= 4, "some more")
+    # Four; or three, if the reader is at the next one before us.
+    wait_until(lambda: mount.stats()["prefetched_blocks"] >= 3, "some more")
     for name, data in FILES.items():
         assert (mount.path / name).read_bytes() == data
     stats = mount.stats()
