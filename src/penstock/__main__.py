@@ -1,6 +1,19 @@
-"""`python -m penstock` is `penstock`."""
+"""`penstock`, and `python -m penstock`."""
 
-from penstock.cli.app import main
+import signal
+
+
+def main() -> None:
+    # Ctrl-C while modules are still read ends it without a word, as it ends any program.
+    catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if catches:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from penstock.cli.app import main as run
+
+    if catches:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -83,6 +83,8 @@ def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path
     inside = penstock("attach", "story", "-i", "worker-0", "--", "sh", "-c",
                       "cat /penstock-data/hello; exit 7")  # fmt: skip
     assert (inside.returncode, inside.stdout) == (7, "what the data set holds\n"), inside.stderr
+    killed = penstock("attach", "story", "-i", "worker-0", "--", "sh", "-c", "kill -9 $$")
+    assert killed.returncode == 128 + signal.SIGKILL
     used = json.loads(says("top job story -o json")[1])
     assert used["processes"] >= 3  # its init, and two shells
     assert [one["processes"] >= 1 for one in used["instances"]] == [True, True]
@@ -108,6 +110,9 @@ def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
     assert "attempt 1: worker-0 ended with exit code 3; " in says("describe job fails")[1]
     assert steps[-2].startswith("penstock: job fails: worker-0 ended with exit code 3")
     assert steps[-1] == "hint: penstock logs fails --tail 50"
+    said = says("submit tf --name lacks --wait", "./no-such-script")[2].splitlines()
+    assert said[-2] == "penstock: job lacks: ./no-such-script: no such command"
+    assert said[-1].startswith("hint: it is looked for in ")
     said = says("logs fails")
     lines = said[1].splitlines()
     assert (lines[0], lines[2]) == ("so", "so")

@@ -40,3 +40,12 @@ def test_what_http_said_decides(text: str, kind: type[PenstockError], exit_code:
 def test_signatures_are_not_repeated() -> None:
     text = "Error performing GET http://host/key?X-Amz-Signature=abc123 in 3ms - status code: 403"
     assert "abc123" not in str(translate(GenericError(text), "s3://bucket"))
+
+
+def test_of_an_answer_in_xml_its_code_is_repeated() -> None:
+    text = (
+        'Server returned non-2xx status code: 403 Forbidden: <?xml version="1.0" encoding="UTF-8"?>'
+        "\n<Error><Code>InvalidAccessKeyId</Code><Message>none</Message></Error>"
+    )
+    said = str(translate(GenericError(text), "s3://bucket"))
+    assert said.endswith("403 Forbidden: InvalidAccessKeyId)")

@@ -94,7 +94,9 @@ def run(
     """
     from penstock.bench.workflow.run import Settings
 
-    if (plan is None) == (resume is None):
+    if plan is not None and resume is not None:
+        raise UsageError("--resume and a plan at once", hint="a run that goes on has its own plan")
+    if plan is None and resume is None:
         raise UsageError("give a plan, or --resume a run", hint="penstock bench run plan.yaml")
     settings = Settings(out, shlex.join(["penstock", *sys.argv[1:]]), medium, skip_missing)
     if dry_run:

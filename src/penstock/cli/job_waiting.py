@@ -34,8 +34,10 @@ def wait_for(state: "State", key: "ResourceKey") -> None:
     if status["phase"] == "SUCCEEDED":
         say(f"job {key.name} SUCCEEDED after {duration_of(live.show([ended])[0])}")
         return
-    why = status.get("message") or "it does not say why"
-    raise JobFailed(f"job {key.name}: {why}", hint=f"penstock logs {key.name}{where} --tail 50")
+    trouble: dict[str, Any] = ended.note.get("trouble") or {}
+    why = trouble.get("what") or status.get("message") or "it does not say why"
+    logs = f"penstock logs {key.name}{where} --tail 50"
+    raise JobFailed(f"job {key.name}: {why}", hint=trouble.get("hint") or logs)
 
 
 class Steps:

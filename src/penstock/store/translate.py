@@ -151,7 +151,10 @@ def _hint(hint: str | None, where: str) -> str | None:
 
 
 def _short(text: str) -> str:
-    """The first line, without the chain of wrappers and without query strings (signatures)."""
-    line = text.split("\n", 1)[0]
+    """The first line, without the chain of wrappers and without query strings (signatures); of an
+    answer in XML, its code."""
+    line = text.split("\n", 1)[0].split("<?xml", 1)[0].rstrip(" :")
     line = redact(re.sub(r"\?[^\s\")]*", "", line))
+    if (code := re.search(r"<Code>(\w+)</Code>", text)) and code[1] not in line:
+        line = f"{line[:180]}: {code[1]}"
     return line if len(line) <= 220 else line[:217] + "…"

@@ -53,3 +53,10 @@ def test_a_job_that_fails_is_a_failure_with_its_last_words(bench: Bench) -> None
     assert done.status == 1
     assert "the job failed after 0 epochs" in done.result["failure"]["what"]
     assert "no such model" in done.result["failure"]["what"]
+
+
+def test_a_job_that_prints_no_figures_is_told_what_to_print(bench: Bench) -> None:
+    done = bench.run(ArmPlan("native", "native", "warm", drops_pages=False), job("true"))
+    assert done.status == 1
+    assert "the job succeeded after 0 epochs" in done.result["failure"]["what"]
+    assert '"images_per_s": …' in done.result["failure"]["what"]

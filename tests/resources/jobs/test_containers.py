@@ -97,7 +97,8 @@ def test_too_little_memory_is_told(engine: None, jobs: Jobs) -> None:
     found = jobs.run("eater", ["tail", "/dev/zero"], image=IMAGE, memory="20Mi")
     assert found.status["phase"] == "FAILED"
     assert found.status["message"] in (
-        "worker-0 was killed by SIGKILL: out of memory (limit 20.0 MiB)",
+        "worker-0 was killed by SIGKILL: out of memory (limit 20.0 MiB) "
+        "(hint: give it more with --memory)",
         "worker-0 ended with exit code 137 (killed; it may use 20.0 MiB of memory)",
     )
 

@@ -31,6 +31,28 @@ FAILED = instance("worker-1", code=3, tail="oh\nno\n", ended_s=5.0)
 ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
 
 
+# What mpirun and torchrun say of the end of others; mpirun leaves its second part out at times.
+MPIRUN_IN_SHORT = f"""loss is nan
+{"-" * 74}
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{"-" * 74}
+"""
+TORCHRUN = f"""Traceback (most recent call last):
+  File "bad.py", line 1, in <module>
+ValueError: wrong shape (3,4)
+E1116 04:33:01.312000 29696 torch/distributed/elastic/multiprocessing/api.py:1002] failed \
+(exitcode: 1) local_rank: 0 (pid: 30470) of binary: python
+Traceback (most recent call last):
+  File "torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+{"=" * 60}
+bad.py FAILED
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+{"=" * 60}
+"""
+
+
 @pytest.mark.parametrize(
     ("instances", "reason", "message"),
     [([DONE], "Completed", "done"),
@@ -42,7 +64,11 @@ ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
      ([instance("worker-0", code=137, oom=True)], "OutOfMemory",
       "worker-0 was killed by SIGKILL: out of memory (limit 1 GiB)"),
      ([instance("launcher", "launcher", code=9, tail=MPIRUN)], "Error",
-      "rank 3 ended with exit code 9; it said last: loss is nan")],
+      "rank 3 ended with exit code 9; it said last: loss is nan"),
+     ([instance("launcher", "launcher", code=9, tail=MPIRUN_IN_SHORT)], "Error",
+      "launcher ended with exit code 9; it said last: loss is nan"),
+     ([instance("master-0", code=1, tail=TORCHRUN)], "Error",
+      "master-0 ended with exit code 1; it said last: ValueError: wrong shape (3,4)")],
 )  # fmt: skip
 def test_the_first_that_failed_is_named(
     instances: list[dict[str, Any]], reason: str, message: str

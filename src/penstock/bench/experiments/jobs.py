@@ -151,7 +151,7 @@ class TrainingRun:
                 deadline_s = time.monotonic() + LONGEST_EPOCH_S
                 yield JobEpoch(line)
             if ended and seen < count:
-                raise BenchError(f"the job {phase.lower()} after {seen} epochs: {self._why()}")
+                raise BenchError(f"the job {phase.lower()} after {seen} epochs: {self._why(phase)}")
             if time.monotonic() > deadline_s:
                 raise BenchError(f"the job: no epoch ended in {LONGEST_EPOCH_S:g} s")
             time.sleep(_LOOK_S)
@@ -160,7 +160,7 @@ class TrainingRun:
         while (phase := self._phase()) not in _ENDED:
             time.sleep(_LOOK_S)
         if phase != "SUCCEEDED":
-            raise BenchError(f"the job failed: {self._why()}")
+            raise BenchError(f"the job failed: {self._why(phase)}")
 
     def end(self, logs: Path) -> None:
         """Whatever it does, it is gone afterwards; what it printed stays."""
@@ -177,7 +177,10 @@ class TrainingRun:
     def _status(self) -> dict[str, Any]:
         return json.loads(self._command("get", "job", "bench", "-o", "json")).get("status", {})
 
-    def _why(self) -> str:
+    def _why(self, phase: str) -> str:
+        if phase == "SUCCEEDED":
+            keys = ", ".join(f'"{name}": …' for name in _FIGURES)
+            return f"it has to print a line {{{keys}}} after each"
         status = self._status()
         said = status.get("message") or status.get("reason") or "it did not say why"
         return " | ".join([said, *(tail(log) for log in self._logs()[:1])])

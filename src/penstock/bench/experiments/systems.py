@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.bench.arms import Arm, Mount, Native, Penstock, Rclone, S3fs, Site
 from penstock.bench.juicefs import JuiceFS
+from penstock.bench.plans.known import ARMS
 from penstock.bench.plans.model import ArmPlan, StoreAccess
 from penstock.errors import UsageError
 from penstock.units import MIB
@@ -33,6 +34,8 @@ def title_of(plan: ArmPlan) -> str:
         words.append(plan.state)
         if plan.cache_share < 1:
             words.append(f"cache of {plan.cache_share:.0%}")
+    if plan.name not in ARMS:
+        words.append(plan.name)  # a second of the same system and state
     return ", ".join(words)
 
 

@@ -22,8 +22,8 @@ from penstock.errors import ResultsError
 
 TEST = (
     "Welch's t test on logarithms of speeds, two-sided, at 5%, corrected for the number of rows "
-    "by Holm's way. Intervals are of their own row alone: among many rows one may leave out 1 by "
-    "chance"
+    "by Holm's way. A and B are arithmetic means, B / A is of geometric ones, as those logarithms "
+    "are. Intervals are of their own row alone: among many rows one may leave out 1 by chance"
 )
 _MACHINE = ("cpu", "cores", "memory_bytes")
 _WORKLOAD = (

@@ -69,6 +69,8 @@ class Preview:
             yield f"network {shape.name}: {shape.latency_s * 1000:g} ms{rate}"
         for url in self.writes_to:
             yield f"writes to {url}, and removes it again"
+        if self.plan.result_path is not None:
+            yield f"copies the results to {self.plan.result_path}"
         yield f"steps: {', '.join(BEFORE)}"
         width = max(len(one.id) for one in self.experiments) if self.experiments else 0
         for one in self.experiments:

@@ -61,8 +61,10 @@ def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
     try:
         plan = plan_from_json(json.loads((results / "plan.json").read_text()))
     except (OSError, ValueError, TypeError, KeyError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"{results}: is no folder of a run: {error}", hint="give the folder with its plan.json"
+            f"{results}: is no folder of a run: plan.json: {why}",
+            hint="give the folder that `penstock bench run` has made",
         ) from error
     with (results / "plan.json").open() as held:
         try:

@@ -38,7 +38,8 @@ def main() -> int:
     if child:
         for number in (signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)  # the terminal's are the command's
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) % 256
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return code if code >= 0 else 128 - code  # as a shell tells a signal
     try:
         os.chdir(cwd)
         words = command or [env.get("SHELL", "/bin/sh")]

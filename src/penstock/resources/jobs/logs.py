@@ -19,7 +19,7 @@ from penstock.store.secrets import redact_bytes
 _LINE_BYTES = 1 << 20
 _COPY_BYTES = 1 << 20
 _LEAST_BYTES = 4096
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 8192  # torchrun says 3 KB after the words of a process that has failed
 _MARK = re.compile(rb"\n--- ([0-9,]+) bytes are missing here ---\n")
 _MARK_BYTES = 64  # more than the line needs that tells what is missing
 

@@ -17,6 +17,11 @@ ENDED = (SUCCEEDED, FAILED)
 
 _MPIRUN = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)")
 _RULE = re.compile(r"-{40,}")
+# How launchers begin to speak of the end of those that they have launched.
+_MPIRUN_SPEAKS = ("Primary job", "mpirun ", "mpiexec ")
+_TORCHRUN_SPEAKS = re.compile(
+    r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] (failed \(exitcode|Sending process)"
+)
 
 
 def read_record(path: Path) -> Json | None:
@@ -94,7 +99,8 @@ def outcome(
     who = str(first["name"]).removeprefix(f"{job}-")
     if any(one.get("oom") for one in instances):
         of = f" (limit {limit})" if limit else ""
-        return _failed("OutOfMemory", f"{who} was killed by SIGKILL: out of memory{of}")
+        what = f"{who} was killed by SIGKILL: out of memory{of}"
+        return {**_failed("OutOfMemory", what), "hint": "give it more with --memory"}
     if first.get("signal"):
         return _failed("Killed", f"{who} was killed by {first['signal']}")
     if "code" not in first:
@@ -112,12 +118,16 @@ def outcome(
 
 
 def last_words(text: str) -> str:
-    """The last line that somebody of the job wrote, and not mpirun, whose words stand between
-    lines of dashes."""
+    """The last line that somebody of the job wrote, and not the launcher, whose words come after:
+    mpirun's between lines of dashes, torchrun's with a traceback and a table of their own."""
     lines = [line.strip() for line in text.splitlines()]
-    rules = [at for at, line in enumerate(lines) if _RULE.fullmatch(line)]
-    if rules and _MPIRUN.search(text):
-        lines = lines[: rules[0]]
+    for at, line in enumerate(lines):
+        after = lines[at + 1] if at + 1 < len(lines) else ""
+        if _TORCHRUN_SPEAKS.search(line) or (
+            _RULE.fullmatch(line) and after.startswith(_MPIRUN_SPEAKS)
+        ):
+            lines = lines[:at]
+            break
     told = [line for line in lines if any(map(str.isalnum, line)) and not line.startswith("--- ")]
     return told[-1][:300] if told else ""
 
