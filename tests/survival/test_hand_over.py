@@ -127,7 +127,8 @@ def test_a_change_that_a_killed_server_had_not_told_the_kernel_is_told_by_the_ne
     wait_until(
         lambda: note(state)["state"] == "serving" and note(state)["restarts"] > before, "back"
     )
-    assert (mount.path / "d1/f1").read_bytes() == b"new"
+    # It serves, and tells the kernel what has changed.
+    wait_until(lambda: (mount.path / "d1/f1").read_bytes() == b"new", "told")
 
 
 @both_modes
