@@ -174,8 +174,11 @@ wait_for("end")
     (tmp_path / "now").touch()
     assert process.wait(30) == 1
     wait_until((tmp_path / "alone").exists, "it has lost its supervisor, and goes on")
-    os.kill(runs_of(server)[0], 0)
+    pid = runs_of(server)[0]
+    os.kill(pid, 0)
     (tmp_path / "end").touch()
+    # Or it looks for that for ever, where there is no such folder any more.
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it ends")
 
 
 @pytest.mark.parametrize(("death", "blamed"), [("sys.exit(3)", 0), ("prepare(); sys.exit(3)", 3)])
