@@ -392,6 +392,18 @@ def test_a_bucket_that_cannot_be_written_is_said_before_anything_starts(
     assert "cannot be written" in str(error)
 
 
+def test_keys_that_may_not_write_are_told_as_such(
+    ground: Ground, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-it")
+    s3.bucket("not-ours")
+    more = f"storageBackend: s3\ns3DatasetPath: s3://not-ours/sets\nendpoint: {s3.endpoint}"
+    error = refused(ground, ground.plan(more=more))
+    assert "the keys of the environment must be allowed to write and to delete there" in " ".join(
+        (str(error), error.hint or "")
+    )
+
+
 def test_a_missing_program_is_said_before_anything_starts_or_skipped(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.bench.plans.model import StorePlan
-from penstock.errors import NoSuchResource, ObjectNotFound, PenstockError, StoreError, UsageError
+from penstock.errors import (
+    AccessDenied,
+    NoSuchResource,
+    ObjectNotFound,
+    PenstockError,
+    StoreError,
+    UsageError,
+)
 from penstock.metrics import Counters
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import StoreOptions
@@ -26,6 +33,7 @@ from penstock.units import MIB
 _AT_ONCE = 16  # each waits for the store most of its time
 _PIECE_BYTES = 8 * MIB
 _DEADLINE_S = 30.0
+_PROBE_DEADLINE_S = 10.0  # someone waits for the run to begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +74,11 @@ def place(url: str, of: StorePlan) -> Place:
     )
 
 
-def open_place(where: Place) -> Store:
+def open_place(where: Place, deadline_s: float = _DEADLINE_S) -> Store:
     source = parse_source(where.url)
     keys = None if source.scheme == "file" else declared_keys(where)
     options = StoreOptions(
-        endpoint=where.endpoint, region=where.region, keys=keys, deadline_s=_DEADLINE_S
+        endpoint=where.endpoint, region=where.region, keys=keys, deadline_s=deadline_s
     )
     return open_reliable_store(source, options, Counters())
 
@@ -119,7 +127,7 @@ def probe(where: Place) -> None:
         return
     key = where.key(f"probe-{secrets.token_hex(4)}")
     try:
-        store = open_place(where)
+        store = open_place(where, _PROBE_DEADLINE_S)
         store.put_file(key, lambda: iter([b"penstock"]), 8)
         store.delete(key)
         _remove_folders(where)
@@ -129,7 +137,14 @@ def probe(where: Place) -> None:
         ) from error
     except StoreError as error:
         what = f"{where.url}: cannot be written: {error}"
-        raise StoreError(what, hint=error.hint, kind=error.kind) from error
+        hint = "check `endpoint` in the plan, and the network"
+        raise StoreError(what, hint=hint, kind=error.kind) from error
+    except AccessDenied as error:
+        keys = f"the Secret {where.secret_name}" if where.secret_name else "the environment"
+        raise UsageError(
+            f"{where.url}: cannot be written: {error}",
+            hint=f"the keys of {keys} must be allowed to write and to delete there",
+        ) from error
     except PenstockError as error:
         raise UsageError(f"{where.url}: cannot be written: {error}", hint=error.hint) from error
 
