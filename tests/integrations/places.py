@@ -1,7 +1,7 @@
 """One mount for the tests of a module, each of which has a folder of its own on it.
 
-A mount takes a second to start and to end, which is longer than what most tests do with it. One
-thread.
+A mount takes a second to start and to end, which is longer than what most tests do with it. Who
+imports the fixtures says in FILES what is in each folder. One thread.
 """
 
 from collections import Counter
@@ -82,3 +82,26 @@ def shared_mount(s3: S3, folder: Path, files: Mapping[str, bytes]) -> Iterator[P
         write_tree(bucket / str(number), dict(files))
     with mounting(folder) as mounter:
         yield Places(mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint), bucket)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with shared_state(tmp_path_factory.mktemp("state")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def places(
+    request: pytest.FixtureRequest,
+    _s3_server: S3,
+    state: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Places]:
+    folder = tmp_path_factory.mktemp("places")
+    with shared_mount(_s3_server, folder, request.module.FILES) as shared:
+        yield shared
+
+
+@pytest.fixture
+def mount(places: Places) -> Place:
+    return places.next()

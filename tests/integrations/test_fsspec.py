@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +18,12 @@ from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.errors import NotOnAMount
 from penstock.integrations import ordered, plans
 from penstock.integrations.fsspec import PenstockFileSystem
-from tests.conftest import S3, write_tree
-from tests.integrations.places import Place, Places, shared_mount, shared_state
+from tests.conftest import write_tree
+from tests.integrations.places import Place, mount, places, state
+
+__all__ = ["mount", "places", "state"]  # fixtures
 
 FILES = {f"n{i // 8}/{i:02}.bin": random.Random(i).randbytes(1000 + 7 * i) for i in range(32)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with shared_state(tmp_path_factory.mktemp("state")) as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def places(
-    _s3_server: S3, state: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Places]:
-    with shared_mount(_s3_server, tmp_path_factory.mktemp("places"), FILES) as shared:
-        yield shared
-
-
-@pytest.fixture
-def mount(places: Places) -> Place:
-    return places.next()
 
 
 @pytest.fixture

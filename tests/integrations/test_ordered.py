@@ -3,37 +3,19 @@
 import itertools
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.integrations.ordered import announce, each_in_order, read_in_order
-from tests.conftest import S3, write_tree
-from tests.integrations.places import Place, Places, shared_mount, shared_state
+from tests.conftest import write_tree
+from tests.integrations.places import Place, mount, places, state
 from tests.survival.kills import wait_until
+
+__all__ = ["mount", "places", "state"]  # fixtures
 
 COUNT = 40
 FILES = {f"{i:02}.bin": random.Random(i).randbytes(2000 + i) for i in range(COUNT)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with shared_state(tmp_path_factory.mktemp("state")) as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def places(
-    _s3_server: S3, state: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Places]:
-    with shared_mount(_s3_server, tmp_path_factory.mktemp("places"), FILES) as shared:
-        yield shared
-
-
-@pytest.fixture
-def mount(places: Places) -> Place:
-    return places.next()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,10 @@ from penstock.bench.workflow import registry, remote
 from penstock.bench.workflow.record import mark_interrupted
 from penstock.bench.workspace import MARK, PREFIX, end_below
 from penstock.errors import PenstockError
+from penstock.resources.jobs.cgroups import groups_in, remove_folders
 from penstock.resources.jobs.clearing import clear
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_CGROUPS_EMPTY_WITHIN_S = 2.0
 # Only what a job of ours was given: a runner that was started within some cgroup has processes
 # there too, and that one is not ours.
 _OUR_CGROUP = re.compile(r"/penstock[^/]*(?:/|$)")
@@ -94,7 +93,7 @@ def sweep(folder: Path) -> list[str]:
     end_below(folder)
     cgroups += [one for one in _cgroups_of_jobs(folder) if one not in cgroups]
     _clear_jobs(folder)
-    _remove_cgroups(cgroups)
+    remove_folders(cgroups)
     found = [
         f"{len(things):,} {many if len(things) > 1 else one}"
         for one, many, things in (
@@ -149,21 +148,7 @@ def _cgroups_of_jobs(folder: Path) -> list[Path]:
     wanted = {f"penstock-job-{uid}" for uid in uids}
     # Not by glob, which fails where a folder vanishes meanwhile.
     tops = [
-        Path(place, name) for place, names, _ in (os.walk(_CGROUPS) if wanted else ())
+        os.path.join(place, name) for place, names, _ in (os.walk(_CGROUPS) if wanted else ())
         for name in names if name in wanted
     ]  # fmt: skip
-    return [one for top in tops for one in (*filter(Path.is_dir, top.iterdir()), top)]
-
-
-def _remove_cgroups(folders: Iterable[Path]) -> None:
-    until_s = time.monotonic() + _CGROUPS_EMPTY_WITHIN_S
-    for folder in folders:
-        # Busy: the kernel is still burying its processes; or somebody else's are in it too, or
-        # folders below that are not ours.
-        while folder.exists():
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
-                break
-            if time.monotonic() > until_s:
-                break
-            time.sleep(0.01)
+    return groups_in(tops)

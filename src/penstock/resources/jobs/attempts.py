@@ -1,5 +1,6 @@
 """One attempt of a job, from its manifest to a keeper that runs it."""
 
+import errno
 import json
 import os
 import random
@@ -224,12 +225,14 @@ def _free_ports(count: int) -> tuple[int, ...]:
     try:
         while len(held) < count:
             one = socket.socket()
-            held.append(one)
             try:
                 one.bind(("127.0.0.1", random.randrange(*_PORTS)))
-            except OSError:  # somebody has it
-                held.remove(one)
+            except OSError as error:
                 one.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                held.append(one)
         return tuple(one.getsockname()[1] for one in held)
     finally:
         for one in held:

@@ -81,15 +81,21 @@ def group_places(uid: str) -> list[str]:
 
 
 def remove_groups(places: Iterable[str]) -> None:
-    """All of the job's. Its processes have been killed; the kernel may still be burying them."""
+    """All of the job's."""
+    remove_folders(groups_in(places))
+
+
+def remove_folders(folders: Iterable[Path]) -> None:
+    """Their processes have been killed; the kernel may still be burying them. One that stays busy
+    is left: somebody else's processes are in it too."""
     until_s = time.monotonic() + _EMPTIES_WITHIN_S
-    for folder in groups_in(places):
+    for folder in folders:
         while folder.exists():
             with contextlib.suppress(OSError):
                 folder.rmdir()
                 break
             if time.monotonic() > until_s:
-                return
+                break
             time.sleep(0.01)
 
 
