@@ -64,19 +64,23 @@ class Cache:
     def __init__(
         self, tiers: list[Tier], *, block_bytes: int, buffer_bytes: int, fetchers: int,
         counters: Counters, threads: int = 32, deadline_s: float = 60.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.tiers = tiers
+        self._now = now
         self.block_bytes = block_bytes
         self.buffer_bytes = buffer_bytes
         self._counters = counters
-        self._flights = Flights(buffer_bytes, deadline_s, get=self._get, put_away=self._put_away)
+        self._flights = Flights(
+            buffer_bytes, deadline_s, get=self._get, put_away=self._put_away, now=now
+        )
         # For what other processes fetch.
         self.errands = Errands(tiers, self._flights, block_bytes, self.warn)
         self._filler = Filler()
         self._small = Pool(threads, "wait")
         self._large = Pool(fetchers, "fetch")
         self._hedging = Hedging()
-        self._watcher = Watcher(self._flights, self._hedging, counters, deadline_s)
+        self._watcher = Watcher(self._flights, self._hedging, counters, deadline_s, now)
         self._declined_blocks = 0
 
     def read_now(self, what: CachedObject, offset: int, length: int) -> list[memoryview] | None:
@@ -174,7 +178,7 @@ class Cache:
         to carry out, and has not."""
         flight.place = place
         if not flight.awaited:  # what another process took of its time was not the store's doing
-            flight.asked_s = time.monotonic()
+            flight.asked_s = self._now()
         took_s = self._carry_out(flight)
         how = Brought.FETCHED if flight.error is None else Brought.FAILED
         return Arrival(how, flight.block.length, took_s, flight.error)
@@ -303,7 +307,7 @@ class Cache:
         if flight.begun_ahead:
             again = partial(self._join, what, fetch, span, arrived, looked=False)
             arrived = partial(
-                _unless_it_failed, again, arrived, asked_s or time.monotonic(), asked_s is None
+                _unless_it_failed, again, arrived, asked_s or self._now(), asked_s is None
             )
         elif asked_s is not None and mine:
             flight.asked_s = asked_s

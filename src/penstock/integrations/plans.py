@@ -72,7 +72,7 @@ def open_plan(
 
 class Plan:
     def __init__(self, files: int, shares: "list[_Share]", lag: int, roots: Iterable[str]) -> None:
-        self.roots = frozenset(roots)  # its mount points as its paths spell them
+        self.roots = frozenset(roots)  # its mount points, or links into them, as its paths begin
         self._files = files
         self._shares = shares
         self._lag = lag
@@ -269,8 +269,7 @@ class _Mounts:
         if (found := self._find_folder(folder)) is None:
             return None
         mountpoint, below = found
-        if folder.endswith(below):
-            self.roots.add(folder.removesuffix(below))
+        self.roots.add(_root_of(folder, below))
         _, seen = self._job_data.get(mountpoint, ("", ""))
         above = f"{seen}/" if seen else ""
         return *shares.setdefault(mountpoint, ([], array("I"))), above + below
@@ -294,6 +293,16 @@ class _Mounts:
                 below = os.path.relpath(real, mountpoint)
                 return mountpoint, "" if below == "." else below + "/"
         return None
+
+
+def _root_of(folder: str, below: str) -> str:
+    """The part of `folder` that leads to the mount, or by a link into it. `below` is where the
+    folder lies on the mount; what both end in comes after the link."""
+    names, ends = folder.split("/"), below.split("/")
+    while names and ends and names[-1] == ends[-1]:
+        names.pop()
+        ends.pop()
+    return "/".join(names)
 
 
 _open_plans: "weakref.WeakSet[Plan]" = weakref.WeakSet()

@@ -75,7 +75,7 @@ class Inventory:
     # -- everything ---------------------------------------------------------------------
 
     def list_all(self, prefix: str, after: str) -> Iterator[list[ObjectInfo]]:
-        if not self._ordered or prefix in self._withheld:
+        if not self._ordered or prefix in self._withheld or self._is_prefix_too(after):
             after = ""
         self._withheld.discard(prefix)
         below, behind = self.full(prefix), self.full(after) if after else ""
@@ -99,6 +99,13 @@ class Inventory:
                 ) from error
             # Starts this prefix again: the catalog takes an entry that comes twice as one.
             yield from self._list_exactly(self._fallback(), below, "")
+
+    def _is_prefix_too(self, key: str) -> bool:
+        """SeaweedFS 4.48 takes "behind a" for "behind all of a/": a listing that goes on behind
+        such a key would lose what lies below it."""
+        if not key or key.endswith("/") or self._fallback is None:
+            return False
+        return bool(self._some_exactly(self.full(key), "", 1))
 
     def _list_exactly(self, exact: Fallback, below: str, behind: str) -> Iterator[list[ObjectInfo]]:
         for page in exact.list_all(below, behind):

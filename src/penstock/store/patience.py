@@ -98,9 +98,7 @@ class PatientStore:
                 tries = tries or _Tries(self._time, self._patience_s)
                 self._wait(tries, error)
             except AccessDenied as error:
-                if not self._opened_again(store):
-                    error.hint = self._link.denied_hint or error.hint
-                    raise
+                self._open_again(store, error)
 
     def why_unreadable(self, key: str) -> str | None:
         return self._link.store.why_unreadable(key)
@@ -117,9 +115,8 @@ class PatientStore:
                 if furthest.is_new() or tries is None:
                     tries = _Tries(self._time, self._patience_s)
                 self._wait(tries, error)
-            except AccessDenied:
-                if not self._opened_again(store):
-                    raise
+            except AccessDenied as error:
+                self._open_again(store, error)
             else:
                 self._link.worked = True
                 return version
@@ -141,9 +138,7 @@ class PatientStore:
             except StoreError as error:
                 self._wait(tries, error)
             except AccessDenied as error:
-                if not self._opened_again(store):
-                    error.hint = self._link.denied_hint or error.hint
-                    raise
+                self._open_again(store, error)
             else:
                 self._link.worked = True
                 return answer
@@ -161,6 +156,12 @@ class PatientStore:
             raise error
         log.info("trying again: %s", error)
         self._counters.add("store_retries", label=error.kind)
+
+    def _open_again(self, refused: Store, error: AccessDenied) -> None:
+        """Returns when there are other credentials to try; raises the error if there are not."""
+        if not self._opened_again(refused):
+            error.hint = self._link.denied_hint or error.hint
+            raise error
 
     def _opened_again(self, refused: Store) -> bool:
         """Were the credentials read again since `refused` was opened? Only keys that worked are:

@@ -94,13 +94,14 @@ class Journal:
         )
         self.forget_begun(path)
 
-    def is_copy(self, path: str, from_version: str, to_version: str) -> bool:
-        """Did we make this of that?"""
+    def copied_from(self, path: str, to_version: str) -> str | None:
+        """Return the source's version that this version of the target is a copy of, if we made
+        it."""
         row = self._connection.execute(
-            "SELECT 1 FROM done WHERE path = ? AND from_version = ? AND to_version = ?",
-            (_told(path), from_version, to_version),
+            "SELECT from_version FROM done WHERE path = ? AND to_version = ?",
+            (_told(path), to_version),
         ).fetchone()
-        return row is not None
+        return None if row is None else row[0]
 
     def was_copied(self, path: str, from_version: str) -> bool:
         """In this run?"""

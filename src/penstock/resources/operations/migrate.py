@@ -195,11 +195,14 @@ class _Migration:
             return False
         if options.force:
             return True
-        if self._journal.is_copy(found.path, info.version, there.version):
+        copied_from = self._journal.copied_from(found.path, there.version)
+        if copied_from == info.version:
             return False
         if options.update and there.mtime_ns >= info.mtime_ns:
             return False
-        if there.size_bytes != info.size_bytes:
+        # Our copy of another version. Dates would not tell: those of S3 are whole seconds, and by
+        # another clock.
+        if copied_from is not None or there.size_bytes != info.size_bytes:
             return True
         if is_md5(info.version) and is_md5(there.version):
             return info.version != there.version
@@ -294,7 +297,7 @@ class _Migration:
         for found in list(self._chosen()):
             version, there = found.info.version, self._journal.find_there(found.path)
             same = there is not None and (
-                self._journal.is_copy(found.path, version, there.version)
+                self._journal.copied_from(found.path, there.version) == version
                 or (is_md5(version) and version == there.version)
             )
             if same or self._journal.was_copied(found.path, version):
