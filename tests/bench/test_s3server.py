@@ -1,57 +1,111 @@
-"""The server is a real one: it wants keys, serves the bytes, answers ranges, and goes away."""
+"""The server is a real one: it wants keys, has the bytes that were put into it, and goes away."""
 
 import errno
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import obstore
 import pytest
-from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import PermissionDeniedError
 from obstore.store import S3Store
 
-from penstock.bench.dataset import Dataset, make_small
-from penstock.bench.s3server import REGION, S3Server, free_port, host_and_port, serve_s3
-from penstock.bench.workspace import Workspace
+from penstock.bench.dataset import Dataset, make_large, make_small
+from penstock.bench.programs import free_port
+from penstock.bench.s3server import (
+    PART,
+    S3Server,
+    create_bucket,
+    host_and_port,
+    remove_objects,
+    serve_s3,
+    upload,
+)
+from penstock.bench.workspace import BenchError, Workspace
+from penstock.units import MIB
+from tests.support.bench_ground import sockets_of
 
 
-def open_store(server: S3Server, endpoint: str, secret_key: str | None = None) -> S3Store:
+def open_store(server: S3Server, bucket: str) -> S3Store:
     return S3Store(
-        "small",
-        endpoint=endpoint,
-        region=REGION,
+        bucket,
+        endpoint=server.endpoint,
+        region=server.region,
         access_key_id=server.access_key,
-        secret_access_key=secret_key or server.secret_key,
+        secret_access_key=server.secret_key,
         virtual_hosted_style_request=False,
         client_options={"allow_http": True},
     )
 
 
-@pytest.mark.parametrize("way", ["endpoint", "ranged_endpoint"])
-def test_objects_are_listed_and_read_with_the_right_keys(
-    server: S3Server, small: Dataset, way: str
+def listed(store: S3Store) -> dict[str, int]:
+    return {meta["path"]: meta["size"] for page in obstore.list(store) for meta in page}
+
+
+def test_a_server_has_the_files_that_were_put_into_it_and_leaves_nothing(tmp_path: Path) -> None:
+    with Workspace(tmp_path) as workspace:
+        root = workspace.folder / "dataset"
+        small = make_small(root / "small", 2)
+        large = make_large(root / "large", 1, size_bytes=17 * MIB + 5)  # in two parts
+        with serve_s3(workspace) as server:
+            create_bucket(server, "data")
+            upload(server, "data", root)
+            store = open_store(server, "data")
+            sizes = listed(store)
+            for dataset in (small, large):
+                for entry in dataset.entries:
+                    key = f"{dataset.name}/{entry.path}"
+                    assert sizes.pop(key) == entry.size_bytes
+                    content = (dataset.root / entry.path).read_bytes()
+                    assert bytes(obstore.get(store, key).bytes()) == content
+                    end = min(16 * MIB + 9, entry.size_bytes)
+                    got = obstore.get_range(store, key, start=end - 5000, end=end)
+                    assert bytes(got) == content[end - 5000 : end]
+            assert sizes == {}
+            with pytest.raises(PermissionDeniedError):
+                obstore.get(
+                    open_store(replace(server, secret_key="wrong"), "data"),
+                    f"small/{small.entries[0].path}",
+                )
+            sockets = sockets_of(workspace.folder)
+            assert sockets != []
+        assert workspace.processes(PART) == []
+        assert not any(path.exists() for path in sockets)
+        with socket.socket() as probe:
+            host, port = host_and_port(server.endpoint).split(":")
+            assert probe.connect_ex((host, int(port))) == errno.ECONNREFUSED
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_objects_below_a_prefix_are_removed(server: S3Server, tmp_path: Path) -> None:
+    for name in ("run-1/a", "run-1/b/c", "run-10/a", "run-1.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    create_bucket(server, "bench-removal")
+    upload(server, "bench-removal", tmp_path)
+    assert remove_objects(server, "bench-removal", "run-1") == 2
+    assert set(listed(open_store(server, "bench-removal"))) == {"run-10/a", "run-1.txt"}
+    assert remove_objects(server, "bench-removal", "run-1") == 0
+
+
+def test_an_upload_stops_when_it_is_told_to_and_when_the_store_refuses(
+    server: S3Server, small: Dataset
 ) -> None:
-    store = open_store(server, getattr(server, way))
-    listed = {meta["path"]: meta["size"] for page in obstore.list(store) for meta in page}
-    assert listed == {entry.path: entry.size_bytes for entry in small.entries}
-    for entry in small.entries[:3]:
-        data = bytes(obstore.get(store, entry.path).bytes())
-        assert data == (small.root / entry.path).read_bytes()
-        assert obstore.head(store, entry.path)["size"] == entry.size_bytes
+    checked = 0
 
+    def stop_at_the_third() -> None:
+        nonlocal checked
+        checked += 1
+        if checked == 3:
+            raise KeyError("stop")
 
-def test_a_wrong_key_is_refused(server: S3Server, small: Dataset) -> None:
-    store = open_store(server, server.endpoint, secret_key="wrong")
-    with pytest.raises((PermissionDeniedError, UnauthenticatedError)):
-        obstore.get(store, small.entries[0].path)
-
-
-def test_ranges_come_as_partial_content_through_the_front(server: S3Server, small: Dataset) -> None:
-    store = open_store(server, server.ranged_endpoint)
-    whole = (small.root / small.entries[0].path).read_bytes()
-    for start, end in ((0, 1), (5000, 70_001), (len(whole) - 1, len(whole))):
-        got = obstore.get_range(store, small.entries[0].path, start=start, end=end)
-        assert bytes(got) == whole[start:end]
+    create_bucket(server, "bench-stopped")
+    with pytest.raises(KeyError, match="stop"):
+        upload(server, "bench-stopped", small.root, stop_at_the_third)
+    assert len(listed(open_store(server, "bench-stopped"))) < len(small.entries)
+    with pytest.raises(BenchError, match=r"was not put into the bucket bench-stopped: [\s\S]*403"):
+        upload(replace(server, secret_key="wrong"), "bench-stopped", small.root)
 
 
 def test_a_free_port_refuses_until_its_server_listens_and_is_nobody_elses() -> None:
@@ -65,21 +119,6 @@ def test_a_free_port_refuses_until_its_server_listens_and_is_nobody_elses() -> N
             socket.create_connection(("127.0.0.1", port)).close()
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "expected"),
-    [("http://minio.example/", "minio.example:80"), ("http://127.0.0.1:9000", "127.0.0.1:9000")],
-)
-def test_an_endpoint_without_a_port_has_that_of_http(endpoint: str, expected: str) -> None:
-    assert host_and_port(endpoint) == expected
-
-
-def test_nothing_listens_once_the_server_is_closed(tmp_path: Path) -> None:
-    with Workspace(tmp_path) as workspace:
-        make_small(workspace.folder / "served" / "small", 1)
-        with serve_s3(workspace, workspace.folder / "served") as server:
-            ports = [int(url.rsplit(":")[-1]) for url in (server.endpoint, server.ranged_endpoint)]
-        for port in ports:
-            with socket.socket() as probe:
-                assert probe.connect_ex(("127.0.0.1", port)) != 0
-        assert workspace.processes("s3-server") == []
-    assert os.listdir(tmp_path) == []
+def test_an_endpoint_without_a_port_has_that_of_http() -> None:
+    assert host_and_port("http://minio.example/") == "minio.example:80"
+    assert host_and_port("http://127.0.0.1:9000") == "127.0.0.1:9000"

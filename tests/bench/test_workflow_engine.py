@@ -34,9 +34,6 @@ class Bench:
         made = Step(name, run, needs, after, retries)
         (self.last if last else self.steps).append(made)
 
-    def hasten(self) -> None:
-        self.ran.append("hasten")
-
     def changed(self) -> None:
         """What the view does."""
 
@@ -45,7 +42,7 @@ class Bench:
             "r", self.folder / "workflow.json", records_of(self.steps, self.last),
             lambda: self.changed(),
         )  # fmt: skip
-        engine = Engine(record, self.parallel, self.folder, self.interrupt, self.hasten)
+        engine = Engine(record, self.parallel, self.folder, self.interrupt)
         engine.run(self.steps, self.last)
         whole = json.loads((self.folder / "workflow.json").read_text())
         return {step["name"]: step["state"] for step in whole["steps"]}
@@ -136,7 +133,7 @@ def test_an_interrupt_stops_what_runs_and_the_exit_handler_is_not_interrupted(
     bench.step("b")
     bench.step("last", lambda ticket: ticket.check(), last=True)
     assert bench.go() == {"a": "failed", "b": "skipped", "last": "done"}
-    assert bench.ran == ["a", "hasten", "last"]
+    assert bench.ran == ["a", "last"]
 
 
 def test_the_exit_handler_runs_when_nothing_can_be_written_or_shown(
@@ -169,4 +166,4 @@ def test_the_exit_handler_runs_and_a_failure_of_the_view_is_not_lost(
     with pytest.raises(ValueError, match="cannot draw"):
         bench.go()
     assert bench.interrupt.is_set()
-    assert bench.ran == ["a", "hasten", "y", "z"]
+    assert bench.ran == ["a", "y", "z"]

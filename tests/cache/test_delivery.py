@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,8 @@ from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Cache
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from tests.cache.test_flights import wait_until
+from tests.support.flights import Clock
+from tests.support.waiting import wait_until
 
 BLOCK = 256 * 1024
 DATA = random.Random(5).randbytes(4 * BLOCK + 7)
@@ -64,9 +65,25 @@ def store() -> Iterator[Gated]:
     store.gate.set()
 
 
-def build(deadline_s: float = 60.0, **options: int) -> Cache:
-    sizes = {"block_bytes": BLOCK, "buffer_bytes": 1 << 30, "fetchers": 2, "threads": 2}
-    return Cache([], counters=Counters(), deadline_s=deadline_s, **(sizes | options))
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def build(now: Callable[[], float] = time.monotonic, buffer_bytes: int = 1 << 30) -> Cache:
+    """A cache without tiers, with a deadline of 60 s and two threads for each size."""
+    return Cache(
+        [], counters=Counters(), block_bytes=BLOCK, buffer_bytes=buffer_bytes, fetchers=2,
+        threads=2, now=now,
+    )  # fmt: skip
+
+
+def bring(cache: Cache, store: Gated) -> threading.Thread:
+    """A plan that waits for the first object."""
+    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
+    plan.start()
+    wait_until(lambda: store.fetches == 1)
+    return plan
 
 
 def test_many_more_readers_than_threads_are_answered_by_one_fetch_of_each_block(
@@ -85,11 +102,15 @@ def test_many_more_readers_than_threads_are_answered_by_one_fetch_of_each_block(
     cache.close()
 
 
-def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(store: Gated) -> None:
-    cache, answers = build(deadline_s=0.5), Answers()
+def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(
+    store: Gated, clock: Clock
+) -> None:
+    cache, answers = build(clock), Answers()
     for number in range(200):
         cache.deliver(small(number), store.fetch, 0, 1000, answers)
     cache.deliver(LARGE, store.fetch, 0, len(DATA), answers)
+    wait_until(lambda: store.fetches == 4)
+    clock.now_s += 60
     wait_until(lambda: len(answers.all) == 201)
     assert answers.kinds == {StoreError}
     assert store.fetches == 4, "two threads for small objects, two for blocks: all of them hang"
@@ -148,15 +169,15 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     assert store.fetches == 50
 
 
-def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(store: Gated) -> None:
-    """A plan that has waited long for a store that is away must not make a read fail that would
-    have waited for it."""
-    cache, answers = build(deadline_s=3.0), Answers()
-    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
-    plan.start()
-    wait_until(lambda: store.fetches == 1)
-    time.sleep(1.5)
+def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
+    store: Gated, clock: Clock
+) -> None:
+    """A read must not fail because a plan has waited long for a store that is away."""
+    cache, answers = build(clock), Answers()
+    plan = bring(cache, store)
+    clock.now_s += 30
     cache.deliver(small(0), store.fetch, 0, 1000, answers)
+    clock.now_s += 30
     wait_until(lambda: store.fetches == 2)  # the plan has given up
     assert answers.all == []
     store.gate.set()
@@ -166,32 +187,29 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(store: G
     cache.close()
 
 
-def test_that_deadline_is_no_longer_than_any_other(store: Gated) -> None:
-    cache, answers = build(deadline_s=1.0), Answers()
-    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
-    plan.start()
-    wait_until(lambda: store.fetches == 1)
-    time.sleep(0.7)
-    asked_s = time.monotonic()
+def test_that_deadline_is_no_longer_than_any_other(store: Gated, clock: Clock) -> None:
+    cache, answers = build(clock), Answers()
+    plan = bring(cache, store)
+    clock.now_s += 30
     cache.deliver(small(0), store.fetch, 0, 1000, answers)
-    delivered_s = time.monotonic()
-    # His second flight, after the plan's, has been asked for since he asked, and not since then.
-    wait_until(
-        lambda: any(asked_s <= one.asked_s <= delivered_s for one in cache._flights.flying())
-    )
+    clock.now_s += 30
+    wait_until(lambda: store.fetches == 2)
+    clock.now_s += 29.9
+    cache._watcher.look()
+    assert answers.all == []
+    clock.now_s += 0.1
     wait_until(lambda: bool(answers.all))
     assert answers.kinds == {StoreError}
-    assert time.monotonic() - asked_s >= 1.0
     store.gate.set()
     plan.join()
     cache.close()
 
 
-def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated) -> None:
-    cache, answers = build(deadline_s=1.5), Answers()
-    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
-    plan.start()
-    wait_until(lambda: store.fetches == 1 and cache.fetching == 0)
+def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated, clock: Clock) -> None:
+    cache, answers = build(clock), Answers()
+    plan = bring(cache, store)
+    clock.now_s += 60
+    wait_until(lambda: cache.fetching == 0)
     store.gate.set()
     cache.deliver(small(0), store.fetch, 0, 1000, answers)
     wait_until(lambda: bool(answers.all))

@@ -1,64 +1,20 @@
 """One cache directory: what is stored comes back, checked, and within its quota."""
 
 import os
-import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.cache import files, index
-from penstock.cache.directory import CacheDirectory
-from penstock.cache.identity import CachedObject, block_of, identify
-from penstock.cache.policy import Keep, LeastRecentlyUsed, Policy
-from penstock.metrics import Counters
+from penstock.cache.identity import block_of, identify
+from penstock.cache.indexfile import IndexDamaged
+from penstock.cache.policy import LeastRecentlyUsed
+from tests.support.cache_samples import BLOCK, Opener, get, put, sample
 
 KIB = 1024
-BLOCK = 1024 * KIB
-
-Opener = Callable[..., CacheDirectory]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opener]:
-    caches: list[CacheDirectory] = []
-
-    def open_cache(
-        policy: Policy | None = None, quota: int = 1 << 30, **marks: float
-    ) -> CacheDirectory:
-        cache = CacheDirectory(
-            tmp_path / "cache", name="SSD", quota_bytes=quota, high=marks.get("high", 1.0),
-            low=marks.get("low", 0.5), policy=policy or Keep(), counters=Counters(),
-        )  # fmt: skip
-        caches.append(cache)
-        return cache
-
-    yield open_cache
-    for cache in caches:
-        cache.close()
-
-
-def sample(name: str, size: int, version: str = "1") -> tuple[CachedObject, bytes]:
-    data = random.Random(name + version).randbytes(size)
-    return identify("s3://b", name, version, size, BLOCK), data
-
-
-def put(cache: CacheDirectory, what: CachedObject, data: bytes) -> bool:
-    blocks = [block_of(what, number, BLOCK) for number in range(-(-len(data) // BLOCK))]
-    stored = [
-        cache.write(what, BLOCK, block, data[block.start : block.start + block.length])
-        for block in blocks
-    ]
-    return all(stored)
-
-
-def get(cache: CacheDirectory, what: CachedObject, start: int, stop: int) -> bytes | None:
-    block = block_of(what, start // BLOCK, BLOCK)
-    found = cache.read(block, start - block.start, stop - block.start)
-    return None if found is None else bytes(found)
 
 
 def test_what_was_written_is_read_back_in_any_piece(opened: Opener) -> None:
@@ -130,36 +86,18 @@ def test_what_is_being_noted_counts_once(opened: Opener) -> None:
     assert counted == [1000 * (number + 1) for number in range(300)]
 
 
-def test_a_file_that_was_removed_is_missed_and_filled_again(opened: Opener) -> None:
-    cache = opened()
-    what, data = sample("gone", 300 * KIB)
-    put(cache, what, data)
-    os.unlink(cache.file(what.digest))
-    assert get(cache, what, 0, len(data)) is None
-    put(cache, what, data)
-    assert get(cache, what, 0, len(data)) == data
-    cache.index.flush()
-    assert cache.used_bytes == len(data)
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_damaged_block_is_found_and_dropped(opened: Opener, damage: str) -> None:
+def test_a_damaged_block_is_found_and_dropped(opened: Opener) -> None:
     cache = opened()
     what, data = sample("bad", 300 * KIB)
     put(cache, what, data)
-    file = cache.file(what.digest)
-    if damage == "flip":
-        with open(file, "r+b") as stream:
-            stream.seek(200 * KIB)
-            stream.write(bytes([data[200 * KIB] ^ 1]))
-        assert get(cache, what, 0, 100 * KIB) == data[: 100 * KIB], "only what is read is checked"
-    else:
-        os.truncate(file, 100)
+    with open(cache.file(what.digest), "r+b") as stream:
+        stream.seek(200 * KIB)
+        stream.write(bytes([data[200 * KIB] ^ 1]))
+    assert get(cache, what, 0, 100 * KIB) == data[: 100 * KIB], "only what is read is checked"
     assert get(cache, what, 0, len(data)) is None
     assert cache.cached_bytes(what.digest) == 0
     assert cache.used_bytes == 0
-    put(cache, what, data)
-    assert get(cache, what, 0, len(data)) == data
+    assert cache._counters.total("corrupt_blocks") == 1
 
 
 def test_keep_stops_at_the_high_watermark_and_drops_nothing(opened: Opener) -> None:
@@ -204,20 +142,74 @@ def test_lru_evicts_the_oldest_down_to_the_low_watermark(
     assert left == [0, 7, 8, 9], "the first was used again, the last are the newest"
 
 
+def test_what_is_wanted_counts_as_used(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000]
+    monkeypatch.setattr("penstock.cache.index.time.time", lambda: now[0])
+    cache = opened(LeastRecentlyUsed(), quota=20 * KIB, low=1.0)
+    samples = [sample(f"o{number}", 10 * KIB) for number in range(3)]
+    for what, data in samples[:2]:
+        now[0] += 1
+        put(cache, what, data)
+        cache.index.flush()
+    now[0] += 1
+    cache.use([samples[0][0].digest])
+    cache.index.flush()
+    assert put(cache, *samples[2])
+    assert [cache.has(block_of(what, 0, BLOCK)) for what, _ in samples] == [True, False, True]
+
+
+def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: Opener) -> None:
+    cache = opened()
+    whole, gone, cut = (sample(name, 1000) for name in ("whole", "gone", "cut"))
+    for what, data in (whole, gone, cut):
+        put(cache, what, data)
+    cache.index.flush()
+    os.unlink(cache.file(gone[0].digest))
+    os.truncate(cache.file(cut[0].digest), 10)
+    unknown = sample("unknown", 10)[0]
+    digests = [what.digest for what in (whole[0], gone[0], cut[0], unknown)]
+    assert cache.cached_sizes(digests) == {whole[0].digest: 1000}
+    assert cache.used_bytes == 1000
+
+
+@pytest.mark.parametrize(
+    ("code", "stays"), [(sqlite3.SQLITE_FULL, True), (sqlite3.SQLITE_CORRUPT, False)]
+)
+def test_rows_that_cannot_be_written_are_not_cached(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, code: int, stays: bool
+) -> None:
+    """A full disk is none that fails; one whose index is damaged is."""
+    cache = opened()
+    error = sqlite3.OperationalError("cannot")
+    error.sqlite_errorcode = code
+
+    def fail() -> None:
+        raise error
+
+    what, data = sample("x", 1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.index, "flush", fail)
+        put(cache, what, data)
+        cache.index._write_batch()
+    if stays:
+        assert get(cache, what, 0, 1000) is None
+        assert put(cache, what, data)
+        assert get(cache, what, 0, 1000) == data
+    else:
+        with pytest.raises(IndexDamaged):
+            cache.index.entry(what.digest)
+
+
 def test_bytes_are_counted_by_source(opened: Opener) -> None:
     cache = opened()
     put(cache, *sample("a", 1000))
     other = identify("s3://other", "a", "1", 500, BLOCK)
     cache.write(other, BLOCK, block_of(other, 0, BLOCK), bytes(500))
-    assert (cache.index.source_bytes("s3://b"), cache.index.source_bytes("s3://other")) == (
-        1000,
-        500,
-    )
-    cache.index.flush()
-    assert (cache.index.source_bytes("s3://b"), cache.index.source_bytes("s3://other")) == (
-        1000,
-        500,
-    )
+    for _ in range(2):  # before and after the rows are written
+        assert [cache.index.source_bytes(source) for source in ("s3://b", "s3://other")] == [
+            1000, 500,
+        ]  # fmt: skip
+        cache.index.flush()
 
 
 def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path) -> None:
@@ -226,6 +218,7 @@ def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path
     what, data = sample("torn", 5000)
     files.write_file(cache.file(what.digest), what.size_bytes, 0, memoryview(data))
     assert get(cache, what, 0, 5000) is None
+    assert cache.sweep() == (0, 0), "it is young: its row may still come"
     assert cache.sweep(young_s=0) == (1, 0)
     assert not os.path.exists(cache.file(what.digest))
     with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
@@ -250,14 +243,6 @@ def test_a_file_that_lost_blocks_on_the_way_is_never_taken_for_complete(
     path = cache.complete_file(what)
     assert path is not None
     assert path.read_bytes() == data
-
-
-def test_what_is_young_is_not_swept(opened: Opener) -> None:
-    cache = opened()
-    what, data = sample("young", 5000)
-    files.write_file(cache.file(what.digest), what.size_bytes, 0, memoryview(data))
-    assert cache.sweep() == (0, 0)
-    assert cache.sweep(young_s=0) == (1, 0)
 
 
 def test_what_was_dropped_does_not_come_back_with_a_batch_that_another_thread_holds(

@@ -17,6 +17,7 @@ from penstock.cache.striped import StripedTier
 from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Brought, Cache
 from penstock.metrics import Counters
+from tests.support.waiting import wait_until
 
 BLOCK = 256 * 1024
 QUOTA = 1 << 20
@@ -95,8 +96,7 @@ def test_what_is_on_its_way_or_there_or_large_is_not_begun(cache: Cache) -> None
 def test_who_waits_gets_its_bytes_from_the_tier(cache: Cache) -> None:
     errand, answers = begun(cache), list[bytes]()
     waiting = in_a_thread(cache, answers)
-    while not errand.flight.awaited:
-        pass
+    wait_until(lambda: errand.flight.awaited)
     assert cache.note_stored(errand, write(errand), 0.1)
     waiting.join()
     assert answers == [DATA]
@@ -133,8 +133,7 @@ def test_what_is_not_there_after_all_is_fetched_by_whoever_had_it_fetched(cache:
     errand, answers = cache.errands.begin(what(), fetch, 0), list[bytes]()
     assert errand is not None
     waiting = in_a_thread(cache, answers)
-    while not errand.flight.awaited:
-        pass
+    wait_until(lambda: errand.flight.awaited)
     assert not cache.note_stored(errand, checksums(DATA), 0.1)  # its file is missing
     assert cache.carry_on(errand.flight, None).how is Brought.FETCHED
     waiting.join()

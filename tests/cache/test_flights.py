@@ -2,65 +2,16 @@
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from typing_extensions import Buffer
 
 from penstock.cache.flights import Flight, Flights
-from penstock.cache.identity import Block, identify
 from penstock.errors import StoreError
-
-LENGTH = 100
-DATA = bytes(LENGTH)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def block(number: int, length: int = LENGTH) -> Block:
-    return Block(b"digest", number, number * length, length, False)
-
-
-def build(
-    clock: Callable[[], float], *, blocks: int = 4, keep: bool = False,
-    then: Callable[[Callable[[], None]], None] = lambda finish: finish(),
-) -> Flights:  # fmt: skip
-    """Flights that are put away at once, unless `then` does it later."""
-
-    def put_away(flight: Flight) -> None:
-        then(lambda: flights.finish(flight, keep=keep))
-
-    def get(flight: Flight) -> Buffer:
-        return flight.fetch(flight.block.start, flight.block.length)
-
-    flights = Flights(blocks * LENGTH, 60.0, get=get, put_away=put_away, now=clock)
-    return flights
-
-
-WHAT = identify("s3://b", "key", "v", 1000, 1000)
-
-
-def start(
-    flights: Flights, number: int, get: Callable[[], bytes] = lambda: DATA, *, length: int = LENGTH
-) -> Flight:
-    flight, mine = flights.join_or_start(
-        block(number, length), WHAT, lambda _start, _length: get(), looked=True
-    )
-    assert mine
-    return flight
-
-
-def join(flights: Flights, number: int) -> tuple[Flight, bool]:
-    return flights.join_or_start(block(number), WHAT, lambda _start, _length: DATA, looked=True)
+from tests.support.flights import DATA, LENGTH, WHAT, Clock, block, build, join, start
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -75,13 +26,6 @@ def flights(clock: Clock) -> Flights:
 
 def lone() -> Flight:
     return Flight(block(0), WHAT, lambda _start, _length: DATA, 0.0, looked=True)
-
-
-def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 # -- the flight itself --------------------------------------------------------------------
@@ -343,3 +287,16 @@ def test_what_nobody_waits_for_starts_only_where_there_is_room(flights: Flights)
         if flight is not None:
             flights.carry_out(flight)
     assert flights.held_bytes == 0
+
+
+def test_what_is_remembered_of_ended_fetches_is_bounded(
+    flights: Flights, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cache.flights._LATELY", 3)
+    monkeypatch.setattr("penstock.cache.flights._FAILED", 2)
+    for number in range(10):
+        flight = start(flights, number)
+        clock.now_s += 60
+        flights.fail(flight, StoreError("overdue"))
+    assert [one.number for one in flights._lately] == [7, 8, 9], "the newest"
+    assert [one.number for one in flights._failed] == [8, 9]

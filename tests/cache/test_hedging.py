@@ -1,7 +1,6 @@
 """A second fetch for a slow one: when, how many, and who wins. And the end of a hanging one."""
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,8 @@ from penstock.cache.hedging import MOST_AT_ONCE, Hedging
 from penstock.cache.watcher import Watcher
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from tests.cache.test_flights import DATA, LENGTH, WHAT, Clock, block, build, start, wait_until
+from tests.support.flights import DATA, LENGTH, WHAT, Clock, block, build, start
+from tests.support.waiting import wait_until
 
 
 def seasoned(seconds: float = 0.1, count: int = 1000) -> Hedging:
@@ -173,11 +173,17 @@ def test_a_fetch_that_hangs_fails_at_its_deadline(watched: Watched) -> None:
 
 
 def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() -> None:
-    counters = Counters()
-    flights = build(time.monotonic)
-    watcher = Watcher(flights, Hedging(), counters, 1.0)
+    clock = Clock()
+    flights = build(clock)
+    looks, flying = list[float](), flights.flying
+    flights.flying = lambda: looks.append(clock.now_s) or flying()  # type: ignore[method-assign]
+    watcher = Watcher(flights, Hedging(), Counters(), 60.0, clock)
+    wait_until(lambda: len(looks) > 3)
+    assert flights._watched, "it looks on for a second"
+    clock.now_s += 2
     wait_until(lambda: not flights._watched)
     flight = start(flights, 0)
+    clock.now_s += 60
     wait_until(lambda: flight.done)
     assert isinstance(flight.error, StoreError)
     watcher.close(10)

@@ -11,9 +11,7 @@ import pytest
 
 from penstock.cache import files, index
 from penstock.cache.directory import CacheDirectory
-from tests.cache.test_directory import BLOCK, Opener, get, opened, put, sample
-
-__all__ = ["opened"]  # a fixture
+from tests.support.cache_samples import BLOCK, Opener, get, put, sample
 
 SIZES = {"small": 300 * 1024, "large": 2 * BLOCK + 7}
 
@@ -26,47 +24,39 @@ def flip(file: Path) -> None:
         stream.write(bytes([byte ^ 1]))
 
 
-def cut(file: Path) -> None:
-    os.truncate(file, 100)
-
-
-def empty(file: Path) -> None:
-    os.truncate(file, 0)
-
-
 def grow(file: Path) -> None:
     with open(file, "ab") as stream:
         stream.write(b"more")
 
 
-def folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
 def link(file: Path) -> None:
-    other = file.parent.parent.parent.parent / "outside"
-    file.rename(other)  # with the very bytes: it must not be followed all the same
-    file.symlink_to(other)
+    """To a file outside with the very bytes: it must not be followed all the same."""
+    target = file.parents[3] / "outside"
+    file.rename(target)
+    file.symlink_to(target)
 
 
-def dangling_link(file: Path) -> None:
-    file.unlink()
-    file.symlink_to(file.parent.parent.parent.parent / "outside")
-
-
-def pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def unix_socket(file: Path) -> None:
-    file.unlink()
+def bind(file: Path) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(file.name)  # a whole path would be too long
 
 
-HARM = [flip, cut, empty, grow, folder, link, dangling_link, pipe, unix_socket]
+def replaced_by(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda file: (file.unlink(), make(file))
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "flip": flip,
+    "remove": Path.unlink,
+    "cut": lambda file: os.truncate(file, 100),
+    "empty": lambda file: os.truncate(file, 0),
+    "grow": grow,
+    "folder": replaced_by(Path.mkdir),
+    "link": link,
+    "dangling_link": replaced_by(lambda file: file.symlink_to(file.parents[3] / "outside")),
+    "pipe": replaced_by(os.mkfifo),
+    "unix_socket": replaced_by(bind),
+}
 
 
 def outside(cache: CacheDirectory) -> bytes | None:
@@ -75,16 +65,16 @@ def outside(cache: CacheDirectory) -> bytes | None:
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("harm", HARM)
 def test_it_is_never_read_never_handed_on_and_filled_again(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], size: int
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, harm: str, size: int
 ) -> None:
     cache = opened()
     what, data = sample("object", size)
     assert put(cache, what, data)
     assert cache.complete_file(what) is not None
     monkeypatch.chdir(Path(cache.file(what.digest)).parent)
-    harm(Path(cache.file(what.digest)))
+    HARM[harm](Path(cache.file(what.digest)))
     before = outside(cache)
     assert cache.complete_file(what) is None, "verified before, and changed since"
     for start in range(0, size, BLOCK):

@@ -14,7 +14,7 @@ from penstock.cache.build import open_directory
 from penstock.cache.guarded import Guarded
 from penstock.cache.policy import Keep
 from penstock.metrics import Counters
-from tests.cache.survival import (
+from tests.support.cache_fill import (
     BLOCK,
     DATA,
     OBJECTS,
@@ -27,11 +27,11 @@ from tests.cache.survival import (
 )
 
 FRAME_BYTES = 4096 + 24
+pytestmark = pytest.mark.timeout(600)  # the slow ones open hundreds of caches
 HEADER_BYTES = 32
-SETTINGS = settings(
-    max_examples=60, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+HERE = [HealthCheck.function_scoped_fixture]
+FEW = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=HERE)
+MANY = settings(FEW, max_examples=100)
 
 
 class Machine:
@@ -105,11 +105,13 @@ HARMS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_with_its_log_cut_at_any_frame_and_within_it_the_cache_comes_up_clean(
-    machine: Machine,
+    machine: Machine, step: int
 ) -> None:
     survived: list[int] = []
-    for frame in range((machine.log_bytes - HEADER_BYTES) // FRAME_BYTES + 1):
+    frames = (machine.log_bytes - HEADER_BYTES) // FRAME_BYTES
+    for frame in (*range(0, frames, step), frames):
         for at in (HEADER_BYTES + frame * FRAME_BYTES, HEADER_BYTES + frame * FRAME_BYTES + 1000):
             machine.restore()
             os.truncate(machine.log, min(at, machine.log_bytes))
@@ -119,9 +121,7 @@ def test_with_its_log_cut_at_any_frame_and_within_it_the_cache_comes_up_clean(
     assert survived[-1] == sum(map(len, DATA.values()))
 
 
-@SETTINGS
-@given(harms=HARMS, log=st.none() | st.floats(0, 1), noise=st.integers(0, 2**32))
-def test_with_any_part_of_its_files_and_log_lost_the_cache_comes_up_clean(
+def check_a_loss(
     machine: Machine, harms: dict[str, tuple[Harm, int]], log: float | None, noise: int
 ) -> None:
     machine.restore()
@@ -137,12 +137,7 @@ def test_with_any_part_of_its_files_and_log_lost_the_cache_comes_up_clean(
     check_comes_up_clean(machine.path)
 
 
-@SETTINGS
-@given(
-    places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=8),
-    length=st.sampled_from([1, 8, 100, 4096]), seed=st.integers(0, 2**32), of_log=st.booleans(),
-)  # fmt: skip
-def test_with_any_damage_to_its_index_nothing_fails_and_no_byte_is_wrong(
+def check_damage(
     machine: Machine, places: list[float], length: int, seed: int, of_log: bool
 ) -> None:
     machine.restore()
@@ -178,9 +173,53 @@ def test_with_any_damage_to_its_index_nothing_fails_and_no_byte_is_wrong(
         guarded.status()
         now[0] += 60
     status = guarded.status()
-    assert (status.state, status.used_bytes) == ("ok", sum(map(len, DATA.values())))
+    assert status.state == "ok"
+    # Frames of the log have checksums and pages of the database have none: a row may have become
+    # another one that is possible too, and then one block more or less is counted.
+    assert not of_log or status.used_bytes == sum(map(len, DATA.values()))
     for name, what in OBJECTS.items():
         whole = guarded.complete_file(what)
         assert whole is not None
         assert whole.read_bytes() == DATA[name]
     guarded.close()
+
+
+LOSS = given(harms=HARMS, log=st.none() | st.floats(0, 1), noise=st.integers(0, 2**32))
+DAMAGE = given(
+    places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=8),
+    length=st.sampled_from([1, 8, 100, 4096]), seed=st.integers(0, 2**32), of_log=st.booleans(),
+)  # fmt: skip
+
+
+@FEW
+@LOSS
+def test_with_any_part_of_its_files_and_log_lost_the_cache_comes_up_clean(
+    machine: Machine, harms: dict[str, tuple[Harm, int]], log: float | None, noise: int
+) -> None:
+    check_a_loss(machine, harms, log, noise)
+
+
+@pytest.mark.slow
+@MANY
+@LOSS
+def test_with_many_losses_the_cache_comes_up_clean(
+    machine: Machine, harms: dict[str, tuple[Harm, int]], log: float | None, noise: int
+) -> None:
+    check_a_loss(machine, harms, log, noise)
+
+
+@FEW
+@DAMAGE
+def test_with_any_damage_to_its_index_nothing_fails_and_no_byte_is_wrong(
+    machine: Machine, places: list[float], length: int, seed: int, of_log: bool
+) -> None:
+    check_damage(machine, places, length, seed, of_log)
+
+
+@pytest.mark.slow
+@MANY
+@DAMAGE
+def test_with_much_damage_no_byte_is_wrong(
+    machine: Machine, places: list[float], length: int, seed: int, of_log: bool
+) -> None:
+    check_damage(machine, places, length, seed, of_log)

@@ -2,8 +2,10 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from penstock.cache.build import build_cache
 from penstock.cache.identity import CachedObject, identify
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import TierSpec, parse_tier
-from penstock.cache.tiered import Cache
+from penstock.cache.tiered import Brought, Cache
 from penstock.errors import OptionError, StoreError
 from penstock.metrics import Counters
 
@@ -81,7 +83,7 @@ def test_each_block_is_fetched_once_by_sixteen_readers_at_once(cache: Cache) -> 
     ]
 
 
-def test_a_failed_fetch_fails_all_its_waiters_and_none_after(cache: Cache) -> None:
+def test_a_failed_fetch_fails_its_reader_and_not_the_next(cache: Cache) -> None:
     origin = Origin(DATA[:1000])
     failing = [True]
 
@@ -96,9 +98,10 @@ def test_a_failed_fetch_fails_all_its_waiters_and_none_after(cache: Cache) -> No
     assert b"".join(cache.read(origin.what, fetch, 0, 1000)) == DATA[:1000]
 
 
-@pytest.mark.parametrize("size", [1000, 2 * BLOCK], ids=["small", "large"])
-@pytest.mark.parametrize("ask", ["cached_bytes", "complete_file", "source_bytes"])
-def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, size: int, ask: str) -> None:
+@pytest.mark.parametrize(
+    ("ask", "size"), [("cached_bytes", 1000), ("complete_file", 2 * BLOCK), ("source_bytes", 1000)]
+)
+def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, ask: str, size: int) -> None:
     origin = Origin(DATA[:size])
     answered, go_on = threading.Event(), threading.Event()
 
@@ -117,6 +120,38 @@ def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, size: int, a
         go_on.set()
         found = answer.result(timeout=30)
     assert isinstance(found, Path) if ask == "complete_file" else found == size
+
+
+@pytest.mark.parametrize("tiers", [0, 1])
+def test_what_is_at_hand_is_placed_and_not_fetched_again(
+    tmp_path: Path, counters: Counters, tiers: int
+) -> None:
+    """In memory, where no tier has it, or in a tier."""
+    cache = build(counters, *[TierSpec("SSD", (tmp_path / "ssd",), 1 << 30)] * tiers)
+    origin, placed = Origin(DATA[:1000]), list[bytes]()
+    bring = partial(cache.bring, origin.what, origin.fetch, 0)
+
+    def place(data: memoryview) -> bool:
+        placed.append(bytes(data))
+        return True
+
+    assert bring(None, 0.0).how is Brought.FETCHED
+    cache.settle()
+    later_s = time.monotonic()
+    assert bring(None, later_s).how is Brought.CACHED
+    assert bring(place, later_s).how is Brought.CACHED
+    assert (placed, origin.ranges) == ([DATA[:1000]], [(0, 1000)])
+    cache.let_go()
+    assert bring(None, time.monotonic()).how is (Brought.CACHED if tiers else Brought.FETCHED)
+    cache.close()
+
+
+def test_what_the_bucket_has_no_more_is_outdated_in_every_tier(cache: Cache) -> None:
+    origin = Origin(DATA[:1000])
+    read(cache, origin, 0, 1000)
+    assert cache.source_bytes("s3://b") == cache.noted_bytes("s3://b") == 1000
+    cache.outdate([origin.what])
+    assert cache.source_bytes("s3://b") == 0
 
 
 def test_what_does_not_fit_the_first_tier_goes_to_the_next(
@@ -156,22 +191,6 @@ def test_a_tier_that_fails_costs_a_warning_and_never_the_read(
     assert counters.total("cache_warnings") > 0
 
 
-def test_without_tiers_it_reads_from_the_store(counters: Counters) -> None:
-    cache = build(counters)
-    origin = Origin(DATA)
-    assert read(cache, origin, 5, 100) == DATA[5:105]
-    cache.close()
-
-
-def test_memory_for_blocks_on_their_way_stays_within_the_buffer(counters: Counters) -> None:
-    cache = build(counters, buffer_bytes=2 * BLOCK)
-    origin = Origin(DATA)
-    for number in range(5):
-        cache.prefetch(origin.what, origin.fetch, number)
-        assert cache.buffered_bytes <= 2 * BLOCK
-    cache.close()
-
-
 @pytest.mark.parametrize(
     "text",
     ["MEM:/x", "RAM:/x:1GiB", "SSD::1GiB", "SSD:/x:0", "SSD:/x:-1", "SSD:/x:1GiB:high=2",
@@ -185,3 +204,4 @@ def test_what_is_no_tier_is_refused(text: str) -> None:
 def test_a_tier_is_read_as_fluid_and_we_write_it() -> None:
     tier = parse_tier("SSD:/nvme0,/nvme1:400GiB:high=0.95,low=0.7")
     assert tier == TierSpec("SSD", (Path("/nvme0"), Path("/nvme1")), 400 << 30, 0.95, 0.7)
+    assert parse_tier("MEM:/x:1GiB") == TierSpec("MEM", (Path("/x"),), 1 << 30, 0.99, 0.8)

@@ -5,11 +5,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from typing_extensions import Buffer
 
 from penstock.catalog import listing
 from penstock.catalog.names import KEY_MAX_BYTES
@@ -17,33 +15,8 @@ from penstock.catalog.refresh import Mounted, Summary, refresh
 from penstock.catalog.tree import ROOT, Tree
 from penstock.errors import SourceError, StoreError
 from penstock.store import Level, ObjectInfo
-from tests.cache.test_flights import wait_until
-
-NOW_NS = 1_700_000_000_000_000_000
-
-
-def entry(key: str, size: int = 1, mtime_ns: int = NOW_NS, version: str = "v") -> ObjectInfo:
-    return ObjectInfo(key, size, mtime_ns, version)
-
-
-@dataclass
-class Pages:
-    """A store that lists what it is told to, however odd."""
-
-    pages: Callable[[], Iterator[list[ObjectInfo]]]
-    identity: str = "odd://store"
-
-    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        return self.pages()
-
-    def list_level(self, prefix: str) -> Level | None:
-        return None
-
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
-        raise AssertionError("nothing is read")
-
-    def why_unreadable(self, key: str) -> str | None:
-        return None
+from tests.support.catalogs import NOW_NS, Pages, entry
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -126,10 +99,10 @@ def test_exactly_as_many_as_the_limit_are_shown(tree: Tree) -> None:
 def test_an_entry_that_comes_three_times_is_one_entry_as_it_was_told_last(tree: Tree) -> None:
     def pages() -> Iterator[list[ObjectInfo]]:
         for size in (1, 2, 3):
-            yield from ([entry(f"{part}/{n}", size) for n in range(1000)] for part in range(20))
+            yield from ([entry(f"{part}/{n}", size) for n in range(1000)] for part in range(6))
 
     summary = take_in_pages(tree, pages)
-    assert (summary.files, summary.size_bytes) == (20_000, 60_000)
+    assert (summary.files, summary.size_bytes) == (6000, 18_000)
 
 
 def left_behind() -> list[threading.Thread]:
@@ -187,7 +160,8 @@ def test_requests_that_never_end_do_not_pile_up(
 def test_a_tree_of_very_many_prefixes_does_not_queue_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listing, "_WAITING_PREFIXES", 50)
+    monkeypatch.setattr(listing, "_WAITING_PREFIXES", 20)
+    monkeypatch.setattr(listing, "_FULL_PAGE", 200)
     levels: list[str] = []
 
     class Wide(Pages):
@@ -196,16 +170,16 @@ def test_a_tree_of_very_many_prefixes_does_not_queue_them_all(
             if prefix.count("/") == 1:
                 yield [entry(f"{above}file")]
             else:
-                yield [entry(f"{above}{n}/file") for n in range(1000)]
+                yield [entry(f"{above}{n}/file") for n in range(200)]
 
         def list_level(self, prefix: str) -> Level:
             levels.append(prefix)
             above = f"{prefix}/" if prefix else ""
-            return Level([], [f"{above}{n}" for n in range(1000)])
+            return Level([], [f"{above}{n}" for n in range(200)])
 
     for _ in listing.list_in_parallel(Wide(lambda: iter(()))):
         pass
-    assert len(levels) < 100, "1,001 if each were split"
+    assert len(levels) < 100, "201 if each were split"
 
 
 # -- entries that cannot be right -----------------------------------------------------------
@@ -342,7 +316,7 @@ import resource, sys
 from pathlib import Path
 from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import Tree
-from tests.catalog.test_bounds import Pages, entry
+from tests.support.catalogs import Pages, entry
 
 def pages():
     for first in range(0, 100_000, 1000):
@@ -355,6 +329,7 @@ print(summary.files, summary.hidden, resource.getrusage(resource.RUSAGE_SELF).ru
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_directories_and_hidden_objects(tmp_path: Path) -> None:
     """It took 98 MiB for these when all directories and all hidden keys were remembered."""
     result = subprocess.run(

@@ -10,9 +10,10 @@ from typing_extensions import Buffer
 
 from penstock.catalog.listing import list_in_parallel
 from penstock.catalog.refresh import Mounted, Summary, refresh
-from penstock.catalog.tree import ROOT, Tree
+from penstock.catalog.tree import Tree
 from penstock.errors import StoreError
 from penstock.store import Level, ObjectInfo
+from tests.support.catalogs import nodes_of
 
 PAGE = 1000
 
@@ -58,18 +59,12 @@ def take_in(tree: Tree, store: MemoryStore) -> Summary:
     return refresh(tree, [Mounted("", store)], lambda *_: None)
 
 
-def paths(tree: Tree, ino: int = ROOT, above: str = "") -> dict[str, int]:
-    found: dict[str, int] = {}
-    after = 0
-    while nodes := tree.children(ino, after, 50):
-        for node in nodes:
-            path = above + node.name.decode()
-            if node.size_bytes is None:
-                found |= paths(tree, node.ino, f"{path}/")
-            else:
-                found[path] = node.size_bytes
-        after = nodes[-1].ino
-    return found
+def paths(tree: Tree) -> dict[str, int]:
+    return {
+        path: node.size_bytes
+        for path, node in nodes_of(tree).items()
+        if node.size_bytes is not None
+    }
 
 
 def test_a_deep_tree_of_many_is_listed_in_full_by_many_threads() -> None:
@@ -105,7 +100,7 @@ TREES = st.dictionaries(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(TREES, min_size=1, max_size=4))
 def test_the_tree_equals_the_bucket_after_each_refresh(
@@ -125,7 +120,9 @@ def test_the_tree_equals_the_bucket_after_each_refresh(
         assert summary.hidden == len(bucket) - len(expected)
         assert tree.totals() == (len(expected), sum(expected.values()))
         inodes = {
-            _path_of(tree, node.ino): (node.ino, node.size_bytes or 0) for node in tree.files()
+            path: (node.ino, node.size_bytes or 0)
+            for path, node in nodes_of(tree).items()
+            if not node.is_directory
         }
         for path, (ino, size) in inodes.items():
             before = versions.get(path)
@@ -135,13 +132,6 @@ def test_the_tree_equals_the_bucket_after_each_refresh(
                 assert ino > before[0], "what changed has a new one"
         versions = inodes
     tree.close()
-
-
-def _path_of(tree: Tree, ino: int) -> str:
-    node = tree.node(ino)
-    folder = tree.directory_path(node.parent)
-    name = node.name.decode()
-    return f"{folder}/{name}" if folder else name
 
 
 def test_another_mount_of_the_same_catalog_learns_what_changed(tmp_path: Path) -> None:

@@ -1,42 +1,39 @@
 """Keys that cannot be paths: each has a stated answer, and none hides another in silence.
 
-A real S3 server whose keys are free text (moto): rclone's are file names, and so cannot be odd.
+The server is moto, which takes any key. SeaweedFS and rclone make paths of keys.
 """
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.catalog.names import DOUBLE_ROLE, MARKER_WITH_DATA
-from penstock.catalog.refresh import Mounted, refresh
-from penstock.catalog.tree import ROOT, Node, Tree
+from penstock.catalog.refresh import Mounted, Summary, refresh
+from penstock.catalog.tree import Tree
 from penstock.metrics import Counters
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.source import parse_source
-from tests.conftest import Mounter, free_port, penstock, read_tree, running
+from tests.support.catalogs import nodes_of
+from tests.support.isolation import isolate
+from tests.support.mounts import Mount, Mounter, mounting, penstock
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, serve_moto
+from tests.support.trees import read_tree
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with running(command, port):
-        yield f"http://127.0.0.1:{port}"
+def _moto() -> Iterator[S3]:
+    with serve_moto() as server:
+        yield server
 
 
 @pytest.fixture
-def s3_client(moto: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    import botocore.session
-
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    session = botocore.session.get_session()
-    return session.create_client("s3", region_name="us-east-1", endpoint_url=moto)
+def moto(_moto: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    return _moto
 
 
 ODD: dict[str, tuple[bytes, str | None]] = {
@@ -64,25 +61,31 @@ ODD: dict[str, tuple[bytes, str | None]] = {
 }
 
 
-def fill(client: Any, bucket: str, keys: dict[str, tuple[bytes, str | None]]) -> None:
-    client.create_bucket(Bucket=bucket)
-    for key, (data, _) in keys.items():
-        client.put_object(Bucket=bucket, Key=key, Body=data)
+def fill(server: S3, bucket: str, keys: dict[str, bytes]) -> None:
+    server.client.create_bucket(Bucket=bucket)
+    for key, data in keys.items():
+        server.client.put_object(Bucket=bucket, Key=key, Body=data)
 
 
-def shown(mount: Path) -> dict[str, bytes]:
-    return read_tree(mount)
+def list_into(tree: Tree, server: S3, source: str) -> Summary:
+    store = open_store(parse_source(source), StoreOptions(endpoint=server.endpoint), Counters())
+    return refresh(tree, [Mounted("", store)], lambda *_: None)
 
 
-def test_each_odd_key_is_shown_or_counted_with_its_reason(
-    moto: str, s3_client: Any, mounter: Mounter
-) -> None:
-    fill(s3_client, "odd", ODD)
-    mount = mounter("s3://odd", "--endpoint", moto)
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    made = Tree(tmp_path / "catalog.sqlite")
+    yield made
+    made.close()
+
+
+def test_each_odd_key_is_shown_or_counted_with_its_reason(moto: S3, mounter: Mounter) -> None:
+    fill(moto, "odd", {key: data for key, (data, _) in ODD.items()})
+    mount = mounter("s3://odd", "--endpoint", moto.endpoint)
     expected = {
         key: data for key, (data, why) in ODD.items() if why is None and not key.endswith("/")
     }
-    assert shown(mount.path) == expected
+    assert read_tree(mount.path) == expected
     assert (mount.path / "marker").is_dir()
     assert (mount.path / "marker-with-data").is_dir()
     answer = json.loads(penstock("doctor", mount.path, "-o", "json").stdout)
@@ -94,71 +97,58 @@ def test_each_odd_key_is_shown_or_counted_with_its_reason(
 
 
 def test_empty_objects_are_told_from_directory_markers_without_an_exact_listing(
-    moto: str, s3_client: Any, mounter: Mounter
+    moto: S3, tree: Tree
 ) -> None:
     """No key here makes the fast listing fail, which strips trailing slashes."""
-    keys: dict[str, tuple[bytes, str | None]] = {
-        "empty-file": (b"", None), "empty-dir/": (b"", None), "dir/": (b"", None),
-        "dir/x": (b"x", None), "dir/empty": (b"", None),
-    }  # fmt: skip
-    fill(s3_client, "markers", keys)
-    mount = mounter("s3://markers", "--endpoint", moto)
-    assert shown(mount.path) == {"empty-file": b"", "dir/x": b"x", "dir/empty": b""}
-    assert (mount.path / "empty-dir").is_dir()
-    assert list((mount.path / "empty-dir").iterdir()) == []
+    keys = {"empty-file": b"", "empty-dir/": b"", "dir/": b"", "dir/x": b"x", "dir/empty": b""}
+    fill(moto, "markers", keys)
+    list_into(tree, moto, "s3://markers")
+    assert set(nodes_of(tree)) == {"empty-file", "empty-dir/", "dir/", "dir/x", "dir/empty"}
 
 
-def test_a_mount_of_a_prefix_sees_only_what_is_below_it(
-    moto: str, s3_client: Any, mounter: Mounter
-) -> None:
-    keys: dict[str, tuple[bytes, str | None]] = {
-        "p/x": (b"x", None), "p//y": (b"y", None), "pq/z": (b"z", None),
-    }  # fmt: skip
-    fill(s3_client, "prefixed", keys)
-    mount = mounter("s3://prefixed/p", "--endpoint", moto)
-    assert shown(mount.path) == {"x": b"x"}
-    assert mount.stats()["hidden"] == 1
+def test_a_mount_of_a_prefix_sees_only_what_is_below_it(moto: S3, tree: Tree) -> None:
+    fill(moto, "prefixed", {"p/x": b"x", "p//y": b"y", "pq/z": b"z"})
+    assert list_into(tree, moto, "s3://prefixed/p").hidden == 1
+    assert set(nodes_of(tree)) == {"x"}
 
 
-def test_an_object_of_five_tebibytes_is_listed_with_its_size(
-    tmp_path: Path, mounter: Mounter
-) -> None:
-    folder = tmp_path / "huge"
+@pytest.fixture(scope="module")
+def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    """A mount of a folder with a very large file, and one whose name is not UTF-8."""
+    place = tmp_path_factory.mktemp("odd-files")
+    folder = place / "set"
     folder.mkdir()
     with open(folder / "huge.bin", "wb") as file:
-        try:
-            file.truncate(5 << 40)
-        except OSError:  # ext4 ends at 16 TiB, but other file systems may end earlier
-            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
-            pytest.fail("this machine's file system holds no file of 5 TiB")
-    mount = mounter(f"file://{folder}")
-    assert (mount.path / "huge.bin").stat().st_size == 5 << 40
-    with open(mount.path / "huge.bin", "rb") as file:
+        file.truncate(5 << 40)  # this needs a file system such as ext4, xfs or tmpfs
+    (folder / os.fsdecode(LATIN)).write_bytes(b"latin-1")
+    with pytest.MonkeyPatch.context() as patch, mounting(place) as mount:
+        isolate(patch, place / "state")
+        yield mount(f"file://{folder}")
+
+
+LATIN = b"caf\xe9.txt"
+
+
+def test_an_object_of_five_tebibytes_is_listed_with_its_size(odd_files: Mount) -> None:
+    huge = odd_files.path / "huge.bin"
+    assert huge.stat().st_size == 5 << 40
+    with open(huge, "rb") as file:
         file.seek((5 << 40) - 10)
         assert file.read() == bytes(10)
 
 
-def test_names_that_are_not_utf8_are_shown_as_their_bytes(tmp_path: Path, mounter: Mounter) -> None:
-    folder = tmp_path / "latin"
-    folder.mkdir()
-    name = b"caf\xe9.txt"
-    with open(bytes(folder) + b"/" + name, "wb") as file:
-        file.write(b"latin-1")
-    mount = mounter(f"file://{folder}")
-    with open(bytes(mount.path) + b"/" + name, "rb") as file:
-        assert file.read() == b"latin-1"
+def test_names_that_are_not_utf8_are_shown_as_their_bytes(odd_files: Mount) -> None:
+    assert LATIN in os.listdir(bytes(odd_files.path))
+    assert (odd_files.path / os.fsdecode(LATIN)).read_bytes() == b"latin-1"
 
 
-def children(tree: Tree, ino: int) -> list[Node]:
-    return tree.children(ino, 0, 100)
-
-
-def test_a_file_that_becomes_a_directory_and_back_gets_new_inodes(tmp_path: Path) -> None:
+def test_a_file_that_becomes_a_directory_and_back_gets_new_inodes(
+    tmp_path: Path, tree: Tree
+) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
     (folder / "x").write_bytes(b"file")
     store = open_store(parse_source(f"file://{folder}"), StoreOptions(), Counters())
-    tree = Tree(tmp_path / "catalog.sqlite")
     seen: list[int] = []
     for kind in ("file", "directory", "file"):
         if kind == "directory":
@@ -168,7 +158,7 @@ def test_a_file_that_becomes_a_directory_and_back_gets_new_inodes(tmp_path: Path
             (folder / "x").rmdir()
             (folder / "x").write_bytes(b"file again")
         refresh(tree, [Mounted("", store)], lambda *_: None)
-        (node,) = children(tree, ROOT)
+        (node,) = nodes_of(tree).values()
         assert node.is_directory == (kind == "directory")
         seen.append(node.ino)
     assert len(set(seen)) == 3

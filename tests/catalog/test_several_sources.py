@@ -13,7 +13,8 @@ from penstock.metrics import Counters
 from penstock.store import Level, ObjectInfo
 from penstock.store.local import LocalStore
 from penstock.store.removed import RemovedStore
-from tests.conftest import write_tree
+from tests.support.catalogs import nodes_of
+from tests.support.trees import write_tree
 
 
 class Written(RemovedStore):
@@ -45,17 +46,7 @@ def take_in(tree: Tree, *mounts: Mounted) -> Summary:
 
 
 def paths_of(tree: Tree) -> dict[str, int]:
-    """Every node that is shown, with its number; folders end in a slash."""
-    found: dict[str, int] = {}
-    waiting = [(1, "")]
-    while waiting:
-        ino, path = waiting.pop()
-        for node in tree.children(ino, 0, 1000):
-            name = f"{path}{node.name.decode()}{'/' if node.is_directory else ''}"
-            found[name] = node.ino
-            if node.is_directory:
-                waiting.append((node.ino, name))
-    return found
+    return {path: node.ino for path, node in nodes_of(tree).items()}
 
 
 A = Written("a://", "x/1", "x/2", "y", "only/a")

@@ -1,34 +1,54 @@
-"""Storage, mount points and cache directories that cannot work: told in one line and a hint."""
+"""Storage, mount points and cache directories that cannot work: one line, and a hint."""
 
-import itertools
-import json
 import os
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
-import botocore.session
 import pytest
 
-from tests.cli.conftest import Refuse
-from tests.conftest import S3, Mounter, free_port, penstock, rclone, running, write_tree
+from penstock.bench.programs import find_program, free_port
+from tests.support.mounts import Mounter, penstock, penstock_process
+from tests.support.refusals import (
+    Refuse,
+    check_refusal,
+    clear_away,
+    mounts_below,
+    one_refusal,
+    processes_that_name,
+)
+from tests.support.s3 import S3
+from tests.support.trees import write_tree
+
+# -- in processes of their own ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [(), ("-b",)], ids=["foreground", "background"])
+@pytest.mark.parametrize("mistake", ["option", "store"])
+def test_a_rejected_mount_exits_with_its_code_and_leaves_nothing_behind(
+    s3: S3, tmp_path: Path, way: tuple[str, ...], mistake: str
+) -> None:
+    """The command itself rejects an unknown option; only the server learns of the store."""
+    place = tmp_path / "mnt"
+    place.mkdir()
+    command = ["mount", "s3://bucket", place, *way, "--cache-dir", tmp_path / "cache"]
+    try:
+        if mistake == "option":
+            result = penstock_process(*command, "--chache-dir", "/x")
+            check_refusal(result, says="--chache-dir")
+        else:
+            result = penstock_process(*command, "--endpoint", f"http://127.0.0.1:{free_port()}")
+            check_refusal(result, says="s3://bucket", code=3)
+        assert mounts_below(tmp_path) == []
+        assert processes_that_name(place) == []
+    finally:
+        clear_away(place)
+
 
 # -- storage ----------------------------------------------------------------------------
-
-
-def in_both_ways(names: str, values: Sequence[Any]) -> pytest.MarkDecorator:
-    """Each value in one of the two, in turn: how a mount is run and what is wrong with its storage
-    know nothing of each other."""
-    ways = itertools.cycle(["foreground", "background"])
-    rows = [(*(value if isinstance(value, tuple) else (value,)), way)
-            for value, way in zip(values, ways, strict=False)]  # fmt: skip
-    return pytest.mark.parametrize(f"{names},refuse", rows, indirect=["refuse"])
 
 
 def test_a_bucket_that_is_missing(s3: S3, refuse: Refuse) -> None:
@@ -36,71 +56,33 @@ def test_a_bucket_that_is_missing(s3: S3, refuse: Refuse) -> None:
 
 
 def test_a_prefix_under_which_nothing_lies(s3: S3, refuse: Refuse) -> None:
-    write_tree(s3.folder, {"bad-prefix/there/file": b"1"})
+    write_tree(s3.bucket("bad-prefix"), {"there/file": b"1"})
     refuse("s3://bad-prefix/not-there", "--endpoint", s3.endpoint, says="s3://bad-prefix/not-there")
 
 
-@in_both_ways("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+@pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
 def test_a_wrong_key(s3: S3, refuse: Refuse, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    write_tree(s3.folder, {"wrong-keys/file": b"1"})
+    bucket = s3.bucket(f"wrong-{wrong[4:10].lower()}")
+    write_tree(bucket, {"file": b"1"})
     monkeypatch.setenv(wrong, "AKIAWRONGWRONGWRONG0")
-    said = refuse("s3://wrong-keys", "--endpoint", s3.endpoint, says="s3://wrong-keys.*[Dd]enied")
+    said = refuse(bucket.source, "--endpoint", s3.endpoint, says=f"{bucket.source}.*[Dd]enied")
     assert "AWS_ACCESS_KEY_ID" in said.splitlines()[1]
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in said
 
 
-def test_no_keys_at_all(s3: S3, refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    said = refuse("s3://any", "--endpoint", s3.endpoint, says="s3://any: no credentials")
+def test_no_keys_at_all(refuse: Refuse) -> None:
+    said = refuse("s3://any", "--endpoint", "http://127.0.0.1:1", says="s3://any: no credentials")
     assert "--anonymous" in said
 
 
-def test_a_profile_that_does_not_exist(
-    s3: S3, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_that_does_not_exist(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody-has-this")
-    refuse("s3://any", "--endpoint", s3.endpoint, says="nobody-has-this")
-
-
-@pytest.fixture(scope="module")
-def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
-    """(endpoint, key, secret) of a user who may read the objects of s3://private, not list them."""
-    port = free_port()
-    endpoint = f"http://127.0.0.1:{port}"
-    moto = Path(sys.executable).parent / "moto_server"
-    # moto checks permissions after this many requests: those that set it up, below.
-    command = ["env", "INITIAL_NO_AUTH_ACTION_COUNT=5", str(moto), "-H", "127.0.0.1", "-p"]
-    with running([*command, str(port)], port):
-        connect = partial(
-            botocore.session.get_session().create_client, region_name="us-east-1",
-            endpoint_url=endpoint, aws_access_key_id="root", aws_secret_access_key="root",
-        )  # fmt: skip
-        iam, s3 = connect("iam"), connect("s3")
-        iam.create_user(UserName="reader")
-        key = iam.create_access_key(UserName="reader")["AccessKey"]
-        allow = [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]
-        policy = json.dumps({"Version": "2012-10-17", "Statement": allow})
-        iam.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument=policy)
-        s3.create_bucket(Bucket="private")
-        s3.put_object(Bucket="private", Key="file", Body=b"1")
-        yield endpoint, key["AccessKeyId"], key["SecretAccessKey"]
-
-
-@in_both_ways("prefix", ["", "/folder"])
-def test_no_permission_to_list(
-    private: tuple[str, str, str], refuse: Refuse, monkeypatch: pytest.MonkeyPatch, prefix: str
-) -> None:
-    endpoint, key, secret = private
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-    said = refuse(f"s3://private{prefix}", "--endpoint", endpoint, says="s3://private.*[Dd]enied")
-    assert "list" in said.splitlines()[1]
+    refuse("s3://any", "--endpoint", "http://127.0.0.1:1", says="nobody-has-this")
 
 
 @contextmanager
 def web_server(status: int, kind: str, body: bytes) -> Iterator[str]:
-    """A server that answers everything alike, and knows nothing of S3."""
+    """A server that gives every request the same answer."""
 
     class Answer(BaseHTTPRequestHandler):
         def answer(self) -> None:
@@ -117,7 +99,7 @@ def web_server(status: int, kind: str, body: bytes) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -125,6 +107,18 @@ def web_server(status: int, kind: str, body: bytes) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("prefix", ["", "/folder"])
+def test_no_permission_to_list(refuse: Refuse, prefix: str) -> None:
+    with web_server(403, "application/xml", DENIED) as endpoint:
+        source = f"s3://private{prefix}"
+        said = refuse(source, "--endpoint", endpoint, says="s3://private.*[Dd]enied")
+        assert "list" in said.splitlines()[1]
 
 
 PAGES = {
@@ -136,59 +130,37 @@ PAGES = {
 }
 
 
-# A bucket's root and a prefix in it are asked for in two ways.
-@in_both_ways(
-    "page,prefix",
-    [*((page, "") for page in PAGES), *((page, "/folder") for page in [*PAGES][:3])],
-)
-def test_an_endpoint_that_is_not_s3(s3: S3, refuse: Refuse, page: str, prefix: str) -> None:
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("prefix", ["", "/folder"])  # they are listed by different requests
+@pytest.mark.parametrize("page", PAGES)
+def test_an_endpoint_that_is_not_s3(refuse: Refuse, page: str, prefix: str) -> None:
     with web_server(*PAGES[page]) as endpoint:
         said = refuse(f"s3://bucket{prefix}", "--endpoint", endpoint, says="s3://bucket")
         assert "--endpoint" in said.splitlines()[1]
 
 
-@in_both_ways("page", ["a web page", "page not found", "method not allowed"])
+@pytest.mark.parametrize("page", ["a web page", "page not found", "method not allowed"])
 def test_a_web_server_that_cannot_list(refuse: Refuse, page: str) -> None:
     with web_server(*PAGES[page]) as endpoint:
         refuse(f"{endpoint}/folder", says=f"{endpoint}/folder")
 
 
-def test_an_endpoint_where_nobody_listens(s3: S3, refuse: Refuse) -> None:
-    """As patient as it is by itself; those below say that they are not."""
-    endpoint = f"http://127.0.0.1:{free_port()}"
-    refuse("s3://bucket", "--endpoint", endpoint, says="s3://bucket", code=3)
-
-
-HASTY = ("--deadline", "1s")
-
-
-def test_a_prefix_of_an_endpoint_where_nobody_listens(s3: S3, refuse: Refuse) -> None:
-    endpoint = f"http://127.0.0.1:{free_port()}"
-    refuse("s3://bucket/folder", "--endpoint", endpoint, *HASTY, says="s3://bucket", code=3)
-
-
-@in_both_ways("prefix", ["", "/folder"])
-def test_an_endpoint_whose_name_does_not_resolve(s3: S3, refuse: Refuse, prefix: str) -> None:
-    endpoint = "http://no-such-host.invalid:9000"
-    refuse(f"s3://bucket{prefix}", "--endpoint", endpoint, *HASTY, says="s3://bucket", code=3)
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://no-such-host.invalid:9000"])
+def test_an_endpoint_that_cannot_be_reached(refuse: Refuse, endpoint: str) -> None:
+    source = "s3://bucket/folder"
+    refuse(source, "--endpoint", endpoint, "--deadline", "1s", says="s3://bucket", code=3)
 
 
 def test_a_web_server_where_nobody_listens(refuse: Refuse) -> None:
-    address = f"http://127.0.0.1:{free_port()}/folder"
-    refuse(address, *HASTY, says=address, code=3)
+    refuse("http://127.0.0.1:1/x", "--deadline", "1s", says="http://127.0.0.1:1/x", code=3)
 
 
 def test_a_folder_that_does_not_exist(refuse: Refuse, tmp_path: Path) -> None:
     refuse(f"file://{tmp_path}/none", says=f"file://{tmp_path}/none")
 
 
-# -- mount points -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> str:
-    write_tree(tmp_path / "source", {"file": b"1"})
-    return f"file://{tmp_path}/source"
+# -- mount points and cache directories -------------------------------------------------
 
 
 def test_a_mount_point_that_is_missing(refuse: Refuse, source: str, tmp_path: Path) -> None:
@@ -207,23 +179,18 @@ def test_a_mount_point_that_is_not_empty(refuse: Refuse, source: str, tmp_path: 
     assert (tmp_path / "full/precious").read_bytes() == b"1"
 
 
-def test_a_mount_point_that_is_mounted_already(
-    refuse: Refuse, source: str, tmp_path: Path, mounter: Mounter
+def test_a_mount_of_ours_is_no_mount_point_and_no_place_for_a_cache(
+    source: str, tmp_path: Path, mounter: Mounter, request: pytest.FixtureRequest
 ) -> None:
+    write_tree(tmp_path / "source", {"folder/file": b"1"})
     place = mounter(source).path
+    refuse: Refuse = request.getfixturevalue("refuse")  # from here on no mount is made
     refuse(source, mountpoint=place, says=f"{place} is already a mount point")
+    refuse(source, "--cache-dir", place / "cache", says=f"cache directory {place}/cache")
+    for verb in ("umount", "stats", "refresh"):
+        one_refusal([verb, f"{place}/folder"], says=f"{place}/folder is not mounted")
     assert penstock("stats", place).returncode == 0
-    assert (place / "file").read_bytes() == b"1"
-
-
-def test_a_mount_point_where_something_else_is_mounted(
-    refuse: Refuse, source: str, tmp_path: Path
-) -> None:
-    with memory_file_system(tmp_path / "other") as place:
-        refuse(source, mountpoint=place, says=f"{place} is already a mount point")
-
-
-# -- cache directories ------------------------------------------------------------------
+    assert (place / "folder/file").read_bytes() == b"1"
 
 
 @contextmanager
@@ -237,6 +204,13 @@ def memory_file_system(place: Path, options: str = "size=1m") -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True, timeout=30)
+
+
+def test_a_mount_point_where_something_else_is_mounted(
+    refuse: Refuse, source: str, tmp_path: Path
+) -> None:
+    with memory_file_system(tmp_path / "other") as place:
+        refuse(source, mountpoint=place, says=f"{place} is already a mount point")
 
 
 @pytest.mark.parametrize("option", ["--cache-dir {}/new", "--tier MEM:{}:1MiB"])
@@ -256,21 +230,18 @@ def test_a_cache_directory_without_room_for_another_file(
         refuse(source, "--cache-dir", place, says=f"cache directory {place}")
 
 
-@pytest.mark.parametrize("option", ["--cache-dir {}/new", "--tier SSD:{}:1MiB"])
-def test_a_cache_directory_that_is_read_only(
-    refuse: Refuse, source: str, tmp_path: Path, option: str
-) -> None:
+def test_a_cache_directory_that_is_read_only(refuse: Refuse, source: str, tmp_path: Path) -> None:
     with memory_file_system(tmp_path / "ro", "ro,size=8m") as place:
-        refuse(source, *option.format(place).split(), says=f"cache directory {place}.*Read-only")
+        for option in (["--cache-dir", f"{place}/new"], ["--tier", f"SSD:{place}:1MiB"]):
+            refuse(source, *option, says=f"cache directory {place}.*Read-only")
 
 
-@in_both_ways("name", ["fuse", "füse with blank"])
-def test_a_cache_directory_on_fuse(refuse: Refuse, source: str, tmp_path: Path, name: str) -> None:
-    place = tmp_path / name
+def test_a_cache_directory_on_fuse(refuse: Refuse, source: str, tmp_path: Path) -> None:
+    place = tmp_path / "füse with blank"  # which the table of mounts escapes
     for folder in (place, tmp_path / "behind"):
         folder.mkdir()
     subprocess.run(
-        [rclone(), "mount", str(tmp_path / "behind"), str(place), "--daemon",
+        [find_program("rclone"), "mount", str(tmp_path / "behind"), str(place), "--daemon",
          "--vfs-cache-mode", "off", "--config", "/dev/null"], check=True, timeout=60,
     )  # fmt: skip
     try:
@@ -278,13 +249,6 @@ def test_a_cache_directory_on_fuse(refuse: Refuse, source: str, tmp_path: Path, 
         refuse(source, "--tier", f"SSD:{place}:1GiB", says=f"{place} is on FUSE itself")
     finally:
         subprocess.run(["umount", str(place)], check=True, timeout=60)
-
-
-def test_a_cache_directory_inside_another_mount_of_ours(
-    refuse: Refuse, source: str, mounter: Mounter
-) -> None:
-    place = mounter(source).path
-    refuse(source, "--cache-dir", place / "cache", says=f"cache directory {place}/cache")
 
 
 def test_a_cache_directory_below_its_own_mount_point(

@@ -38,36 +38,21 @@ def test_a_job_is_shown_as_arena_shows_it() -> None:
             instance("worker-1", "worker", phase="PENDING"),
         ],
     }  # fmt: skip
-    data = [{"dataset": "imagenet", "mountPath": "/data"},
-            {"dataset": "val", "namespace": "team", "mountPath": "/val"}]  # fmt: skip
-    shown = job("tf", status, workers=2, gpus=4, priority=3, data=data)
-    assert details(shown, NOW_S) == [
-        "Name:       resnet",
-        "Status:     RUNNING",
-        "Namespace:  default",
-        "Priority:   3",
-        "Trainer:    TFJOB",
-        "Duration:   56m",
-        "Attempts:   2",
-        "Data:       imagenet at /data",
-        "            team/val at /val",
-        "",
-        "Instances:",
-        "  NAME              STATUS    AGE   IS_CHIEF   GPU(Requested)   NODE",
-        "  ----              ------    ---   --------   --------------   ----",
-        "  resnet-ps-0       RUNNING   56m   false      0                box",
-        "  resnet-worker-0   RUNNING   60s   true       4                box",
-        "  resnet-worker-1   PENDING   N/A   false      4                box",
+    data = [{"dataset": "val", "namespace": "team", "mountPath": "/val"}]
+    lines = details(job("tf", status, workers=2, gpus=4, data=data), NOW_S)
+    assert {"Trainer:    TFJOB", "Duration:   56m", "Data:       team/val at /val"} <= {*lines}
+    assert [line.split() for line in lines[-3:]] == [
+        ["resnet-ps-0", "RUNNING", "56m", "false", "0", "box"],
+        ["resnet-worker-0", "RUNNING", "60s", "true", "4", "box"],
+        ["resnet-worker-1", "PENDING", "N/A", "false", "4", "box"],
     ]
 
 
 def test_one_that_waits_says_for_what() -> None:
     status = {"phase": "QUEUING", "message": "waits for 2 GPUs; taken by job a"}
-    told = details(job(status=status, gpus=2), NOW_S)
-    assert "Message:    waits for 2 GPUs; taken by job a" in told
-    assert "Duration:   0s" in told
-    assert told[-1] == "  none has been started"
-    assert "Status:     PENDING" in details(job(), NOW_S)
+    lines = details(job(status=status, gpus=2), NOW_S)
+    assert {"Message:    waits for 2 GPUs; taken by job a", "Duration:   0s"} <= {*lines}
+    assert lines[-1] == "  none has been started"
 
 
 def test_one_that_has_ended_gets_no_older() -> None:
@@ -88,8 +73,8 @@ def test_the_instance_that_speaks_for_a_job() -> None:
     assert chief_of([]) is None
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\nb", b"a\n\nb\n", b"x\n" * 70_000])
-@pytest.mark.parametrize("lines", [0, 1, 2, 3, 40_000, 80_000])
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\nb", b"a\n\nb\n", b"x\n" * 70_000])
+@pytest.mark.parametrize("lines", [0, 1, 2, 80_000])
 def test_the_last_lines_are_those_that_a_person_would_count(text: bytes, lines: int) -> None:
     start = start_of_last(io.BytesIO(text), lines)
     whole = text.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""penstock plan: what it tells a person and a program, and how it agrees with real mounts."""
+"""penstock plan: what it prints for a person and a program, and how it agrees with real mounts."""
 
 import json
 import os
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import one_refusal
-from tests.conftest import S3, Mount, Mounter, penstock, write_tree
+from tests.support.mounts import Mount, Mounter, penstock
+from tests.support.refusals import one_refusal
+from tests.support.trees import write_tree
 
 WORDS = "files=1281167,mean=110KiB"
+FEWER = "files=20000,mean=110KiB"
 H100 = ("--samples-per-s", "1786", "--latency", "30ms", "--bandwidth", "10Gbit")
 
 
@@ -35,7 +37,8 @@ def test_a_person_reads_a_row_for_each_epoch_and_two_sentences() -> None:
 
 
 def test_a_program_reads_the_same_in_numbers() -> None:
-    found = plan("--dataset", WORDS, *H100, "--cache", "50%", "--epochs", "90")
+    question = ("--dataset", FEWER, *H100, "--cache", "50%", "--epochs", "90", "--seed", "3")
+    found = plan(*question)
     ways = {way["way"]: way for way in found["ways"]}
     assert list(ways) == ["no plan", "plan", "warm-up"]
     assert [way["storage_is_told_the_order"] for way in found["ways"]] == [False, True, False]
@@ -44,19 +47,14 @@ def test_a_program_reads_the_same_in_numbers() -> None:
     assert ways["plan"]["whole_s"] == pytest.approx(
         epochs[0]["whole_s"] + epochs[1]["whole_s"] + 88 * epochs[2]["whole_s"]
     )
-    assert epochs[0]["gets"] == 1281167
-    assert found["smallest"]["concurrency"] == 52
+    assert epochs[0]["gets"] == 20000
+    assert found["smallest"]["concurrency"] == 53
     assert len(found["advice"]) == 2
-
-
-def test_the_same_question_has_the_same_answer() -> None:
-    small = ("--dataset", "files=20000,mean=110KiB", "--cache", "1GiB")
-    question = (*small, *H100, "--policy", "lru", "--seed", "3")
-    assert plan(*question) == plan(*question)
+    assert plan(*question) == found
 
 
 def test_a_loader_that_is_too_slow_by_itself_is_named() -> None:
-    found = plan("--dataset", WORDS, *H100, "--sample-time", "10ms")
+    found = plan("--dataset", FEWER, *H100, "--sample-time", "10ms")
     assert "8 workers that work 10 ms on a sample make 800 samples/s" in found["advice"][-1]
 
 
@@ -65,16 +63,8 @@ def test_a_loader_that_is_too_slow_by_itself_is_named() -> None:
 FILES, SIZE = 40, 65536
 
 
-@pytest.fixture
-def bucket(s3: S3, request: pytest.FixtureRequest) -> str:
-    name = f"planned-{request.node.callspec.params['share']}"
-    rng = random.Random(4)
-    write_tree(s3.bucket(name), {f"{i % 4}/{i}.jpg": rng.randbytes(SIZE) for i in range(FILES)})
-    return f"s3://{name}"
-
-
 def epoch(mount: Mount, seed: int) -> tuple[int, int]:
-    """Reads every file once, shuffled, and lets the page cache go; (GETs, bytes) of the store."""
+    """Read every file once, shuffled, and drop its pages; return GETs and bytes of the store."""
     before = mount.stats()
     paths = sorted(path for path in mount.path.rglob("*.jpg"))
     random.Random(seed).shuffle(paths)
@@ -87,36 +77,35 @@ def epoch(mount: Mount, seed: int) -> tuple[int, int]:
     return gets[1] - gets[0], after["store_bytes"] - before["store_bytes"]
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 1.5])
+@pytest.mark.parametrize("share", [0.25, 1.5])
 def test_what_is_predicted_for_a_mount_is_what_it_asks_of_its_store(
-    s3: S3, mounter: Mounter, bucket: str, tmp_path: Path, share: float
+    mounter: Mounter, tmp_path: Path, share: float
 ) -> None:
+    rng = random.Random(4)
+    files = {f"{i % 4}/{i}.jpg": rng.randbytes(SIZE) for i in range(FILES)}
+    write_tree(tmp_path / "source", files)
     quota = -(-int(share * FILES * SIZE) * 100 // 99)  # of which it fills 99%
     tier = f"SSD:{tmp_path}/tier:{quota}B"
-    mount = mounter(bucket, "--endpoint", s3.endpoint, "--mode", "pagecache", "--tier", tier)
+    mount = mounter(f"file://{tmp_path}/source", "--mode", "pagecache", "--tier", tier)
     found = plan("--dataset", mount.path, *H100, "--batch", "8", "--epochs", "2")
     assert (found["files"], found["bytes"]) == (FILES, FILES * SIZE)
     predicted = [(one["gets"], one["store_bytes"]) for one in found["ways"][0]["epochs"]]
     assert [epoch(mount, seed) for seed in (1, 2)] == predicted
 
 
-def test_the_sizes_of_a_mount_are_those_of_its_files(
-    s3: S3, mounter: Mounter, tmp_path: Path
+def test_the_sizes_of_a_mount_are_those_of_its_files_and_without_files_there_is_no_plan(
+    mounter: Mounter, tmp_path: Path
 ) -> None:
-    folder = s3.bucket("uneven")
-    for number, size in enumerate((0, 1, 20 << 20)):
-        with open(folder / str(number), "wb") as file:
-            file.truncate(size)
-    mount = mounter("s3://uneven", "--endpoint", s3.endpoint)
+    source = tmp_path / "source"
+    write_tree(source, {"0": b"", "1": b"1"})
+    with open(source / "2", "wb") as file:
+        file.truncate(20 << 20)
+    mount = mounter(f"file://{source}")
     (unplanned, *_) = plan("--dataset", mount.path, *H100, "--epochs", "1")["ways"]
     # The large one comes in three blocks of 8 MiB, the empty one is not asked for.
     assert unplanned["epochs"][0]["gets"] == 4
-
-
-def test_a_mount_without_files_cannot_be_planned(mounter: Mounter, tmp_path: Path) -> None:
-    write_tree(tmp_path / "source", {"file": b"1"})
-    mount = mounter(f"file://{tmp_path}/source")
-    (tmp_path / "source" / "file").unlink()
+    for path in source.iterdir():
+        path.unlink()
     mount.refresh()
     one_refusal(["plan", "--dataset", str(mount.path), *H100], says="shows no files")
 
@@ -125,25 +114,17 @@ def test_a_mount_without_files_cannot_be_planned(mounter: Mounter, tmp_path: Pat
 
 MISTAKES = {
     "--dataset files=10": "mean= is missing",
-    "--dataset mean=1MiB": "files= is missing",
     "--dataset files=10,mean=1MiB,median=3": "unknown word 'median=3'",
     "--dataset files=10,mean=1MiB,files=3": "files is given twice",
-    "--dataset files=ten,mean=1MiB": "files=ten is not a number",
     "--dataset files=0,mean=1MiB": "files=0 is not a number",
     "--dataset files=1,mean=huge": "mean: 'huge' is not a size",
-    "--dataset files=1,mean=0": "mean=0 is not a file's size",
     "--dataset /nowhere": "/nowhere is not mounted",
     f"--dataset {WORDS} --samples-per-s 0": "--samples-per-s: 0",
-    f"--dataset {WORDS} --samples-per-s nan": "--samples-per-s: nan",
-    f"--dataset {WORDS} --samples-per-s many": "samples-per-s.*many",
     f"--dataset {WORDS} --bandwidth 0": "--bandwidth",
     f"--dataset {WORDS} --bandwidth 10Gb/s": "--bandwidth: '10Gb/s' may mean bits or bytes",
-    f"--dataset {WORDS} --latency soon": "--latency: 'soon'",
     f"--dataset {WORDS} --cache half": "--cache: 'half'",
     f"--dataset {WORDS} --cache -5%": "--cache: '-5%'",
-    f"--dataset {WORDS} --cache x%": "--cache: 'x%'",
     f"--dataset {WORDS} --batch 0": "batch",
-    f"--dataset {WORDS} --workers 0": "workers",
     f"--dataset {WORDS} --policy fifo": "fifo",
 }
 

@@ -1,6 +1,7 @@
 """penstock submit: arena's command lines become manifests, or are refused in the same words."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 
 from penstock.cli.app import run
 from penstock.specs.documents import read
+from tests.support.refusals import one_refusal
 
 SEED = shlex.split("""mpi --name horovod-resnet50 --gpus=8 --workers=4
 --working-dir=/horovod-demo/tensorflow-demo/ --data imagenet:/data -e DATA_DIR=/data/imagenet
@@ -157,12 +159,9 @@ def test_a_value_that_looks_secret_is_not_printed(
         ("mpi --name n --data a:/proc/x x", "--data: '/proc/x' is a place", "/data"),
         ("mpi --name n -d a:/d -d b:/d/e x", "--data: /d/e lies inside /d", "side by side"),
         ("mpi --name n -e NOT_SET x", "--env: NOT_SET is not in your environment", "NOT_SET=VALUE"),
-        ("mpi --name n -e =v x", "--env: '=v' has no name", "KEY=VALUE"),
         ("mpi --name n -l v x", "--label: 'v' is not KEY=VALUE", "--label"),
         ("mpi --name n --memory lots x", "--memory: 'lots' is not a quantity", "150Gi"),
-        ("mpi --name n --cpu many x", "--cpu: 'many' is no number of cores", "500m"),
         ("mpi --name n --timeout soon x", "--timeout: 'soon' is not a duration", "30s"),
-        ("mpi --name n --timeout 0 x", "--timeout: '0' is not in whole seconds", "90s"),
         ("mpi --name n --data-dir /a:/b x", "--data-dir: /a cannot be put into", "where they are"),
         ("mpi --name n --image i --data-dir /a x", "cannot be put into an image", "--data puts"),
         ("mpi --name n -o yaml x", "-o is for --dry-run", "get job"),
@@ -170,17 +169,9 @@ def test_a_value_that_looks_secret_is_not_printed(
         ("mpi --name n", "Missing argument 'COMMAND...'", "submit mpi --help"),
     ],
 )
-def test_a_mistake_is_said_by_the_option_it_was_made_in(
-    words: str, what: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["submit", *words.split()]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    told = said.err.splitlines()
-    assert len(told) == 2, said.err
-    assert what in told[0]
-    assert told[1].startswith("hint: ")
-    assert hint in told[1]
+def test_a_mistake_is_said_by_the_option_it_was_made_in(words: str, what: str, hint: str) -> None:
+    said = one_refusal(["submit", *words.split()], says=re.escape(what))
+    assert hint in said.splitlines()[1]
 
 
 def test_several_mistakes_are_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:

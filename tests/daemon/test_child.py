@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from penstock.daemon.child import cannot_run
-from tests.survival.kills import wait_until
+from tests.support.waiting import wait_until
 
 # Its first thread ends alone (exit, and not exit_group), and another sleeps on.
 HEADLESS = """

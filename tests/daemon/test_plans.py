@@ -16,8 +16,8 @@ from penstock.metrics import Counters
 from penstock.warm.memory import PageBudget
 from penstock.warm.order import OrderWriter
 from penstock.warm.prefetcher import Prefetcher
-from tests.cache.test_flights import wait_until
-from tests.warm.conftest import MakeSet, Set
+from tests.support.gated_set import MakeSet, Set
+from tests.support.waiting import wait_until
 
 
 class Supervisor:

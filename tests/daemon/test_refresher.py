@@ -14,7 +14,7 @@ from penstock.store.reliable import open_reliable_store
 from penstock.store.source import parse_source
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
-from tests.conftest import write_tree
+from tests.support.trees import write_tree
 
 
 def test_a_refresh_that_is_asked_for_before_the_catching_up_skips_no_change(tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ from PIL import Image
 
 from penstock.daemon.places import state_dir
 from penstock.resources.nudge import is_running
-from tests.cache.test_flights import wait_until
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY
-from tests.examples.conftest import (
+from tests.support.examples import (
     CLASSES,
     EXAMPLES,
     SAMPLES,
@@ -24,29 +22,10 @@ from tests.examples.conftest import (
     output,
     run,
 )
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
+from tests.support.waiting import wait_until
 
-
-def test_every_example_has_a_page_and_a_test() -> None:
-    folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
-    numbers = [f"{number:02}" for number in range(1, len(folders) + 1)]
-    assert [folder[:2] for folder in folders] == numbers
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    index = (EXAMPLES / "README.md").read_text()
-    for folder in folders:
-        scripts = [path.name for path in (EXAMPLES / folder).glob("*.py")]
-        page = (EXAMPLES / folder / "README.md").read_text()
-        assert len(page.splitlines()) <= 50, f"{folder}: more than a screen"
-        assert f"({folder})" in index
-        assert scripts
-        for script in scripts:
-            assert script in page, f"{folder}/README.md does not name {script}"
-            assert f'EXAMPLES / "{folder}/{script}"' in tests, f"no test runs {folder}/{script}"
-
-
-def test_links_between_the_pages_lead_somewhere() -> None:
-    for page in EXAMPLES.glob("**/README.md"):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page}: {target}"
+pytestmark = pytest.mark.slow  # each imports torch or its like, most of them several times
 
 
 @in_this_process
@@ -162,7 +141,7 @@ def test_08_a_declared_data_set_is_loaded_and_read(images: Stage, s3: S3, tmp_pa
     manifest = tmp_path / "dataset.yaml"
     text = (EXAMPLES / "08-declared/dataset.yaml").read_text()
     filled = {
-        "<BUCKET>": images.plain.name, "<ENDPOINT>": s3.endpoint,
+        "<BUCKET>": images.bucket, "<ENDPOINT>": s3.endpoint,
         "<ACCESS_KEY_ID>": ACCESS_KEY, "<SECRET_KEY>": SECRET_KEY,
     }  # fmt: skip
     for place, value in filled.items():

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.examples.conftest import EXAMPLES, Stage, in_this_process, output, run
+from tests.support.examples import EXAMPLES, Stage, in_this_process, output, run
 
+pytestmark = pytest.mark.slow  # it trains
 TRAIN = EXAMPLES / "09-resnet50/train.py"
 MAKE = EXAMPLES / "09-resnet50/make_images.py"
 MODULES = [
@@ -150,19 +150,3 @@ def test_penstock_run_plans_the_epochs_of_each_rank(images: Stage) -> None:
     assert "penstock: ImageFiles: 24 samples planned" in result.stderr
     assert "no plan" not in result.stderr
     assert images.mount.gets() == images.files
-
-
-def test_a_signal_ends_it_in_one_line(drawn: Path) -> None:
-    words = [TRAIN, drawn, *SMALL, "--batch", 16, "--epochs", 10_000]
-    with subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as training:
-        assert training.stdout is not None
-        training.stdout.readline()
-        training.terminate()
-        _, said = training.communicate(timeout=30)
-    assert training.returncode == 128 + 15
-    assert said.splitlines()[1:] == ["ended by SIGTERM"]

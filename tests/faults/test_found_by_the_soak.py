@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from penstock.daemon.registry import find_note
-from tests.conftest import S3, Mounter, write_tree
-from tests.mount.test_refresh import poll
+from tests.support.mounts import Mounter
+from tests.support.s3 import S3
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
 DATA = random.Random(5).randbytes(3 * MIB)
@@ -70,5 +72,5 @@ def test_a_server_killed_while_the_disk_of_its_cache_is_full_is_replaced_at_once
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert (mount.path / "second").read_bytes() == DATA[100_000:]
-    assert poll(lambda: find_note(mount.path).server_pid not in (None, pid))
+    wait_until(lambda: find_note(mount.path).server_pid not in (None, pid), "no new server")
     assert find_note(mount.path).restarts == 1

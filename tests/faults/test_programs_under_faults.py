@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import S3, Mount, Mounter, read_tree, write_tree
-from tests.faults.kinds import PASSING
-from tests.faults.proxy import FaultyProxy
-from tests.mount.conftest import MODES
+from tests.support.faults import PASSING
+from tests.support.faulty_proxy import FaultyProxy
+from tests.support.mounts import MODES, Mount, Mounter
+from tests.support.s3 import S3
+from tests.support.trees import read_tree, write_tree
 
 SAMPLES = {
-    f"n{i // 20:04}/img{i:05}.jpg": random.Random(i).randbytes(3_000 + 331 * i) for i in range(80)
+    f"n{i // 20:04}/img{i:05}.jpg": random.Random(i).randbytes(3_000 + 331 * i) for i in range(60)
 }
 # Fetched block by block, as ranges: what a range lacks is its own kind of trouble.
-LARGE = {f"large/{i}.bin": random.Random(-i).randbytes(3 * 1024 * 1024 + i) for i in range(1, 6)}
+LARGE = {f"large/{i}.bin": random.Random(-i).randbytes(3 * 1024 * 1024 + i) for i in range(1, 3)}
 DATA = {**SAMPLES, **LARGE}
 SHARE = 0.18  # of all requests for data; every kind alike
 
@@ -28,17 +29,21 @@ in_pagecache = pytest.mark.parametrize("failing", MODES[:1], indirect=True)
 in_passthrough = pytest.mark.parametrize("failing", MODES[1:], indirect=True)
 
 
+@pytest.fixture(scope="module")
+def source(_s3_server: S3) -> str:
+    bucket = _s3_server.bucket("programs")
+    write_tree(bucket, DATA)
+    return bucket.source
+
+
 @pytest.fixture
 def failing(
-    request: pytest.FixtureRequest, s3: S3, proxy: FaultyProxy, mounter: Mounter
+    request: pytest.FixtureRequest, source: str, proxy: FaultyProxy, mounter: Mounter
 ) -> Iterator[Mount]:
     """A mount of DATA, nothing of it cached yet, behind a store that fails all the time."""
-    bucket = s3.folder / "programs"
-    if not bucket.exists():
-        write_tree(bucket, DATA)
     mode: str = request.param
     mount = mounter(
-        "s3://programs", "--endpoint", proxy.endpoint, "--mode", mode, "--block-size", "1MiB",
+        source, "--endpoint", proxy.endpoint, "--mode", mode, "--block-size", "1MiB",
         "--deadline", "60s",
     )  # fmt: skip
     proxy.inject(dict.fromkeys(PASSING, SHARE / len(PASSING)), wait_s=0.2)
@@ -76,6 +81,7 @@ def test_tar_packs_everything_while_the_store_fails(failing: Mount, tmp_path: Pa
     assert read_tree(tmp_path / "to") == DATA
 
 
+@pytest.mark.slow
 @in_pagecache
 def test_sha256sum_finds_every_sum_right_while_the_store_fails(
     failing: Mount, tmp_path: Path
@@ -86,6 +92,7 @@ def test_sha256sum_finds_every_sum_right_while_the_store_fails(
     assert said.splitlines() == [f"{name}: OK" for name in DATA]
 
 
+@pytest.mark.slow
 @in_passthrough
 def test_a_pytorch_loader_reads_every_sample_while_the_store_fails(failing: Mount) -> None:
     script = Path(__file__).parents[1] / "mount/train.py"

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.fuse.holders import Holder, Holders, holders
-from tests.cache.test_flights import wait_until
-from tests.conftest import Mount, Mounter, penstock, write_tree
+from tests.support.mounts import Mount, Mounter, penstock
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
 NOBODY = 65534
 
@@ -22,12 +23,14 @@ NOBODY = 65534
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with one mount, mnt, for all that only hold it."""
     folder = tmp_path_factory.mktemp("held")
-    write_tree(folder / "set", {"a/file": b"x" * 10_000, "b": b"y"})
+    program = Path("/bin/sleep").read_bytes()
+    write_tree(folder / "set", {"a/file": b"x" * 10_000, "b": b"y", "sleep": program})
     (folder / "mnt").mkdir()
     environment = {**os.environ, "PENSTOCK_STATE_DIR": str(folder), "HOME": str(folder)}
     mounted = penstock(
         "mount", f"file://{folder / 'set'}", folder / "mnt", "-b", "--refresh", "never",
-        "--allow-other", "--cache-dir", folder / "cache", env=environment,
+        "--allow-other", "--cache-dir", folder / "cache", "--mode", "pagecache",
+        "--file-mode", "0555", env=environment,
     )  # fmt: skip
     assert mounted.returncode == 0, mounted.stderr
     yield folder
@@ -109,21 +112,19 @@ def test_a_process_whose_working_directory_it_is_is_named(mount: Mount) -> None:
             assert (busy.returncode, "is in use" in busy.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("mode", ["pagecache", "passthrough"])
 def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
-    tmp_path: Path, mounter: Mounter, mode: str
+    mount: Mount, tmp_path: Path, mounter: Mounter
 ) -> None:
-    write_tree(tmp_path / "set", {"a": b"x" * 10_000})
-    mount = mounter(f"file://{tmp_path / 'set'}", "--mode", mode)
-    (mount.path / "a").read_bytes()  # passthrough: from now on the kernel has the cached file
-    with process(MAP, mount.path / "a") as pid:
-        holder = only(holders(mount.path))
-    assert (holder.pid, holder.how) == (pid, "1 mapped file")
+    write_tree(tmp_path / "set", {"file": b"x" * 10_000})
+    passthrough = mounter(f"file://{tmp_path / 'set'}", "--mode", "passthrough")
+    (passthrough.path / "file").read_bytes()  # from now on the kernel has the cached file
+    for folder, name in ((mount.path, "a/file"), (passthrough.path, "file")):
+        with process(MAP, folder / name) as pid:
+            holder = only(holders(folder))
+        assert (holder.pid, holder.how) == (pid, "1 mapped file")
 
 
-def test_a_program_that_runs_from_the_mount_is_named(tmp_path: Path, mounter: Mounter) -> None:
-    write_tree(tmp_path / "set", {"sleep": Path("/bin/sleep").read_bytes()})
-    mount = mounter(f"file://{tmp_path / 'set'}", "--file-mode", "0555")
+def test_a_program_that_runs_from_the_mount_is_named(mount: Mount) -> None:
     child = subprocess.Popen([mount.path / "sleep", "1000"])
     try:
         # It has its program before its words, for a moment.

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.integrations import publisher
-from tests.integrations import recorded
+from tests.support import recorded
 
 
 @pytest.fixture

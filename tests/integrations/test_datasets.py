@@ -1,21 +1,20 @@
 """Data sets that load a batch at once: what torchvision's ImageFolder is, and plain files."""
 
-import json
 import os
 import subprocess
 import sys
 import threading
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from penstock.integrations.dataset_files import files_of
 from penstock.integrations.torch import PenstockFiles, PenstockImageFolder
 from penstock.integrations.torch.batch import THREADS, load_all
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -112,14 +111,39 @@ def test_the_first_file_of_a_batch_that_fails_is_the_error(tmp_path: Path) -> No
         dataset.__getitems__([0, 1, 2])
 
 
-def test_workers_load_batches_however_they_were_started(images: Path) -> None:
+def pixels(image: Any) -> str:
+    return sha256(image.tobytes()).hexdigest()
+
+
+class Both(Dataset[Any]):
+    """The samples of two data sets, side by side: each spawned worker has to import torch."""
+
+    def __init__(self, images: PenstockImageFolder, files: PenstockFiles) -> None:
+        self.images, self.files = images, files
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        both = self.images.__getitems__(indices), self.files.__getitems__(indices)
+        return list(zip(*both, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
+def test_workers_load_batches_however_they_were_started(
+    images: Path, method: str, workers: int
+) -> None:
     for name in ("notes.txt", "../readme.txt"):
         (images / "dog" / name).unlink()
-    command = [sys.executable, "-W", "error", HERE / "batches.py", images]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert result.returncode == 0, result.stderr
-    same = {"images": True, "files": True, "count": 6}
-    assert json.loads(result.stdout) == {"fork": same, "spawn": same}
+    folder, files = PenstockImageFolder(images, transform=pixels), PenstockFiles(images)
+    loaded = [(pixels(folder.loader(path)), target) for path, target in folder.samples]
+    data = files.__getitems__(range(6))  # this process has threads when it forks
+    loader = DataLoader(
+        Both(folder, files), batch_size=4, collate_fn=list, num_workers=workers,
+        multiprocessing_context=method,
+    )  # fmt: skip
+    assert [sample for batch in loader for sample in batch] == list(zip(loaded, data, strict=True))
 
 
 def test_without_torch_the_package_imports_and_its_use_says_what_is_missing() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.integrations.ordered import announce, each_in_order, read_in_order
-from tests.conftest import write_tree
-from tests.integrations.places import Place, mount, places, state
-from tests.survival.kills import wait_until
+from tests.support.loader_places import Place, mount, places, state
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
 __all__ = ["mount", "places", "state"]  # fixtures
 
@@ -52,22 +52,16 @@ def test_the_mount_fetches_everything_while_the_reader_stands_still(mount: Place
 
 
 def test_announced_items_are_fetched_before_they_are_handed_out(mount: Place) -> None:
-    items = announce([mount.path / f"{i:02}.bin" for i in shuffled(4)], str, label="items")
-    next(items)
+    paths = [mount.path / f"{i:02}.bin" for i in shuffled(4)]
+    items = announce(enumerate(paths), lambda item: item[1], label="items")
+    assert next(items) == (0, paths[0])
     wait_until(lambda: mount.gets() == COUNT, "all files are fetched")
     assert [plan["label"] for plan in mount.stats()["plans"]] == ["items"]
-    next(items)
+    assert next(items) == (1, paths[1])
     [plan] = mount.stats()["plans"]
     assert (plan["handed_out"], plan["done"]) == (2, 1)
     items.close()
     wait_until(lambda: mount.stats()["plans"] == [], "the plan ends with the iterator")
-
-
-def test_items_are_handed_on_as_they_come(mount: Place) -> None:
-    items = [(index, mount.path / f"{index:02}.bin") for index in shuffled(2)]
-    read = [(index, path.read_bytes()) for index, path in announce(items, lambda item: item[1])]
-    assert read == [(index, FILES[f"{index:02}.bin"]) for index, _ in items]
-    assert mount.gets() == COUNT
 
 
 @pytest.mark.filterwarnings("ignore:penstock reads without a plan")

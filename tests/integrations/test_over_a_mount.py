@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from hashlib import sha256
@@ -14,10 +13,15 @@ from typing import Any
 
 import pytest
 
-from penstock.warm import look
-from tests.conftest import S3, Mount, Mounter, write_tree
+from tests.support.loader_places import Place, mount, places, state
+from tests.support.mounts import Mount, Mounter
+from tests.support.page_counts import assert_kept, locked_pages, missing_pages
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
-FILES = {f"{i % 5}/{i:03}.jpg": random.Random(i).randbytes(20_000 + i) for i in range(60)}
+__all__ = ["mount", "places", "state"]  # fixtures
+
+FILES = {f"{i % 5}/{i:03}.jpg": random.Random(i).randbytes(20_000 + i) for i in range(30)}
 EPOCH = {name.split("/")[1]: sha256(data).hexdigest() for name, data in FILES.items()}
 TRAIN = Path(__file__).with_name("train.py")
 
@@ -57,7 +61,7 @@ def train() -> Iterator[Trainer]:
     with ExitStack() as stack:
 
         def start(
-            mount: Mount, kind: str = "shuffled", workers: int = 0, *, hooked: bool = False,
+            mount: Mount | Place, kind: str = "shuffled", workers: int = 0, *, hooked: bool = False,
             **environment: str,
         ) -> Training:  # fmt: skip
             command = [sys.executable, str(TRAIN), str(mount.path), kind, str(workers)]
@@ -70,70 +74,52 @@ def train() -> Iterator[Trainer]:
         yield start
 
 
-@pytest.fixture
-def mount(s3: S3, mounter: Mounter, request: pytest.FixtureRequest) -> Mount:
-    name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "")[-60:].strip("-")
-    write_tree(s3.bucket(name), FILES)
-    return mounter(f"s3://{name}", "--endpoint", s3.endpoint, "--mode", "pagecache")
+def plans_when(
+    mount: Mount | Place, true: Callable[[list[dict[str, Any]]], bool]
+) -> list[dict[str, Any]]:
+    return wait_until(lambda: [plans] if true(plans := mount.stats()["plans"]) else [])[0]
 
 
-def plans_when(mount: Mount, true: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + 30
-    while not true(plans := mount.stats()["plans"]):
-        assert time.monotonic() < deadline, plans
-        time.sleep(0.05)
-    return plans
+def wait_until_pushed(paths: list[Path]) -> None:
+    """Wait until each file has been in the page cache. Nothing is read to find out."""
+    for path in paths:
+        wait_until(lambda path=path: not missing_pages(path), f"{path} was not pushed")
 
 
-def reads(mount: Mount) -> int:
-    return mount.stats()["requests"].get("READ", 0)
-
-
-# The kernel may take a page back at any moment, unasked.
-TAKEN_BACK = 6
-
-
-def wait_until_resident(mount: Mount) -> None:
-    """Until the page cache holds every file; nothing is read to find out."""
-    names = b"".join(os.fsencode(name) + b"\0" for name in FILES) + b"\0"
-    command = [sys.executable, "-IS", look.__file__, str(mount.path)]
-    deadline = time.monotonic() + 30
-    least = len(FILES) - TAKEN_BACK
-    while (seen := subprocess.run(command, input=names, stdout=subprocess.PIPE).stdout).count(
-        look.RESIDENT
-    ) < least:
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.05)
-
-
+@pytest.mark.counts_pages
 @pytest.mark.parametrize(
     ("hooked", "kind", "workers"),
     [
         (True, "shuffled", 2),
-        (False, "planned", 2),
+        (False, "planned", 1),
         (True, "planned", 0),  # one plan, not two
     ],
 )
 def test_a_planned_epoch_gets_each_file_once_and_reads_what_was_pushed(
-    mount: Mount, train: Trainer, hooked: bool, kind: str, workers: int
+    mount: Place, train: Trainer, hooked: bool, kind: str, workers: int
 ) -> None:
+    paths = [mount.path / name for name in FILES]
     training = train(mount, kind, workers, hooked=hooked)
     assert training.hear() == "begun\n"
-    wait_until_resident(mount)
+    wait_until_pushed(paths)
     (plan,) = mount.stats()["plans"]
     assert (plan["label"], plan["files"], plan["missing"]) == ("train.py", len(FILES), 0)
-    before = reads(mount)
-    training.go_on()
-    assert json.loads(training.hear()) == [EPOCH, EPOCH]
+    assert_kept(paths)
+    with locked_pages(paths):
+        before = mount.requests()["READ"]
+        training.go_on()
+        assert json.loads(training.hear()) == [EPOCH, EPOCH]
+        assert mount.requests()["READ"] == before
     assert mount.gets() == len(FILES)
-    assert reads(mount) <= before + TAKEN_BACK
     (plan,) = mount.stats()["plans"]
     assert plan["handed_out"] == 2 * len(FILES)
     assert training.end() == (0, "")
-    assert plans_when(mount, lambda plans: not plans) == []
+    plans_when(mount, lambda plans: not plans)
 
 
-def test_each_rank_has_a_plan_of_its_own(mount: Mount, train: Trainer) -> None:
+def test_each_rank_has_a_plan_of_its_own_which_ends_when_it_is_killed(
+    mount: Place, train: Trainer
+) -> None:
     ranks = [
         train(mount, "distributed", hooked=True, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)
     ]
@@ -145,17 +131,17 @@ def test_each_rank_has_a_plan_of_its_own(mount: Mount, train: Trainer) -> None:
     one, other = ([dict(epoch) for epoch in json.loads(rank.hear())] for rank in ranks)
     assert [{**one[epoch], **other[epoch]} for epoch in (0, 1)] == [EPOCH, EPOCH]
     assert mount.gets() == len(FILES)
-    assert [rank.end() for rank in ranks] == [(0, "")] * 2
+    ranks[1].leave()
+    (left,) = plans_when(mount, lambda plans: len(plans) < 2)
+    assert left["label"] == "train.py rank 0"
+    assert ranks[0].end() == (0, "")
 
 
-def test_a_killed_script_leaves_no_plan_and_a_mount_that_goes_away_is_said(
-    mount: Mount, train: Trainer
-) -> None:
-    killed, training = train(mount, workers=2, hooked=True), train(mount, hooked=True)
-    assert [killed.hear(), training.hear()] == ["begun\n"] * 2
-    assert len(mount.stats()["plans"]) == 2
-    killed.leave()
-    assert len(plans_when(mount, lambda plans: len(plans) < 2)) == 1
+def test_a_mount_that_goes_away_is_said(tmp_path: Path, mounter: Mounter, train: Trainer) -> None:
+    write_tree(tmp_path / "source", FILES)
+    mount = mounter(f"file://{tmp_path}/source")
+    training = train(mount, hooked=True)
+    assert training.hear() == "begun\n"
     mount.umount()
     training.go_on()
     code, said = training.end()
@@ -165,31 +151,15 @@ def test_a_killed_script_leaves_no_plan_and_a_mount_that_goes_away_is_said(
 
 
 def test_a_plan_with_files_that_are_not_there_says_so_and_reads_the_others(
-    mount: Mount, tmp_path: Path
+    mount: Place, train: Trainer
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(f"""
-import sys
-from torch.utils.data import DataLoader
-from penstock.integrations.torch import PenstockFiles
-paths = [{str(mount.path)!r} + "/" + name for name in {[*FILES, "0/gone.jpg"]!r}]
-drawn = iter(DataLoader(PenstockFiles(paths, load=len), collate_fn=list))
-print(next(drawn), flush=True)
-sys.stdin.readline()
-print(sum(len(batch) for batch in drawn), flush=True)
-""")
-    command = [sys.executable, "-m", "penstock", "run", sys.executable, str(script)]
-    training = Training(command, {})
-    try:
-        training.hear()
-        plans_when(mount, lambda plans: bool(plans) and plans[0]["missing"] == 1)
-        training.go_on()
-        assert training.hear() == "60\n"
-        code, said = training.end()
-    finally:
-        training.leave()
-    assert code == 0
-    assert said == (
-        "penstock: PenstockFiles: 1 of the files that will be read are not on the mount, "
-        f"{mount.path}/0/gone.jpg for one\n"
+    training = train(mount, "missing", hooked=True)
+    assert training.hear() == "begun\n"
+    plans_when(mount, lambda plans: bool(plans) and plans[0]["missing"] == 1)
+    training.go_on()
+    assert json.loads(training.hear()) == [EPOCH | {"none.jpg": ""}] * 2
+    assert training.end() == (
+        0,
+        "penstock: Files: 1 of the files that will be read are not on the mount, "
+        f"{mount.path}/none.jpg for one\n",
     )

@@ -3,11 +3,8 @@
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,7 @@ from torch.utils.data import DistributedSampler as Distributed
 
 from penstock.errors import PlanError
 from penstock.integrations.torch import PlannedSampler
-from tests.integrations.order import (
+from tests.support.loader_order import (
     FILES,
     CallsItsDataset,
     Endless,
@@ -27,9 +24,8 @@ from tests.integrations.order import (
     HoldsALock,
     ShufflesItsList,
 )
-from tests.integrations.recorded import RecordedPlan
+from tests.support.recorded import RecordedPlan
 
-HERE = Path(__file__).parent
 Plans = list[RecordedPlan]
 pytestmark = pytest.mark.usefixtures("plans")
 
@@ -167,17 +163,30 @@ def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(
     assert plans[0].restarts == 1
 
 
-def test_workers_and_their_number_do_not_change_the_order() -> None:
-    turns = ("0,fork,samples,batches", "2,fork,samples,batches", "1,spawn,batches")
-    command = [sys.executable, "-W", "error", HERE / "planned.py", *turns]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert result.returncode == 0, result.stderr
-    alone, forked, spawned = json.loads(result.stdout)
-    for told in alone.values():
-        assert told["published"] == list(chain(*told["epochs"]))
-        assert told["restarts"] == 0
-    assert forked == alone
-    assert spawned == {"batches": alone["batches"]}
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_workers_and_their_number_do_not_change_the_order(plans: Plans) -> None:
+    def epochs(*, batches: bool, **options: Any) -> list[list[int]]:
+        """Those of a loader, which are those that its plan was told."""
+        files = Files()
+        sampler: Any = RandomSampler(files)
+        if batches:
+            sampler = BatchSampler(sampler, 4, drop_last=False)
+        planned = PlannedSampler(sampler, files, seed=8)
+        how = {"batch_sampler": planned} if batches else {"batch_size": 4, "sampler": planned}
+        loader = DataLoader(files, **how, **options)
+        read = [flat(loader) for _ in range(2)]
+        plan = plans.pop()
+        assert plan.order[: plan.handed_out] == list(chain(*read))
+        assert plan.restarts == 0
+        return read
+
+    fork = {"num_workers": 2, "multiprocessing_context": "fork"}
+    for batches in (False, True):
+        alone = epochs(batches=batches)
+        assert alone[0] != alone[1]
+        assert epochs(batches=batches, **fork) == alone
+    spawn = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}
+    assert epochs(batches=True, **spawn) == alone
 
 
 # -- resuming ------------------------------------------------------------------------------------
@@ -245,42 +254,31 @@ def test_a_state_of_something_else_is_refused(state: dict[str, int], said: str) 
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize(("workers", "batches"), [(0, True), (2, False)])
 def test_a_stateful_loader_resumes_with_exactly_the_remaining_samples(
     workers: int, batches: bool
 ) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    files = Files()
 
     def loader() -> Any:
+        files = Files()
         sampler: Any = RandomSampler(files)
         if batches:
-            planned = PlannedSampler(BatchSampler(sampler, 4, drop_last=False), files, seed=2)
-            return stateful.StatefulDataLoader(files, batch_sampler=planned, num_workers=workers)
+            sampler = BatchSampler(sampler, 4, drop_last=False)
         planned = PlannedSampler(sampler, files, seed=2)
-        return stateful.StatefulDataLoader(
-            files, batch_size=4, sampler=planned, num_workers=workers
-        )
+        how = {"batch_sampler": planned} if batches else {"batch_size": 4, "sampler": planned}
+        return stateful.StatefulDataLoader(files, num_workers=workers, **how)
 
-    whole = loader()
+    whole, saving, middle, after = (loader() for _ in range(4))
     epochs = [flat(whole) for _ in range(3)]
-    plain = DataLoader(files, 4, sampler=PlannedSampler(RandomSampler(files), seed=2))
-    if not batches:
-        assert epochs == [flat(plain) for _ in range(3)]
-    saving = loader()
     assert flat(saving) == epochs[0]
-    over = saving.state_dict()
+    after.load_state_dict(saving.state_dict())
+    assert [flat(after), flat(after)] == epochs[1:]
     drawn = iter(saving)
     seen = flat([next(drawn) for _ in range(3)])
-    middle = saving.state_dict()
-    resumed = loader()
-    resumed.load_state_dict(middle)
-    assert seen + flat(resumed) == epochs[1]
-    assert flat(resumed) == epochs[2]
-    resumed = loader()
-    resumed.load_state_dict(over)
-    assert [flat(resumed), flat(resumed)] == epochs[1:]
+    middle.load_state_dict(saving.state_dict())
+    assert seen + flat(middle) == epochs[1]
+    assert flat(middle) == epochs[2]
 
 
 # -- bad input -----------------------------------------------------------------------------------
@@ -292,7 +290,7 @@ class Failing(Sampler[int]):
         raise RuntimeError("the sampler's own")
 
 
-def test_what_cannot_be_planned_is_refused_with_a_hint() -> None:
+def test_what_cannot_be_planned_is_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files()
     with pytest.raises(PlanError, match="Endless does not tell what it samples from") as caught:
         PlannedSampler(Endless())
@@ -305,14 +303,9 @@ def test_what_cannot_be_planned_is_refused_with_a_hint() -> None:
         next(iter(PlannedSampler(Failing(), files)))
     with pytest.raises(PlanError, match="indices beyond the 3 files"):
         next(iter(PlannedSampler([1, 3], paths=["a", "b", "c"])))
-
-
-def test_an_endless_sampler_is_refused_before_it_fills_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setattr("penstock.integrations.torch.sampler._MOST_DRAWN", 1000)
     with pytest.raises(PlanError, match="Endless has not ended after 1,000"):
-        next(iter(PlannedSampler(Endless(), Files())))
+        next(iter(PlannedSampler(Endless(), files)))
 
 
 def test_a_sampler_that_reads_its_data_set_may_do_so() -> None:

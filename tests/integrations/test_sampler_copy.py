@@ -13,7 +13,7 @@ from torch.utils.data import RandomSampler, Sampler
 from penstock.integrations import sampler_copy
 from penstock.integrations.forecast import Forecast, add_indices
 from penstock.integrations.sampler_copy import NoOrder, copy_apart
-from tests.integrations.order import Files
+from tests.support.loader_order import Files
 
 
 class Holds(Sampler[int]):

@@ -1,4 +1,4 @@
-"""What the model test acts on: a bucket that is a plain folder, its mount, and the faulty proxy.
+"""What the model test acts on: a bucket, its mount, and the faulty proxy in between.
 
 One world serves many examples; each works in a folder of its own. One thread.
 """
@@ -10,9 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,13 @@ from typing import Any
 from penstock.daemon.control import RemoteError, ask
 from penstock.daemon.registry import find_note
 from penstock.errors import PenstockError
-from tests.conftest import Mount
-from tests.faults.kinds import PASSING
-from tests.faults.proxy import FaultyProxy
-from tests.kernelcaches import drop_pages, forget
+from tests.support.damage import cached_files
+from tests.support.faults import PASSING
+from tests.support.faulty_proxy import FaultyProxy
+from tests.support.kernelcaches import drop_pages, forget
+from tests.support.mounts import Mount
+from tests.support.s3 import ObjectPath
+from tests.support.waiting import wait_until
 
 _MAP = """
 import mmap, sys
@@ -31,12 +32,11 @@ with open(sys.argv[1], "rb") as file:
     pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 sys.stdout.buffer.write(bytes(pages))  # touched here: write(2) itself would give EFAULT
 """
-_PATIENCE_S = 30
 
 
 @dataclass
 class World:
-    bucket: Path
+    bucket: ObjectPath
     mount: Mount
     proxy: FaultyProxy
     cache: Path
@@ -50,43 +50,23 @@ class World:
         self.examples += 1
         return f"example{self.examples}"
 
-    # -- upstream -------------------------------------------------------------------------
-
-    def write(self, name: str, data: bytes) -> None:
-        path = self.bucket / name
-        with self.proxy.unchanging():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-
-    def delete(self, name: str) -> None:
-        """The file, and the folders that only it kept: a bucket has none that are empty."""
-        path = self.bucket / name
-        with self.proxy.unchanging():
-            path.unlink()
-            for folder in path.parents:
-                if folder == self.bucket or any(folder.iterdir()):
-                    break
-                folder.rmdir()
-
-    def clear(self, folder: str) -> None:
-        with self.proxy.unchanging():
-            shutil.rmtree(self.bucket / folder, ignore_errors=True)
-
     # -- the mount ------------------------------------------------------------------------
 
     def ask(self, verb: str) -> dict[str, Any]:
         """As the commands do, without the start of a process; a server that was just killed is
         waited for."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
+
+        def answer() -> dict[str, Any] | None:
             try:
                 return ask(find_note(self.mount.path).socket_path, verb)
             except RemoteError:
                 raise
             except PenstockError:
-                if not self.killed or time.monotonic() > deadline:
+                if not self.killed:
                     raise
-                time.sleep(0.05)
+                return None
+
+        return wait_until(answer, f"nobody answers to {verb}")
 
     def kill_server(self) -> None:
         """If there is one that was not killed yet: it may be the second kill in a row."""
@@ -99,7 +79,7 @@ class World:
         """Those of the files with these names, as far as the kernel knows them, and of those that
         are held open by whatever name."""
         # In passthrough an open is a message; but there the pages are those of the cache's files.
-        drop_pages(paths if self.mode == "pagecache" else self._cached_files())
+        drop_pages(paths if self.mode == "pagecache" else cached_files(self.cache))
         for descriptor in held:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -107,17 +87,14 @@ class World:
         forget(self.mount.path)
 
     def wait_while_eio(self, path: Path) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
+        def is_over() -> bool:
             try:
                 path.read_bytes()
             except OSError as error:
-                if error.errno != errno.EIO:
-                    return
-                assert time.monotonic() < deadline, "the store is back, and reads fail on"
-                time.sleep(0.05)
-            else:
-                return
+                return error.errno != errno.EIO
+            return True
+
+        wait_until(is_over, "the store is back, and reads fail on")
 
     # -- trouble --------------------------------------------------------------------------
 
@@ -126,28 +103,11 @@ class World:
         rates = dict.fromkeys(PASSING, 0.3 / len(PASSING))
         self.proxy.inject(rates, wait_s=0.05, most_in_a_row=2)
 
-    def flip_bits_in_the_cache(self, chance: random.Random) -> None:
-        for path in self._some_cached_files(chance):
-            with suppress(FileNotFoundError), open(path, "r+b") as file:
-                if size := os.fstat(file.fileno()).st_size:
-                    at = chance.randrange(size)
-                    file.seek(at)
-                    (byte,) = file.read(1)
-                    file.seek(at)
-                    file.write(bytes([byte ^ 1 << chance.randrange(8)]))
-
-    def cut_files_in_the_cache(self, chance: random.Random) -> None:
-        for path in self._some_cached_files(chance):
-            with suppress(FileNotFoundError), open(path, "r+b") as file:
-                file.truncate(chance.randrange(os.fstat(file.fileno()).st_size + 1))
-
-    def _some_cached_files(self, chance: random.Random) -> list[Path]:
-        """Half of them; the server may take any away meanwhile."""
-        return [path for path in self._cached_files() if chance.random() < 0.5]
-
-    def _cached_files(self) -> list[Path]:
-        walk = list(os.walk(self.cache / "objects"))
-        return [Path(folder, name) for folder, _, names in walk for name in sorted(names)]
+    def damage_the_cache(self, damage: Callable[[Path, random.Random], object], seed: int) -> None:
+        chance = random.Random(seed)
+        for path in cached_files(self.cache):
+            if chance.random() < 0.5:
+                damage(path, chance)
 
     def delete_the_cache(self) -> None:
         shutil.rmtree(self.cache, ignore_errors=True)

@@ -1,95 +1,63 @@
-"""One bucket with a bit of everything, mounted once in each mode for all that only reads it."""
+"""Mounts that tests share: one of a bit of everything for all tests, and those of a module."""
 
-import os
 import random
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, Mount, penstock, write_tree
-
-SAMPLES = {
-    f"n{i // 20:04}/img{i:05}.jpg": random.Random(i).randbytes(10_000 + 331 * i) for i in range(100)
-}
-DATA = {
-    **SAMPLES,
-    "empty": b"",
-    "labels/with space/ünï.txt": "0 katze\n1 Hündin\n".encode(),
-    "labels/odd 'quotes\".csv": b"a,b\n",
-}
-LARGE = random.Random(20).randbytes(20 * 1024 * 1024 + 12345)
-WIDE = 3000
-
-
-@dataclass(frozen=True)
-class Mounted:
-    """A mount of: data/ (DATA), large.bin (LARGE), wide/ (WIDE files), unread/*.bin."""
-
-    path: Path
-    source: Path  # the folder behind the S3 server
-    mode: str
-    state: Path
-
-    @property
-    def mount(self) -> Mount:
-        return Mount(self.path)
-
-
-def why_no_passthrough() -> str | None:
-    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
-    if os.geteuid() != 0:
-        return "passthrough needs root"
-    return None if release >= (6, 9) else "passthrough needs kernel 6.9 or later"
-
-
-needs_passthrough = pytest.mark.skipif(
-    why_no_passthrough() is not None, reason=why_no_passthrough() or ""
-)
-MODES = ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
+from tests.support.everything import DATA, LARGE, UNREAD, WIDE, Mounted
+from tests.support.mounts import MODES, Mounter, SharedMounts, shared_mounting
+from tests.support.s3 import S3, ObjectPath
+from tests.support.trees import write_tree
 
 
 @pytest.fixture(scope="session")
-def _bucket(_s3_server: S3) -> Path:
-    folder = _s3_server.bucket("everything")
-    write_tree(folder / "data", DATA)
-    write_tree(folder, {"large.bin": LARGE})
-    write_tree(folder / "unread", {f"{i}.bin": random.Random(i).randbytes(5000) for i in range(9)})
-    write_tree(folder / "wide", {f"{i:04}.txt": str(i).encode() for i in range(WIDE)})
-    return folder
+def _bucket(_s3_server: S3) -> ObjectPath:
+    bucket = _s3_server.bucket("everything")
+    write_tree(bucket / "data", DATA)
+    write_tree(bucket, {"large.bin": LARGE})
+    unread = {f"{i}.bin": random.Random(i).randbytes(5000) for i in range(UNREAD)}
+    write_tree(bucket / "unread", unread)
+    write_tree(bucket / "wide", {f"{i:04}.txt": str(i).encode() for i in range(WIDE)})
+    return bucket
 
 
 @pytest.fixture(scope="session", params=MODES)
 def _mounted(
-    request: pytest.FixtureRequest, _s3_server: S3, _bucket: Path,
+    request: pytest.FixtureRequest, _s3_server: S3, _bucket: ObjectPath,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mounted]:  # fmt: skip
     mode: str = request.param
-    folder = tmp_path_factory.mktemp(mode)
-    mounted = Mounted(folder / "mnt", _bucket, mode, folder / "state")
-    mounted.path.mkdir()
-    environment = {
-        **os.environ, "PENSTOCK_STATE_DIR": str(mounted.state), "HOME": str(folder),
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    }  # fmt: skip
-    environment.pop("AWS_PROFILE", None)
-    result = penstock(
-        "mount", "s3://everything", mounted.path, "-b", "--mode", mode, "--endpoint",
-        _s3_server.endpoint, "--cache-dir", folder / "cache", "--block-size", "4MiB",
-        env=environment,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    try:
-        yield mounted
-    finally:
-        result = penstock("umount", mounted.path, env=environment)
-        if result.returncode:
-            penstock("umount", mounted.path, "--lazy", env=environment)
-        assert result.returncode == 0, result.stderr
+    with shared_mounting(tmp_path_factory.mktemp(mode)) as shared:
+        mount = shared.mounter(
+            _bucket.source, "--endpoint", _s3_server.endpoint, "--mode", mode,
+            "--block-size", "4MiB",
+        )  # fmt: skip
+        yield Mounted(mount.path, _bucket, mode, shared.state)
 
 
 @pytest.fixture
 def mounted(_mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> Mounted:
     monkeypatch.setenv("PENSTOCK_STATE_DIR", str(_mounted.state))
     return _mounted
+
+
+@pytest.fixture(scope="module")
+def empty_bucket(_s3_server: S3) -> ObjectPath:
+    """A bucket for the tests of one module."""
+    return _s3_server.bucket(f"module-{time.monotonic_ns()}")
+
+
+@pytest.fixture(scope="module")
+def _module_mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedMounts]:
+    with shared_mounting(tmp_path_factory.mktemp("module")) as shared:
+        yield shared
+
+
+@pytest.fixture
+def shared(s3: S3, _module_mounts: SharedMounts, monkeypatch: pytest.MonkeyPatch) -> Mounter:
+    """Mounts like `mounter`, but once for all tests of a module that give the same options. What an
+    earlier test cached and counted is forgotten."""
+    return partial(_module_mounts.use, monkeypatch)

@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,50 +11,44 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import S3, Mount, Mounter, read_tree, write_tree
-from tests.kernelcaches import forget
+from tests.support.kernelcaches import forget
+from tests.support.mounts import MODES, Mount, Mounter, needs_passthrough
+from tests.support.trees import read_tree, write_tree
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and dropped pages need root")
 
 FILES = {
     **{f"img{i:03}.jpg": random.Random(i).randbytes(50_000 + i) for i in range(20)},
-    "large.bin": random.Random(99).randbytes(9 * 1024 * 1024 + 5),
+    "large.bin": random.Random(99).randbytes(2 * 1024 * 1024 + 5),
 }
+BLOCK = ("--block-size", "1MiB")
 FEW = dict(list(FILES.items())[:3])
 SIZE = sum(map(len, FILES.values()))
-MODES = ["pagecache", "passthrough"]
 
 
 @pytest.fixture(params=MODES)
-def mount(request: pytest.FixtureRequest, s3: S3, mounter: Mounter) -> Mount:
-    return mount_files(request.param, s3, mounter)
+def mount(request: pytest.FixtureRequest, source: str, mounter: Mounter) -> Mount:
+    return mounter(source, "--mode", request.param, *BLOCK)
 
 
-def mount_files(mode: str, s3: S3, mounter: Mounter, *options: str | Path) -> Mount:
-    bucket = f"fails-{time.monotonic_ns()}"
-    write_tree(s3.bucket(bucket), FILES)
-    return mounter(
-        f"s3://{bucket}", "--endpoint", s3.endpoint, "--mode", mode, "--block-size", "4MiB",
-        *options,
-    )  # fmt: skip
-
-
-def tier(mount: Mount) -> dict[str, Any]:
-    (only,) = mount.stats()["tiers"]
-    return only
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("source")
+    write_tree(folder, FILES)
+    return f"file://{folder}"
 
 
 def read_until(mount: Mount, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Epochs, each of which must be right, until the server says what is waited for."""
-    deadline = time.monotonic() + 30
-    while True:
+
+    def read_once() -> dict[str, Any] | None:
         forget(mount.path)
         assert read_tree(mount.path) == FILES
         stats = mount.stats()
-        if reached(stats):
-            return stats
-        assert time.monotonic() < deadline, stats
-        time.sleep(0.1)
+        return stats if reached(stats) else None
+
+    return wait_until(read_once, mount.stats)
 
 
 def is_all_cached(stats: dict[str, Any]) -> bool:
@@ -64,10 +57,6 @@ def is_all_cached(stats: dict[str, Any]) -> bool:
 
 def delete_all(cache: Path) -> None:
     shutil.rmtree(cache)
-
-
-def delete_objects(cache: Path) -> None:
-    shutil.rmtree(cache / "objects")
 
 
 def delete_index(cache: Path) -> None:
@@ -85,10 +74,14 @@ def truncate_index(cache: Path) -> None:
     os.truncate(cache / "index.sqlite-wal", 0)
 
 
+def passthrough(harm: Callable[[Path], None]) -> Any:
+    return pytest.param("passthrough", harm, marks=needs_passthrough)
+
+
 @pytest.mark.parametrize(
     ("mount", "harm"),
-    [("pagecache", delete_all), ("passthrough", delete_all), ("passthrough", delete_index),
-     ("pagecache", overwrite_index), ("passthrough", truncate_index)],
+    [("pagecache", delete_all), passthrough(delete_index), ("pagecache", overwrite_index),
+     passthrough(truncate_index)],
     indirect=["mount"],
 )  # fmt: skip
 def test_a_cache_destroyed_under_a_mount_is_made_and_used_again(
@@ -116,6 +109,9 @@ def mounted_over(place: Path, *options: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=30)
 
 
+@pytest.mark.parametrize(
+    "mount", [pytest.param("passthrough", marks=needs_passthrough)], indirect=True
+)
 def test_a_cache_that_gets_read_only_is_out_until_it_can_be_written(
     tmp_path: Path, mount: Mount
 ) -> None:
@@ -123,11 +119,12 @@ def test_a_cache_that_gets_read_only_is_out_until_it_can_be_written(
         assert (mount.path / name).read_bytes() == data
     cache = tmp_path / "cache"
     with mounted_over(cache, "--bind", str(cache)):
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(cache)], check=True, timeout=30)
+        # Busy while the server has a file of the cache open to write.
+        make_read_only = ["mount", "-o", "remount,bind,ro", str(cache)]
+        wait_until(lambda: subprocess.run(make_read_only, check=False).returncode == 0)
         stats = read_until(mount, lambda stats: stats["tiers"][0]["state"] == "out")
         (only,) = stats["tiers"]
         assert "Read-only" in only["error"]
-        assert only["out_s"] >= 0
         assert stats["errors"] == 0
         assert stats["cache_warnings"] == 1
     stats = read_until(mount, is_all_cached)
@@ -136,14 +133,13 @@ def test_a_cache_that_gets_read_only_is_out_until_it_can_be_written(
     assert read_until(mount, is_all_cached)["store_requests"] == before
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_cache_whose_disk_others_have_filled_is_used_again_when_there_is_room(
-    tmp_path: Path, mode: str, s3: S3, mounter: Mounter
+    tmp_path: Path, source: str, mounter: Mounter
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     with mounted_over(disk, "-t", "tmpfs", "-o", "size=16m", "tmpfs"):
-        mount = mount_files(mode, s3, mounter, "--cache-dir", disk / "cache")
+        mount = mounter(source, *BLOCK, "--cache-dir", disk / "cache")
         for name, data in FEW.items():
             assert (mount.path / name).read_bytes() == data
         os.getxattr(mount.path / next(iter(FEW)), "user.penstock.cached")

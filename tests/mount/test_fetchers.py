@@ -3,33 +3,23 @@
 import os
 import random
 import signal
-import subprocess
 import threading
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from penstock.bench.s3server import free_port
+from penstock.bench.programs import find_program, free_port
+from penstock.daemon.registry import find_note
 from penstock.integrations.plans import open_plan
-from tests.conftest import (
-    S3,
-    SECRET_KEY,
-    Mount,
-    Mounter,
-    penstock,
-    rclone,
-    wait_for_port,
-    write_tree,
-)
-from tests.faults.kinds import Fault
-from tests.faults.proxy import FaultyProxy
-from tests.mount.conftest import MODES
-from tests.mount.test_plans import read, settled, told
-from tests.mount.test_warm import warm
-from tests.survival.kills import note, wait_until
+from tests.support.faults import Fault
+from tests.support.faulty_proxy import FaultyProxy
+from tests.support.mounts import Mount, Mounter, both_modes, penstock, warm
+from tests.support.planned_mounts import is_settled, plan_of
+from tests.support.processes import running
+from tests.support.s3 import S3, SECRET_KEY, ObjectPath
+from tests.support.trees import read_raw, write_tree
+from tests.support.waiting import wait_until
 
 # So many are wanted before the first process is started.
 FIRST = {f"first/{i:03}": random.Random(i).randbytes(500 + i) for i in range(70)}
@@ -38,28 +28,37 @@ NAMES = list(FILES)
 BYTES = sum(map(len, FILES.values()))
 TWO = ("--fetchers", "2")
 
-MountSet = Callable[..., Mount]
+
+@pytest.fixture(scope="module")
+def bucket(empty_bucket: ObjectPath) -> ObjectPath:
+    write_tree(empty_bucket, {**FIRST, **FILES})
+    return empty_bucket
 
 
 @pytest.fixture
-def bucket(s3: S3, request: pytest.FixtureRequest) -> Path:
-    folder = s3.bucket(f"fetchers-{zlib.crc32(request.node.name.encode())}")
-    write_tree(folder, {**FIRST, **FILES})
-    return folder
+def mount(s3: S3, bucket: ObjectPath, shared: Mounter) -> Mount:
+    """The mount of this module, with nothing cached but FIRST, and two fetchers that are ready."""
+    mount = shared(bucket.source, "--endpoint", s3.endpoint, "--mode", "pagecache", *TWO)
+    wait_for_both(mount)
+    return mount
 
 
 @pytest.fixture
-def mount_set(s3: S3, mounter: Mounter, bucket: Path) -> MountSet:
-    """Mounts it, and has fetchers started and ready."""
+def own(s3: S3, mounter: Mounter, bucket: ObjectPath) -> Mounter:
+    """The same, with options, and for tests that end it or its processes."""
 
     def mount(*options: str | Path, endpoint: str = s3.endpoint) -> Mount:
         mode = () if "--mode" in options else ("--mode", "pagecache")
-        mount = mounter(f"s3://{bucket.name}", "--endpoint", endpoint, *mode, *TWO, *options)
-        warm(mount, "first")
-        wait_until(lambda: len(pids(mount)) == 2, "both are ready")
+        mount = mounter(bucket.source, "--endpoint", endpoint, *mode, *TWO, *options)
+        wait_for_both(mount)
         return mount
 
     return mount
+
+
+def wait_for_both(mount: Mount) -> None:
+    warm(mount, "first")
+    wait_until(lambda: len(pids(mount)) == 2, "both are ready")
 
 
 def pids(mount: Mount) -> list[int]:
@@ -84,17 +83,17 @@ def paths_of(mount: Mount) -> list[str]:
 
 
 def read_all(mount: Mount) -> dict[str, bytes]:
-    return {name: read(str(mount.path / name)) for name in NAMES}
+    return {name: read_raw(mount.path / name) for name in NAMES}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_planned_epoch_is_one_get_for_each_file(mount_set: MountSet, mode: str) -> None:
-    mount = mount_set("--mode", mode)
+@both_modes
+def test_a_planned_epoch_is_one_get_for_each_file(own: Mounter, mode: str) -> None:
+    mount = own("--mode", mode)
     before = mount.stats()
     with open_plan(paths_of(mount)) as plan:
         plan.extend(range(len(NAMES)))
-        wait_until(lambda: settled(mount), "all is there")
-        assert told(mount)["fetched"] == len(NAMES)
+        wait_until(lambda: is_settled(mount), "all is there")
+        assert plan_of(mount)["fetched"] == len(NAMES)
     stats = mount.stats()
     assert stats["fetchers"]["brought"] - before["fetchers"]["brought"] == len(NAMES)
     assert stats["store_bytes"] - before["store_bytes"] == BYTES
@@ -108,25 +107,24 @@ def test_a_planned_epoch_is_one_get_for_each_file(mount_set: MountSet, mode: str
     assert sum(tier["used_bytes"] for tier in after["tiers"]) == after["store_bytes"]
 
 
-def test_a_load_is_one_get_for_each_file(mount_set: MountSet) -> None:
-    mount = mount_set()
+def test_a_load_is_one_get_for_each_file(mount: Mount) -> None:
+    before = mount.stats()["fetchers"]["brought"]
     answer = warm(mount)
     assert answer["cached_percentage"] == 100
     assert answer["fetched_bytes"] == BYTES
-    assert mount.stats()["fetchers"]["brought"] >= len(NAMES)
+    assert mount.stats()["fetchers"]["brought"] == before + len(NAMES)
     assert warm(mount, "--verify")["damaged_files"] == 0
     assert read_all(mount) == FILES
     assert mount.gets() == len(FIRST) + len(NAMES)
 
 
-def test_readers_who_come_too_early_join_the_fetch(mount_set: MountSet) -> None:
-    mount = mount_set()
+def test_readers_who_come_too_early_join_the_fetch(mount: Mount) -> None:
     order = random.Random(2).sample(range(len(NAMES)), len(NAMES))
     found: dict[str, bytes] = {}
 
     def read_some(first: int) -> None:
         for index in order[first::4]:
-            found[NAMES[index]] = read(str(mount.path / NAMES[index]))
+            found[NAMES[index]] = read_raw(mount.path / NAMES[index])
 
     with open_plan(paths_of(mount)) as plan:
         plan.extend(order)
@@ -135,17 +133,15 @@ def test_readers_who_come_too_early_join_the_fetch(mount_set: MountSet) -> None:
             reader.start()
         for reader in readers:
             reader.join()
-        wait_until(lambda: settled(mount), "settled")
+        wait_until(lambda: is_settled(mount), "settled")
     assert found == FILES
     assert mount.gets() == len(FIRST) + len(NAMES)
     assert mount.stats()["errors"] == 0
 
 
-def test_one_that_is_stopped_and_one_that_is_killed_cost_nothing_but_gets(
-    mount_set: MountSet, s3: S3
-) -> None:
+def test_one_that_is_stopped_and_one_that_is_killed_cost_nothing_but_gets(own: Mounter) -> None:
     """Stopped, it has taken what it will never bring; killed, the server hears its end."""
-    mount = mount_set()
+    mount = own()
     for pid in pids(mount):
         os.kill(pid, signal.SIGSTOP)
     with open_plan(paths_of(mount)) as plan:
@@ -153,8 +149,8 @@ def test_one_that_is_stopped_and_one_that_is_killed_cost_nothing_but_gets(
         wait_until(lambda: mount.stats()["fetchers"]["in_flight"] > 50, "they have taken some")
         for pid in pids(mount):
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: settled(mount), "all is there")
-        assert told(mount)["fetched"] == len(NAMES)
+        wait_until(lambda: is_settled(mount), "all is there")
+        assert plan_of(mount)["fetched"] == len(NAMES)
     assert mount.stats()["fetchers"]["given_back"] > 50
     assert read_all(mount) == FILES
     assert mount.gets() == len(FIRST) + len(NAMES)
@@ -164,8 +160,9 @@ def test_one_that_is_stopped_and_one_that_is_killed_cost_nothing_but_gets(
     wait_until(lambda: len(pids(mount)) == 2, "others are in their place")
 
 
-def test_one_that_hangs_is_replaced(mount_set: MountSet) -> None:
-    mount = mount_set("--deadline", "6s")
+@pytest.mark.slow  # it waits for the deadline
+def test_one_that_hangs_is_replaced(own: Mounter) -> None:
+    mount = own("--deadline", "6s")
     hanging = pids(mount)
     for pid in hanging:
         os.kill(pid, signal.SIGSTOP)
@@ -176,35 +173,40 @@ def test_one_that_hangs_is_replaced(mount_set: MountSet) -> None:
     wait_until(lambda: not set(hanging) & set(fetchers(mount)), "they are gone")
 
 
-def test_what_changed_in_the_bucket_is_told_as_ever(mount_set: MountSet, bucket: Path) -> None:
-    mount = mount_set()
-    (bucket / NAMES[0]).write_bytes(b"another")
-    (bucket / NAMES[1]).unlink()
+def test_what_changed_in_the_bucket_is_told_as_ever(s3: S3, mounter: Mounter) -> None:
+    bucket, names = s3.bucket("fetchers-changed"), NAMES[:4]
+    write_tree(bucket, {**FIRST, **{name: FILES[name] for name in names}})
+    mount = mounter(bucket.source, "--endpoint", s3.endpoint, *TWO)
+    wait_for_both(mount)
+    (bucket / names[0]).write_bytes(b"another")
+    (bucket / names[1]).unlink()
     answer = warm(mount, code=3)
     assert answer["failed_files"] == 2
-    assert {failure["path"] for failure in answer["failures"]} == set(NAMES[:2])
+    assert {failure["path"] for failure in answer["failures"]} == set(names[:2])
     assert mount.stats()["fetchers"]["given_back"] == 2
+    mount.refresh()
+    assert warm(mount)["cached_files"] == len(FIRST) + 3
 
 
-def test_what_finds_no_room_in_a_tier_is_pushed_all_the_same(mount_set: MountSet) -> None:
-    mount = mount_set("--cache-size", f"{BYTES // 2}B")
+def test_what_finds_no_room_in_a_tier_is_pushed_all_the_same(own: Mounter) -> None:
+    mount = own("--cache-size", f"{BYTES // 2}B")
     with open_plan(paths_of(mount)) as plan:
         plan.extend(range(len(NAMES)))
-        wait_until(lambda: settled(mount), "all is there")
-        assert told(mount)["fetched"] == len(NAMES)
+        wait_until(lambda: is_settled(mount), "all is there")
+        assert plan_of(mount)["fetched"] == len(NAMES)
     stats = mount.stats()
     assert stats["pushed_bytes"] == BYTES
     assert 20 < stats["fetchers"]["brought"] < len(FIRST) + len(NAMES)
     (tier,) = stats["tiers"]
     assert tier["used_bytes"] <= tier["quota_bytes"]
-    # Before they are read: half of them are in the page cache alone, which others may have dropped.
+    # Before they are read: the kernel may have dropped some that are in the page cache alone.
     assert mount.gets() == len(FIRST) + len(NAMES)
     assert read_all(mount) == FILES
 
 
-def test_a_store_that_fails_is_asked_again_by_the_server(s3: S3, mount_set: MountSet) -> None:
+def test_a_store_that_fails_is_asked_again_by_the_server(s3: S3, own: Mounter) -> None:
     with FaultyProxy(s3.endpoint, seed=1) as proxy:
-        mount = mount_set(endpoint=proxy.endpoint)
+        mount = own(endpoint=proxy.endpoint)
         proxy.inject({Fault.SLOW_DOWN: 0.5}, most_in_a_row=2)
         assert warm(mount)["cached_percentage"] == 100
         stats = mount.stats()
@@ -220,36 +222,28 @@ def test_one_whose_keys_were_rotated_is_replaced(
     keys, port = tmp_path / "keys", free_port()
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
     monkeypatch.setenv("AWS_PROFILE", "default")
-    with serve_with(tmp_path / "served", keys, port, "AKIABEFORE"):
+    served = tmp_path / "served"
+    with serve_with(served, keys, port, "AKIABEFORE"):
         mount = mounter("s3://rotated", "--endpoint", f"http://127.0.0.1:{port}", *TWO)
-        warm(mount, "first")
-        wait_until(lambda: len(pids(mount)) == 2, "both are ready")
+        wait_for_both(mount)
         before = pids(mount)
-    with serve_with(tmp_path / "served", keys, port, "AKIAAFTER"):
+    with serve_with(served, keys, port, "AKIAAFTER"):
         assert warm(mount)["cached_percentage"] == 100
         wait_until(lambda: not set(before) & set(pids(mount)), "they are of no use")
         assert read_all(mount) == FILES
         assert mount.stats()["store_reopens"] == 1
 
 
-@contextmanager
-def serve_with(folder: Path, keys: Path, port: int, key: str) -> Iterator[None]:
+def serve_with(folder: Path, keys: Path, port: int, key: str) -> AbstractContextManager[object]:
     """An S3 server that knows one key, which is also the one that is found in a file."""
     keys.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key={SECRET_KEY}\n")
-    command = [rclone(), "serve", "s3", "--auth-key", f"{key},{SECRET_KEY}",
+    command = [find_program("rclone"), "serve", "s3", "--auth-key", f"{key},{SECRET_KEY}",
                "--addr", f"127.0.0.1:{port}", str(folder)]  # fmt: skip
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for_port(port, server)
-        yield
-    finally:
-        server.kill()  # told to end, it would wait 10 s for whoever is connected
-        server.wait(20)
+    return running(command, port)
 
 
-def test_those_of_a_server_that_was_replaced_are_gone(mount_set: MountSet) -> None:
+def test_those_of_a_server_that_was_replaced_are_gone(mount: Mount) -> None:
     """It is killed, as in any hand-over."""
-    mount = mount_set()
     before = fetchers(mount)
     assert len(before) == 2
     result = penstock("upgrade", mount.path)
@@ -260,35 +254,27 @@ def test_those_of_a_server_that_was_replaced_are_gone(mount_set: MountSet) -> No
     assert read_all(mount) == FILES
 
 
-def test_an_unmount_in_the_middle_leaves_no_process(mount_set: MountSet) -> None:
-    mount = mount_set()
+def test_an_unmount_in_the_middle_leaves_no_process(own: Mounter) -> None:
+    mount = own()
     with open_plan(paths_of(mount)) as plan:
         plan.extend(range(len(NAMES)))
         mount.umount()
     wait_until(lambda: not fetchers(mount), "they ended with the mount")
 
 
-def test_those_of_a_mount_whose_supervisor_is_gone_end_with_it(
-    mount_set: MountSet, state: Path
-) -> None:
-    mount = mount_set()
-    os.kill(note(state)["pid"], signal.SIGKILL)
+def test_those_of_a_mount_whose_supervisor_is_gone_end_with_it(own: Mounter) -> None:
+    mount = own()
+    os.kill(find_note(mount.path).pid, signal.SIGKILL)
     assert len(fetchers(mount)) == 2
     assert read_all(mount) == FILES
     mount.umount()
     wait_until(lambda: not fetchers(mount), "they ended with the mount")
 
 
-def test_without_a_cache_there_are_none(s3: S3, mounter: Mounter, bucket: Path) -> None:
-    mount = mounter(f"s3://{bucket.name}", "--endpoint", s3.endpoint, *TWO, "--no-cache")
+def test_without_a_cache_there_are_none(s3: S3, mounter: Mounter, bucket: ObjectPath) -> None:
+    mount = mounter(bucket.source, "--endpoint", s3.endpoint, *TWO, "--no-cache")
     with open_plan(paths_of(mount)) as plan:
         plan.extend(range(len(NAMES)))
-        wait_until(lambda: settled(mount), "all is there")
+        wait_until(lambda: is_settled(mount), "all is there")
     assert mount.stats()["fetchers"]["most"] == 0
     assert not fetchers(mount)
-
-
-def test_a_number_that_is_none_is_refused(tmp_path: Path) -> None:
-    result = penstock("mount", "s3://b", tmp_path, "--fetchers", "many")
-    assert result.returncode == 2
-    assert "neither auto nor a whole number from 0 to 16" in result.stderr

@@ -1,13 +1,11 @@
 """What tests make the kernel forget of one mount, it forgets, and nothing of another."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import Mount, Mounter, write_tree
-from tests.kernelcaches import drop_pages, forget
-from tests.mount.test_counts import read_raw
+from tests.support.kernelcaches import drop_pages, forget
+from tests.support.mounts import Mount, Mounter
+from tests.support.page_counts import locked_pages
+from tests.support.trees import read_raw, write_tree
 
 FILES = {f"folder/{n}": bytes([n]) * 5000 for n in range(9)}
 
@@ -17,33 +15,26 @@ def read_all(mount: Mount) -> None:
         assert read_raw(mount.path / name) == data
 
 
-def forget_names(mount: Mount) -> None:
-    forget(mount.path)
-
-
-def forget_pages(mount: Mount) -> None:
-    drop_pages([mount.path / name for name in (*FILES, "folder/unknown", "unknown/0")])
-
-
-@pytest.mark.parametrize(
-    ("act", "grows"), [(forget_names, {"LOOKUP", "READ"}), (forget_pages, {"READ"})]
-)
 def test_the_kernel_asks_again_for_what_it_was_made_to_forget_and_for_no_more(
-    tmp_path: Path, mounter: Mounter, act: Callable[[Mount], None], grows: set[str]
+    tmp_path: Path, mounter: Mounter
 ) -> None:
     write_tree(tmp_path / "set", FILES)
-    mounts = [mounter(f"file://{tmp_path}/set", "--mode", "pagecache") for _ in range(2)]
-    for mount in mounts:
-        read_all(mount)
-    forgets, other = mounts
+    mount, other = (mounter(f"file://{tmp_path}/set", "--mode", "pagecache") for _ in range(2))
+    read_all(mount)
+    read_all(other)
 
-    def forget_and_read() -> None:
-        act(forgets)
-        read_all(forgets)
+    def drop_all() -> None:
+        drop_pages([mount.path / name for name in (*FILES, "folder/unknown", "unknown/0")])
+
+    def forget_all() -> None:
+        forget(mount.path)
+
+    with locked_pages(other.path / name for name in FILES):
+        before = other.stats()["requests"]
+        for act, asked in ((drop_all, {"READ"}), (forget_all, {"LOOKUP", "READ"})):
+            assert all("FORGET" in name for name in mount.messages_while(act))
+            sent = mount.messages_while(lambda: read_all(mount))
+            assert {name for name in sent if "FORGET" not in name} == asked
+            assert sent["READ"] == len(FILES)
         read_all(other)
-
-    sent = forgets.messages_while(forget_and_read)
-    assert {name for name in sent if "FORGET" not in name} == grows
-    assert sent["READ"] == len(FILES)
-    assert other.messages_while(forget_and_read) == {}
-    assert all("FORGET" in name for name in forgets.messages_while(lambda: act(forgets)))
+        assert other.stats()["requests"] == before

@@ -3,33 +3,26 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.certificates import certify
-from tests.conftest import ACCESS_KEY, SECRET_KEY, Mounter, penstock, read_tree, write_tree
-from tests.mount.test_sources import FILES, rclone_serves
+from tests.support.certificates import certify
+from tests.support.mounts import Mounter, penstock
+from tests.support.rclone import FILES, rclone_serves
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY
+from tests.support.trees import read_tree, write_tree
 
 
 def test_a_folder_is_mounted_as_it_is(mounter: Mounter, tmp_path: Path) -> None:
-    write_tree(tmp_path / "source", FILES)
-    (tmp_path / "source/empty folder").mkdir()
-    mount = mounter(f"file://{tmp_path}/source")
+    write_tree(tmp_path / "a source", FILES)
+    (tmp_path / "a source/empty folder").mkdir()
+    mount = mounter(f"file://{tmp_path}/a source")
     assert read_tree(mount.path) == FILES
     assert os.listdir(mount.path / "empty folder") == []
     for name in FILES:
-        there, here = (tmp_path / "source" / name).stat(), (mount.path / name).stat()
+        there, here = (tmp_path / "a source" / name).stat(), (mount.path / name).stat()
         assert (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
-
-
-@pytest.mark.parametrize("written", ["a%20b", "a b"])
-def test_a_folder_with_a_blank_in_its_name_can_be_written_in_two_ways(
-    mounter: Mounter, tmp_path: Path, written: str
-) -> None:
-    write_tree(tmp_path / "a b", {"file": b"1"})
-    assert read_tree(mounter(f"file://{tmp_path}/{written}").path) == {"file": b"1"}
 
 
 ODD_NAMES = {
@@ -46,13 +39,13 @@ ODD_NAMES = {
 
 
 def test_names_of_any_bytes_are_shown_and_read(mounter: Mounter, tmp_path: Path) -> None:
-    source = os.fsencode(tmp_path / "source")
+    source = os.fsencode(tmp_path / "a source")
     for name, data in ODD_NAMES.items():
         path = os.path.join(source, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(data)
-    mount = mounter(f"file://{tmp_path}/source")
+    mount = mounter(f"file://{tmp_path}/a%20source")
     root = os.fsencode(mount.path)
     for _ in range(2):
         found: dict[bytes, bytes] = {}
@@ -117,10 +110,11 @@ def test_a_mount_inside_its_own_source_does_not_contain_itself(
     write_tree(tmp_path, {"data/file": b"1"})
     mount = mounter(f"file://{tmp_path}", "--no-cache")
     for _ in range(2):
-        code = "import os, sys; print(sum(len(names) for _, _, names in os.walk(sys.argv[1])))"
-        walk = [sys.executable, "-c", code, str(mount.path)]
-        counted = subprocess.run(walk, capture_output=True, text=True, timeout=30, check=True)
-        assert counted.stdout == "1\n"
+        found = subprocess.run(  # a process that can be ended if it goes in circles
+            ["find", mount.path, "-type", "f", "-printf", "%P\n"],
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        assert found.stdout == "data/file\n"
         mount.refresh()
     assert mount.stats()["files"] == 1
 

@@ -1,13 +1,13 @@
 """Objects that are rewritten while a plan pushes them: a read is one version, never two."""
 
-import os
 import random
 import threading
-from pathlib import Path
 
 from penstock.integrations.plans import open_plan
-from tests.conftest import S3, Mounter, write_tree
-from tests.survival.kills import wait_until
+from tests.support.mounts import Mounter
+from tests.support.s3 import S3, ObjectPath
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
 NAMES = [f"{n:02}" for n in range(30)]
 
@@ -17,15 +17,13 @@ def content(number: int, version: int) -> bytes:
     return bytes([version % 256]) * (10_000 + 7_000 * ((number + version) % 9))
 
 
-def rewrite(bucket: Path, version: int) -> None:
-    for number, name in enumerate(NAMES):
-        (bucket / f"{name}.new").write_bytes(content(number, version))
-        os.replace(bucket / f"{name}.new", bucket / name)
+def write_version(bucket: ObjectPath, version: int) -> None:
+    write_tree(bucket, {name: content(number, version) for number, name in enumerate(NAMES)})
 
 
 def test_pushed_pages_of_two_versions_never_meet(s3: S3, mounter: Mounter) -> None:
     bucket = s3.bucket("rewritten")
-    write_tree(bucket, {name: content(number, 0) for number, name in enumerate(NAMES)})
+    write_version(bucket, 0)
     mount = mounter(
         "s3://rewritten", "--endpoint", s3.endpoint, "--mode", "pagecache", "--page-cache", "1MiB"
     )
@@ -50,7 +48,7 @@ def test_pushed_pages_of_two_versions_never_meet(s3: S3, mounter: Mounter) -> No
         try:
             for version in range(1, 6):
                 plan.extend(range(len(NAMES)))
-                rewrite(bucket, version)
+                write_version(bucket, version)
                 mount.refresh()
                 plan.reached(version * len(NAMES))
         finally:

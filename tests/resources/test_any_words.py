@@ -12,7 +12,7 @@ from penstock.daemon.mount_options import OPTIONS
 from penstock.errors import SpecProblem
 from penstock.resources.translate.properties import ACTED_ON
 from penstock.resources.translate.stores import FAMILIES, USED
-from tests.resources.planning import plan
+from tests.support.planning import plan
 
 TEXTS = st.one_of(
     st.text(max_size=20),
@@ -35,7 +35,7 @@ def planned(mounts: list[Any], kind: str, spec: dict[str, Any]) -> None:
         plan(text, checked=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     scheme=SCHEMES,
     options=st.dictionaries(st.sampled_from(STORE_NAMES), TEXTS, max_size=5),
@@ -50,7 +50,7 @@ def test_options_of_mounts(scheme: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["AlluxioRuntime", "JindoRuntime", "JuiceFSRuntime"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_settings_of_runtimes(kind: str, data: st.DataObject) -> None:
     names = st.sampled_from([setting.name for setting in ACTED_ON[kind]])
@@ -60,7 +60,7 @@ def test_settings_of_runtimes(kind: str, data: st.DataObject) -> None:
     planned([{"mountPoint": "s3://b", "name": "x"}], kind, spec)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     options=st.dictionaries(st.sampled_from([*OPTIONS, "max_read", "x"]), TEXTS, max_size=4),
     words=st.lists(TEXTS, max_size=3),

@@ -20,18 +20,19 @@ from penstock.mounttable import find_mount
 from penstock.resources import leftovers
 from penstock.resources.nudge import is_running
 from penstock.resources.state import State
-from tests.cache.test_flights import wait_until
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, free_port, penstock, rclone, running
-from tests.resources.conftest import (
+from tests.support.datasets import (  # fmt: skip
     dataset,
-    fill,
     kill_mount,
     of_folder,
     ours,
     path_of,
     phase,
     secret,
-)  # fmt: skip
+)
+from tests.support.mounts import penstock
+from tests.support.s3 import serve_rclone
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
 HOLDERS = {
     "a file": "import sys; file = open(sys.argv[1] + '/file'); print(); sys.stdin.read()",
@@ -41,20 +42,6 @@ HOLDERS = {
         "m = mmap.mmap(fd, 0, prot=1); os.close(fd); print(); sys.stdin.read()"
     ),
 }
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    (folder / "file").write_bytes(b"bytes")
-    return folder
-
-
-@pytest.fixture
-def bound(declared: State, source: Path, tmp_path: Path) -> Path:
-    api.apply([of_folder("small", source), ours("small", tmp_path / "cache")])
-    return path_of("small")
 
 
 @contextmanager
@@ -89,16 +76,15 @@ def test_it_is_refused_while_a_process_has_anything_of_it(
     file = tmp_path / "all.yaml"
     file.write_text(yaml.safe_dump_all([of_folder("small", source), ours("small")]))
     before = [(one.uid, one.generation, one.deleting) for one in declared.all()]
-    for how in HOLDERS:
+    ways = (["dataset", "small"], ["penstockruntime", "small"], ["-f", file])
+    for how, words in zip(HOLDERS, ways, strict=True):
         with holding(bound, how) as pid:
-            for words in (["dataset", "small"], ["penstockruntime", "small"], ["-f", file]):
-                done = penstock("delete", *words)
-                assert done.returncode == 2, (how, done.stderr)
-                assert f"pid {pid} " in done.stderr
-                assert "--force" in done.stderr
-                assert done.stdout == ""
-            assert [(one.uid, one.generation, one.deleting) for one in declared.all()] == before
-            assert (bound / "file").read_bytes() == b"bytes"
+            done = penstock("delete", *words)
+        assert (done.returncode, done.stdout) == (2, ""), (how, done.stderr)
+        assert f"pid {pid} " in done.stderr
+        assert "--force" in done.stderr
+        assert [(one.uid, one.generation, one.deleting) for one in declared.all()] == before
+        assert (bound / "file").read_bytes() == b"bytes"
     with ExitStack() as stack:
         for how in HOLDERS:
             stack.enter_context(holding(bound, how))
@@ -138,10 +124,6 @@ def unmount_by_hand(path: Path) -> None:
     subprocess.run(["umount", path], check=True)
 
 
-def detach_by_hand(path: Path) -> None:
-    subprocess.run(["umount", "-l", path], check=True)
-
-
 def kill_and_unmount(path: Path) -> None:
     kill_mount(path)
     unmount_by_hand(path)
@@ -157,10 +139,9 @@ def remove_note(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "force"),
     [
-        *((harm, []) for harm in (kill_server, kill_supervisor, kill_mount, unmount_by_hand,
-                                  detach_by_hand, kill_and_unmount, remove_note)),
-        *((harm, ["--force"]) for harm in (kill_supervisor, kill_mount, remove_note,
-                                              unmount_by_hand)),
+        *((harm, []) for harm in (kill_server, kill_supervisor, kill_mount, kill_and_unmount,
+                                  remove_note)),
+        *((harm, ["--force"]) for harm in (kill_supervisor, remove_note, unmount_by_hand)),
     ],
 )  # fmt: skip
 def test_it_is_not_stuck_after(
@@ -202,18 +183,10 @@ def test_processes_that_do_not_end_with_their_mount_are_ended(
     wait_until(lambda: note.processes == [])
 
 
-def test_it_is_not_stuck_with_a_store_that_is_away(
-    declared: State, tmp_path: Path, source: Path
-) -> None:
-    port = free_port()
-    server = S3(f"http://127.0.0.1:{port}", tmp_path / "s3")
-    (server.folder / "small").mkdir(parents=True)
-    fill(server, "small", {"file": b"bytes", "other": b"bytes"})
-    manifests = [secret(), dataset("small", server), ours("small", tmp_path / "cache")]
-    keys = f"{ACCESS_KEY},{SECRET_KEY}"
-    command = [rclone(), "serve", "s3", "--auth-key", keys, "--addr", f"127.0.0.1:{port}",
-               str(server.folder)]  # fmt: skip
-    with running(command, port):
+def test_it_is_not_stuck_with_a_store_that_is_away(declared: State, tmp_path: Path) -> None:
+    write_tree(tmp_path / "s3" / "small", {"file": b"bytes", "other": b"bytes"})
+    with serve_rclone(tmp_path / "s3") as server:
+        manifests = [secret(), dataset("small", server), ours("small", tmp_path / "cache")]
         api.apply(manifests)
         path = path_of("small")
         assert (path / "small" / "file").read_bytes() == b"bytes"
@@ -230,7 +203,7 @@ def test_it_is_not_stuck_with_a_store_that_is_away(
         assert reader.wait(20) != 0
     # Declared while it is away: Failed; deleted as quickly.
     manifests[1]["metadata"]["name"] = "late"
-    manifests[2]["metadata"]["name"] = "late"
+    manifests[2] = ours("late", tmp_path / "cache", options={"deadline": "1s"})
     file = tmp_path / "late.yaml"
     file.write_text(yaml.safe_dump_all(manifests))
     done = penstock("apply", "-f", file)
@@ -256,20 +229,17 @@ def open_files(pid: int) -> bytes:
 def test_all_that_a_file_declares_goes_or_nothing(
     bound: Path, declared: State, source: Path, tmp_path: Path
 ) -> None:
-    second = of_folder("second", source)
-    api.apply([second, ours("second", tmp_path / "cache")])
+    others = [secret(), of_folder("second", source)]
+    api.apply(others)
     file = tmp_path / "all.yaml"
-    manifests = [secret(), of_folder("small", source), ours("small"), second, ours("second")]
-    file.write_text(yaml.safe_dump_all(manifests))
-    api.apply(secret())
+    file.write_text(yaml.safe_dump_all([of_folder("small", source), ours("small"), *others]))
     with holding(bound, "a file"):
         done = penstock("delete", "-f", file)
         assert done.returncode == 2
-        assert len(declared.all()) == 5
-        assert phase("second") == "Bound"
+        assert [one.deleting for one in declared.all()] == [None] * 4
     done = penstock("delete", "-f", file)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 5
+    assert len(done.stdout.splitlines()) == 4
     assert declared.all() == []
     done = penstock("delete", "-f", file)
     assert done.returncode == 2
@@ -284,26 +254,29 @@ def cached_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
 
 
-@pytest.mark.parametrize("by", ["annotation", "policy", "nothing"])
 def test_the_cache_is_kept_or_cleared_as_it_was_said(
-    declared: State, source: Path, tmp_path: Path, by: str
+    declared: State, source: Path, tmp_path: Path
 ) -> None:
-    small = of_folder("small", source)
-    runtime = ours("small", tmp_path / "cache")
-    if by == "annotation":
-        small["metadata"]["annotations"] = {"penstock.dev/keep-cache": "true"}
-    elif by == "policy":
-        runtime["spec"]["cleanCachePolicy"] = {"keep": True}
-    kept = by != "nothing"
-    api.apply([small, runtime])
-    assert api.dataset("small").cached_bytes == 0
-    (path_of("small") / "file").read_bytes()
-    wait_until(lambda: api.dataset("small").cached_bytes == 5)
-    for kind in ("dataset", "penstockruntime"):
-        api.delete(kind, "small")
-    assert bool(cached_files(tmp_path / "cache")) == kept
-    api.apply([small, runtime])
-    assert api.dataset("small").cached_bytes == (5 if kept else 0)
+    noted = of_folder("noted", source)
+    noted["metadata"]["annotations"] = {"penstock.dev/keep-cache": "true"}
+    by_policy = ours("by-policy", tmp_path / "by-policy", cleanCachePolicy={"keep": True})
+    api.apply([
+        noted, ours("noted", tmp_path / "noted"), of_folder("by-policy", source), by_policy,
+        of_folder("cleared", source), ours("cleared", tmp_path / "cleared"),
+    ])  # fmt: skip
+    names = ("noted", "by-policy", "cleared")
+    for name in names:
+        read_into_cache(name, "file", 5)
+    api.delete("dataset", *names)
+    api.delete("penstockruntime", *names)
+    assert [bool(cached_files(tmp_path / name)) for name in names] == [True, True, False]
+    api.apply([noted, ours("noted", tmp_path / "noted")])
+    assert api.dataset("noted").cached_bytes == 5
+
+
+def read_into_cache(name: str, file: str, size: int) -> None:
+    (path_of(name) / file).read_bytes()
+    wait_until(lambda: api.dataset(name).cached_bytes == size)
 
 
 def test_of_a_cache_that_two_share_each_takes_its_own_away(
@@ -313,11 +286,12 @@ def test_of_a_cache_that_two_share_each_takes_its_own_away(
     other.mkdir()
     (other / "more").write_bytes(b"others")
     shared: dict[str, Any] = {"options": {"cache-dir": str(tmp_path / "cache")}}
-    api.apply([of_folder("one", source), ours("one", **shared)])
-    api.apply([of_folder("two", other), ours("two", **shared)])
-    for name in ("one", "two"):
-        api.load(name, wait=True)
-    assert (api.dataset("one").cached_bytes, api.dataset("two").cached_bytes) == (5, 6)
+    api.apply([
+        of_folder("one", source), ours("one", **shared),
+        of_folder("two", other), ours("two", **shared),
+    ])  # fmt: skip
+    read_into_cache("one", "file", 5)
+    read_into_cache("two", "more", 6)
     api.delete("dataset", "one")
     assert api.dataset("two").cached_bytes == 6
     assert (path_of("two") / "more").read_bytes() == b"others"

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import shlex
 import signal
 import subprocess
@@ -15,11 +16,13 @@ import yaml
 
 from penstock import api
 from penstock.cli.app import run
+from penstock.resources.jobs.places import job_folder
 from penstock.resources.state import State
 from penstock.specs.keys import ResourceKey
-from tests.cache.test_flights import wait_until
-from tests.conftest import penstock
-from tests.resources.conftest import of_folder, ours
+from tests.support.datasets import of_folder, ours
+from tests.support.mounts import penstock
+from tests.support.trees import write_tree
+from tests.support.waiting import PATIENCE_S, wait_until
 
 Says = Callable[..., tuple[int, str, str]]
 
@@ -45,14 +48,14 @@ def heard(terminal: int, until: str) -> str:
     """What is written there, up to these words."""
     said = ""
     while until not in said:
+        assert select.select([terminal], [], [], PATIENCE_S)[0], f"not heard in {said!r}"
         said += os.read(terminal, 1).decode()
     return said
 
 
 def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path) -> None:
     source, gate = tmp_path / "source", tmp_path / "gate"
-    source.mkdir()
-    (source / "hello").write_text("what the data set holds\n")
+    write_tree(source, {"hello": b"what the data set holds\n"})
     api.apply([of_folder("words", source), ours("words")])
     script = f"cat /penstock-data/hello; until [ -e {gate} ]; do sleep 0.05; done; echo bye"
 
@@ -83,8 +86,6 @@ def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path
     inside = penstock("attach", "story", "-i", "worker-0", "--", "sh", "-c",
                       "cat /penstock-data/hello; exit 7")  # fmt: skip
     assert (inside.returncode, inside.stdout) == (7, "what the data set holds\n"), inside.stderr
-    killed = penstock("attach", "story", "-i", "worker-0", "--", "sh", "-c", "kill -9 $$")
-    assert killed.returncode == 128 + signal.SIGKILL
     used = json.loads(says("top job story -o json")[1])
     assert used["processes"] >= 3  # its init, and two shells
     assert [one["processes"] >= 1 for one in used["instances"]] == [True, True]
@@ -121,23 +122,6 @@ def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
     assert "Attempts:   2" in says("get job fails")[1]
 
 
-def test_a_published_command_line_is_refused_with_what_this_machine_has(
-    says: Says, declared: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENSTOCK_GPUS", "2")
-    monkeypatch.setenv("PATH", "/nowhere")
-    line = """submit mpi --name horovod-resnet50 --gpus=8 --workers=4 --working-dir=/horovod-demo/
-    --data imagenet:/data -e DATA_DIR=/data/imagenet --image=horovod:0.18.1"""
-    code, out, err = says(line, "./launch-example.sh", "4", "8")
-    assert (code, out) == (2, "")
-    told = err.splitlines()
-    assert told[0] == "penstock: 2 mistakes"
-    assert told[1].startswith("--gpus: 4 workers with 8 each are more than this machine has: 2")
-    assert told[3].startswith("--image: cannot be run: neither docker nor podman is installed")
-    assert declared.all(["TrainingJob"]) == []
-    assert says(line.replace("submit mpi", "submit mpi --dry-run"), "x")[0] == 2
-
-
 def test_a_job_waits_for_its_data_and_who_watches_may_leave(says: Says, declared: State) -> None:
     terminal, end = pty.openpty()
     watcher = subprocess.Popen(
@@ -149,8 +133,8 @@ def test_a_job_waits_for_its_data_and_who_watches_may_leave(says: Says, declared
     assert heard(terminal, "data set none").endswith(line)
     watcher.send_signal(signal.SIGINT)
     left = "\r\x1b[Kit runs on without you; `penstock get job waits` shows how it is"
-    assert heard(terminal, "how it is") == left
-    assert watcher.wait(20) == 130
+    assert heard(terminal, "how it is").endswith(left)
+    assert watcher.wait(PATIENCE_S) == 130
     os.close(terminal)
     assert phase(declared, "waits") == "PENDING"
     code, out, err = says("logs waits")
@@ -191,9 +175,14 @@ def test_a_name_is_one_job(says: Says, declared: State) -> None:
 def test_what_has_ended_is_pruned_with_its_logs(says: Says, declared: State) -> None:
     assert says("submit tf --name waits -d none:/d", "true")[0] == 0
     assert says("submit tf --name done --wait", "true")[0] == 0
+    ended = declared.find(ResourceKey("TrainingJob", "default", "done"))
+    assert ended is not None
+    folder = job_folder(declared.folder, ended.uid)
+    assert folder.exists()
     assert says("prune --since 1h") == (0, "", "no job has ended 1h ago or earlier\n")
     assert says("prune") == (0, "trainingjob/done deleted\n", "")
     assert [one.key.name for one in declared.all(["TrainingJob"])] == ["waits"]
+    assert not folder.exists()
 
 
 def test_what_a_dry_run_prints_can_be_applied(says: Says, declared: State, tmp_path: Path) -> None:

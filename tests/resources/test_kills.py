@@ -17,44 +17,32 @@ from penstock.resources.nudge import nudge
 from penstock.resources.removal import delete
 from penstock.resources.state import State
 from penstock.resources.watching import wait_for_pairs, wait_until_gone
-from tests.cache.test_flights import wait_until
-from tests.resources.conftest import processes_of
+from tests.support.datasets import of_folder, ours, processes_of
+from tests.support.waiting import wait_until
+
+# 20 or so starts of a loop and of a mount.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # More than there are; the test ends when one has lived to the end.
 _MOST_STEPS = 60
 
 
 @pytest.fixture
-def manifests(tmp_path: Path) -> list[dict[str, Any]]:
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "file").write_bytes(b"bytes")
-    return [
-        {
-            "apiVersion": "penstock.dev/v1alpha1", "kind": "Dataset", "metadata": {"name": "small"},
-            "spec": {"mounts": [{"mountPoint": f"local://{source}", "name": "data", "path": "/"}]},
-        },
-        {
-            "apiVersion": "penstock.dev/v1alpha1", "kind": "PenstockRuntime",
-            "metadata": {"name": "small"},
-            "spec": {"tieredstore": {"levels": [
-                {"mediumtype": "SSD", "path": str(tmp_path / "cache"), "quota": "64Mi"},
-            ]}},
-        },
-    ]  # fmt: skip
+def manifests(source: Path, tmp_path: Path) -> list[dict[str, Any]]:
+    return [of_folder("small", source), ours("small", tmp_path / "cache")]
 
 
 def run_and_die(step: int) -> bool:
     """True if it lived to the end."""
     died = subprocess.run(
-        [sys.executable, "-m", "tests.resources.die_at", str(step)], cwd=os.getcwd(), timeout=60,
+        [sys.executable, "-m", "tests.support.die_at", str(step)], cwd=os.getcwd(), timeout=60,
         check=False, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert died.returncode in (0, -signal.SIGKILL)
     return died.returncode == 0
 
 
-def at_each_step(*acts: tuple[Callable[[], None], Callable[[], None]]) -> list[int]:
+def at_each_step(*acts: tuple[Callable[[], object], Callable[[], None]]) -> list[int]:
     """Each is an act, and the check that it came to its end; one after the other, in a circle. How
     many steps each has."""
     steps: dict[int, int] = {}
@@ -121,12 +109,8 @@ def test_at_every_step_of_coming_up_and_of_a_deletion(
         assert not (declared.folder / "data" / "default").exists()
 
     up, down = at_each_step(
-        (lambda: void(apply(declared, api.read(manifests))), lambda: is_right(declared)),
+        (lambda: apply(declared, api.read(manifests)), lambda: is_right(declared)),
         (lambda: delete(declared, declared.all()), gone),
     )
     assert up >= 4
     assert down >= 4
-
-
-def void(_: object) -> None:
-    pass

@@ -10,6 +10,8 @@ from penstock import api
 from penstock.daemon.places import default_cache_dir, state_dir
 from penstock.errors import PenstockError
 from penstock.resources.state import State
+from tests.support.datasets import of_folder, ours
+from tests.support.trees import write_tree
 
 EMPTY_DIR = {"mediumtype": "SSD", "volumeType": "emptyDir", "path": "/x", "quota": "64Mi"}
 
@@ -45,13 +47,6 @@ def test_a_cache_is_not_made_in_a_folder_that_another_user_has_put_there(
 
 
 def manifests(folder: Path, levels: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    source = folder / "source"
-    source.mkdir(exist_ok=True)
-    (source / "file").write_bytes(b"bytes")
-    metadata = {"name": "set"}
-    return [
-        {"apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": metadata,
-         "spec": {"mounts": [{"mountPoint": f"local://{source}", "name": "set", "path": "/"}]}},
-        {"apiVersion": "data.fluid.io/v1alpha1", "kind": "AlluxioRuntime", "metadata": metadata,
-         "spec": {"tieredstore": {"levels": levels}}},
-    ]  # fmt: skip
+    runtime = ours("set", tieredstore={"levels": levels})
+    write_tree(folder / "source", {"file": b"bytes"})
+    return [of_folder("set", folder / "source"), runtime]

@@ -7,45 +7,25 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import penstock
 from penstock.errors import ManifestError, NoSuchResource, PenstockError, UsageError
 from penstock.resources.state import State
-from tests.resources.conftest import of_folder, ours
-
-YAML = """\
-apiVersion: penstock.dev/v1alpha1
-kind: Dataset
-metadata:
-  name: small
-spec:
-  mounts:
-    - {mountPoint: "local://SOURCE", name: data, path: /}
----
-apiVersion: penstock.dev/v1alpha1
-kind: PenstockRuntime
-metadata:
-  name: small
-spec:
-  tieredstore:
-    levels:
-      - {mediumtype: SSD, path: CACHE, quota: 64Mi}
-"""
+from tests.support.datasets import of_folder, ours
+from tests.support.trees import write_tree
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    source = tmp_path / "source"
-    (source / "train").mkdir(parents=True)
-    (source / "train" / "a").write_bytes(b"12345")
-    (source / "b").write_bytes(b"678")
-    return YAML.replace("SOURCE", str(source)).replace("CACHE", str(tmp_path / "cache"))
+    """A data set and its runtime, as YAML."""
+    write_tree(tmp_path / "source", {"train/a": b"12345", "b": b"678"})
+    return yaml.safe_dump_all(
+        [of_folder("small", tmp_path / "source"), ours("small", tmp_path / "cache")]
+    )
 
 
 def test_every_verb_from_apply_to_delete(declared: State, text: str, tmp_path: Path) -> None:
-    assert [one.resource.key.kind for one in penstock.validate(text)] == [
-        "Dataset", "PenstockRuntime",
-    ]  # fmt: skip
     tried = penstock.apply(text, dry_run=True)
     assert [one.outcome for one in tried] == ["created", "created"]
     assert penstock.get_all() == []
@@ -54,7 +34,7 @@ def test_every_verb_from_apply_to_delete(declared: State, text: str, tmp_path: P
     assert [(one.key.kind, one.outcome) for one in applied] == [
         ("Dataset", "created"), ("PenstockRuntime", "created"),
     ]  # fmt: skip
-    assert set(told) <= {"default/small"}
+    assert set(told) == {"default/small"}
 
     small = penstock.dataset("small")
     assert isinstance(small, penstock.Dataset)
@@ -68,7 +48,6 @@ def test_every_verb_from_apply_to_delete(declared: State, text: str, tmp_path: P
     assert small.spec["mounts"][0]["name"] == "data"
     assert json.loads(json.dumps(small.as_dict()))["status"]["phase"] == "Bound"
     assert [one["type"] for one in small.conditions] == ["Ready"]
-    assert str(small.key) == "dataset/default/small"
 
     load = small.load("/train")
     assert isinstance(load, penstock.Operation)
@@ -77,21 +56,17 @@ def test_every_verb_from_apply_to_delete(declared: State, text: str, tmp_path: P
     assert seen[-1] == "Complete"
     assert load.progress["bytes"] == 5
     assert small.refresh().cached_bytes == 5
-    assert penstock.load("small", "/b", name="rest", wait=True).phase == "Complete"
-    assert small.refresh().cached_bytes == 8
-    again = penstock.get("dataload", "rest")
+    again = penstock.get("dataload", load.name)
     assert isinstance(again, penstock.Operation)
-    assert again.phase == "Complete"
 
     kinds = [type(one) for one in penstock.get_all()]
     assert sorted(kind.__name__ for kind in kinds) == [
-        "Dataset", "Declared", "Operation", "Operation",
+        "Dataset", "Declared", "Operation",
     ]  # fmt: skip
     assert [one.name for one in penstock.get_all("datasets", namespace="default")] == ["small"]
     assert penstock.get_all("datasets", namespace="elsewhere") == []
     assert "Bound" in penstock.describe("dataset", "small")
     assert penstock.up() == []
-    assert penstock.up("small", restart=True) == []
     again.delete()
     penstock.delete("dataset", "small")
     assert not small.path.exists()
@@ -108,16 +83,12 @@ def test_files_folders_objects_and_namespaces(declared: State, text: str, tmp_pa
     for given in (folder, folder / "all.yaml", str(folder / "all.yaml")):
         assert len(penstock.validate(given)) == 2
     penstock.apply([of_folder("small", source), ours("small")], namespace="team")
-    assert penstock.dataset("small", namespace="team").phase == "Bound"
     with pytest.raises(NoSuchResource) as missing:
         penstock.dataset("small")
     assert missing.value.hint is not None
     loaded = penstock.load("small", namespace="team", wait=True)
     assert loaded.namespace == "team"
     assert penstock.up("small", namespace="team") == []
-    penstock.delete("dataset", "small", namespace="team")
-    (applied,) = penstock.apply(of_folder("small", source), wait=False)
-    assert applied.outcome == "created"
 
 
 def test_mistakes_are_errors_with_hints(declared: State, tmp_path: Path) -> None:
@@ -143,13 +114,6 @@ def test_mistakes_are_errors_with_hints(declared: State, tmp_path: Path) -> None
     assert refused.value.hint == "penstock doctor lost"
     with pytest.raises(PenstockError):
         penstock.apply(nowhere, timeout_s=0.0)
-
-
-def test_each_name_that_is_exported_is_there() -> None:
-    for name in penstock.__all__:
-        assert getattr(penstock, name) is not None
-        if name != "__version__":
-            assert getattr(penstock, name).__module__ == "penstock.api"
 
 
 def run(program: str) -> str:

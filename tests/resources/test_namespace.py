@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ import pytest
 import penstock as package
 from penstock.errors import UsageError
 from penstock.resources.namespace import run_with_data
-from tests.conftest import Mounter, write_tree
-from tests.mount.test_ordinary_user import User, user
-
-__all__ = ["user"]  # a fixture
+from tests.support.mounts import Mounter
+from tests.support.trees import write_tree
+from tests.support.users import User
+from tests.support.waiting import wait_until_gone
 
 NOWHERE = Path(f"/penstock-test-{os.getpid()}")
 
@@ -73,11 +72,10 @@ def test_the_rest_of_the_machine_is_as_it_is(data: Path, target: Path, tmp_path:
 
 
 def test_several_folders_one_inside_of_the_other(data: Path, tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    status, said = run(
-        f"cat {NOWHERE}/b {place}/a", (data / "deep", NOWHERE), (data, place)
-    )  # fmt: skip
-    assert (status, said) == (0, "betaalpha")
+    write_tree(tmp_path / "other", {"c": b"gamma"})
+    script = f"cat {NOWHERE}/a {NOWHERE}/deep/c; ls {NOWHERE}/deep"
+    status, said = run(script, (data, NOWHERE), (tmp_path / "other", NOWHERE / "deep"))
+    assert (status, said) == (0, "alphagammac\n")
 
 
 def test_a_missing_place_costs_no_folder_on_the_machine_and_takes_no_new_names(
@@ -110,6 +108,7 @@ def test_a_command_that_is_not_there_is_told() -> None:
 def test_its_environment_is_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for everyone")
     _, said = run("env")
+    assert "PATH=" in said
     assert "not for everyone" not in said
 
 
@@ -126,17 +125,7 @@ def test_it_dies_with_whoever_started_it(data: Path, tmp_path: Path) -> None:
     starter.send_signal(signal.SIGKILL)
     starter.wait(10)
     starter.stdout.close()
-    deadline = time.monotonic() + 10
-    while _runs(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_until_gone(child)
 
 
 def test_other_data_sets_are_not_kept_busy_by_a_process_and_mounts_made_by_hand_are_seen(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.resources.nudge import is_running, nudge, served_by
-from tests.survival.kills import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_nobody_starts_a_second_one_while_the_first_is_starting(

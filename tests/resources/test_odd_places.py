@@ -1,13 +1,10 @@
 """What else may be otherwise: where things lie, what has been lost, when somebody was killed."""
 
-import http.server
 import json
 import os
-import signal
 import subprocess
-import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,27 +16,16 @@ from penstock.resources.admission import apply
 from penstock.resources.nudge import is_running
 from penstock.resources.removal import delete
 from penstock.resources.state import State
-from tests.cache.test_flights import wait_until
-from tests.conftest import penstock
-from tests.resources.conftest import condition, of_folder, ours, path_of, phase, secret
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    (folder / "file").write_bytes(b"bytes")
-    return folder
-
+from tests.support.datasets import condition, of_folder, ours, path_of, phase, secret
+from tests.support.mounts import Mounter, penstock
+from tests.support.waiting import wait_until
 
 # -- where ---------------------------------------------------------------------------------
 
 
-def at(manifest: dict[str, object], place: str | Path) -> dict[str, object]:
-    return {
-        **manifest,
-        "metadata": {"name": "small", "annotations": {"penstock.dev/mount-path": str(place)}},
-    }
+def at(manifest: dict[str, Any], place: str | Path, name: str = "small") -> dict[str, Any]:
+    annotations = {"penstock.dev/mount-path": str(place)}
+    return {**manifest, "metadata": {"name": name, "annotations": annotations}}
 
 
 def test_a_mount_path_with_a_link_in_it(declared: State, source: Path, tmp_path: Path) -> None:
@@ -62,21 +48,18 @@ def test_a_mount_path_with_a_link_in_it(declared: State, source: Path, tmp_path:
 
 @pytest.mark.parametrize("place", ["here/below", "~/x", "/"])
 def test_a_mount_path_that_is_none_is_a_mistake(declared: State, source: Path, place: str) -> None:
-    with pytest.raises(PenstockError) as refused:
+    with pytest.raises(PenstockError, match="mount-path") as refused:
         api.apply([at(of_folder("small", source), place), ours("small")])
     assert refused.value.exit_code == 2
-    assert "mount-path" in str(refused.value)
     assert refused.value.hint
     assert declared.all() == []
 
 
-def test_it_moves_and_the_cache_stays(declared: State, source: Path, tmp_path: Path) -> None:
-    api.apply([of_folder("small", source), ours("small", tmp_path / "cache")])
-    before = path_of("small")
+def test_it_moves_and_the_cache_stays(bound: Path, source: Path, tmp_path: Path) -> None:
     api.load("small", wait=True)
     api.apply(at(of_folder("small", source), tmp_path / "there"))
     assert path_of("small") == tmp_path / "there"
-    assert not before.exists()
+    assert not bound.exists()
     assert api.dataset("small").cached_bytes == 5
     assert (tmp_path / "there" / "file").read_bytes() == b"bytes"
 
@@ -88,24 +71,55 @@ def test_a_place_that_is_taken_is_told(declared: State, source: Path, tmp_path: 
         api.apply([at(of_folder("small", source), tmp_path / "there"), ours("small")])
     assert refused.value.exit_code == 2
     assert phase("small") == "Failed"
-    assert os.listdir(tmp_path / "there") == ["mine"]
     api.delete("dataset", "small")
     assert os.listdir(tmp_path / "there") == ["mine"]
 
 
-def test_two_at_one_place_are_one_and_a_trouble(
-    declared: State, source: Path, tmp_path: Path
-) -> None:
-    place = tmp_path / "there"
-    api.apply([at(of_folder("small", source), place), ours("small")])
-    second = of_folder("x", source)
-    second["metadata"] = {"name": "x", "annotations": {"penstock.dev/mount-path": str(place)}}
-    with pytest.raises(PenstockError):
+def test_of_two_data_sets_at_one_place_the_first_has_it(bound: Path, source: Path) -> None:
+    second = at(of_folder("x", source), bound, name="x")
+    with pytest.raises(PenstockError, match="is where dataset/default/small is mounted"):
         api.apply([second, ours("x")])
-    assert phase("x") == "Failed"
-    api.delete("dataset", "x")
+    assert (phase("small"), phase("x")) == ("Bound", "Failed")
+    api.delete("dataset", "x", force=True)
     assert phase("small") == "Bound"
-    assert (place / "file").read_bytes() == b"bytes"
+    assert (bound / "file").read_bytes() == b"bytes"
+
+
+def test_a_plain_mount_is_neither_taken_for_a_data_set_nor_unmounted_with_one(
+    declared: State, source: Path, mounter: Mounter
+) -> None:
+    plain = mounter(f"file://{source}", "--no-cache")
+    with pytest.raises(PenstockError, match="is mounted"):
+        api.apply([at(of_folder("small", source), plain.path), ours("small")])
+    assert phase("small") == "Failed"
+    api.delete("dataset", "small", force=True)
+    assert (plain.path / "file").read_bytes() == b"bytes"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs, which takes root")
+def test_a_data_set_is_deleted_also_when_something_else_was_mounted_in_its_place(
+    declared: State, bound: Path
+) -> None:
+    wait_until(lambda: not is_running(declared.folder))
+    assert penstock("umount", bound).returncode == 0
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", bound], check=True)
+    try:
+        api.delete("dataset", "small", timeout_s=20)
+        entry = find_mount(bound)
+        assert entry is not None
+        assert entry.kind == "tmpfs"
+    finally:
+        subprocess.run(["umount", bound], check=True)
+
+
+def test_a_state_folder_may_be_named_as_one_sees_it(declared: State, source: Path) -> None:
+    apply(declared, api.read([of_folder("small", source), ours("small")]))
+    folder = declared.folder
+    done = penstock(
+        "up", cwd=folder.parent, env={**os.environ, "PENSTOCK_STATE_DIR": f"./{folder.name}"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert phase("small") == "Bound"
 
 
 # -- lost ----------------------------------------------------------------------------------
@@ -135,14 +149,6 @@ def test_without_the_key_of_the_secrets_it_is_told_and_deleted(
     (declared.folder / "secrets.key").unlink()
     api.delete("dataset", "small")
     assert not path.exists()
-
-
-def test_a_state_that_is_no_state_is_told(state: Path) -> None:
-    (state / "resources.sqlite").write_bytes(b"not a database" * 100)
-    for words in (["get", "datasets"], ["up"], ["serve"]):
-        done = penstock(*words)
-        assert done.returncode == 2
-        assert "hint: move it away" in done.stderr
 
 
 # -- killed, before a loop was woken ---------------------------------------------------------
@@ -178,51 +184,3 @@ def test_nobody_is_woken_where_nothing_is_to_be_done(
         assert penstock("get", kind).returncode == 0
         assert not is_running(declared.folder)
     assert (log.stat().st_mtime_ns, sorted(declared.folder.iterdir())) == before
-
-
-# -- a listing without end -------------------------------------------------------------------
-
-
-class _Endless(http.server.BaseHTTPRequestHandler):
-    """Each folder holds another one."""
-
-    def do_GET(self) -> None:
-        body = b'<html><body><h1>Index of /</h1><a href="more/">more/</a></body></html>'
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        threading.Event().wait(0.2)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def endless() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Endless) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/data/"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize("kill", [False, True])
-def test_one_that_is_still_being_listed_is_deleted_at_once(
-    declared: State, endless: str, tmp_path: Path, kill: bool
-) -> None:
-    slow = of_folder("slow", Path("/"))
-    slow["spec"]["mounts"][0]["mountPoint"] = endless
-    api.apply([slow, ours("slow", tmp_path / "cache")], wait=False)
-    wait_until(lambda: any((declared.folder / "catalogs").glob("*slow*")))
-    if kill:
-        loops = subprocess.run(
-            ["fuser", declared.folder / "loop.lock"], capture_output=True, text=True, check=False
-        ).stdout.split()
-        for pid in loops:
-            os.kill(int(pid), signal.SIGKILL)
-    done = penstock("delete", "dataset", "slow")
-    assert done.returncode == 0, done.stderr
-    assert [str(one.key) for one in declared.all()] == ["penstockruntime/default/slow"]

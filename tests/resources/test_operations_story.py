@@ -1,6 +1,5 @@
 """Data operations as people use them: declared, followed to the end, in the order they ask for."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,10 @@ import pytest
 from penstock import api
 from penstock.resources.conditions import stamp
 from penstock.resources.state import State
-from tests.conftest import penstock
+from tests.support.datasets import of_folder, ours
+from tests.support.mounts import penstock
+from tests.support.trees import read_tree, write_tree
+from tests.support.waiting import wait_until
 
 FILES = {"a/1": b"one", "a/2": b"two", "b/3": b"three"}
 TOTAL = sum(map(len, FILES.values()))
@@ -24,27 +26,9 @@ TOTAL = sum(map(len, FILES.values()))
 def bound(declared: State, tmp_path: Path) -> Path:
     """A data set of three small files that is bound; its source."""
     source = tmp_path / "source"
-    for name, data in FILES.items():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes(data)
-    api.apply([dataset(source), runtime(tmp_path)])
+    write_tree(source, FILES)
+    api.apply([of_folder("set", source), ours("set", tmp_path / "cache")])
     return source
-
-
-def dataset(source: Path, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": {"name": "set"},
-        "spec": {"mounts": [{"mountPoint": f"local://{source}", "path": "/", "name": "set"}],
-                 **spec},
-    }  # fmt: skip
-
-
-def runtime(folder: Path) -> dict[str, Any]:
-    level = {"mediumtype": "SSD", "path": str(folder / "cache"), "quota": "64Mi"}
-    return {
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": "AlluxioRuntime",
-        "metadata": {"name": "set"}, "spec": {"tieredstore": {"levels": [level]}},
-    }  # fmt: skip
 
 
 def operation(kind: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -82,8 +66,7 @@ def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> 
         assert done(kind, name).phase == "Complete"
     assert api.dataset("set").cached_bytes == TOTAL, "what was loaded, and what was read"
     assert (tmp_path / "out").read_bytes() == b"onethree"
-    for name, data in FILES.items():
-        assert (tmp_path / "copy" / name).read_bytes() == data
+    assert read_tree(tmp_path / "copy") == FILES
     begun = {
         (kind, name): api.get(kind, name).status["lastScheduleTime"]
         for kind, name in (("DataLoad", "warm"), ("DataProcess", "join"))
@@ -93,9 +76,9 @@ def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> 
     assert table[0].split() == ["NAME", "DATASET", "PHASE", "PATH", "NODENAME", "DURATION", "AGE"]
     # Deleted, and made again from the backup: the catalog is there at once, and the cache again.
     api.delete("Dataset", "set")
-    assert api.get("AlluxioRuntime", "set").status["masterPhase"] == "NotReady"
+    assert api.get("PenstockRuntime", "set").status["masterPhase"] == "NotReady"
     location = {"path": f"local://{tmp_path}/backups", "nodeName": "here"}
-    api.apply(dataset(bound, dataRestoreLocation=location))
+    api.apply(of_folder("set", bound, dataRestoreLocation=location))
     assert done("DataLoad", "set-restore").phase == "Complete"
     assert api.dataset("set").cached_bytes == TOTAL
     assert "Restored" in api.describe("dataset", "set")
@@ -149,19 +132,10 @@ def test_a_schedule_runs_while_serve_does_and_ttl_takes_away(bound: Path, declar
     try:
         assert served.stderr is not None
         assert "serving" in served.stderr.readline()
-        wait_until(lambda: often.refresh().phase == "Complete", 90)
+        wait_until(lambda: often.refresh().phase == "Complete", lambda: often.refresh().as_dict())
     finally:
         served.send_signal(signal.SIGTERM)
         assert served.wait(30) == 0
         assert served.stderr is not None
         served.stderr.close()
     assert api.dataset("set").phase == "Bound", "what it kept stays"
-
-
-def wait_until(what: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, json.dumps(
-            [one.as_dict() for one in api.get_all()], indent=1
-        )
-        time.sleep(0.05)

@@ -4,13 +4,11 @@ from typing import Any
 
 import pytest
 
-from penstock.daemon.kernel_options import ALWAYS, REFUSED, known_names
 from penstock.errors import SpecProblem
-from penstock.resources.translate.fuse_args import ELSEWHERE
 from penstock.resources.translate.plan import MountPlan
-from penstock.resources.translate.properties import ACTED_ON, UNUSED, Setting, names_of
+from penstock.resources.translate.properties import ACTED_ON, Setting
 from penstock.units import MIB
-from tests.resources.planning import S3_DATASET, no_effects, plan, runtime
+from tests.support.planning import S3_DATASET, no_effects, plan, runtime
 
 ALL = [(kind, setting) for kind, settings in ACTED_ON.items() for setting in settings]
 WHERE = {"JuiceFSRuntime": "spec.fuse.options", "ThinRuntime": "spec.fuse.options"}
@@ -43,26 +41,6 @@ def test_each_setting_that_is_acted_on_changes_the_mount(kind: str, setting: Set
     after = with_names(kind, {**beside, setting.name: setting.example})
     assert after.settings != before.settings
     assert not any(path.endswith(setting.name) for path in no_effects(after))
-
-
-def test_no_name_stands_twice_and_none_is_both_acted_on_and_unused() -> None:
-    for kind in ACTED_ON:
-        unused = [name for name, _ in UNUSED[kind]]
-        assert len(unused) == len(set(unused)), kind
-        assert len(names_of(kind)) == len(set(names_of(kind))), kind
-        assert not set(unused) & set(names_of(kind)), kind
-    assert not set(ELSEWHERE) & {*ALWAYS, *REFUSED, *known_names()}
-    assert all(reason and reason[0] != " " for kind in UNUSED for _, reason in UNUSED[kind])
-
-
-def test_no_pattern_of_what_is_unused_hides_one_that_comes_later() -> None:
-    for kind, table in UNUSED.items():
-        for number, (name, _) in enumerate(table):
-            hidden = [
-                later for later, _ in table[number + 1 :]
-                if name.endswith("*") and later.startswith(name[:-1])
-            ]  # fmt: skip
-            assert not hidden, (kind, name)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +95,6 @@ def test_the_clients_cache_counts_only_where_it_is_enabled() -> None:
     ("kind", "settings", "field", "value"),
     [
         ("JuiceFSRuntime", {"buffer-size": "300"}, "buffer_bytes", 300 * MIB),
-        ("JuiceFSRuntime", {"attr-cache": "7200"}, "attr_timeout_s", 7200),
-        ("JuiceFSRuntime", {"prefetch": "1"}, "prefetch_blocks", 1),
         ("JuiceFSRuntime", {"max-readahead": "64"}, "prefetch_blocks", 8),
         ("JuiceFSRuntime", {"allow_other": ""}, "allow_other", True),
         ("JuiceFSRuntime", {"cache-eviction": "none"}, "policy", "keep"),
@@ -202,14 +178,6 @@ def test_a_value_that_is_none_is_refused_at_its_place() -> None:
         assert caught.value.path == f"spec.properties.{name}"
 
 
-def test_names_that_merely_look_alike_are_not_taken_for_slips() -> None:
-    found = alluxio("alluxio.user.block.worker.client.pool.max", "8192")
-    assert (
-        "no workers"
-        in no_effects(found)["spec.properties.alluxio.user.block.worker.client.pool.max"]
-    )
-
-
 def test_fuse_arguments_are_read_in_each_way_of_writing_them() -> None:
     for words in (
         ("fuse", "--fuse-opts=attr_timeout=60,entry_timeout=70,kernel_cache,ro"),
@@ -244,50 +212,3 @@ def test_an_unknown_kernel_option_is_refused_except_for_images_of_ones_own() -> 
     assert "profile" in found.without_effect[0].reason
     with pytest.raises(SpecProblem, match="multiple of 4096"):
         args("-omax_read=17")
-
-
-# As they stand in the samples that Fluid publishes, and in what it sets by itself.
-PUBLISHED = {
-    "AlluxioRuntime": """
-        alluxio.fuse.cached.paths.max alluxio.fuse.debug.enabled alluxio.fuse.jnifuse.enabled
-        alluxio.fuse.jnifuse.libfuse.version alluxio.fuse.logging.threshold
-        alluxio.fuse.user.group.translation.enabled alluxio.job.master.finished.job.retention.time
-        alluxio.job.worker.threadpool.size alluxio.master.journal.folder
-        alluxio.master.journal.type alluxio.master.metastore alluxio.master.rpc.port
-        alluxio.master.security.impersonation.root.users alluxio.proxy.web.port
-        alluxio.security.authorization.permission.enabled
-        alluxio.security.stale.channel.purge.interval
-        alluxio.underfs.object.store.breadcrumbs.enabled alluxio.underfs.s3.inherit.acl
-        alluxio.user.block.worker.client.pool.max alluxio.user.direct.memory.io.enabled
-        alluxio.user.file.create.ttl.action alluxio.user.file.replication.max
-        alluxio.user.short.circuit.enabled alluxio.user.worker.list.refresh.interval
-        alluxio.web.ui.enabled alluxio.worker.allocator.class alluxio.worker.web.port
-        alluxio.worker.block.heartbeat.interval alluxio.worker.network.reader.buffer.size
-    """,
-    "JindoRuntime": """
-        fs.jindocache.request.user fs.jindocache.tmp.data.dir fs.jindocache.rpc.timeout
-        fs.oss.download.queue.size fs.s3.download.queue.size fs.xengine
-        jindofsx.read.readahead.prefetcher.version namespace.backend.type
-        namespace.blocklet.threads namespace.rpc.port storage.compaction.enable
-        storage.data-dirs storage.data-dirs.capacities storage.ram.cache.size
-        storage.watermark.high.ratio storage.watermark.low.ratio client.oss.retry
-        client.oss.upload.threads client.oss.timeout.millisecond jfs.cache.data-cache.enable
-        jfs.namespaces logger.dir logger.level logger.cleanner.enable metric.report.on
-        application.report.on hadoopConf.enable default.credential.provider
-        aliyun.oss.provider.url fs.oss.provider.endpoint fs.oss.retry.count
-        fs.oss.timeout.millisecond fs.oss.upload.thread.concurrency
-    """,
-    "JuiceFSRuntime": """
-        open-cache verbose free-space-ratio cache-partial-only max-uploads max-deletes writeback
-        upload-delay get-timeout put-timeout io-retries metrics no-usage-report cache-group
-        no-sharing foreground no-update backup-meta heartbeat log-level direntrycacheto
-        verify-cache-checksum enable-xattr read-only atime-mode cache-expire umask
-    """,
-}
-
-
-@pytest.mark.parametrize("kind", PUBLISHED)
-def test_every_published_setting_is_known(kind: str) -> None:
-    names = PUBLISHED[kind].split()
-    found = no_effects(with_names(kind, dict.fromkeys(names, "1")))
-    assert {path.split(".", 2)[2].removeprefix("options.") for path in found} == set(names)

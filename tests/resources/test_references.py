@@ -10,9 +10,8 @@ from penstock import api
 from penstock.cli.stats import ask_stats
 from penstock.errors import ManifestError, PenstockError
 from penstock.resources.state import State
-from tests.cache.test_flights import wait_until
-from tests.conftest import S3, read_tree
-from tests.resources.conftest import (
+from tests.support.datasets import (  # fmt: skip
+    bucket_name,
     condition,
     dataset,
     fill,
@@ -21,7 +20,10 @@ from tests.resources.conftest import (
     path_of,
     phase,
     secret,
-)  # fmt: skip
+)
+from tests.support.s3 import S3
+from tests.support.trees import read_tree
+from tests.support.waiting import wait_until
 
 FILES = {"train/a": os.urandom(200_000), "train/deep/b": os.urandom(10), "c": b"c"}
 
@@ -37,10 +39,9 @@ def view(name: str, mount_point: str, path: str = "/") -> dict[str, Any]:
 
 
 @pytest.fixture
-def base(declared: State, server: S3, tmp_path: Path) -> Path:
+def base(declared: State, server: S3, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A data set of a bucket, in the namespace `team`, with its cache full."""
-    bucket = f"base-{tmp_path.name[-20:].replace('_', '-')}".lower()
-    server.bucket(bucket)
+    bucket = bucket_name(request)
     fill(server, bucket, FILES)
     found = dataset("base", server)
     found["spec"]["mounts"][0] |= {"mountPoint": f"oss://{bucket}", "path": "/"}
@@ -58,14 +59,10 @@ def test_the_same_bytes_from_the_same_cache(base: Path) -> None:
     assert gets(whole) == 0
     found = api.dataset("whole")
     assert (found.files, found.total_bytes, found.cached_bytes) == (3, 200_011, 200_011)
-
-
-def test_a_folder_of_it(base: Path) -> None:
+    # A folder of it, and a view of that view, from the namespace that both are in.
     api.apply([view("part", "dataset://team/base/train", "/x"), ours("part")])
     part = path_of("part")
     assert read_tree(part) == {"x/a": FILES["train/a"], "x/deep/b": FILES["train/deep/b"]}
-    assert read_tree(part / "x")
-    # A view of a view, from the namespace that both are in.
     api.apply([view("deep", "dataset://part/"), ours("deep")])
     assert read_tree(path_of("deep")) == read_tree(part)
 

@@ -15,9 +15,9 @@ import yaml
 from penstock import api
 from penstock.errors import PenstockError
 from penstock.resources.state import State
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY
-from tests.resources.conftest import dataset, fill, mount, ours, path_of, processes_of
-from tests.security.test_credentials import Seen
+from tests.support.datasets import dataset, fill, mount, ours, path_of, processes_of
+from tests.support.leaks import Seen
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 # With what a quoting, an encoding or a pattern for base64 might stumble over.
 OTHER = "not-a-key/of+this=store but:a&secret"
@@ -44,14 +44,12 @@ def seen(
 ) -> Seen:  # fmt: skip
     monkeypatch.setenv("PENSTOCK_LOG", "DEBUG")
     caplog.set_level(logging.DEBUG, logger="penstock")
-    return Seen([state, tmp_path / "seen"])
+    return Seen([state, tmp_path / "cache"])
 
 
 @pytest.fixture
 def manifests(server: S3, tmp_path: Path) -> list[dict[str, Any]]:
     for name in ("open", "sealed"):
-        if not (server.folder / name).exists():
-            server.bucket(name)
         fill(server, name, {"file": b"x" * 300_000})
     text = {
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mysecret"},
@@ -68,14 +66,14 @@ def manifests(server: S3, tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def ask_everything(seen: Seen) -> None:
-    for kind in ("datasets", "secrets", "all"):
-        for output in ("table", "wide", "yaml", "json", "name"):
-            seen.run("get", kind, "-o", output)
+    for output in ("wide", "yaml", "json"):
+        seen.run("get", "all", "-o", output)
+        seen.run("get", "secrets", "-o", output)
     for kind, name in (("dataset", "both"), ("secret", "mysecret"), ("penstockruntime", "both")):
         seen.run("describe", kind, name)
         if (kind, name) in {(one.kind.lower(), one.name) for one in api.get_all()}:
             found = api.get(kind, name)
-            seen.said += [repr(found), str(found.as_dict()), api.describe(kind, name)]
+            seen.said += [repr(found), str(found.as_dict())]
     for stored in State().all():
         seen.said += [repr(stored), str(stored.manifest), str(State().events(stored.uid))]
     seen.note_processes()
@@ -87,6 +85,7 @@ def ask_everything(seen: Seen) -> None:
         seen.said += [line, told.decode(errors="replace")]
 
 
+@pytest.mark.usefixtures("loop_process")
 def test_of_a_data_set_that_is_used(
     seen: Seen, manifests: list[dict[str, Any]], tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -140,16 +139,14 @@ def test_of_a_data_set_that_is_refused(
     [
         lambda them: them[0]["data"].update({"fs.oss.accessKeySecret": OTHER}),
         lambda them: them[0].update({"stringData": {"a": [OTHER]}}),
-        lambda them: them[0].update({"stringDat": {"a": OTHER}}),
         lambda them: them[1]["spec"]["mounts"][0].update({"mountPoint": f"s3://a:{OTHER}@b"}),
         lambda them: them[1]["spec"]["mounts"][0]["options"].update(
             {"fs.oss.endpoint": f"http://user:{SECRET_KEY}@host"}
         ),
         lambda them: them[1]["spec"]["mounts"][1]["encryptOptions"][0].update({"value": OTHER}),
-        lambda them: them[1]["spec"]["mounts"][0]["options"].update({"accessKeySecrt": OTHER}),
         lambda them: them[1]["spec"]["mounts"][0].update({"path": "/sealed"}),
     ],
-    ids=["base64", "list", "misspelt", "address", "endpoint", "value", "option", "clash"],
+    ids=["base64", "list", "address", "endpoint", "value", "clash"],
 )  # fmt: skip
 def test_of_a_mistake(
     seen: Seen, manifests: list[dict[str, Any]], tmp_path: Path, spoil: Any
@@ -157,8 +154,8 @@ def test_of_a_mistake(
     spoil(manifests)
     file = tmp_path / "all.yaml"
     file.write_text(yaml.safe_dump_all(manifests))
-    assert seen.run("validate", "-f", file) in (0, 2)
-    assert seen.run("apply", "-f", file) in (0, 2)
+    seen.run("validate", "-f", file)
+    assert seen.run("apply", "-f", file) == 2
     if State().all():
         ask_everything(seen)
     else:  # twenty commands would say that there is nothing

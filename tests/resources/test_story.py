@@ -3,18 +3,16 @@ as those documents show them."""
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock import api
 from penstock.resources.state import State
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, penstock
-from tests.resources.conftest import fill
+from tests.support.datasets import bucket_name, fill, seed
+from tests.support.mounts import penstock
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
-MANIFESTS = Path(__file__).parent / "manifests"
 V100 = "aliyun.accelerator/nvidia_name=Tesla-V100-SXM2-16GB"
 FILES = {
     f"train/n{folder:04}/{number}.JPEG": os.urandom(3000)
@@ -25,27 +23,19 @@ TOTAL = sum(map(len, FILES.values()))
 
 
 @pytest.fixture
-def filled(s3: S3, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The seeds' files with bucket, endpoint and keys filled in, and nothing else."""
-    bucket = f"seed-{abs(hash(request.node.name)) % 10**8}"
-    s3.bucket(bucket)
+def filled(s3: S3, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The seeds' files with bucket, endpoint, keys and cache folder filled in, and nothing else."""
+    bucket = bucket_name(request)
     fill(s3, bucket, {f"imagenet/{name}": data for name, data in FILES.items()})
     values = {
-        "<OSS_BUCKET>": bucket, "<oss_bucket>": bucket, "<OSS_DIRECTORY>": "imagenet",
-        "<bucket_dir>": "imagenet", "<OSS_ACCESS_KEY_ID>": ACCESS_KEY,
-        "<OSS_ACCESS_KEY_SECRET>": SECRET_KEY, "<OSS_ENDPOINT>": s3.endpoint,
-        "<oss_endpoint>": s3.endpoint, "accessKeyId: xxx": f"accessKeyId: {ACCESS_KEY}",
-        "accessKeySecret: xxx": f"accessKeySecret: {SECRET_KEY}",
+        "bucket": bucket, "oss_bucket": bucket, "directory": "imagenet", "bucket_dir": "imagenet",
+        "endpoint": s3.endpoint, "access_key_id": ACCESS_KEY, "access_key_secret": SECRET_KEY,
     }  # fmt: skip
-    for path in MANIFESTS.glob("seed-*.yaml"):
-        text = path.read_text()
-        for before, after in values.items():
-            text = text.replace(before, after)
-        (tmp_path / path.name).write_text(text)
-    yield tmp_path
-    # What the seeds themselves name, and only what is empty by now.
-    for folder in ("jindo", "alluxio"):
-        shutil.rmtree(f"/var/lib/docker/{folder}", ignore_errors=True)
+    for number in ("000", "004"):
+        for part in ("dataset", "runtime"):
+            text = seed(number, part, **values).replace("/var/lib/docker", str(tmp_path))
+            (tmp_path / f"seed-{number}-{part}.yaml").write_text(text)
+    return tmp_path
 
 
 def row(text: str, name: str = "imagenet") -> list[str]:
@@ -53,17 +43,9 @@ def row(text: str, name: str = "imagenet") -> list[str]:
     return line.split()
 
 
-@pytest.mark.alone  # both seeds name folders of this machine
-@pytest.mark.parametrize(
-    ("seed", "kind", "columns"),
-    [
-        ("000", "alluxioruntime", "NAME MASTER PHASE WORKER PHASE FUSE PHASE AGE"),
-        ("004", "jindoruntime", "NAME MASTER PHASE WORKER PHASE FUSE PHASE AGE"),
-    ],
-)
-def test_a_seed_from_create_to_delete(
-    declared: State, filled: Path, seed: str, kind: str, columns: str
-) -> None:
+@pytest.mark.usefixtures("loop_process")
+@pytest.mark.parametrize(("seed", "kind"), [("000", "alluxioruntime"), ("004", "jindoruntime")])
+def test_a_seed_from_create_to_delete(declared: State, filled: Path, seed: str, kind: str) -> None:
     penstock("label", V100)
     # Create the data set: not bound.
     done = penstock("apply", "-f", filled / f"seed-{seed}-dataset.yaml")
@@ -84,7 +66,9 @@ def test_a_seed_from_create_to_delete(
     assert found[1:3] == ["35.16KiB", "0.00B"]
     assert found[4:6] == ["0.0%", "Bound"]
     table = penstock("get", kind).stdout
-    assert " ".join(table.splitlines()[0].split()) == columns
+    assert " ".join(table.splitlines()[0].split()) == (
+        "NAME MASTER PHASE WORKER PHASE FUSE PHASE AGE"
+    )
     assert row(table)[1:4] == ["Ready", "Ready", "Ready"]
     described = penstock("describe", "dataset", "imagenet").stdout
     for expected in (

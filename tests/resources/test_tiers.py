@@ -5,7 +5,7 @@ import pytest
 from penstock.cache.tier import TierSpec
 from penstock.errors import SpecProblem
 from penstock.units import GIB, MIB
-from tests.resources.planning import CACHE, S3_DATASET, SCRATCH, no_effects, plan, runtime
+from tests.support.planning import CACHE, S3_DATASET, SCRATCH, no_effects, plan, runtime
 
 MINE = "penstock/default/imagenet"
 
@@ -20,20 +20,34 @@ def ssd(*paths: str, quota: int | None, high: float = 0.99, low: float = 0.8) ->
     return TierSpec("SSD", folders, quota, high, low, clamp=True)
 
 
-def test_a_level_becomes_a_tier_in_a_folder_of_the_data_sets_own() -> None:
-    level = '{mediumtype: SSD, path: /nvme, quota: 180G, high: "0.95", low: "0.7"}'
-    assert tiers(level) == (ssd("/nvme", quota=180 * 10**9, high=0.95, low=0.7),)
+TWO = '{mediumtype: SSD, path: "/a,/b", '
 
 
-def test_a_quota_is_divided_evenly_and_a_list_of_equal_ones_is_the_same() -> None:
-    both = (ssd("/a", "/b", quota=100 * GIB),)
-    assert tiers('{mediumtype: SSD, path: "/a,/b", quota: 100Gi}') == both
-    assert tiers('{mediumtype: SSD, path: "/a,/b", quotaList: "50Gi,50Gi"}') == both
-
-
-def test_unequal_quotas_are_tiers_of_one_path_each() -> None:
-    found = tiers('{mediumtype: SSD, path: "/a,/b", quotaList: "100Gi,50Gi"}')
-    assert found == (ssd("/a", quota=100 * GIB), ssd("/b", quota=50 * GIB))
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ('{mediumtype: SSD, path: /nvme, quota: 180G, high: "0.95", low: "0.7"}',
+         (ssd("/nvme", quota=180 * 10**9, high=0.95, low=0.7),)),
+        ("{mediumtype: SSD, path: /nvme}", (ssd("/nvme", quota=None),)),
+        (TWO + "quota: 100Gi}", (ssd("/a", "/b", quota=100 * GIB),)),
+        (TWO + 'quotaList: "50Gi,50Gi"}', (ssd("/a", "/b", quota=100 * GIB),)),
+        (TWO + 'quotaList: "100Gi,50Gi"}',
+         (ssd("/a", quota=100 * GIB), ssd("/b", quota=50 * GIB))),
+        ('{mediumtype: MEM, path: "/a,/b", quotaList: "1Gi,2Gi"}',
+         (TierSpec("MEM", (Path("/dev/shm") / MINE,), 3 * GIB, clamp=True),)),
+        ("{mediumtype: SSD, volumeType: emptyDir, path: /cache, quota: 2Gi}",
+         (TierSpec("SSD", (SCRATCH / "default/imagenet/0-0",), 2 * GIB, clamp=True),)),
+        ('{mediumtype: SSD, path: /a, low: "0.1"}', (ssd("/a", quota=None, low=0.1),)),
+        ('{mediumtype: SSD, path: /a, high: "0.5"}',
+         (ssd("/a", quota=None, high=0.5, low=0.5),)),
+    ],
+    ids=["one path", "no quota", "a quota for two", "equal quotas", "unequal quotas", "memory",
+         "emptyDir", "low alone", "high alone"],
+)  # fmt: skip
+def test_a_level_becomes_tiers_in_folders_of_the_data_set_s_own(
+    levels: str, expected: tuple[TierSpec, ...]
+) -> None:
+    assert tiers(levels) == expected
 
 
 def test_tiers_come_fastest_first_in_whatever_order_they_were_written() -> None:
@@ -44,10 +58,6 @@ def test_tiers_come_fastest_first_in_whatever_order_they_were_written() -> None:
     assert [(tier.medium, tier.quota_bytes) for tier in found] == [
         ("MEM", GIB), ("SSD", 2 * GIB), ("HDD", 3 * GIB),
     ]  # fmt: skip
-
-
-def test_a_level_without_a_quota_has_the_default_share() -> None:
-    assert tiers("{mediumtype: SSD, path: /nvme}") == (ssd("/nvme", quota=None),)
 
 
 def test_memory_on_a_disk_becomes_memory_and_is_said() -> None:
@@ -62,34 +72,9 @@ def test_memory_on_a_disk_becomes_memory_and_is_said() -> None:
     ]
 
 
-def test_several_paths_that_are_all_memory_are_one_folder_with_the_sum() -> None:
-    (tier,) = tiers('{mediumtype: MEM, path: "/a,/b", quotaList: "1Gi,2Gi"}')
-    assert (tier.paths, tier.quota_bytes) == ((Path("/dev/shm") / MINE,), 3 * GIB)
-
-
-def test_an_empty_dir_is_a_folder_that_goes_with_the_runtime() -> None:
-    (tier,) = tiers("{mediumtype: SSD, volumeType: emptyDir, path: /cache, quota: 2Gi}")
-    assert tier.paths == (SCRATCH / "default/imagenet/0-0",)
-
-
 def test_a_runtime_without_levels_uses_the_usual_folder() -> None:
     (tier,) = plan(S3_DATASET + runtime("AlluxioRuntime", "")).settings.tiers
     assert tier == TierSpec("SSD", (CACHE / "datasets/default/imagenet",), None, clamp=True)
-
-
-def test_two_data_sets_never_share_a_folder() -> None:
-    levels = "  tieredstore:\n    levels: [{mediumtype: SSD, path: /nvme, quota: 1Gi}]"
-    first = plan(S3_DATASET + runtime("AlluxioRuntime", levels))
-    renamed = S3_DATASET.replace("{name: imagenet}", "{name: coco, namespace: default}")
-    second = plan(renamed + runtime("AlluxioRuntime", levels, name="coco"))
-    assert not set(first.settings.tiers[0].paths) & set(second.settings.tiers[0].paths)
-
-
-def test_watermarks_that_are_half_said_fit_together() -> None:
-    (low_only,) = tiers('{mediumtype: SSD, path: /a, low: "0.1"}')
-    assert (low_only.high, low_only.low) == (0.99, 0.1)
-    (high_only,) = tiers('{mediumtype: SSD, path: /a, high: "0.5"}')
-    assert (high_only.high, high_only.low) == (0.5, 0.5)
 
 
 def test_juicefs_paths_have_colons_bare_quotas_count_mib_and_low_is_free_space() -> None:

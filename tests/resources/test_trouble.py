@@ -1,5 +1,6 @@
 """Data sets that cannot be bound: what is told of them, and how often it is tried again."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -21,11 +22,13 @@ from penstock.resources.datasets import Datasets
 from penstock.resources.loop import Loop
 from penstock.resources.node import this_node
 from penstock.resources.nudge import Place
-from penstock.resources.pairs import World
+from penstock.resources.pairs import Pair, World
 from penstock.resources.state import State, Stored
 from penstock.resources.watching import wait_for_pairs
 from penstock.specs.keys import ResourceKey
 from penstock.store import secrets
+from tests.support.datasets import of_folder, ours, processes_of
+from tests.support.waiting import wait_until
 
 KEY = ResourceKey("Dataset", "default", "small")
 
@@ -89,16 +92,14 @@ def test_secrets_that_cannot_be_opened_are_told_and_not_tried_without_end(tmp_pa
     dataset = _dataset(after)
     assert dataset.status["phase"] == FAILED
     assert "secrets.key is gone" in dataset.note["trouble"]["what"]
-    assert _is_settled(after)
+    reconciler, pair, fingerprint = _reconciler(after)
+    assert reconciler.is_settled(pair, fingerprint, lambda _: True)
 
 
 def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> None:
     secrets.remember("a-key-that-was-said")
-    world = World.read(declared_pair)
-    pair = world.pair("default", "small")
-    Datasets(declared_pair, lambda: world, lambda: this_node({})).tell_trouble(
-        pair, world.fingerprint(pair), KeyError("header with a-key-that-was-said")
-    )
+    reconciler, pair, fingerprint = _reconciler(declared_pair)
+    reconciler.tell_trouble(pair, fingerprint, KeyError("header with a-key-that-was-said"))
     dataset = _dataset(declared_pair)
     told = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
     assert "KeyError" in told
@@ -140,8 +141,9 @@ def test_a_runtime_without_its_data_set_says_of_nothing_that_it_is_ready(
     assert runtime.status["conditions"] == []
 
 
+@pytest.mark.parametrize("kill", [False, True])
 def test_one_that_is_still_being_listed_is_deleted_without_waiting_for_that(
-    declared: State, tmp_path: Path
+    declared: State, tmp_path: Path, kill: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -150,7 +152,17 @@ def test_one_that_is_still_being_listed_is_deleted_without_waiting_for_that(
         mount = {"mountPoint": "s3://bucket", "name": "data", "options": options}
         api.apply(_manifests(tmp_path, mounts=[mount]), wait=False)
         with silent.accept()[0]:  # it asks, and is not answered
+            if kill:
+                for pid in _loops(declared):
+                    os.kill(pid, signal.SIGKILL)
+                wait_until(lambda: not _loops(declared))
             api.delete("Dataset", "small", timeout_s=20)
+            assert declared.find(KEY) is None
+
+
+def _loops(state: State) -> list[int]:
+    lines = processes_of(state.folder)
+    return [int(line.split()[0]) for line in lines if "penstock.resources.main" in line]
 
 
 def test_a_bug_is_told_and_nobody_waits_for_it_without_end(
@@ -202,33 +214,22 @@ def _away(*_: Any, **__: Any) -> list[str]:
 
 
 def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:
-    source = folder / "source"
-    source.mkdir(exist_ok=True)
-    mount = {"mountPoint": f"local://{source}", "name": "data"}
-    return [
-        {
-            "apiVersion": "penstock.dev/v1alpha1", "kind": "Dataset", "metadata": {"name": "small"},
-            "spec": {"mounts": [mount], **spec},
-        },
-        {
-            "apiVersion": "penstock.dev/v1alpha1", "kind": "PenstockRuntime",
-            "metadata": {"name": "small"}, "spec": {},
-        },
-    ]  # fmt: skip
+    (folder / "source").mkdir(exist_ok=True)
+    dataset = of_folder("small", folder / "source")
+    dataset["spec"] |= spec
+    return [dataset, ours("small")]
+
+
+def _reconciler(state: State) -> tuple[Datasets, Pair, str]:
+    world = World.read(state)
+    pair = world.pair("default", "small")
+    found = Datasets(state, lambda: World.read(state), lambda: this_node({}))
+    return found, pair, world.fingerprint(pair)
 
 
 def _reconcile(state: State) -> None:
-    world = World.read(state)
-    pair = world.pair("default", "small")
-    reconciler = Datasets(state, lambda: World.read(state), lambda: this_node({}))
-    reconciler.reconcile(pair, world.fingerprint(pair))
-
-
-def _is_settled(state: State) -> bool:
-    world = World.read(state)
-    pair = world.pair("default", "small")
-    reconciler = Datasets(state, lambda: World.read(state), lambda: this_node({}))
-    return reconciler.is_settled(pair, world.fingerprint(pair), lambda _: True)
+    reconciler, pair, fingerprint = _reconciler(state)
+    reconciler.reconcile(pair, fingerprint)
 
 
 def _dataset(state: State) -> Stored:

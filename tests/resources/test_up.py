@@ -18,46 +18,58 @@ from penstock.daemon.registry import find_note
 from penstock.mounttable import find_mount
 from penstock.resources.nudge import is_running, nudge
 from penstock.resources.state import State
-from tests.cache.test_flights import wait_until
-from tests.conftest import penstock
-from tests.resources.conftest import kill_mount, of_folder, ours, path_of, phase, processes_of
+from tests.support.datasets import kill_mount, of_folder, ours, path_of, phase, processes_of
+from tests.support.mounts import penstock
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
-NAMES = ("one", "two")
+Bound = dict[str, Path]
+
+
+def bring_up(declared: State, folder: Path, *names: str) -> Bound:
+    """Where these data sets are mounted. No loop runs any more."""
+    manifests: list[dict[str, Any]] = []
+    for name in names:
+        write_tree(folder / name, {"file": name.encode()})
+        runtime = ours(name, folder / "cache", options={"refresh": "never"})
+        manifests += [of_folder(name, folder / name), runtime]
+    api.apply(manifests)
+    wait_until(lambda: not is_running(declared.folder) and not one_off_loops(declared))
+    return {name: path_of(name) for name in names}
 
 
 @pytest.fixture
-def both(declared: State, tmp_path: Path) -> list[Path]:
-    """Two data sets, bound, that nobody looks after at the moment."""
-    manifests: list[dict[str, Any]] = []
-    for name in NAMES:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_bytes(name.encode())
-        options = {"refresh": "never"}
-        manifests += [
-            of_folder(name, tmp_path / name), ours(name, tmp_path / "cache", options=options)
-        ]  # fmt: skip
-    api.apply(manifests)
-    wait_until(lambda: not is_running(declared.folder) and not one_off_loops(declared))
-    return [path_of(name) for name in NAMES]
+def one(declared: State, tmp_path: Path) -> Bound:
+    return bring_up(declared, tmp_path, "one")
 
 
-def reboot(state: State, paths: list[Path]) -> None:
-    """All that a machine forgets."""
+@pytest.fixture
+def both(declared: State, tmp_path: Path) -> Bound:
+    return bring_up(declared, tmp_path, "one", "two")
+
+
+def reboot(state: State, mounts: Bound) -> None:
+    """End and unmount all that a machine forgets."""
     for line in processes_of(state.folder):
         # A loop that has let go of its lock ends by itself.
         if "penstock.resources" in line:
             with suppress(ProcessLookupError):
                 os.kill(int(line.split()[0]), signal.SIGKILL)
-    for path in paths:
+    for path in mounts.values():
         kill_mount(path)
         subprocess.run(["umount", path], check=True)
     wait_until(lambda: not processes_of(state.folder))
 
 
-def all_there(paths: list[Path]) -> None:
-    for name, path in zip(NAMES, paths, strict=True):
-        assert phase(name) == "Bound"
-        assert (path / "file").read_bytes() == name.encode()
+def phases(mounts: Bound) -> set[str]:
+    return {phase(name) for name in mounts}
+
+
+def all_there(mounts: Bound) -> None:
+    assert phases(mounts) == {"Bound"}
+    assert {name: (path / "file").read_text() for name, path in mounts.items()} == {
+        name: name for name in mounts
+    }
 
 
 @contextmanager
@@ -75,54 +87,46 @@ def serving(state: State) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_up_brings_all_back_without_a_new_listing(
-    declared: State, both: list[Path], tmp_path: Path
+    declared: State, both: Bound, tmp_path: Path
 ) -> None:
     api.load("one", wait=True)
-    uids = [one.uid for one in declared.all()]
+    uids = [stored.uid for stored in declared.all()]
     reboot(declared, both)
     (tmp_path / "one" / "later").write_bytes(b"not listed")
-    assert [phase(name) for name in NAMES] == ["NotBound", "NotBound"]
+    assert phases(both) == {"NotBound"}
     done = penstock("up")
     assert (done.returncode, done.stderr) == (0, "")
     all_there(both)
     # The listing is that of before: none was made.
-    assert os.listdir(both[0]) == ["file"]
-    assert [one.uid for one in declared.all()] == uids
+    assert os.listdir(both["one"]) == ["file"]
+    assert [stored.uid for stored in declared.all()] == uids
     # What was cached is cached.
-    one = api.dataset("one")
-    assert (one.cached_bytes, one.total_bytes) == (3, 3)
-    # Once more it is nothing.
-    before = [find_note(path) for path in both]
+    found = api.dataset("one")
+    assert (found.cached_bytes, found.total_bytes) == (3, 3)
+    # A second time it does nothing.
+    before = [find_note(path) for path in both.values()]
     assert penstock("up").returncode == 0
-    assert [find_note(path) for path in both] == before
+    assert [find_note(path) for path in both.values()] == before
 
 
-def test_get_alone_notices_and_brings_it_back(declared: State, both: list[Path]) -> None:
-    reboot(declared, both)
+def test_get_alone_notices_and_brings_it_back(declared: State, one: Bound) -> None:
+    reboot(declared, one)
     shown = penstock("get", "datasets")
     assert shown.returncode == 0
-    assert [line.split()[-2] for line in shown.stdout.splitlines()[1:]] == ["NotBound"] * 2
-    wait_until(lambda: [phase(name) for name in NAMES] == ["Bound", "Bound"])
-    all_there(both)
-
-
-def test_up_of_one_is_of_that_one(declared: State, both: list[Path]) -> None:
-    reboot(declared, both)
-    assert penstock("up", "one").returncode == 0
-    assert phase("one") == "Bound"
-    assert (both[0] / "file").read_bytes() == b"one"
+    assert [line.split()[-2] for line in shown.stdout.splitlines()[1:]] == ["NotBound"]
+    wait_until(lambda: phases(one) == {"Bound"})
+    all_there(one)
 
 
 def test_up_tells_what_cannot_be_brought_back_and_brings_the_others(
-    declared: State, both: list[Path], tmp_path: Path
+    declared: State, both: Bound, tmp_path: Path
 ) -> None:
     reboot(declared, both)
     os.rename(tmp_path / "one", tmp_path / "away")
     done = penstock("up")
     assert done.returncode != 0
     assert "dataset one: " in done.stderr
-    assert phase("two") == "Bound"
-    assert (both[1] / "file").read_bytes() == b"two"
+    all_there({"two": both["two"]})
     os.rename(tmp_path / "away", tmp_path / "one")
     done = penstock("up")
     assert (done.returncode, done.stderr) == (0, "")
@@ -130,54 +134,49 @@ def test_up_tells_what_cannot_be_brought_back_and_brings_the_others(
 
 
 def test_serve_ends_when_asked_and_leaves_what_is_mounted(
-    declared: State, both: list[Path]
+    declared: State, one: Bound, tmp_path: Path
 ) -> None:
-    before = [find_note(path) for path in both]
+    before = find_note(one["one"])
     with serving(declared):
         # What others want is done by it: no second loop is started.
-        (three := both[0].parents[3] / "three").mkdir()
-        api.apply([of_folder("three", three), ours("three")])
+        (tmp_path / "three").mkdir()
+        api.apply([of_folder("three", tmp_path / "three"), ours("three")])
         assert one_off_loops(declared) == []
         assert is_running(declared.folder)
     assert not is_running(declared.folder)
-    assert [find_note(path) for path in both] == before
+    assert find_note(one["one"]) == before
     assert phase("three") == "Bound"
-    all_there(both)
+    all_there(one)
 
 
 def test_serve_brings_back_what_was_there_before_a_reboot_and_what_vanishes(
-    declared: State, both: list[Path]
+    declared: State, both: Bound
 ) -> None:
     reboot(declared, both)
     with serving(declared):
-        wait_until(lambda: [phase(name) for name in NAMES] == ["Bound", "Bound"])
+        wait_until(lambda: phases(both) == {"Bound"})
         all_there(both)
-        subprocess.run(["umount", both[0]], check=True)
-        kill_mount(both[1])
-        wait_until(lambda: all(map(is_mounted, both)))
-        wait_until(lambda: [phase(name) for name in NAMES] == ["Bound", "Bound"])
+        subprocess.run(["umount", both["one"]], check=True)
+        kill_mount(both["two"])
+        wait_until(lambda: all(find_mount(path) is not None for path in both.values()))
+        wait_until(lambda: phases(both) == {"Bound"})
         all_there(both)
 
 
 def one_off_loops(state: State) -> list[str]:
-    return [one for one in processes_of(state.folder) if "penstock.resources.main" in one]
+    return [line for line in processes_of(state.folder) if "penstock.resources.main" in line]
 
 
-def is_mounted(path: Path) -> bool:
-    return find_mount(path) is not None
-
-
-def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, both: list[Path]) -> None:
+def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, one: Bound) -> None:
     """While it waits for a reader to go, it would stay for ever."""
-    with (both[0] / "file").open("rb"):
-        for one in declared.all(["Dataset"]):
-            if one.key.name == "one":
-                declared.want_deleted(one.uid, {"at_s": time.time(), "force": False})
+    with (one["one"] / "file").open("rb"):
+        (dataset,) = declared.all(["Dataset"])
+        declared.want_deleted(dataset.uid, {"at_s": time.time(), "force": False})
         nudge(declared.folder)
         wait_until(lambda: is_running(declared.folder))
         with serving(declared):
             wait_until(lambda: not one_off_loops(declared))  # it has let go, and ends
-            assert phase("two") == "Bound"
+            assert phase("one") == "Bound"
 
 
 def test_a_second_serve_is_refused_and_the_first_goes_on(declared: State) -> None:

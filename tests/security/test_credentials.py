@@ -2,7 +2,6 @@
 in what is said, logged or kept, whatever goes wrong and however much is logged."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, Mounter, free_port, penstock, write_tree
+from penstock.bench.programs import free_port
+from tests.support.mounts import Mounter, penstock, penstock_process
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, serve_rclone
+from tests.support.trees import write_tree
 
 TOKEN = "FwoGZXIvYXdzEPENSTOCKsession+token/only=="
 WRONG = "wrong-and-yet-a-secret/of+someone"
@@ -25,13 +27,15 @@ class Seen:
     said: list[str] = field(default_factory=list[str])
 
     def run(self, *words: str | Path) -> int:
-        result = penstock(*words)
+        result = penstock_process(*words)
         self.said += [result.stdout, result.stderr]
         self.note_processes()
         return result.returncode
 
-    def note_processes(self) -> None:
+    def note_processes(self) -> int:
+        """Note the arguments of our processes; return how many there are."""
         # Of this test alone: others run at the same time, and are told keys on purpose.
+        found = 0
         ours = f"PENSTOCK_STATE_DIR={os.environ['PENSTOCK_STATE_DIR']}".encode()
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -42,6 +46,8 @@ class Seen:
             # The test's own S3 server is told its key there.
             if b"penstock" in words and ours in told.split(b"\0"):
                 self.said.append(words.decode(errors="replace"))
+                found += 1
+        return found
 
     def texts(self) -> Iterator[tuple[str, str]]:
         yield from (("said", text) for text in self.said)
@@ -72,25 +78,36 @@ def _content(path: Path) -> bytes:
 def seen(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
     # Everything that is logged at another level is logged at this one too.
     monkeypatch.setenv("PENSTOCK_LOG", "DEBUG")
-    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     return Seen([state, tmp_path])
 
 
-def test_a_mount_in_use_shows_no_credentials_anywhere(seen: Seen, s3: S3, mounter: Mounter) -> None:
-    bucket = s3.bucket("kept")
-    # Two blocks: rclone's server has its ranges fetched through botocore, which logs headers.
+@pytest.fixture
+def rclone(tmp_path: Path) -> Iterator[S3]:
+    """A server that takes any session token. Its ranges are fetched through botocore, which logs
+    the headers of requests."""
+    (tmp_path / "buckets").mkdir()
+    with serve_rclone(tmp_path / "buckets") as server:
+        yield server
+
+
+def test_a_mount_in_use_shows_no_credentials_anywhere(
+    seen: Seen, rclone: S3, tmp_path: Path, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+    bucket = tmp_path / "buckets/kept"
     write_tree(bucket, {"small": b"x", "large": b"y" * 300_000})
-    source = f"s3://{bucket.name}"
-    mount = mounter(source, "--endpoint", s3.endpoint, "--block-size", "128KiB")
+    mount = mounter("s3://kept", "--endpoint", rclone.endpoint, "--block-size", "128KiB")
     seen.said.append(mount.said)
+    assert seen.note_processes() >= 2, "the supervisor and the server"
     assert (mount.path / "large").read_bytes() == b"y" * 300_000
-    for words in (["stats", mount.path, "-o", "json"], ["stats", mount.path], ["stats"],
-                  ["doctor", mount.path], ["doctor", mount.path, "-o", "json"],
-                  ["refresh", mount.path], ["cache", "ls"]):  # fmt: skip
-        seen.run(*words)
-    shutil.move(bucket, bucket.with_name(f"{bucket.name}-gone"))
+    for words in (["stats", mount.path, "-o", "json"], ["refresh", mount.path]):
+        result = penstock(*words)  # these ask the server; only the doctor asks the store itself
+        assert result.returncode == 0, result.stderr
+        seen.said += [result.stdout, result.stderr]
+    bucket.rename(bucket.with_name("gone"))
     assert seen.run("refresh", mount.path) != 0
-    seen.run("stats", mount.path, "-o", "json")
     seen.run("doctor", mount.path)
     mount.umount()
     assert seen.places_of(SECRET_KEY, TOKEN) == []
@@ -98,16 +115,16 @@ def test_a_mount_in_use_shows_no_credentials_anywhere(seen: Seen, s3: S3, mounte
     assert len(logs) == 1, "there was a log to look into"
 
 
-@pytest.mark.parametrize("background", [["-b"], []])
 def test_a_mount_that_is_refused_shows_no_credentials_anywhere(
-    seen: Seen, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: list[str]
+    seen: Seen, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (s3.folder / "refused").mkdir(exist_ok=True)
+    s3.bucket("refused")
     (tmp_path / "mnt").mkdir()
-    words = ["mount", "s3://refused", tmp_path / "mnt", *background, "--no-cache", "--endpoint"]
-    assert seen.run(*words, f"http://127.0.0.1:{free_port()}", "--deadline", "1s") == 3
+    words = ["mount", "s3://refused", tmp_path / "mnt", "--no-cache", "--endpoint"]
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    assert seen.run(*words, nowhere, "--deadline", "1s", "-b") == 3
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG)
-    assert seen.run(*words, s3.endpoint) == 2
+    assert seen.run(*words, s3.endpoint, "-b") == 2
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIANOBODY")
     assert seen.run(*words, s3.endpoint) == 2
     profiles = tmp_path / "profiles"
@@ -118,24 +135,6 @@ def test_a_mount_that_is_refused_shows_no_credentials_anywhere(
     profiles.chmod(0o600)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
     monkeypatch.setenv("AWS_PROFILE", "p")
-    assert seen.run(*words, s3.endpoint) == 2
+    assert seen.run(*words, s3.endpoint, "-b") == 2
     profiles.unlink()
     assert seen.places_of(SECRET_KEY, TOKEN, WRONG) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["mount", f"s3://{ACCESS_KEY}:{SECRET_KEY}@bucket", "{}"],
-        ["mount", "s3://bucket", "{}", "--endpoint", f"https://{ACCESS_KEY}:{SECRET_KEY}@host"],
-        ["mount", f"https://user:{SECRET_KEY}@host/path", "{}", "--manifest", "/dev/null"],
-    ],
-)
-def test_credentials_in_an_address_are_refused_and_not_repeated(
-    tmp_path: Path, words: list[str]
-) -> None:
-    for background in ([], ["-b"]):
-        result = penstock(*(word.format(tmp_path) for word in words), *background)
-        assert result.returncode == 2
-        assert SECRET_KEY not in result.stdout + result.stderr
-        assert "hint: " in result.stderr

@@ -1,4 +1,4 @@
-"""What another user of this machine can come by: nothing of ours, and of the files only what
+"""What another user of this machine can reach: nothing of ours, and of the files only what
 --allow-other opens."""
 
 import contextlib
@@ -6,14 +6,23 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from penstock.daemon.registry import find_note
-from tests.conftest import S3, Mount, penstock, write_tree
-from tests.security.conftest import AsNobody
+from tests.support.isolation import isolate
+from tests.support.mounts import Mount, penstock
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
+from tests.support.shared_mounts import Shared
+from tests.support.trees import write_tree
+from tests.support.users import NOBODY
 
 # Tries to read, list and change each place it is given; prints what it could.
 TRY = """
@@ -44,43 +53,76 @@ except OSError as error:
 """
 
 
-@pytest.fixture
-def state(in_the_open: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """There already, and open to be walked into: only what we make in it can protect itself."""
-    folder = in_the_open / "state"
-    folder.mkdir(mode=0o755)
-    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(folder))
-    return folder
+# Imports come first: that user may not be able to reach this Python at all.
+BECOME = f"""
+import errno, json, os, pathlib, signal, socket, sys
+os.setgroups([])
+os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
+os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+"""
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 
 
-def mount_in(folder: Path, s3: S3, *options: str) -> Mount:
-    """Mounted by someone whose umask protects nothing, onto folders that were there already."""
-    bucket = s3.folder / folder.name
+def as_nobody(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run Python code as a user who has no rights here but those of everyone."""
+    return subprocess.run(
+        [sys.executable, "-c", BECOME + code, *map(str, words)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@contextmanager
+def mounted(s3: S3, *options: str) -> Iterator[Shared]:
+    """A mount by a user whose umask protects nothing, onto folders that were there already."""
+    bucket = s3.bucket(f"open-{uuid4().hex}")
     write_tree(bucket, {"a/file": b"hello\n", "large": b"x" * 300_000})
-    for name in ("mnt", "cache"):
-        (folder / name).mkdir()
-        (folder / name).chmod(0o755)
-    arguments = (f"s3://{bucket.name}", folder / "mnt", "-b", "--endpoint", s3.endpoint,
-                 "--cache-dir", folder / "cache", *options)  # fmt: skip
-    result = penstock("mount", *arguments, umask=0)
-    assert result.returncode == 0, result.stderr
-    for name in ("a/file", "large"):
-        (folder / "mnt" / name).read_bytes()
-    return Mount(folder / "mnt", arguments, result.stderr)
+    # Everyone can walk into this folder; nobody else can walk into those of pytest.
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-open-") as name,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        folder = Path(name)
+        for path in (folder, folder / "mnt", folder / "cache", folder / "state"):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
+        isolate(patch, folder / "state")
+        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        arguments = (bucket.source, folder / "mnt", "-b", "--endpoint", s3.endpoint,
+                     "--cache-dir", folder / "cache", *options)  # fmt: skip
+        result = penstock("mount", *arguments, umask=0)
+        assert result.returncode == 0, result.stderr
+        mount = Mount(folder / "mnt", arguments, result.stderr)
+        try:
+            for name in ("a/file", "large"):
+                (mount.path / name).read_bytes()
+                mount.wait_until_cached(name)
+            yield Shared(mount, folder / "state")
+        finally:
+            mount.umount()
+
+
+@pytest.fixture(scope="module")
+def _private(_s3_server: S3) -> Iterator[Shared]:
+    with mounted(_s3_server) as shared:
+        yield shared
 
 
 @pytest.fixture
-def private(in_the_open: Path, state: Path, s3: S3) -> Iterator[Mount]:
-    mount = mount_in(in_the_open, s3)
-    yield mount
-    mount.umount()
+def private(_private: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
+    _private.enter(monkeypatch)
+    return _private
 
 
-@pytest.fixture
-def opened(in_the_open: Path, state: Path, s3: S3) -> Iterator[Mount]:
-    mount = mount_in(in_the_open, s3, "--allow-other")
-    yield mount
-    mount.umount()
+@contextmanager
+def opened_to_all(*paths: Path) -> Iterator[None]:
+    """As after a careless chmod -R."""
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in paths}
+    for path in paths:
+        path.chmod(0o777)
+    yield
+    for path, mode in modes.items():
+        path.chmod(mode)
 
 
 def sockets(state: Path) -> list[Path]:
@@ -89,84 +131,82 @@ def sockets(state: Path) -> list[Path]:
     return found
 
 
-def test_state_logs_and_catalog_are_closed_to_others(
-    private: Mount, state: Path, as_nobody: AsNobody
-) -> None:
-    private.refresh()
+def test_state_logs_and_catalog_are_closed_to_others(private: Shared) -> None:
+    private.mount.refresh()
+    state, catalogs = private.state, private.state / "catalogs"
     places = [state, *state.rglob("*")]
     assert {path.suffix for path in places} >= {".sqlite", ".sock", ".json", ".log"}
     tried = as_nobody(TRY, *places)
     assert (tried.stdout, tried.stderr) == (f"reads {state}\n", ""), "its folders' names, no more"
+    with opened_to_all(catalogs):
+        tried = as_nobody(TRY, *catalogs.iterdir())
+        assert (tried.stdout, tried.stderr) == ("", ""), "by the modes of the files too"
 
 
-def test_the_catalog_is_closed_to_others_even_in_a_folder_that_is_open(
-    private: Mount, state: Path, as_nobody: AsNobody
-) -> None:
-    catalogs = state / "catalogs"
-    catalogs.chmod(0o755)
-    tried = as_nobody(TRY, *catalogs.iterdir())
+def test_the_cache_is_closed_to_others_whatever_the_umask(private: Shared) -> None:
+    places = list((private.mount.path.parent / "cache").rglob("*"))
+    assert {path.name for path in places} >= {"index.sqlite", "objects"}
+    assert private.mount.stats()["cached_bytes"] > 0
+    tried = as_nobody(TRY, *places)
     assert (tried.stdout, tried.stderr) == ("", "")
 
 
-def test_the_socket_is_closed_to_others(private: Mount, state: Path, as_nobody: AsNobody) -> None:
-    for place in sockets(state):
-        (state / "mounts").chmod(0o700)
+def test_the_socket_is_closed_to_others(private: Shared) -> None:
+    for place in sockets(private.state):
         assert as_nobody(ASK, place).stdout == "EACCES\n"
-        (state / "mounts").chmod(0o755)
-        assert as_nobody(ASK, place).stdout == "EACCES\n", "by its own mode too"
+        with opened_to_all(place.parent):
+            assert as_nobody(ASK, place).stdout == "EACCES\n", "by its own mode too"
 
 
-def test_without_allow_other_nobody_else_reads_the_files(
-    private: Mount, as_nobody: AsNobody
-) -> None:
-    assert as_nobody(READ, private.path / "a/file").stdout == "EACCES\n"
-    assert as_nobody("os.listdir(sys.argv[1])", private.path).returncode != 0
+def test_another_user_gets_no_answer_even_where_the_modes_let_it_in(private: Shared) -> None:
+    for place in sockets(private.state):
+        with opened_to_all(place.parent, place):
+            # Closed, with or without a reset of what was still on its way to us.
+            assert as_nobody(ASK, place).stdout in ("closed\n", "ECONNRESET\n", "EPIPE\n")
+    assert private.mount.stats()["files"] == 2, "its own user is answered"
 
 
-def test_allow_other_opens_the_files_and_nothing_else(
-    opened: Mount, in_the_open: Path, state: Path, as_nobody: AsNobody
-) -> None:
-    assert as_nobody(READ, opened.path / "a/file").stdout == "hello\n"
-    places = [*(in_the_open / "cache" / "objects").rglob("*"), *state.rglob("*")]
-    assert sum(path.is_file() for path in places) > 3
-    assert as_nobody(TRY, *places).stdout == ""
-    for place in sockets(state):
-        assert as_nobody(ASK, place).stdout == "EACCES\n"
-    result = as_nobody("os.kill(int(sys.argv[1]), 0)", str(opened.stats()["pid"]))
-    assert "PermissionError" in result.stderr
+def test_without_allow_other_nobody_else_reads_the_files(private: Shared) -> None:
+    assert as_nobody(READ, private.mount.path / "a/file").stdout == "EACCES\n"
+    assert "PermissionError" in as_nobody("os.listdir(sys.argv[1])", private.mount.path).stderr
 
 
-def test_allow_other_opens_files_only_as_far_as_their_modes(
-    in_the_open: Path, state: Path, s3: S3, as_nobody: AsNobody
-) -> None:
-    mount = mount_in(in_the_open, s3, "--allow-other", "--file-mode", "0440", "--dir-mode", "0551")
-    try:
-        assert as_nobody(READ, mount.path / "a/file").stdout == "EACCES\n"
-        assert as_nobody("os.listdir(sys.argv[1])", mount.path).returncode != 0
-        assert (mount.path / "a/file").read_bytes() == b"hello\n"
-    finally:
-        mount.umount()
+def test_allow_other_opens_the_files_and_nothing_else(s3: S3) -> None:
+    with mounted(s3, "--allow-other") as shared:
+        folder, state = shared.mount.path.parent, shared.state
+        assert as_nobody(READ, shared.mount.path / "a/file").stdout == "hello\n"
+        places = [*(folder / "cache/objects").rglob("*"), *state.rglob("*")]
+        assert sum(path.is_file() for path in places) > 3
+        tried = as_nobody(TRY, *places)
+        assert (tried.stdout, tried.stderr) == ("", "")
+        for place in sockets(state):
+            assert as_nobody(ASK, place).stdout == "EACCES\n"
+        result = as_nobody("os.kill(int(sys.argv[1]), 0)", str(shared.mount.stats()["pid"]))
+        assert "PermissionError" in result.stderr
 
 
-def test_a_request_that_is_none_is_answered_with_an_error(private: Mount, state: Path) -> None:
+def test_allow_other_opens_files_only_as_far_as_their_modes(s3: S3) -> None:
+    options = ("--allow-other", "--file-mode", "0440", "--dir-mode", "0551")
+    with mounted(s3, *options) as shared:
+        path = shared.mount.path
+        assert as_nobody(READ, path / "a/file").stdout == "EACCES\n"
+        assert "PermissionError" in as_nobody("os.listdir(sys.argv[1])", path).stderr
+        assert (path / "a/file").read_bytes() == b"hello\n"
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\n", b"{}\n", b"[1]\n", b'"x"\n', b'{"verb": []}\n', b"\xff\n", b"x" * 5_000_000],
+    ids=lambda junk: repr(junk[:20]),
+)  # fmt: skip
+def test_a_request_that_is_none_is_answered_with_an_error(private: Shared, junk: bytes) -> None:
     """The owner's own programs may be broken too."""
-    path = find_note(private.path).socket_path
-    for junk in (
-        b"\n",
-        b"{}\n",
-        b"[1]\n",
-        b'"x"\n',
-        b'{"verb": []}\n',
-        b"\xff\n",
-        b"x" * 5_000_000,
-    ):
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(20)
-            peer.connect(str(path))
-            # What is too long is not read to its end, and may be cut off before it is sent.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                peer.sendall(junk)
-                peer.shutdown(socket.SHUT_WR)
-                assert "error" in json.loads(peer.makefile("rb").readline()), junk[:20]
-    assert private.stats()["files"] == 2
-    assert os.listdir(private.path)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(20)
+        peer.connect(str(find_note(private.mount.path).socket_path))
+        # What is too long is not read to its end, and may be cut off before it is sent.
+        cut_off = BrokenPipeError, ConnectionResetError
+        with contextlib.suppress(*(cut_off if len(junk) > 1_000_000 else ())):
+            peer.sendall(junk)
+            peer.shutdown(socket.SHUT_WR)
+            assert "error" in json.loads(peer.makefile("rb").readline())
+    assert private.mount.stats()["files"] == 2

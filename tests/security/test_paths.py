@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import ObjectChanged
-from penstock.metrics import Counters
-from penstock.store.local import LocalStore
-from tests.conftest import Mounter, penstock, read_tree
-from tests.security.hostile import BODY, Hostile, entry, object_paths, page
+from tests.support.hostile_s3 import BODY, Hostile, entry, object_paths, page
+from tests.support.mounts import MODES, Mounter, penstock
+from tests.support.trees import read_tree
 
 ESCAPES = {
     "../escape": "a `..` segment in its path",
@@ -82,7 +80,7 @@ def test_no_line_of_a_manifest_names_a_path_outside(
     assert set(object_paths(hostile)) == {"/", "/set/good/file"}
 
 
-@pytest.mark.parametrize("mode", ["pagecache", "passthrough"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_file_replaced_by_a_link_that_leaves_the_source_is_not_followed_to_its_bytes(
     mounter: Mounter, tmp_path: Path, mode: str
 ) -> None:
@@ -104,34 +102,3 @@ def test_a_file_replaced_by_a_link_that_leaves_the_source_is_not_followed_to_its
         path.read_bytes() for path in (tmp_path / "cache/objects").rglob("*") if path.is_file()
     ]
     assert b"secret" not in b"".join(stored)
-
-
-def test_a_folder_replaced_by_a_link_is_not_listed_through_it(
-    mounter: Mounter, tmp_path: Path
-) -> None:
-    source, outside = tmp_path / "set", tmp_path / "outside"
-    for folder in (source / "a", outside):
-        folder.mkdir(parents=True)
-        (folder / "file").write_bytes(b"12345")
-    mount = mounter(f"file://{source}", "--refresh", "never")
-    (source / "a/file").unlink()
-    (source / "a").rmdir()
-    (source / "a").symlink_to(outside)
-    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
-        (mount.path / "a/file").read_bytes()
-    mount.refresh()
-    assert os.listdir(mount.path) == []
-    assert hidden(mount.path) == {"a": "a link that leaves the source"}
-
-
-def test_a_version_listed_inside_does_not_open_a_file_outside(tmp_path: Path) -> None:
-    source, outside = tmp_path / "set", tmp_path / "outside"
-    for folder in (source, outside):
-        folder.mkdir()
-        (folder / "file").write_bytes(b"12345")
-    store = LocalStore(str(source), Counters())
-    ((info,),) = store.list_all("")
-    (source / "file").unlink()
-    (source / "file").symlink_to(outside / "file")
-    with pytest.raises(ObjectChanged):
-        store.get("file", info.version, 0, 5, 5)

@@ -4,6 +4,7 @@ Exit 0 if no reader saw wrong bytes or an error that docs/semantics.md does not 
 """
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +23,6 @@ from tests.soak.ledger import Ledger
 from tests.soak.stage import MODES, leftovers, stage
 from tests.soak.summary import Outcome, write
 from tests.soak.trouble import Changes, Damage, Kills, Trouble, Weather
-from tests.soak.watch import Watch
 
 
 def soak(minutes: float, seed: int, logs: Path) -> Outcome:
@@ -34,33 +35,42 @@ def soak(minutes: float, seed: int, logs: Path) -> Outcome:
             weather, Changes(place, seed, minutes, stop, Ledger(ledger)),
             Kills(place, seed, minutes, stop), Damage(place, seed, minutes, stop),
         ]  # fmt: skip
-        watch = Watch(place, minutes, stop)
         crowd = Crowd(place.mounts, ledger, place.folder, seed)
-        threads: list[threading.Thread] = [*troubles, watch]
         try:
-            for thread in threads:
-                thread.start()
-            stop.wait(minutes * 60)
+            for trouble in troubles:
+                trouble.start()
+            ends_s = time.monotonic() + minutes * 60
+            while time.monotonic() < ends_s:
+                crowd.tend()
+                time.sleep(0.5)
         finally:
             # Trouble ends first: readers that leave must not be stopped by it.
             stop.set()
-            for thread in threads:
-                thread.join()
+            for trouble in troubles:
+                trouble.join()
             place.proxy.up()
             place.proxy.calm()
             crowd.leave()
-        broken = [f"{trouble.name}: {trouble.error!r}" for trouble in troubles if trouble.error]
-        restarts = {mode: place.note(mount).restarts for mount, mode in enumerate(MODES)}
-        findings = crowd.findings(weather.away)
-        injected, requests = place.proxy.injected, place.proxy.requests
-    done: Counter[str] = Counter()
-    for trouble in troubles:
-        done += trouble.counts
-    return Outcome(
-        seed=seed, minutes=minutes, began_s=watch.began_s, findings=findings, injected=injected,
-        requests=requests, done=done, courses=watch.courses, restarts=restarts,
-        leftovers=leftovers(place.folder), broken=broken,
-    )  # fmt: skip
+        notes = {mode: place.note(mount) for mount, mode in enumerate(MODES)}
+        done: Counter[str] = Counter()
+        for trouble in troubles:
+            done += trouble.counts
+        outcome = Outcome(
+            seed=seed, minutes=minutes, findings=crowd.findings(weather.away),
+            injected=place.proxy.injected, requests=place.proxy.requests, done=done,
+            restarts={mode: note.restarts for mode, note in notes.items()},
+            supervisors={mode: _describe(note.pid) for mode, note in notes.items()},
+            leftovers=[],
+            broken=[f"{trouble.name}: {trouble.error!r}" for trouble in troubles if trouble.error],
+        )  # fmt: skip
+    return replace(outcome, leftovers=leftovers(place.folder))
+
+
+def _describe(pid: int) -> str:
+    """It lives as long as the mount: what it leaks shows here."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    memory_mib = pages * os.sysconf("SC_PAGE_SIZE") >> 20
+    return f"{memory_mib} MiB, {len(os.listdir(f'/proc/{pid}/fd'))} descriptors"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The sixteen readers: started, listened to, started again when a mapped page ended one, judged.
+"""The sixteen readers: started, started again when a mapped page ended one, and judged.
 
-Threads: one per reader listens to it; `events` and counts are read after `join`.
+Each reader appends what it met to a file of its own, which is read when all have left. One thread.
 """
 
 import errno
@@ -8,9 +8,9 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,124 +29,93 @@ class Findings:
     operations: int = 0
     bytes: int = 0
     longest_pause_s: float = 0.0
-    longest_pause_at_s: float = 0.0
     wrong: list[dict[str, Any]] = field(default_factory=lambda: list[dict[str, Any]]())
-    errors: Counter[tuple[str, bool]] = field(default_factory=lambda: Counter[tuple[str, bool]]())
+    errors: Counter[str] = field(default_factory=lambda: Counter[str]())
     unpromised: list[dict[str, Any]] = field(default_factory=lambda: list[dict[str, Any]]())
     hung: int = 0
     ended: list[str] = field(default_factory=lambda: list[str]())
 
 
 class Crowd:
-    def __init__(self, mounts: list[Path], ledger: Path, notes: Path, seed: int) -> None:
-        self._ledger_path, self._ledger = ledger, Ledger(ledger)
-        self._notes, self._seed = notes, seed
-        self._lock = threading.Lock()
+    def __init__(self, mounts: list[Path], ledger: Path, folder: Path, seed: int) -> None:
+        self._mounts, self._ledger_path, self._ledger = mounts, ledger, Ledger(ledger)
+        self._folder, self._seed = folder, seed
+        self._lives: Counter[int] = Counter()
         self._findings = Findings()
-        self._possibly: list[dict[str, Any]] = []
-        self._listeners: list[threading.Thread] = []
-        self._processes: dict[int, subprocess.Popen[str]] = {}
-        for number in range(len(mounts) * len(ROLES)):
-            mount, role = divmod(number, len(ROLES))
-            arguments = (number, mounts[mount], mount, ROLES[role])
-            listener = threading.Thread(target=self._listen, args=arguments)
-            listener.start()
-            self._listeners.append(listener)
+        self._bus_errors: list[dict[str, Any]] = []
+        self._processes = {
+            number: self._start(number) for number in range(len(mounts) * len(ROLES))
+        }
+
+    def tend(self) -> None:
+        """Start readers again that a mapped page has ended."""
+        for number, process in list(self._processes.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            if status == -signal.SIGBUS:
+                self._bus_errors.append(self._bus_error(number))
+                self._processes[number] = self._start(number)
+            else:
+                self._findings.ended.append(f"reader {number} ended with status {status}")
+                del self._processes[number]
 
     def leave(self) -> None:
-        """Ends all readers; who does not end by itself hangs, which is a finding."""
+        """End all readers. One that does not end by itself hangs, which is a finding."""
         self._ledger.stop()
         deadline = time.monotonic() + _LEAVE_WITHIN_S
-        for listener in self._listeners:
-            listener.join(max(0.0, deadline - time.monotonic()))
-        with self._lock:
-            hung = [process for process in self._processes.values() if process.poll() is None]
-            self._findings.hung = len(hung)
-            for process in hung:
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._findings.hung += 1
                 process.kill()
-        for listener in self._listeners:
-            listener.join(5)
+                process.wait()
 
     def findings(self, away: list[tuple[float, float]]) -> Findings:
-        """All of it; `away` is when the store was away for longer than the deadline."""
+        """Judge everything; `away` is when the store was away for longer than the deadline."""
         found = self._findings
-        for event in self._possibly:
-            began, ended = event["began_s"], event["ended_s"]
-            promised = event["promised"] or any(
-                began < back and ended > gone for gone, back in away
-            )
-            found.errors[event["error"], promised] += 1
-            if not promised:
-                found.unpromised.append(event)
-        self._possibly = []
+        for event in (*self._events(), *self._bus_errors):
+            match event["kind"]:
+                case "counts":
+                    found.operations += event["operations"]
+                    found.bytes += event["bytes"]
+                    found.longest_pause_s = max(found.longest_pause_s, event["longest_s"])
+                case "wrong":
+                    found.wrong.append(event)
+                case name:
+                    found.errors[name] += 1
+                    # Only a store that is away excuses EIO, and nothing else an ENOENT or ESTALE.
+                    excused = name in ("EIO", "SIGBUS") and any(
+                        event["began_s"] < back and event["ended_s"] > gone for gone, back in away
+                    )
+                    if not event["promised"] and not excused:
+                        found.unpromised.append(event)
         return found
 
-    # -- inside ---------------------------------------------------------------------------
+    def _start(self, number: int) -> "subprocess.Popen[bytes]":
+        mount, role = divmod(number, len(ROLES))
+        self._lives[number] += 1
+        seed = f"{self._seed} reader {number} {self._lives[number]}"
+        words = (self._mounts[mount], self._ledger_path, self._folder / f"reader{number}")
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.reader", *words, str(mount), ROLES[role], seed]
+        )
 
-    def _listen(self, number: int, folder: Path, mount: int, role: str) -> None:
-        lives = 0
-        note = self._notes / f"reader{number}"
-        while not self._ledger.stopping:
-            lives += 1
-            seed = f"{self._seed} reader {number} {lives}"
-            words = [folder, self._ledger_path, note, str(mount), role, seed]
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.reader", *words],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            with self._lock:
-                self._processes[number] = process
-            assert process.stdout is not None
-            assert process.stderr is not None
-            counts: dict[str, Any] = {"operations": 0, "bytes": 0, "longest": (0.0, 0.0)}
-            for line in process.stdout:
-                event = {**json.loads(line), "reader": f"{folder.name} {role}"}
-                if event["kind"] == "counts":
-                    counts = event
-                else:
-                    self._take(event)
-            complaint = process.stderr.read()
-            status = process.wait()
-            process.stdout.close()
-            process.stderr.close()
-            self._add(counts)
-            if status == -signal.SIGBUS:
-                self._take_bus_error(note)
-            elif status and not self._ledger.stopping:
-                with self._lock:
-                    last = complaint.strip().splitlines()[-1:]
-                    self._findings.ended.append(f"reader {number} ({role}): {status} {last}")
-                return
+    def _events(self) -> Iterator[dict[str, Any]]:
+        for number in self._lives:
+            path = self._folder / f"reader{number}.events"
+            for line in path.read_text().splitlines() if path.exists() else ():
+                event = json.loads(line)
+                if event["kind"] == "error":
+                    event["kind"] = errno.errorcode.get(event["errno"], str(event["errno"]))
+                yield {**event, "reader": number}
 
-    def _add(self, counts: dict[str, Any]) -> None:
-        found = self._findings
-        pause, at = counts["longest"]
-        with self._lock:
-            found.operations += counts["operations"]
-            found.bytes += counts["bytes"]
-            if pause > found.longest_pause_s:
-                found.longest_pause_s, found.longest_pause_at_s = pause, at
-
-    def _take(self, event: dict[str, Any]) -> None:
-        with self._lock:
-            if event["kind"] == "wrong":
-                self._findings.wrong.append(event)
-            else:
-                name = errno.errorcode.get(event["errno"], str(event["errno"]))
-                # Only a store that is away excuses EIO; nothing but its own reason the others.
-                if name == "EIO":
-                    self._possibly.append({**event, "error": name})
-                    return
-                self._findings.errors[name, event["promised"]] += 1
-                if not event["promised"]:
-                    self._findings.unpromised.append({**event, "error": name})
-
-    def _take_bus_error(self, note: Path) -> None:
+    def _bus_error(self, number: int) -> dict[str, Any]:
         """A mapped page of a version that is gone (as ESTALE), or of a store that is away (EIO)."""
-        file, floor, began_s = json.loads(note.read_text())
-        gone = self._ledger.latest(file) > floor
-        with self._lock:
-            self._possibly.append({
-                "error": "SIGBUS", "name": NAMES[file], "promised": gone, "began_s": began_s,
-                "ended_s": time.monotonic(),
-            })  # fmt: skip
+        note = (self._folder / f"reader{number}.mapping").read_text()
+        file, floor, began_s = json.loads(note)
+        return {
+            "kind": "SIGBUS", "name": NAMES[file], "promised": self._ledger.latest(file) > floor,
+            "began_s": began_s, "ended_s": time.monotonic(),
+        }  # fmt: skip

@@ -1,8 +1,8 @@
-"""One reader of the soak: a process that reads, judges what it got, and tells what was not right.
+"""One reader of the soak: a process that reads, judges what it got, and notes what was not right.
 
-`python -m tests.soak.reader FOLDER LEDGER NOTE MOUNT-NUMBER ROLE SEED` prints a JSON line for
-whatever is to be told, and one of counts each second. NOTE is a file that says what is being
-mapped: a page that cannot be had ends the process. Single-threaded.
+`python -m tests.soak.reader FOLDER LEDGER NOTES MOUNT-NUMBER ROLE SEED` appends JSON lines to
+NOTES.events: whatever is wrong, and counts each second. NOTES.mapping says what is being mapped: a
+page that cannot be read ends the process. Single-threaded.
 """
 
 import errno
@@ -28,10 +28,11 @@ _STEP_BYTES = 256 << 10
 
 class Reader:
     def __init__(
-        self, folder: Path, ledger: Ledger, note: int, mount: int, role: str, seed: str
+        self, folder: Path, ledger: Ledger, notes: str, mount: int, role: str, seed: str
     ) -> None:
         self._folder = folder
-        self._note = note
+        self._mapping = os.open(f"{notes}.mapping", os.O_WRONLY | os.O_CREAT)
+        self._events = open(f"{notes}.events", "a", buffering=1)  # noqa: SIM115 - until the end
         self._ledger = ledger
         self._mount = mount
         self._files = SMALL if role.startswith("small") else LARGE
@@ -42,10 +43,10 @@ class Reader:
         self._mapped = role.endswith("mapped")
         self._chance = random.Random(seed)
         self._operations = self._bytes = 0
-        self._longest: tuple[float, float] = (0.0, 0.0)
+        self._longest_s = 0.0
 
     def run(self) -> None:
-        told_s = time.monotonic()
+        noted_s = time.monotonic()
         while not self._ledger.stopping:
             if self._files is SMALL and self._chance.random() < 0.02:
                 self._list()
@@ -53,17 +54,17 @@ class Reader:
                 self._read(self._chance.choice(self._files))
             # Two cores serve 16 readers, the server, the store and the trouble.
             time.sleep(0.001 if self._files is SMALL else 0.01)
-            if time.monotonic() - told_s > 1:
-                told_s = time.monotonic()
-                self._tell_counts()
-        self._tell_counts()
+            if time.monotonic() - noted_s > 1:
+                noted_s = time.monotonic()
+                self._note_counts()
+        self._note_counts()
 
     def _read(self, file: int) -> None:
         name = NAMES[file]
         floor = self._ledger.floor(self._mount, file)
         began_s = time.monotonic()
         if self._mapped:
-            os.pwrite(self._note, json.dumps([file, floor, began_s]).ljust(80).encode(), 0)
+            os.pwrite(self._mapping, json.dumps([file, floor, began_s]).ljust(80).encode(), 0)
         descriptor = -1
         try:
             descriptor = os.open(self._folder / name, os.O_RDONLY)
@@ -98,7 +99,7 @@ class Reader:
             states = range(floors[file], self._ledger.latest(file) + 1)
             there = {size_of(NAMES[file], state) is not None for state in states}
             if there == {name not in found}:
-                _tell(kind="wrong", name=NAMES[file], what=f"listed: {name in found}")
+                self._note(kind="wrong", name=NAMES[file], what=f"listed: {name in found}")
 
     # -- judging --------------------------------------------------------------------------
 
@@ -106,14 +107,16 @@ class Reader:
         name, latest = NAMES[file], self._ledger.latest(file)
         state = state_in(data)
         if state is None or not 0 <= state <= latest or size_of(name, state) is None:
-            _tell(kind="wrong", name=name, what="no state of this file", pages=describe(data))
+            self._note(kind="wrong", name=name, what="no state of this file", pages=describe(data))
         elif data != make(name, state):
-            _tell(
+            self._note(
                 kind="wrong", name=name, pages=describe(data),
                 what=f"{len(data)} bytes of {size}, not those of state {state}",
             )  # fmt: skip
         elif state < floor:
-            _tell(kind="wrong", name=name, what=f"state {state} after a refresh showed {floor}")
+            self._note(
+                kind="wrong", name=name, what=f"state {state} after a refresh showed {floor}"
+            )
 
     def _judge_error(self, error: OSError, file: int, floor: int, began_s: float) -> None:
         if error.errno == errno.ENOENT:
@@ -122,17 +125,25 @@ class Reader:
             promised = self._ledger.latest(file) > floor
         else:
             promised = False  # EIO is judged by who knows when the store was away
-        _tell(
+        self._note(
             kind="error", errno=error.errno, promised=promised, name=NAMES[file],
             began_s=began_s, ended_s=time.monotonic(), clock=time.strftime("%T"),
         )  # fmt: skip
 
     def _took(self, began_s: float) -> None:
         self._operations += 1
-        self._longest = max(self._longest, (time.monotonic() - began_s, began_s))
+        self._longest_s = max(self._longest_s, time.monotonic() - began_s)
 
-    def _tell_counts(self) -> None:
-        _tell(kind="counts", operations=self._operations, bytes=self._bytes, longest=self._longest)
+    def _note_counts(self) -> None:
+        """What came since the last note."""
+        self._note(
+            kind="counts", operations=self._operations, bytes=self._bytes,
+            longest_s=self._longest_s,
+        )  # fmt: skip
+        self._operations = self._bytes = 0
+
+    def _note(self, **fields: Any) -> None:
+        self._events.write(json.dumps(fields) + "\n")
 
     # -- ways to read ---------------------------------------------------------------------
 
@@ -156,15 +167,9 @@ def _read_mapped(descriptor: int, size: int) -> bytes:
         return bytes(pages)
 
 
-def _tell(**fields: Any) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
-
-
 def main() -> None:
-    folder, ledger, note, mount, role, seed = sys.argv[1:]
-    descriptor = os.open(note, os.O_WRONLY | os.O_CREAT)
-    Reader(Path(folder), Ledger(Path(ledger)), descriptor, int(mount), role, seed).run()
+    folder, ledger, notes, mount, role, seed = sys.argv[1:]
+    Reader(Path(folder), Ledger(Path(ledger)), notes, int(mount), role, seed).run()
 
 
 if __name__ == "__main__":

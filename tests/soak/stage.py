@@ -16,9 +16,10 @@ from typing import Any
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import MountNote, find_note
-from tests.conftest import ACCESS_KEY, SECRET_KEY, free_port, rclone, running
-from tests.faults.proxy import FaultyProxy
 from tests.soak.contents import NAMES, make
+from tests.support.faulty_proxy import FaultyProxy
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY, ObjectPath, serve_seaweedfs
+from tests.support.trees import write_tree
 
 MODES = ("pagecache", "passthrough")
 # What may come together within it: an outage of a fifth of it, two faults in a row before and
@@ -31,7 +32,7 @@ _CACHE, _TMPFS = "12MiB", "16m"
 @dataclass(frozen=True)
 class Stage:
     folder: Path
-    bucket: Path
+    bucket: ObjectPath
     proxy: FaultyProxy
 
     @property
@@ -62,20 +63,10 @@ def stage(seed: int) -> Iterator[Stage]:
             AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY,
             AWS_EC2_METADATA_DISABLED="true",
         )  # fmt: skip
-        bucket = folder / "s3/soak"
-        for name in NAMES:
-            path = bucket / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(make(name, 0))
-        port = free_port()
-        address = f"127.0.0.1:{port}"
-        command = [
-            rclone(), "serve", "s3", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr", address,
-            "--vfs-cache-mode", "off", "--dir-cache-time", "0s", "--poll-interval", "0",
-            "--config", "/dev/null", str(folder / "s3"),
-        ]  # fmt: skip
-        stack.enter_context(running(command, port))
-        proxy = stack.enter_context(FaultyProxy(f"http://{address}", seed=seed))
+        server = stack.enter_context(serve_seaweedfs(folder / "s3"))
+        bucket = server.bucket("soak")
+        write_tree(bucket, {name: make(name, 0) for name in NAMES})
+        proxy = stack.enter_context(FaultyProxy(server.endpoint, seed=seed))
         made = Stage(folder, bucket, proxy)
         for mode in MODES:
             stack.enter_context(_small_disk(made.cache(mode).parent))

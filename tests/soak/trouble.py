@@ -10,15 +10,15 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from tests.faults.kinds import PASSING, Fault
-from tests.kernelcaches import drop_pages, forget
 from tests.soak.contents import NAMES, make, size_of
 from tests.soak.ledger import Ledger
 from tests.soak.stage import DEADLINE_S, MODES, Stage
+from tests.support.damage import cached_files, cut, flip_bit
+from tests.support.faults import PASSING, Fault
+from tests.support.kernelcaches import drop_pages, forget
 
 _SHARE = 0.15
 
@@ -71,11 +71,10 @@ class Changes(Trouble):
         was_there = size_of(name, self._ledger.latest(file)) is not None
         state = self._ledger.next_state(file)
         there = size_of(name, state) is not None
-        with self.stage.proxy.unchanging():
-            if there:
-                path.write_bytes(make(name, state))
-            else:
-                path.unlink(missing_ok=True)
+        if there:
+            path.write_bytes(make(name, state))
+        elif was_there:
+            path.unlink()
         what = {(1, 1): "rewritten", (1, 0): "deleted", (0, 1): "added", (0, 0): "left absent"}
         self.counts[what[was_there, there]] += 1
 
@@ -167,19 +166,12 @@ class Damage(Trouble):
 
     def _flip(self, cache: Path) -> None:
         for path in self._some_files(cache):
-            with suppress(OSError), open(path, "r+b") as file:  # gone, or a hole in a full disk
-                data = file.read()
-                if data:
-                    at = self.chance.randrange(len(data))
-                    file.seek(at)
-                    file.write(bytes([data[at] ^ 1 << self.chance.randrange(8)]))
-                    self.counts["bits flipped"] += 1
+            self.counts["bits flipped"] += flip_bit(path, self.chance)
 
     def _cut(self, cache: Path) -> None:
         for path in self._some_files(cache):
-            with suppress(FileNotFoundError):
-                os.truncate(path, self.chance.randrange(path.stat().st_size + 1))
-                self.counts["files cut"] += 1
+            cut(path, self.chance)
+            self.counts["files cut"] += 1
 
     def _delete_some(self, cache: Path) -> None:
         for path in self._some_files(cache):
@@ -203,8 +195,5 @@ class Damage(Trouble):
         ballast.unlink(missing_ok=True)
 
     def _some_files(self, cache: Path) -> list[Path]:
-        """A few, which the server may take away at any moment."""
-        files = [
-            Path(folder, name) for folder, _, names in os.walk(cache / "objects") for name in names
-        ]
+        files = cached_files(cache)
         return self.chance.sample(files, min(len(files), 5))

@@ -5,15 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from penstock.catalog.listing import list_in_parallel
+from penstock.catalog.refresh import Mounted, refresh
+from penstock.catalog.tree import Tree
 from penstock.errors import OptionError
 from penstock.metrics import Counters
-from penstock.store import Level, ObjectInfo
+from penstock.store import Level, ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.local import LocalStore
 from penstock.store.manifest import read_manifest
 from penstock.store.markers import MOST_UNCLEAR, Unclear
 from penstock.store.source import parse_source
-from tests.conftest import S3, write_tree
+from tests.support.s3 import S3
+from tests.support.trees import write_tree
 
 
 def empty(key: str) -> ObjectInfo:
@@ -69,33 +73,85 @@ def test_no_more_than_so_many_are_kept_back_and_a_directory_full_of_them_is_not_
     assert not unclear
 
 
-def test_of_a_bucket_of_empty_objects_every_page_is_told_by_one_request(s3: S3) -> None:
-    write_tree(s3.bucket("hollow"), {f"set/{number:05}": b"" for number in range(2500)})
+# By path segment, as SeaweedFS lists them, "a/x" comes before "a b"; by bytes it comes after it.
+CROWDED = {
+    **{f"a/{number:04}": b"" for number in range(1010)},
+    **{f"{name}/{number:02}": b"x" for name in ("a b", "a-b", "a/b", "a.") for number in range(20)},
+    **dict.fromkeys(["a", "a.x", "a/0005.x", "a/b.c", "a b/00/x", "b"], b"y"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")  # not "module": a worker may come back to this module
+def crowded(_s3_server: S3) -> S3:
+    write_tree(_s3_server.bucket("crowded"), CROWDED)
+    return _s3_server
+
+
+def open_crowded(s3: S3, prefix: str = "", counters: Counters | None = None) -> Store:
+    return open_store(
+        parse_source(f"s3://crowded/{prefix}"), StoreOptions(endpoint=s3.endpoint),
+        counters or Counters(),
+    )  # fmt: skip
+
+
+def test_of_a_bucket_of_empty_objects_every_page_is_told_by_one_request(
+    s3: S3, crowded: S3
+) -> None:
     counters = Counters()
-    store = open_store(
-        parse_source("s3://hollow/set"), StoreOptions(endpoint=s3.endpoint), counters
-    )
-    pages = list(store.list_all(""))
-    assert [len(page) for page in pages] == [1000, 1000, 500]
-    assert keys(pages) == [f"{number:05}" for number in range(2500)]
-    # Three pages, each of them once more by its exact keys, and one more for the end.
-    assert counters.by_label("store_requests") == {"list": 7}
+    pages = list(open_crowded(s3, "a", counters).list_all(""))
+    assert [len(page) for page in pages] == [1000, 32]
+    assert sorted(keys(pages)) == sorted(key[2:] for key in CROWDED if key.startswith("a/"))
+    # Two pages, each of them once more by its exact keys, and one more for the end.
+    assert counters.by_label("store_requests") == {"list": 5}
+
+
+def test_a_server_with_an_order_of_its_own_loses_no_name_and_doubles_none(
+    s3: S3, crowded: S3, tmp_path: Path
+) -> None:
+    store = open_crowded(s3)
+    assert sorted(keys(list(store.list_all("")))) == sorted(CROWDED)
+    for prefix in ("a", "a b", "a/b"):
+        below = [key for key in CROWDED if key.startswith(f"{prefix}/")]
+        assert sorted(keys(list(store.list_all(prefix)))) == sorted(below)
+    found = keys(list(list_in_parallel(store)))
+    assert sorted(key for key in found if not key.endswith("/")) == sorted(CROWDED)
+    tree = Tree(tmp_path / "catalog.sqlite")
+    summary = refresh(tree, [Mounted("", store)], lambda *_: None)
+    hidden = dict(tree.hidden(10))
+    tree.close()
+    assert set(hidden) == {"a", "a b/00"}, "files and folders at once"
+    assert (summary.files, summary.hidden) == (len(CROWDED) - 2, 2)
+
+
+def test_a_listing_of_such_a_server_goes_on_behind_any_key_without_a_loss(
+    s3: S3, crowded: S3
+) -> None:
+    store = open_crowded(s3)
+    pages = s3.client.get_paginator("list_objects_v2").paginate(Bucket="crowded")
+    order = [entry["Key"] for page in pages for entry in page["Contents"]]
+    assert order != sorted(order), "this server lists by bytes now"
+    # Behind a file that is a folder too, SeaweedFS would leave out what the folder holds.
+    for behind in ("a", "a b/00", "a/0500", "a/b/19", "a b/19", "a.x", order[999], order[-1]):
+        rest = keys(list(store.list_all("", behind)))
+        missing = set(order[order.index(behind) + 1 :]) - set(rest)
+        assert not missing, behind
+        assert len(rest) == len(set(rest))
 
 
 def test_a_large_folder_comes_in_pages_and_not_as_a_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_tree(tmp_path, {f"flat/{number}": b"" for number in range(2500)})
+    write_tree(tmp_path, {f"flat/{number}": b"" for number in range(1100)})
     store = LocalStore(str(tmp_path), Counters())
     pages = list(store.list_all(""))
-    assert [len(page) for page in pages] == [1000, 1000, 501]
-    assert set(keys(pages)) == {"flat/", *(f"flat/{number}" for number in range(2500))}
-    monkeypatch.setattr("penstock.store.local._LEVEL_ENTRIES", 2499)
+    assert [len(page) for page in pages] == [1000, 101]
+    assert set(keys(pages)) == {"flat/", *(f"flat/{number}" for number in range(1100))}
+    monkeypatch.setattr("penstock.store.local._LEVEL_ENTRIES", 1099)
     assert store.list_level("flat") is None
-    monkeypatch.setattr("penstock.store.local._LEVEL_ENTRIES", 2500)
+    monkeypatch.setattr("penstock.store.local._LEVEL_ENTRIES", 1100)
     level = store.list_level("flat")
     assert level is not None
-    assert len(level.objects) == 2500
+    assert len(level.objects) == 1100
 
 
 @pytest.mark.parametrize("ending", ["txt", "gz"])

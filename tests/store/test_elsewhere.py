@@ -11,15 +11,14 @@ from penstock.metrics import Counters
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.elsewhere import made_elsewhere
 from penstock.store.source import parse_source
-from tests.conftest import S3
+from tests.support.s3 import S3
 
 
 def test_an_object_is_copied_from_bucket_to_bucket(s3: S3) -> None:
     """obstore takes what is uploaded within its own runtime, and panics if that asks it."""
-    for bucket in ("copied-from", "copied-to"):
-        s3.bucket(bucket)
     data = bytes(range(256)) * 1000
-    (s3.folder / "copied-from" / "object").write_bytes(data)
+    (s3.bucket("copied-from") / "object").write_bytes(data)
+    copied = s3.bucket("copied-to") / "object"
     options = StoreOptions(endpoint=s3.endpoint)
     source, target = (
         open_store(parse_source(f"s3://{bucket}"), options, Counters())
@@ -34,7 +33,7 @@ def test_an_object_is_copied_from_bucket_to_bucket(s3: S3) -> None:
             yield source.get("object", info.version, start, length, len(data))
 
     target.put_file("object", chunks, len(data))
-    assert (s3.folder / "copied-to" / "object").read_bytes() == data
+    assert copied.read_bytes() == data
 
 
 def test_what_making_them_raises_comes_out() -> None:

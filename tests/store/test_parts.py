@@ -1,7 +1,7 @@
 """Parts, and the ETags that come of them."""
 
 import hashlib
-import os
+import random
 
 import pytest
 
@@ -24,15 +24,15 @@ def test_no_object_has_more_parts_than_a_store_takes(size: int) -> None:
 
 
 def test_an_etag_of_one_piece_is_compared_with_the_md5() -> None:
-    data = os.urandom(100_000)
+    data = bytes(100_000)
     etag = hashlib.md5(data).hexdigest()
     assert is_md5(etag)
     assert not digest_of(data).contradicts(etag)
-    assert digest_of(data[:-1] + b"x").contradicts(etag) or data.endswith(b"x")
+    assert digest_of(data[:-1] + b"x").contradicts(etag)
 
 
 def test_an_etag_of_parts_is_compared_with_the_md5_of_their_md5s() -> None:
-    data = os.urandom(2 * PART_BYTES + 17)
+    data = random.Random(1).randbytes(2 * PART_BYTES + 17)
     parts = [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
     joined = b"".join(hashlib.md5(part).digest() for part in parts)
     etag = f"{hashlib.md5(joined).hexdigest()}-3"

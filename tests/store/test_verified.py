@@ -8,7 +8,7 @@ from penstock.errors import StoreError
 from penstock.metrics import Counters
 from penstock.store.patience import PatientStore
 from penstock.store.verified import VerifiedStore, is_verified
-from tests.store.test_patience import Clock, Scripted
+from tests.support.scripted_store import Clock, Scripted
 
 DATA = b"data"
 MD5 = hashlib.md5(DATA, usedforsecurity=False).hexdigest()

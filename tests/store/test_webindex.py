@@ -4,7 +4,6 @@ import http.server
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from penstock.store.connect import StoreOptions, open_store
 from penstock.store.indexpage import IndexEntry, read_index
 from penstock.store.reliable import open_reliable_store
 from penstock.store.source import parse_source
-from tests.conftest import Mounter, read_tree, write_tree
 
 HERE = "http://host/data/set/"
 MAY = 1_714_557_600 * 10**9  # 2024-05-01 10:00 UTC
@@ -196,27 +194,3 @@ def test_a_listing_that_breaks_goes_on_where_it_was() -> None:
         assert keys_of(store) == {"x": 4, "bad/": 0, "bad/y": 4}
         assert asked.count("GET /") == 2  # to see that it is an index, and to list it
         assert len(tries) == 2
-
-
-def test_a_folder_of_pythons_own_server_is_mounted(mounter: Mounter, tmp_path: Path) -> None:
-    files = {"a.bin": b"a" * 300_000, "d/e/ü f.txt": b"deep", "empty": b""}
-    write_tree(tmp_path / "web/set", files)
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *words: object) -> None:
-            super().__init__(*words, directory=str(tmp_path / "web"))  # type: ignore[arg-type]
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            # Two blocks and more, of a server that knows no ranges.
-            mount = mounter(f"http://127.0.0.1:{server.server_port}/set", "--block-size", "128KiB")
-            assert read_tree(mount.path) == files
-            mount.umount()
-        finally:
-            server.shutdown()
-            thread.join()

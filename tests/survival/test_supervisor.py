@@ -1,6 +1,5 @@
 """What happens under a supervisor must not end it, nor the mount that it holds."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,39 @@ from penstock.daemon.places import name_of
 from penstock.daemon.registry import serves
 from penstock.daemon.supervisor import _SECOND_CTRL_C_AFTER_S
 from penstock.mounttable import find_mount
-from tests.conftest import Mount, Mounter, penstock, write_tree
-from tests.survival.kills import note, wait_until
+from tests.support.kills import note
+from tests.support.mounts import Mount, Mounter, penstock
+from tests.support.shared_mounts import Shared, sharing
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
 FILES = {"a/file": b"x" * 1000, "b": b"y" * 70_000}
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> str:
-    write_tree(tmp_path / "set", FILES)
-    return f"file://{tmp_path}/set"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("set")
+    write_tree(folder, FILES)
+    return f"file://{folder}"
 
 
 @pytest.fixture
 def mount(source: str, mounter: Mounter) -> Mount:
     return mounter(source)
+
+
+@pytest.fixture(scope="module")
+def _shared(tmp_path_factory: pytest.TempPathFactory, source: str) -> Iterator[Shared]:
+    folder = tmp_path_factory.mktemp("shared")
+    with sharing(folder) as mounter:
+        yield Shared(mounter(source), folder / "state")
+
+
+@pytest.fixture
+def shared(_shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
+    """A mount for tests that kill nothing but its server."""
+    _shared.enter(monkeypatch)
+    return _shared
 
 
 def read_anew(mount: Mount) -> bytes:
@@ -59,33 +77,37 @@ def kill_server(state: Path, number: int = signal.SIGKILL) -> None:
 # -- it does not die -----------------------------------------------------------------------
 
 
-def test_a_server_that_dies_of_a_signal_without_name_is_replaced(mount: Mount, state: Path) -> None:
-    supervisor = note(state)["pid"]
-    kill_server(state, 40)
-    assert read_anew(mount) == FILES["b"]
-    assert "signal 40" in mount.stats()["last_end"]
-    assert mount.stats()["supervisor_pid"] == supervisor
+def test_a_server_that_dies_of_a_signal_without_name_is_replaced(shared: Shared) -> None:
+    supervisor = note(shared.state)["pid"]
+    kill_server(shared.state, 40)
+    assert read_anew(shared.mount) == FILES["b"]
+    assert "signal 40" in shared.mount.stats()["last_end"]
+    assert shared.mount.stats()["supervisor_pid"] == supervisor
 
 
-def test_logs_that_were_deleted_are_missed_by_nobody(mount: Mount, state: Path) -> None:
-    shutil.rmtree(state / "logs")
-    for _ in range(2):
-        kill_server(state)
-        assert read_anew(mount) == FILES["b"]
-    (state / "logs").mkdir()
-    kill_server(state)
-    wait_until(lambda: any((state / "logs").iterdir()), "written again")
+def test_logs_that_were_deleted_are_missed_by_nobody(shared: Shared) -> None:
+    logs = shared.state / "logs"
+    shutil.rmtree(logs)
+    kill_server(shared.state)
+    assert read_anew(shared.mount) == FILES["b"]
+    logs.mkdir()
+    kill_server(shared.state)
+    wait_until(lambda: any(logs.iterdir()), "no log is written again")
 
 
-def test_a_note_that_cannot_be_written_ends_no_mount(mount: Mount, state: Path) -> None:
-    (file,) = (state / "mounts").glob("*.json")
+def test_a_note_that_cannot_be_written_ends_no_mount(shared: Shared) -> None:
+    # The test before may have killed a server, whose successor is not noted yet.
+    stats = shared.mount.stats()
+    before, server = stats["restarts"], stats["pid"]
+    wait_until(lambda: note(shared.state)["server_pid"] == server, "it is not noted")
+    (file,) = (shared.state / "mounts").glob("*.json")
     file.with_suffix(".new").mkdir()
-    kill_server(state)
-    assert read_anew(mount) == FILES["b"]
+    os.kill(server, signal.SIGKILL)
+    assert read_anew(shared.mount) == FILES["b"]
     file.with_suffix(".new").rmdir()
-    os.kill(mount.stats()["pid"], signal.SIGKILL)
-    wait_until(lambda: note(state)["restarts"] == 2, "noted again")
-    assert read_anew(mount) == FILES["b"]
+    os.kill(shared.mount.stats()["pid"], signal.SIGKILL)
+    wait_until(lambda: note(shared.state)["restarts"] == before + 2, "it is not noted again")
+    assert read_anew(shared.mount) == FILES["b"]
 
 
 @pytest.fixture
@@ -160,12 +182,18 @@ def test_a_supervisor_that_was_stopped_with_its_server_does_not_blame_it(
     told = note(state)
     for pid in (told["pid"], told["server_pid"]):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(4.5)  # the watchdog's time, and ours to notice
+    time.sleep(4.5)  # longer than the watchdog's time
+    looks = _times_it_waited(told["pid"])
     os.kill(told["pid"], signal.SIGCONT)
-    time.sleep(0.3)  # it looks at the clock
+    wait_until(lambda: _times_it_waited(told["pid"]) > looks + 1, "it does not look at the clock")
     os.kill(told["server_pid"], signal.SIGCONT)
     assert read_anew(mount) == FILES["b"]
     assert mount.stats()["restarts"] == 0
+
+
+def _times_it_waited(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
 
 
 # -- nothing is left behind -------------------------------------------------------------------
@@ -266,15 +294,17 @@ def test_after_a_reboot_nothing_stale_is_believed(mount: Mount, source: str, sta
     assert list((state / "mounts").iterdir()) == []
 
 
-def test_a_supervisor_that_died_between_two_servers_is_not_said_to_start_one(
-    mount: Mount, state: Path
-) -> None:
+def test_commands_on_a_mount_whose_supervisor_died_say_so(mount: Mount, state: Path) -> None:
     told = note(state)
     os.kill(told["pid"], signal.SIGKILL)
+    wait_until(lambda: not serves(told["pid"], str(mount.path)), "the supervisor lives")
+    said = penstock("upgrade", mount.path)
+    assert (said.returncode, "its supervisor is gone" in said.stderr) == (2, True)
+    assert read_anew(mount) == FILES["b"]
+    # As if it had died between two servers.
     os.kill(told["server_pid"], signal.SIGKILL)
     (file,) = (state / "mounts").glob("*.json")
     file.write_text(json.dumps({**told, "state": "restarting", "server_pid": None}))
-    wait_until(lambda: not serves(told["pid"], str(mount.path)), "dead")
     said = penstock("doctor", mount.path)
     assert (said.returncode, "are gone" in said.stdout) == (2, True)
     for command in ("stats", "refresh", "upgrade"):
@@ -283,71 +313,66 @@ def test_a_supervisor_that_died_between_two_servers_is_not_said_to_start_one(
         assert "hint: penstock umount" in said.stderr
 
 
-def test_a_mount_whose_supervisor_died_says_why_it_cannot_be_upgraded(
-    mount: Mount, state: Path
-) -> None:
-    os.kill(note(state)["pid"], signal.SIGKILL)
-    wait_until(lambda: not serves(note(state)["pid"], str(mount.path)), "dead")
-    said = penstock("upgrade", mount.path)
-    assert (said.returncode, "its supervisor is gone" in said.stderr) == (2, True)
-    assert read_anew(mount) == FILES["b"]
-
-
 # -- signals ---------------------------------------------------------------------------------
 
 
-def start(source: str, path: Path, *options: str, **more: Any) -> "subprocess.Popen[str]":
+@contextmanager
+def in_the_foreground(
+    source: str, path: Path, *options: str, **more: Any
+) -> Iterator["subprocess.Popen[str]"]:
     path.mkdir()
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "penstock", "mount", source, str(path), "--no-cache", *options],
         stderr=subprocess.PIPE, text=True, **more,
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            wait_until(lambda: penstock("stats", path).returncode == 0, "it is not mounted")
+            yield process
+        finally:
+            process.terminate()  # unless it has ended: a test that fails must leave no mount
 
 
 def test_a_second_ctrl_c_ends_a_busy_mount_at_once(source: str, tmp_path: Path) -> None:
     path = tmp_path / "mnt"
-    process = start(source, path, "--grace", "1h")
-    wait_until(lambda: (path / "b").exists(), "mounted")
-    descriptor = os.open(path / "b", os.O_RDONLY)
-    process.send_signal(signal.SIGINT)
-    wait_until(lambda: find_mount(path) is None, "detached")
-    # Sooner it would be taken for the same; and a third could meet an interpreter that ends.
-    time.sleep(_SECOND_CTRL_C_AFTER_S + 0.1)
-    process.send_signal(signal.SIGINT)
-    wait_until(lambda: process.poll() is not None, "ended")
-    with contextlib.suppress(OSError):  # closing tells that nobody is there
-        os.close(descriptor)
-    _, said = process.communicate()
-    assert (process.returncode, "Traceback" in said) == (0, False)
+    with in_the_foreground(source, path, "--grace", "1h") as process:
+        descriptor = os.open(path / "b", os.O_RDONLY)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: find_mount(path) is None, "it is not detached")
+        # Sooner it would be taken for the same; and a third could meet an interpreter that ends.
+        time.sleep(_SECOND_CTRL_C_AFTER_S + 0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        with suppress(OSError):  # closing tells that nobody is there
+            os.close(descriptor)
+        assert (process.returncode, "Traceback" in said) == (0, False)
 
 
 def test_nohup_keeps_a_mount_in_the_foreground_when_its_terminal_goes(
     source: str, tmp_path: Path, state: Path
 ) -> None:
-    path = tmp_path / "mnt"
-    process = start(
-        source, path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    )  # fmt: skip
-    wait_until(lambda: (path / "b").exists(), "mounted")
-    process.send_signal(signal.SIGHUP)
-    wait_until(lambda: any((state / "mounts").glob("*.json")), "noted")
-    kill_server(state)
-    assert read_anew(Mount(path)) == FILES["b"]
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 0
+    mount = Mount(tmp_path / "mnt")
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    with in_the_foreground(source, mount.path, **ignore) as process:
+        process.send_signal(signal.SIGHUP)
+        assert note(state)["pid"] == process.pid
+        kill_server(state)
+        assert read_anew(mount) == FILES["b"]
+        assert mount.stats()["restarts"] == 1
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, "Traceback" in said) == (0, False)
 
 
-def test_a_mount_whose_words_nobody_reads_to_the_end_goes_on(source: str, tmp_path: Path) -> None:
-    path = tmp_path / "mnt"
-    process = start(source, path)
-    assert process.stderr is not None
-    process.stderr.close()
-    wait_until(lambda: penstock("stats", path).returncode == 0, "mounted")
-    os.kill(Mount(path).stats()["pid"], signal.SIGKILL)
-    assert read_anew(Mount(path)) == FILES["b"]
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+def test_a_mount_whose_words_nobody_reads_to_the_end_goes_on(
+    source: str, tmp_path: Path, state: Path
+) -> None:
+    with in_the_foreground(source, tmp_path / "mnt") as process:
+        assert process.stderr is not None
+        process.stderr.close()
+        kill_server(state)
+        assert read_anew(Mount(tmp_path / "mnt")) == FILES["b"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
 
 
 # -- upgrades --------------------------------------------------------------------------------

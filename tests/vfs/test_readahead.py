@@ -1,5 +1,7 @@
 """Who is followed, and who is left alone."""
 
+import pytest
+
 from penstock.cache.identity import CachedObject, identify
 from penstock.cache.tiered import Cache, Fetch
 from penstock.metrics import Counters
@@ -61,4 +63,13 @@ def test_nothing_is_asked_for_behind_the_end() -> None:
     small = identify("s3://b", "small", "1", 3 * BLOCK, BLOCK)
     for offset in range(0, 3 * BLOCK, MIB):
         ahead.observe(small, fetch, offset, MIB)
-    assert set(cache.blocks) <= {0, 1, 2}
+    assert cache.blocks == [1, 2]
+
+
+def test_no_more_readers_are_remembered_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.vfs.readahead._READERS_REMEMBERED", 3)
+    ahead = Readahead(Asked(), most_blocks=8)
+    objects = [identify("s3://b", f"o{n}", "1", 9 * BLOCK, BLOCK) for n in range(5)]
+    for what in objects:
+        ahead.observe(what, fetch, 0, MIB)
+    assert list(ahead._readers) == [what.digest for what in objects[2:]]

@@ -27,7 +27,7 @@ def take_all(bucket: Bucket, size: int) -> int:
     sizes=st.integers(10_000, 3 * RATE),
     steps=st.lists(st.floats(0.001, 0.08), min_size=20, max_size=60),
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=20)
 def test_over_time_the_rate_holds_to_what_the_bucket_holds_and_one_block(
     sizes: int, steps: list[float]
 ) -> None:

@@ -32,11 +32,6 @@ def test_eight_workers_at_30_ms_make_267_samples_a_second() -> None:
     assert timing.first_batch_s == pytest.approx(400 * 0.03)
 
 
-def test_readers_that_fill_the_bandwidth_share_it() -> None:
-    timing = feed_unplanned(cold(80), rates(bandwidth=20 * SIZE))
-    assert timing.whole_s == pytest.approx(80 * 400 / 20, rel=1e-3)
-
-
 def test_fewer_gets_in_flight_than_workers_bound_them() -> None:
     timing = feed_unplanned(cold(80), rates(concurrency=4))
     assert timing.whole_s == pytest.approx(80 * 400 / (4 / 0.03))
@@ -46,11 +41,6 @@ def test_a_planned_epoch_takes_one_latency_and_its_transfer() -> None:
     (timing,) = feed_planned([cold(80)], rates(bandwidth=1000 * SIZE))
     assert timing.first_batch_s == pytest.approx(0.03 + 400 / 1000)
     assert timing.whole_s == pytest.approx(0.03 + 80 * 400 / 1000)
-
-
-def test_a_planned_epoch_over_a_fast_network_is_bound_by_gets_in_flight() -> None:
-    (timing,) = feed_planned([cold(80)], rates(concurrency=64))
-    assert timing.whole_s == pytest.approx(80 * 400 / (64 / 0.03))
 
 
 def test_as_many_gets_as_may_be_in_flight_take_one_round_trip() -> None:
@@ -155,8 +145,8 @@ def as_batches(drawn: list[list[float]]) -> list[Batch]:
     ]
 
 
-@pytest.mark.parametrize("hits", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("rate", [40, 150, 250, 1000])  # bodies a second; 8 workers ask for 267
+# Bodies a second; 8 workers ask for 267.
+@pytest.mark.parametrize(("rate", "hits"), [(40, 0.0), (150, 0.5), (250, 0.9), (1000, 0.0)])
 def test_unplanned_epochs_last_as_long_as_when_each_get_is_played(rate: int, hits: float) -> None:
     drawn = drawn_sizes(rate, 64, hits)
     queues = [[size for sizes in drawn[worker::8] for size in sizes] for worker in range(8)]
@@ -166,8 +156,7 @@ def test_unplanned_epochs_last_as_long_as_when_each_get_is_played(rate: int, hit
     assert told.whole_s == pytest.approx(played_s, rel=0.05)
 
 
-@pytest.mark.parametrize("concurrency", [16, 64])
-@pytest.mark.parametrize("rate", [150, 500, 2000, 5000])
+@pytest.mark.parametrize(("rate", "concurrency"), [(150, 16), (500, 64), (2000, 16), (5000, 64)])
 def test_planned_epochs_last_as_long_as_when_each_get_is_played(
     rate: int, concurrency: int
 ) -> None:

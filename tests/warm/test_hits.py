@@ -42,7 +42,7 @@ def test_lru_hits_little_of_a_shuffled_epoch(share: float, hits: float) -> None:
     assert lru_hit_share(share) == pytest.approx(hits, abs=0.005)
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.75, 0.9])
+@pytest.mark.parametrize("share", [0.25, 0.75])
 def test_the_formula_for_lru_is_what_a_real_lru_cache_hits(share: float) -> None:
     hits = play_lru(share)
     assert sum(hits) / len(hits) == pytest.approx(lru_hit_share(share), abs=0.01)

@@ -20,7 +20,7 @@ from penstock.warm.load import Load
 from penstock.warm.prefetcher import Wanted
 from penstock.warm.room import Room
 from penstock.warm.selection import select
-from tests.conftest import write_tree
+from tests.support.trees import write_tree
 
 BLOCK = 100_000
 FILES = {**{f"d/{n:03}": bytes([n]) * 1000 for n in range(150)}, "large": bytes(250_000)}

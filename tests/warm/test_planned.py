@@ -12,7 +12,7 @@ from penstock.warm.order import OrderReader, OrderWriter
 from penstock.warm.pace import Pace
 from penstock.warm.planned import PlannedFeed
 from penstock.warm.prefetcher import Wanted
-from tests.warm.conftest import BLOCK, MakeSet, Set
+from tests.support.gated_set import BLOCK, MakeSet, Set
 
 
 class Forgetful(Looker):

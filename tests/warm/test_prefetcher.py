@@ -7,8 +7,8 @@ from collections.abc import Callable
 from penstock.cache.tiered import Arrival, Brought
 from penstock.metrics import Counters
 from penstock.warm.prefetcher import Prefetcher, Wanted
-from tests.cache.test_flights import wait_until
-from tests.warm.conftest import BLOCK, MakeSet
+from tests.support.gated_set import BLOCK, MakeSet
+from tests.support.waiting import wait_until
 
 
 class ListFeed:

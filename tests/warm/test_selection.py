@@ -1,5 +1,6 @@
 """Which files paths, folders and patterns mean, in a catalog of real keys."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from penstock.errors import NoSuchPath
 from penstock.metrics import Counters
 from penstock.store.local import LocalStore
 from penstock.warm.selection import select
-from tests.conftest import write_tree
+from tests.support.trees import write_tree
 
 FILES = {
     "a.txt": 3, "b.txt": 1, "train/n1/x.jpg": 5, "train/n1/y.png": 4, "train/n2/x.jpg": 9,
@@ -23,6 +24,8 @@ FILES = {
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
     write_tree(tmp_path / "set", {name: bytes(size) for name, size in FILES.items()})
+    for name, size in FILES.items():  # the smallest is the newest
+        os.utime(tmp_path / "set" / name, (2e9 - size, 2e9 - size))
     made = Tree(tmp_path / "catalog.sqlite")
     refresh(
         made,
@@ -94,15 +97,10 @@ def test_in_a_list_no_character_means_anything_but_itself(tree: Tree) -> None:
         names(tree, listed=["*.txt"])
 
 
-def test_the_largest_come_first_if_asked_for(tree: Tree) -> None:
-    sizes = [FILES[name] for name in names(tree, order="largest", everything=True)]
-    assert sizes == sorted(FILES.values(), reverse=True)
-
-
-def test_the_newest_come_first_if_asked_for(tree: Tree) -> None:
-    found = select(tree, [], [], "newest", everything=True).inos
-    times = [tree.node(ino).mtime_ns for ino in found]
-    assert times == sorted(times, reverse=True)
+def test_the_largest_or_the_newest_come_first_if_asked_for(tree: Tree) -> None:
+    largest, newest = (names(tree, order=order, everything=True) for order in ("largest", "newest"))
+    assert [FILES[name] for name in largest] == sorted(FILES.values(), reverse=True)
+    assert newest == largest[::-1]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ Nothing here is imported by the rest of the package, and nothing here looks insi
 is driven through its command line like every other system, so all are measured alike.
 
     workspace   one temporary folder, its processes and mounts; nothing survives it
-    s3server    rclone's S3 server over a folder    rangefront   mends its answer to ranges
+    s3server    a local S3 server, and buckets      seaweedfs    how to start it
+    programs    where programs are, and free ports
     shaper      the same store, far away: latency, a bandwidth, counts
     dataset     JPEGs, small files, large files
     readers     an epoch of open, read, close       bareclient   the same bytes by plain GETs

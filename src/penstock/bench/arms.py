@@ -20,7 +20,8 @@ from typing import Any, cast
 
 from penstock.bench import measure
 from penstock.bench.dataset import Dataset
-from penstock.bench.s3server import S3Server, find_program
+from penstock.bench.programs import find_program
+from penstock.bench.s3server import S3Server
 from penstock.bench.workspace import BenchError, Process, Workspace, tail, unmount, wait_until
 from penstock.units import GIB
 
@@ -164,14 +165,11 @@ class Penstock(Mount):
     wanted_mode = "auto"
 
     def launch(self) -> None:
-        server = self.site.server
-        large = any(entry.size_bytes > 1 << 20 for entry in self.site.dataset.entries)
-        endpoint = server.ranged_endpoint if large else server.endpoint
         self._mount(
             f"s3://{self.site.bucket}",
             str(self.mountpoint),
             "-b",
-            f"--endpoint={endpoint}",
+            f"--endpoint={self.site.server.endpoint}",
             *self.cache_options(),
             f"--mode={self.wanted_mode}",
             "--refresh=never",
@@ -250,7 +248,9 @@ class Rclone(Mount):
                 f":s3:{self.site.bucket}",
                 self.mountpoint,
                 "--config=/dev/null",
-                "--s3-provider=Rclone",
+                "--s3-provider=Other",
+                "--s3-list-version=2",
+                "--s3-list-url-encode=true",
                 f"--s3-endpoint={server.endpoint}",
                 f"--s3-region={server.region}",
                 "--s3-env-auth",

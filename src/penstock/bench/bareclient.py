@@ -42,10 +42,7 @@ def get_epoch(
     An object of more than one block is fetched as ranges, `parallel` of them at a time.
     """
     order = {
-        # Whole objects straight from the server; ranges through the front that they need.
-        "endpoint": server.ranged_endpoint
-        if _has_ranges(entries, block_bytes)
-        else server.endpoint,
+        "endpoint": server.endpoint,
         "bucket": bucket,
         "objects": [(entry.path, entry.size_bytes) for entry in entries],
         "readers": readers,
@@ -59,10 +56,6 @@ def get_epoch(
         stdin=json.dumps(order).encode(),
     )
     return Epoch(**json.loads(answer))
-
-
-def _has_ranges(entries: Sequence[Entry], block_bytes: int) -> bool:
-    return any(entry.size_bytes > block_bytes for entry in entries)
 
 
 class _Reader:

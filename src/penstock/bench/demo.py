@@ -18,9 +18,8 @@ from rich.console import Console
 
 from penstock.bench import report
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
-from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import make_jpegs
-from penstock.bench.s3server import serve_s3
+from penstock.bench.s3server import create_bucket, serve_s3, upload
 from penstock.bench.trial import Sample, Trial
 from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
 from penstock.units import MIB, format_size
@@ -39,21 +38,19 @@ class Settings:
 
     @property
     def needed_bytes(self) -> int:
-        """The pictures and one cache at a time."""
-        return 3 * self.files * _LARGEST_JPEG_MEAN + 256 * MIB
+        """The pictures as files and as objects, and one cache at a time."""
+        return 4 * self.files * _LARGEST_JPEG_MEAN + 256 * MIB
 
 
 def run(workspace: Workspace, settings: Settings, console: Console) -> list[Sample]:
     """The samples of every arm, in the order of the table."""
     console.print(f"making {settings.files:,} JPEGs ...")
-    served = workspace.folder_for("served")
-    dataset = make_jpegs(served / _BUCKET, settings.files, seed=settings.seed)
-    with serve_s3(workspace, served) as server:
-        console.print(f"serving {format_size(dataset.size_bytes)} at {server.endpoint} ...")
+    dataset = make_jpegs(workspace.folder / "dataset", settings.files, seed=settings.seed)
+    with serve_s3(workspace) as server:
+        console.print(f"putting {format_size(dataset.size_bytes)} into {server.endpoint} ...")
+        create_bucket(server, _BUCKET)
+        upload(server, _BUCKET, dataset.root)
         site = Site(workspace, server, _BUCKET, dataset)
-        # The server takes a checksum of each object when it is first asked for; whoever came
-        # first would pay for both.
-        get_epoch(workspace, server, _BUCKET, dataset.entries, readers=settings.readers)
         samples: list[Sample] = []
         for arm in (Native(site), Penstock(site), Rclone(site)):
             samples += _epochs(arm, settings, console)

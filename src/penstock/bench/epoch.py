@@ -19,12 +19,11 @@ from rich.console import Console
 from penstock.bench import epochreport, measure, report
 from penstock.bench.accelerator import RESNET50_BATCH, RESNET50_STEP_S, Accelerator, scaled
 from penstock.bench.arms import Site
-from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import SMALL_BYTES, make_jpegs
 from penstock.bench.epochpicture import picture
 from penstock.bench.epochruns import WAYS, EpochSample, Lesson, run_way
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
-from penstock.bench.s3server import far_s3, serve_s3
+from penstock.bench.s3server import create_bucket, far_s3, serve_s3, upload
 from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
 from penstock.errors import OptionError
 from penstock.units import MIB, format_size, parse_duration
@@ -50,8 +49,8 @@ class Settings:
 
     @property
     def needed_bytes(self) -> int:
-        """The pictures, JuiceFS's objects, and one cache at a time."""
-        return 4 * self.files * SMALL_BYTES + 512 * MIB
+        """The pictures as files and as objects, JuiceFS's objects, and one cache at a time."""
+        return 5 * self.files * SMALL_BYTES + 512 * MIB
 
 
 class EpochBenchmark:
@@ -68,12 +67,8 @@ class EpochBenchmark:
 
     def run(self) -> None:
         settings = self._settings
-        served = self._workspace.folder_for("served")
         self._say(f"making {settings.files:,} JPEGs")
-        dataset = make_jpegs(served / _BUCKET, settings.files, seed=settings.seed)
-        if any(WAYS[name].arm is JuiceFS for name in settings.arms):
-            # Before the server starts: it would not see a bucket that is made behind its back.
-            (served / juicefs_bucket(_BUCKET)).mkdir()
+        dataset = make_jpegs(self._workspace.folder / "dataset", settings.files, seed=settings.seed)
         mean_bytes = dataset.size_bytes / settings.files
         accelerator = settings.accelerator
         self.store = epochreport.Store(
@@ -81,10 +76,11 @@ class EpochBenchmark:
             bytes_per_s=settings.headroom * accelerator.samples_per_s * mean_bytes,
             batch_bytes=accelerator.batch * mean_bytes,
         )
-        with serve_s3(self._workspace, served) as near:
-            # The server takes a checksum of each object when it is first asked for; whoever
-            # came first would pay for all.
-            get_epoch(self._workspace, near, _BUCKET, dataset.entries, readers=4)
+        with serve_s3(self._workspace) as near:
+            create_bucket(near, _BUCKET)
+            upload(near, _BUCKET, dataset.root)
+            if any(WAYS[name].arm is JuiceFS for name in settings.arms):
+                create_bucket(near, juicefs_bucket(_BUCKET))
             with far_s3(
                 self._workspace,
                 near,

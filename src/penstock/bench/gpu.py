@@ -28,9 +28,8 @@ from rich.table import Table
 
 from penstock.bench import measure, report
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
-from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import SMALL_BYTES, Dataset, Entry, make_jpegs
-from penstock.bench.s3server import FarServer, far_s3, serve_s3
+from penstock.bench.s3server import FarServer, create_bucket, far_s3, serve_s3, upload
 from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
 from penstock.units import MIB, parse_duration
 
@@ -90,16 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     if not given.script.is_file():
         raise BenchError(f"{given.script}: no such file", hint="run it in a checkout, or --script")
-    medium = choose_medium(None, 4 * given.files * SMALL_BYTES + 512 * MIB)
+    medium = choose_medium(None, 5 * given.files * SMALL_BYTES + 512 * MIB)
     outcomes: list[Outcome] = []
     left_out: dict[str, str] = {}
     with Workspace(medium) as workspace:
-        served = workspace.folder_for("served")
         print(f"making {given.files:,} JPEGs", file=sys.stderr)
-        dataset = _make_many(served / _BUCKET, given.files)
-        with serve_s3(workspace, served) as near:
-            # The server takes a checksum of each object when it is first asked for.
-            get_epoch(workspace, near, _BUCKET, dataset.entries, readers=16)
+        dataset = _make_many(workspace.folder / "dataset", given.files)
+        with serve_s3(workspace) as near:
+            create_bucket(near, _BUCKET)
+            upload(near, _BUCKET, dataset.root)
             latency_s = parse_duration(given.latency, what="--latency")
             with far_s3(
                 workspace, near, latency_s=latency_s, bytes_per_s=math.inf,

@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.bench import measure
 from penstock.bench.arms import TRUSTED_S, Mount, Site
 from penstock.bench.dataset import Dataset
-from penstock.bench.s3server import free_port
+from penstock.bench.programs import free_port
 from penstock.bench.workspace import BenchError, Process, wait_until
 
 

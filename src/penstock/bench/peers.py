@@ -17,11 +17,10 @@ from rich.console import Console
 
 from penstock.bench import measure, report
 from penstock.bench.arms import Arm, Native, Penstock, PenstockPassthrough, Rclone, S3fs, Site
-from penstock.bench.bareclient import get_epoch
 from penstock.bench.catalog import catalog_row
 from penstock.bench.dataset import LARGE_BYTES, SMALL_BYTES, Dataset, Entry, make_large, make_small
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
-from penstock.bench.s3server import S3Server, serve_s3
+from penstock.bench.s3server import S3Server, create_bucket, serve_s3, upload
 from penstock.bench.targets import CatalogFigures, judge
 from penstock.bench.trial import BARE, Sample, Trial
 from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
@@ -51,9 +50,9 @@ class Settings:
 
     @property
     def needed_bytes(self) -> int:
-        """Both data sets; then of one at a time, JuiceFS's objects and a cache."""
+        """Both data sets as files and as objects, JuiceFS's objects of both, and one cache."""
         small, large = self.files * SMALL_BYTES, self.large * LARGE_BYTES
-        return small + large + 2 * max(small, large) + 256 * MIB
+        return 3 * (small + large) + max(small, large) + 256 * MIB
 
 
 class Comparison:
@@ -68,25 +67,23 @@ class Comparison:
         self.left_out: dict[str, str] = {}
 
     def run(self) -> None:
-        served = self._workspace.folder_for("served")
         self._say(f"making {self._settings.files} small and {self._settings.large} large files")
         datasets = [
-            make_small(served / "small", self._settings.files),
-            make_large(served / "large", self._settings.large),
+            make_small(self._workspace.folder / "small", self._settings.files),
+            make_large(self._workspace.folder / "large", self._settings.large),
         ]
-        for dataset in datasets:
-            # Before the server starts: it would not see a bucket that is made behind its back.
-            (served / juicefs_bucket(dataset.name)).mkdir()
-        with serve_s3(self._workspace, served) as server:
+        with serve_s3(self._workspace) as server:
             for dataset in datasets:
                 if dataset.entries:
                     self._compare(dataset, server)
 
     def _compare(self, dataset: Dataset, server: S3Server) -> None:
+        self._say(f"putting {format_size(dataset.size_bytes)} into {server.endpoint}")
+        create_bucket(server, dataset.name)
+        upload(server, dataset.name, dataset.root)
+        if JuiceFS.name in self._settings.arms:
+            create_bucket(server, juicefs_bucket(dataset.name))
         site = Site(self._workspace, server, dataset.name, dataset)
-        # The server takes a checksum of each object when it is first asked for; whoever came
-        # first would pay for all.
-        get_epoch(self._workspace, server, dataset.name, dataset.entries, readers=4)
         for name in self._arm_names(dataset):
             arm = ARMS[name](site)
             try:

@@ -1,32 +1,46 @@
-"""A real S3 server over a folder: `rclone serve s3`, with real keys, on a free loopback port.
+"""A real S3 server on loopback, with real keys: SeaweedFS. And buckets and objects in it.
 
-Each folder below the served one is a bucket. `far_s3` puts it far away: latency and a bandwidth.
-Knows nothing of the clients.
+`far_s3` puts a server far away: latency and a bandwidth. Knows nothing of the clients.
 """
 
 import contextlib
 import http.client
 import json
+import os
 import secrets
 import shutil
-import socket
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.bench import rangefront, shaper
-from penstock.bench.workspace import BenchError, Process, Workspace, wait_until
+import botocore.session
+import obstore
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from penstock.bench import measure, shaper
+from penstock.bench.programs import free_port
+from penstock.bench.seaweedfs import read_ports, remove_sockets, seaweedfs
+from penstock.bench.workspace import MARK, BenchError, Process, Workspace, wait_until
+from penstock.units import MIB
 
 PART = "s3-server"
 REGION = "us-east-1"
+_FOLDER = "s3"  # of the server, below the workspace's
+_UPLOADS_AT_ONCE = 8
+# A multiple of the blocks in which large objects are read: such a read then needs one part only.
+_UPLOAD_PART_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
     endpoint: str
-    ranged_endpoint: str  # the same server for clients that insist on 206; see rangefront
     access_key: str
     secret_key: str
     region: str = REGION
@@ -62,7 +76,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class FarServer:
-    """`server` is the S3 server as it looks from far away; ranges are mended there too."""
+    """`server` is the S3 server as it looks from far away."""
 
     server: S3Server
     port: int
@@ -88,68 +102,123 @@ class FarServer:
             connection.close()
 
 
-def find_program(name: str) -> Path:
-    """A program beside our own interpreter (a virtual environment's), or on the PATH."""
-    beside = Path(sys.executable).parent / name
-    if beside.is_file():
-        return beside
-    found = shutil.which(name)
-    if found is None:
-        raise BenchError(f"{name}: no such program", hint="pip install 'penstock[demo]'")
-    return Path(found)
-
-
-def free_port() -> int:
-    """A port that nobody else is given as long as this process lives, and that one server may use.
-
-    It stays bound here, without listening: no other socket gets it by chance, and whoever connects
-    is refused. SO_REUSEADDR on both sides, which servers set, lets one of them listen there all the
-    same; set only after our own bind, it does not let the kernel give the port away a second time.
-    """
-    holder = socket.socket()
-    holder.bind(("127.0.0.1", 0))
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    port = int(holder.getsockname()[1])
-    holder.detach()
-    return port
-
-
 @contextlib.contextmanager
-def serve_s3(workspace: Workspace, folder: Path) -> Iterator[S3Server]:
-    """Serves `folder` until the context ends, whatever ends it."""
-    port, ranged_port = free_port(), free_port()
-    server = S3Server(
-        endpoint=f"http://127.0.0.1:{port}",
-        ranged_endpoint=f"http://127.0.0.1:{ranged_port}",
-        access_key=secrets.token_hex(10).upper(),
-        secret_key=secrets.token_urlsafe(30),
-    )
-    rclone = workspace.spawn(
-        PART,
-        [
-            find_program("rclone"),
-            "serve",
-            "s3",
-            # Not the user's own configuration file.
-            "--config=/dev/null",
-            f"--addr=127.0.0.1:{port}",
-            f"--auth-key={server.access_key},{server.secret_key}",
-            # Listings from memory: the data does not change behind the server's back, except
-            # for what JuiceFS puts there through it.
-            "--dir-cache-time=24h",
-            folder,
-        ],
-    )
-    front = workspace.spawn(
-        PART, [sys.executable, "-I", rangefront.__file__, str(ranged_port), str(port)]
+def serve_s3(workspace: Workspace) -> Iterator[S3Server]:
+    """An empty server, until the context ends; one in a workspace at a time."""
+    access_key, secret_key = secrets.token_hex(10).upper(), secrets.token_urlsafe(30)
+    folder = workspace.folder / _FOLDER
+    server = seaweedfs(folder, access_key=access_key, secret_key=secret_key)
+    process = workspace.spawn(PART, server.command, workspace.environment(PART, server.environment))
+
+    def is_ready() -> bool:
+        process.require_alive()
+        return server.is_ready()
+
+    try:
+        # 3 s on an idle machine.
+        wait_until(is_ready, timeout_s=60, what="the S3 server")
+        yield S3Server(server.endpoint, access_key, secret_key)
+    finally:
+        process.kill()  # its own graceful stop takes 15 s
+        remove_sockets(folder)
+        shutil.rmtree(folder)
+
+
+def kill_left_server(folder: Path) -> None:
+    """Kill the server of a workspace whose owner was killed, and remove what it has in /tmp."""
+    for pid in measure.marked_processes(f"{MARK}={folder}/{PART}\0"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    remove_sockets(folder / _FOLDER)
+
+
+def create_bucket(server: S3Server, name: str) -> None:
+    client = botocore.session.get_session().create_client(
+        "s3",
+        region_name=server.region,
+        endpoint_url=server.endpoint,
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+        config=Config(s3={"addressing_style": "path"}),
     )
     try:
-        wait_until(lambda: _answers(rclone, port), timeout_s=15, what="the S3 server")
-        wait_until(lambda: _answers(front, ranged_port), timeout_s=15, what="its front")
-        yield server
+        client.create_bucket(Bucket=name)
+    except (BotoCoreError, ClientError) as error:
+        raise BenchError(f"the bucket {name} was not made: {error}") from error
     finally:
-        front.terminate()
-        rclone.terminate()
+        client.close()
+
+
+def upload(
+    server: S3Server, bucket: str, root: Path, check: Callable[[], None] = lambda: None
+) -> None:
+    """Put every file below `root` into a bucket that exists, under its path from there.
+
+    `check` is called before each file, and raises when the upload is to stop.
+    """
+    store = _open(server, bucket)
+
+    def put(path: Path) -> None:
+        check()
+        key = path.relative_to(root).as_posix()
+        try:
+            if path.stat().st_size <= _UPLOAD_PART_BYTES:
+                obstore.put(store, key, path.read_bytes(), use_multipart=False)
+            else:
+                obstore.put(store, key, path, chunk_size=_UPLOAD_PART_BYTES, max_concurrency=1)
+        except BaseError as error:
+            raise BenchError(f"{path} was not put into the bucket {bucket}: {error}") from error
+
+    paths = [Path(at) / name for at, _, names in os.walk(root) for name in names]
+    with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
+        try:
+            for _ in pool.map(put, paths):
+                pass
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def remove_objects(server: S3Server, bucket: str, prefix: str) -> int:
+    """Remove every object whose key begins with `prefix`/; return how many there were."""
+    store = _open(server, bucket)
+    count = 0
+    try:
+        for page in obstore.list(store, f"{prefix}/"):
+            obstore.delete(store, [found["path"] for found in page])
+            count += len(page)
+    except BaseError as error:
+        raise BenchError(f"objects in the bucket {bucket} were not removed: {error}") from error
+    return count
+
+
+def reclaim_space(workspace: Workspace) -> None:
+    """Free the space of removed objects where they are a third of what the server keeps.
+
+    SeaweedFS does it by itself every quarter of an hour, and deletes a second after it is asked to:
+    what was removed just now is reclaimed by the next call.
+    """
+    ports = read_ports(workspace.folder / _FOLDER)
+    connection = http.client.HTTPConnection("127.0.0.1", ports["master"], timeout=60)
+    try:
+        connection.request("GET", "/vol/vacuum")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        raise BenchError(f"the S3 server did not reclaim space: {error}") from error
+    finally:
+        connection.close()
+
+
+def _open(server: S3Server, bucket: str) -> S3Store:
+    return S3Store(
+        bucket,
+        endpoint=server.endpoint,
+        region=server.region,
+        access_key_id=server.access_key,
+        secret_access_key=server.secret_key,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
 
 
 @contextlib.contextmanager
@@ -170,7 +239,7 @@ def far_s3(
     try:
         wait_until(lambda: _answers(process, port), timeout_s=15, what="the shaper")
         endpoint = f"http://127.0.0.1:{port}"
-        yield FarServer(replace(near, endpoint=endpoint, ranged_endpoint=endpoint), port)
+        yield FarServer(replace(near, endpoint=endpoint), port)
     finally:
         process.terminate()
 
@@ -186,8 +255,7 @@ def _answers(process: Process, port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", "/")
-        # An unsigned request must be refused (rclone says 400): a server that took it would not
-        # check keys at all.
+        # Whatever the server says to an unsigned request.
         return 400 <= connection.getresponse().status < 500
     except (ConnectionError, TimeoutError, http.client.HTTPException):
         return False

@@ -102,14 +102,17 @@ class Process:
             self.popen.wait(timeout_s)
         self.terminate()
 
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+
     def terminate(self, timeout_s: float = 10) -> None:
         if self.popen.poll() is None:
             self.popen.terminate()
         try:
             self.popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
+            self.kill()
 
 
 class Workspace:

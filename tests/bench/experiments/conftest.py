@@ -1,151 +1,32 @@
-"""One experiment as a run starts it: a process, over a small data set in a real S3 server."""
+"""Experiments as a run starts them."""
 
+import itertools
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.bench import measure
 from penstock.bench.experiments.datasets import make_dataset
-from penstock.bench.plans.model import (
-    ArmPlan,
-    DatasetAccess,
-    DatasetPlan,
-    Experiment,
-    ExperimentConfig,
-    Shape,
-    StoreAccess,
-    WorkloadPlan,
-)
-from penstock.bench.s3server import S3Server, serve_s3
-from penstock.bench.workspace import MARK, Workspace
+from penstock.bench.plans.model import DatasetPlan
+from penstock.bench.s3server import S3Server, create_bucket, upload
+from tests.support.experiments import FILES, Bench, BenchMaker
 
-FILES = 40
-READ = WorkloadPlan("read", "read", epochs=1, readers=2)
-# A fiftieth of an H100: 8 samples in a step of 0.224 s.
-TRAIN = WorkloadPlan("resnet50", "emulated", "resnet50", "h100", epochs=1, scale=0.02)
-
-
-@dataclass
-class Outcome:
-    status: int
-    result: dict[str, Any]
-    phases: list[str]
-    errors: str
-    folder: Path
-
-    def proof(self, name: str) -> dict[str, Any]:
-        return next(proof for proof in self.result["proofs"] if proof["name"] == name)
-
-    def other(self, name: str) -> dict[str, Any]:
-        return json.loads((self.folder / "output" / f"{name}.json").read_text())
-
-
-@dataclass
-class Bench:
-    """A bucket with a data set, and what experiments on it need."""
-
-    server: S3Server
-    folder: Path
-    medium: Path
-    runs: int = 0
-    environment: dict[str, str] = field(default_factory=dict[str, str])
-    prefix: list[str] = field(default_factory=list[str])  # of the command
-
-    def config(self, arm: ArmPlan, workload: WorkloadPlan, shape: Shape) -> ExperimentConfig:
-        self.runs += 1
-        place = self.folder / str(self.runs)
-        for name in ("output", "logs"):
-            (place / name).mkdir(parents=True)
-        keys = self.folder / "keys.json"
-        keys.touch(mode=0o600)
-        keys.write_text(
-            json.dumps({"access_key": self.server.access_key, "secret_key": self.server.secret_key})
-        )
-        return ExperimentConfig(
-            run="test",
-            experiment=Experiment(f"{arm.name}-{self.runs}", arm, workload, shape, 0, 0, 7),
-            store=StoreAccess(
-                True, self.server.endpoint, self.server.ranged_endpoint, "us-east-1", "data", "",
-                str(keys), "scratch", f"volume{self.runs}",
-            ),
-            dataset=DatasetAccess(str(self.folder / "dataset.json"), str(self.served / "data")),
-            output=str(place / "output"),
-            logs=str(place / "logs"),
-            medium=str(self.medium),
-        )  # fmt: skip
-
-    @property
-    def served(self) -> Path:
-        return self.folder / "served"
-
-    def start(self, config: ExperimentConfig) -> subprocess.Popen[str]:
-        path = Path(config.output).parent / "config.json"
-        path.write_text(json.dumps(config.to_json()))
-        return subprocess.Popen(
-            [*self.prefix, sys.executable, "-Pm", "penstock.bench.experiments", str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | self.environment,
-        )
-
-    def run(
-        self, arm: ArmPlan, workload: WorkloadPlan = READ, shape: Shape | None = None,
-        endpoint: str | None = None,
-    ) -> Outcome:  # fmt: skip
-        config = self.config(arm, workload, shape or Shape("plain"))
-        if endpoint is not None:
-            store = replace(config.store, endpoint=endpoint, ranged_endpoint=endpoint)
-            config = replace(config, store=store)
-        with self.start(config) as process:
-            output, errors = process.communicate(timeout=100)
-        return self.outcome(config, process.returncode, output, errors)
-
-    def outcome(self, config: ExperimentConfig, status: int, output: str, errors: str) -> Outcome:
-        self.assert_nothing_left()
-        folder = Path(config.output).parent
-        result = json.loads((folder / "output" / "result.json").read_text())
-        phases = [json.loads(line)["phase"] for line in output.splitlines()]
-        return Outcome(status, result, phases, errors, folder)
-
-    def assert_nothing_left(self) -> None:
-        assert measure.mounts_below(self.medium) == []
-        assert measure.marked_processes(f"{MARK}={self.medium}/") == []
-        assert os.listdir(self.medium) == []
-
-
-BenchMaker = Callable[[DatasetPlan], Bench]
+_numbers = itertools.count()
 
 
 @pytest.fixture
-def bench_of(workspace: Workspace) -> Iterator[BenchMaker]:
-    """bench_of(plan) makes a data set and serves it."""
-    # Not pytest's own folder, whose long name leaves a control socket no room: 108 bytes.
-    with tempfile.TemporaryDirectory() as medium:
-        servers: list[Any] = []
+def bench_of(tmp_path: Path, medium: Path, server: S3Server) -> BenchMaker:
+    """bench_of(plan) makes a data set and puts it into a bucket of its own."""
 
-        def make(plan: DatasetPlan) -> Bench:
-            folder = workspace.folder
-            (folder / "served" / "scratch").mkdir(parents=True)
-            manifest = make_dataset(plan, folder / "served" / "data")
-            (folder / "dataset.json").write_text(json.dumps(manifest.to_json()))
-            serving = serve_s3(workspace, folder / "served")
-            servers.append(serving)
-            return Bench(serving.__enter__(), folder, Path(medium).resolve())
+    def make(plan: DatasetPlan) -> Bench:
+        bench = Bench(server, f"bench-experiment-{next(_numbers)}", tmp_path, medium)
+        manifest = make_dataset(plan, bench.root)
+        (tmp_path / "dataset.json").write_text(json.dumps(manifest.to_json()))
+        create_bucket(server, bench.bucket)
+        upload(server, bench.bucket, bench.root)
+        return bench
 
-        try:
-            yield make
-        finally:
-            for serving in servers:
-                serving.__exit__(None, None, None)
+    return make
 
 
 @pytest.fixture

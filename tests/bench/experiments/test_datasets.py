@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from penstock.bench.experiments import pictures
 from penstock.bench.experiments.datasets import (
     DatasetManifest,
     make_dataset,
@@ -21,17 +22,24 @@ from penstock.errors import UsageError
 from penstock.units import KIB, MIB
 
 Shards = dict[str, tuple[Path, DatasetManifest]]
-JPEGS = DatasetPlan("jpeg", files=300, seed=3)
+JPEGS = DatasetPlan("jpeg", files=80, seed=3)
+
+
+def make_few_pictures(patch: pytest.MonkeyPatch) -> None:
+    """Encode 2 pictures of each class instead of 20, which takes 0.8 s."""
+    patch.setattr(pictures, "_PICTURES_PER_CLASS", 2)
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     """A set of each kind: its folder, and what is said of it."""
     made: Shards = {}
-    for form in ("tfrecord", "webdataset"):
-        folder = tmp_path_factory.mktemp(form)
-        plan = DatasetPlan(form, files=2, size_bytes=MIB)  # type: ignore[arg-type]
-        made[form] = folder, make_dataset(plan, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        make_few_pictures(patch)
+        for form in ("tfrecord", "webdataset"):
+            folder = tmp_path_factory.mktemp(form)
+            plan = DatasetPlan(form, files=2, size_bytes=MIB // 2)  # type: ignore[arg-type]
+            made[form] = folder, make_dataset(plan, folder)
     return made
 
 
@@ -92,35 +100,23 @@ def features_of(example: bytes) -> dict[bytes, bytes]:
 
 
 def test_jpegs_decode_are_all_different_and_have_imagenets_mean_size(tmp_path: Path) -> None:
-    manifest = make_dataset(JPEGS, tmp_path / "a")
-    entries = scan(tmp_path / "a")
-    contents = {(tmp_path / "a" / entry.path).read_bytes() for entry in entries}
-    assert len(contents) == manifest.files == manifest.samples == 300
-    assert 95 * KIB < manifest.size_bytes / 300 < 125 * KIB
+    manifest = make_dataset(JPEGS, tmp_path)
+    entries = scan(tmp_path)
+    assert len({entry.path.split("/")[0] for entry in entries}) == 10
+    contents = {(tmp_path / entry.path).read_bytes() for entry in entries}
+    assert len(contents) == manifest.files == manifest.samples == 80
+    assert 95 * KIB < manifest.size_bytes / 80 < 125 * KIB
     sizes = [entry.size_bytes for entry in entries]
-    assert min(sizes) < 50 * KIB < 200 * KIB < max(sizes)
-    for data in sorted(contents)[::30]:
+    assert min(sizes) < 60 * KIB < 180 * KIB < max(sizes)
+    for data in sorted(contents)[::10]:
         decode(data)
 
 
-def test_classes_are_folders_whose_pictures_look_alike(tmp_path: Path) -> None:
-    make_dataset(JPEGS, tmp_path)
-    folders = sorted(path for path in tmp_path.iterdir())
-    assert len(folders) == 10
-
-    def colours(folder: Path) -> list[list[float]]:
-        pictures = [decode(path.read_bytes()) for path in sorted(folder.iterdir())[:4]]
-        pixels = [picture.resize((1, 1)).getpixel((0, 0)) for picture in pictures]
-        return [[float(part) for part in pixel] for pixel in pixels]  # type: ignore[union-attr]
-
-    first, other = colours(folders[0]), colours(folders[5])
-    apart = sum(abs(a - b) for a, b in zip(first[0], other[0], strict=True))
-    within = max(sum(abs(a - b) for a, b in zip(first[0], c, strict=True)) for c in first)
-    assert apart > 2 * within
-
-
-def test_the_hash_depends_on_plan_and_seed_alone(tmp_path: Path) -> None:
-    plan = replace(JPEGS, files=20)
+def test_the_hash_depends_on_plan_and_seed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_few_pictures(monkeypatch)
+    plan = replace(JPEGS, files=3)
     first = make_dataset(plan, tmp_path / "a")
     assert make_dataset(plan, tmp_path / "b") == first
     small = [
@@ -147,7 +143,7 @@ def test_tfrecords_carry_valid_checksums_and_labelled_jpegs(shards: Shards) -> N
             head = data[place : place + 8]
             (length,) = struct.unpack("<Q", head)
             body = data[place + 12 : place + 12 + length]
-            if len(labels) < 3:  # bit by bit takes 0.1 s for each
+            if len(labels) < 1:  # bit by bit takes 0.1 s for each
                 assert is_masked_crc_of(data[place + 8 : place + 12], head)
                 assert is_masked_crc_of(data[place + 12 + length : place + 16 + length], body)
             features = features_of(body)
@@ -160,7 +156,7 @@ def test_tfrecords_carry_valid_checksums_and_labelled_jpegs(shards: Shards) -> N
             labels.append(packed[0])
             place += 16 + length
         assert place == len(data)
-    assert len(labels) == manifest.samples
+    assert len(labels) == manifest.samples >= 2
     assert set(labels) <= set(range(1, 11))
     assert [entry.path for entry in scan(tmp_path)] == [
         "train-00000-of-00002",
@@ -182,7 +178,7 @@ def test_webdataset_shards_are_tars_of_pictures_and_classes(shards: Shards) -> N
                 decode(picture.read())
                 assert 0 <= int(label.read()) < 10
                 samples += 1
-    assert samples == manifest.samples
+    assert samples == manifest.samples >= 2
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "webdataset"])

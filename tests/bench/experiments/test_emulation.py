@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,31 +12,10 @@ import pytest
 from penstock.bench.accelerator import Accelerator, Batch, Step
 from penstock.bench.experiments.feeding import Item, Order, share_of
 from penstock.bench.experiments.loading import Loader
-from penstock.bench.experiments.models import PUBLISHED, published
-from penstock.bench.experiments.results import EpochRead, quantiles
+from penstock.bench.experiments.models import published
+from penstock.bench.experiments.results import EpochRead
 from penstock.errors import UsageError
-from tests.bench.test_accelerator import Clock
-
-
-def from_memory(path: str) -> Iterator[int]:
-    yield 1000
-
-
-def test_without_io_an_accelerator_is_busy_all_the_time() -> None:
-    clock = Clock()
-    for row in PUBLISHED.values():
-        loader = Loader(
-            [str(n) for n in range(100)],
-            lambda: from_memory,
-            batch=7,
-            threads=row.read_threads,
-            clock=clock,
-        )
-        accelerator = replace(row.scaled(1.0), batch=7)
-        figures = accelerator.train(loader, epoch=0, clock=clock, sleep=clock.sleep)
-        loader.close()
-        assert figures.samples == 100
-        assert figures.busy_share_after_first >= 0.99
+from tests.support.bench_clock import Clock
 
 
 def test_waiting_for_batches_and_for_others_is_not_being_busy() -> None:
@@ -54,12 +32,7 @@ def test_waiting_for_batches_and_for_others_is_not_being_busy() -> None:
 
     steps: list[Step] = []
     figures = Accelerator(10, 0.5).train(
-        slow(),
-        epoch=0,
-        clock=clock,
-        sleep=clock.sleep,
-        barrier=meet,
-        on_step=steps.append,
+        slow(), epoch=0, clock=clock, sleep=clock.sleep, barrier=meet, on_step=steps.append
     )
     assert steps == [Step(0.25, 0.5, 0.25)] * 4
     assert figures.seconds == 4.0
@@ -90,6 +63,9 @@ def test_the_published_figures_give_the_known_demands() -> None:
     assert published("unet3d", "h100").samples_per_s == pytest.approx(21.7, abs=0.1)
     assert published("retinanet", "b200").samples_per_s == pytest.approx(505, abs=1)
     assert published("cosmoflow", "a100").least_busy == 0.70
+    with pytest.raises(UsageError, match="has published no figures") as refused:
+        published("resnet50", "b200")
+    assert refused.value.hint == "resnet50 has figures for a100, h100, v100"
 
 
 def test_a_scale_shrinks_the_batch_and_below_one_sample_stretches_the_step() -> None:
@@ -97,12 +73,6 @@ def test_a_scale_shrinks_the_batch_and_below_one_sample_stretches_the_step() -> 
     tenth = published("cosmoflow", "h100").scaled(0.1)
     assert tenth.batch == 1
     assert tenth.samples_per_s == pytest.approx(published("cosmoflow", "h100").samples_per_s / 10)
-
-
-def test_figures_that_were_never_published_are_refused_with_those_that_were() -> None:
-    with pytest.raises(UsageError, match="has published no figures") as refused:
-        published("resnet50", "b200")
-    assert refused.value.hint == "resnet50 has figures for a100, h100, v100"
 
 
 def test_a_loader_stays_two_batches_ahead_and_no_further() -> None:
@@ -167,9 +137,3 @@ def test_several_accelerators_meet_after_each_step_and_read_everything(tmp_path:
         assert sorted(len(rank["steps"]) for rank in read.ranks) == [5, 7]
         assert len(read.steps()["barrier_s"]) == 7
         assert sum(read.series("series_samples")) == 45
-
-
-def test_quantiles_keep_both_ends() -> None:
-    assert quantiles([1.0, 2.0, 3.0]) == [1.0, 2.0, 3.0]
-    many = quantiles([float(n) for n in range(10_001)])
-    assert (len(many), many[0], many[-1]) == (1000, 0.0, 10_000.0)

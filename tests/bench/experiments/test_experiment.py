@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,23 +18,26 @@ from penstock.bench.experiments import proofs
 from penstock.bench.experiments.datasets import scan
 from penstock.bench.experiments.jobs import EpochLines
 from penstock.bench.experiments.storeline import Came
+from penstock.bench.experiments.systems import title_of
 from penstock.bench.experiments.wire import Wire
+from penstock.bench.plans.known import ARMS
 from penstock.bench.plans.model import ArmPlan, DatasetPlan, Shape
-from penstock.bench.s3server import find_program
+from penstock.bench.programs import find_program
 from penstock.bench.workspace import MARK, BenchError
 from penstock.errors import UsageError
 from penstock.units import KIB, MIB
-from tests.bench.experiments.conftest import FILES, READ, TRAIN, Bench, BenchMaker
-from tests.certificates import certify
+from tests.support.certificates import certify
+from tests.support.experiments import FILES, READ, TRAIN, Bench, BenchMaker
 
 SIZE = FILES * 110 * KIB
 COLD = ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False)
 
-pytestmark = [
-    pytest.mark.skipif(not measure.can_drop_pages(), reason="dropping pages needs root"),
-    # They drop the pages of the whole machine, which other tests count on.
-    pytest.mark.alone,
-]
+needs_root = pytest.mark.skipif(not measure.can_drop_pages(), reason="dropping pages needs root")
+
+
+def drops_pages(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that drops the pages of the whole machine, which other tests count on."""
+    return pytest.mark.slow(pytest.mark.alone(needs_root(test)))
 
 
 # A network of its own, whose only interface nobody else uses.
@@ -64,7 +67,7 @@ def tls(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         keys = f"{bench.server.access_key},{bench.server.secret_key}"
         serve = [*bench.prefix, find_program("rclone"), "serve", "s3", "--config=/dev/null",
                  f"--auth-key={keys}", "--addr=127.0.0.1:443", f"--cert={tmp_path}/server.pem",
-                 f"--key={tmp_path}/server.key", bench.served]  # fmt: skip
+                 f"--key={tmp_path}/server.key", bench.root.parent]  # fmt: skip
         with subprocess.Popen(serve, stderr=subprocess.DEVNULL) as server:
             try:
                 subprocess.run([*bench.prefix, sys.executable, "-c", _WAIT], timeout=20, check=True)
@@ -73,22 +76,24 @@ def tls(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
                 server.kill()
 
 
+@drops_pages
 def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> None:
     done = bench.run(COLD, replace(READ, epochs=2), Shape("far", 0.002, 100e6))
     result = done.result
     assert (done.status, result["valid"], result["failure"]) == (0, True, None)
     assert [epoch["store"]["get_bytes"] >= SIZE for epoch in result["epochs"]] == [True, False]
     assert "1.000 of the data read" in done.proof("cold-epoch-1")["said"]
-    assert done.proof("pages-dropped")["said"].startswith("0 of 1,120 pages")
+    assert done.proof("pages-dropped")["said"].startswith(f"0 of {FILES * 28} pages")
     assert not result["arm"]["hinted"]
-    assert result["arm"]["command"].startswith("penstock mount s3://data ")
-    assert all(epoch["samples"] == FILES for epoch in result["epochs"])
+    assert result["arm"]["command"].startswith(f"penstock mount s3://{bench.bucket} ")
+    assert [epoch["samples"] for epoch in result["epochs"]] == [FILES] * 2
     assert sum(done.other("series")["bytes"]) == 2 * SIZE
     assert [len(epoch["seconds"]) for epoch in done.other("latencies")["epochs"]] == [FILES] * 2
     assert done.phases[-2:] == ["epoch 2", "done"]
     keys = json.loads((bench.folder / "keys.json").read_text())
-    for path in done.folder.rglob("*"):
-        assert path.is_dir() or keys["secret_key"] not in path.read_text()
+    written = [path for path in done.folder.rglob("*") if path.is_file()]
+    assert len(written) > 4
+    assert not any(keys["secret_key"] in path.read_text() for path in written)
 
 
 def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
@@ -98,6 +103,7 @@ def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
     assert sum(done.result["epochs"][0]["hit_bytes"].values()) == SIZE
 
 
+@drops_pages
 def test_a_warm_run_that_was_not_warm_is_marked_invalid(bench: Bench) -> None:
     # It says warm, and has no cache that could be.
     done = bench.run(ArmPlan("liar", "rclone", "warm", 0.0))
@@ -107,36 +113,41 @@ def test_a_warm_run_that_was_not_warm_is_marked_invalid(bench: Bench) -> None:
     assert f"{SIZE:,} bytes" in done.proof("warm-epoch-1")["said"]
 
 
+@drops_pages
 def test_a_planned_run_is_hinted_and_proves_it(bench: Bench) -> None:
     done = bench.run(replace(COLD, name="planned", state="planned"), TRAIN)
     assert (done.status, done.result["valid"]) == (0, True)
     assert done.result["arm"]["hinted"]
-    assert "the plans of 1 of 1 readers, with 40 files each" in done.proof("hinted")["said"]
+    assert "the plans of 1 of 1 readers, with 20 files each" in done.proof("hinted")["said"]
     workload = done.result["workload"]
     assert (workload["emulated"], workload["batch"], workload["step_s"]) == (True, 8, 0.224)
     assert "resnet50_h100.yaml" in workload["published"]["source"]
 
 
+@drops_pages
 def test_a_cache_of_half_the_data_asks_for_the_other_half(bench: Bench) -> None:
     done = bench.run(ArmPlan("half", "penstock", "cold", 0.5), replace(READ, epochs=2))
     assert (done.status, done.result["valid"]) == (0, True)
     second = done.result["epochs"][1]
     assert second["store"]["get_bytes"] + second["hit_bytes"]["MEM"] == SIZE
+    assert second["hit_bytes"]["MEM"] > 0
     assert done.proof("cache-within-its-share")["ok"]
 
 
+@pytest.mark.slow
 def test_the_ceiling_reads_nothing_and_is_measured_for_each_number_of_accelerators(
     bench_of: BenchMaker,
 ) -> None:
-    bench = bench_of(DatasetPlan("tfrecord", files=4, size_bytes=4 * MIB))
+    bench = bench_of(DatasetPlan("tfrecord", files=4, size_bytes=2 * MIB))
     arm = ArmPlan("ceiling", "ceiling", "warm", drops_pages=False)
     done = bench.run(arm, replace(TRAIN, accelerators=(1, 2)))
     assert (done.status, done.result["valid"]) == (0, True)
     assert [run["accelerators"] for run in done.result["accelerator_runs"]] == [1, 2]
     assert done.result["epochs"][0]["store"]["gets"] == 0
-    assert len(done.other("steps")["epochs"][0]["load_s"]) >= 4
+    assert len(done.other("steps")["epochs"][0]["load_s"]) == 3  # of 8 samples, of about 20
 
 
+@drops_pages
 def test_shards_are_read_whole_through_a_mount(bench_of: BenchMaker) -> None:
     bench = bench_of(DatasetPlan("webdataset", files=4, size_bytes=4 * MIB))
     done = bench.run(ArmPlan("rclone", "rclone", "cold", 0.0))
@@ -145,15 +156,16 @@ def test_shards_are_read_whole_through_a_mount(bench_of: BenchMaker) -> None:
 
 
 def test_more_accelerators_than_shards_are_refused(bench_of: BenchMaker) -> None:
-    bench = bench_of(DatasetPlan("webdataset", files=2, size_bytes=MIB))
-    done = bench.run(ArmPlan("native", "native", "cold"), replace(TRAIN, accelerators=(1, 4)))
+    bench = bench_of(DatasetPlan("webdataset", files=2, size_bytes=200 * KIB))
+    arm = ArmPlan("native", "native", "warm", drops_pages=False)
+    done = bench.run(arm, replace(TRAIN, accelerators=(1, 4)))
     assert done.status == 2
     assert done.result["failure"]["what"] == "4 accelerators need as many shards, and there are 2"
 
 
 def test_a_system_that_is_not_installed_is_a_failure_with_a_hint(bench: Bench) -> None:
     bench.environment["PATH"] = "/nonexistent"
-    done = bench.run(ArmPlan("s3fs", "s3fs", "cold", 0.0))
+    done = bench.run(ArmPlan("s3fs", "s3fs", "warm", drops_pages=False))
     assert done.status == 1
     assert done.result["failure"]["what"] == "s3fs: no such program"
     assert done.result["failure"]["hint"]
@@ -168,6 +180,7 @@ def wait_for_first_epoch(process: subprocess.Popen[str]) -> None:
     pytest.fail("it ended before its first epoch")
 
 
+@drops_pages
 def test_a_mount_that_dies_is_a_failure_and_leaves_nothing(bench: Bench) -> None:
     # Slow enough to be alive when it is killed.
     config = bench.config(ArmPlan("rclone", "rclone", "cold", 0.0), READ, Shape("far", 0.2, 1e6))
@@ -183,6 +196,7 @@ def test_a_mount_that_dies_is_a_failure_and_leaves_nothing(bench: Bench) -> None
     assert done.result["epochs"] == []
 
 
+@drops_pages
 def test_an_interrupted_experiment_says_so_and_leaves_nothing(bench: Bench) -> None:
     config = bench.config(ArmPlan("rclone", "rclone", "cold", 0.0), READ, Shape("far", 0.2, 1e6))
     with bench.start(config) as process:
@@ -193,8 +207,9 @@ def test_an_interrupted_experiment_says_so_and_leaves_nothing(bench: Bench) -> N
     assert (done.status, done.result["failure"]["what"]) == (130, "interrupted")
 
 
+@drops_pages
 def test_native_files_prove_that_their_pages_are_gone_or_there(bench: Bench) -> None:
-    dataset = Dataset("small", bench.served / "data", scan(bench.served / "data"))
+    dataset = Dataset("small", bench.root, scan(bench.root))
     if measure.filesystem_of(dataset.root) == "tmpfs":
         pytest.skip("pages of tmpfs cannot be dropped")
     assert proofs.pages_dropped(dataset, native=True).ok
@@ -208,8 +223,9 @@ def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
     (tmp_path / "left").write_bytes(b"data")
     assert not proofs.cache_empty(tmp_path).ok
     assert proofs.cache_empty(tmp_path / "missing").ok
-    assert not proofs.whole(0, 39, SIZE, (40, SIZE)).ok
-    assert not proofs.whole(0, 40, SIZE - 1, (40, SIZE)).ok
+    assert proofs.whole(0, 20, SIZE, (20, SIZE)).ok
+    assert not proofs.whole(0, 19, SIZE, (20, SIZE)).ok
+    assert not proofs.whole(0, 20, SIZE - 1, (20, SIZE)).ok
     of_ten = Dataset("small", tmp_path, (Entry("a", 1000),))
     assert not proofs.from_the_store(Came(2, 999, 0), of_ten, 0).ok
     assert not proofs.nothing_from_the_store(Came(1, 0, 0), of_ten, 0).ok
@@ -217,9 +233,10 @@ def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
     assert not proofs.nothing_from_the_store(Came(None, 11, None), of_ten, 0).ok
 
 
+@drops_pages
 @pytest.mark.parametrize(
     ("arm", "proof", "holds"),
-    [(COLD, "cold-epoch-1", True), (replace(COLD, state="warm"), "warm-epoch-1", True),
+    [(COLD, "cold-epoch-1", True),
      (ArmPlan("liar", "rclone", "warm", 0.0), "warm-epoch-1", False)],
 )  # fmt: skip
 def test_bytes_of_a_store_that_speaks_tls_are_counted_at_the_network(
@@ -266,3 +283,10 @@ def test_each_epoch_that_a_job_prints_is_taken_once_and_when_its_line_is_whole(
     for torn in ('{"epoch": 4, {"epoch": 5}', '{"epoch": 4}'):
         with pytest.raises(BenchError, match="the job printed an epoch"):
             grow(logs[0], f"{torn}\n")
+
+
+def test_every_arm_has_a_title_of_its_own() -> None:
+    titles = [title_of(plan) for plan, _ in ARMS.values()]
+    assert len(set(titles)) == len(titles) > 1
+    tuned = ArmPlan("tuned", "penstock", "cold", options={"block-size": "1MiB"})
+    assert title_of(tuned) == "Penstock, cold, tuned"

@@ -6,7 +6,9 @@ Warm ones: before a cold one the pages of the whole machine are dropped, which o
 import pytest
 
 from penstock.bench.plans.model import ArmPlan, WorkloadPlan
-from tests.bench.experiments.conftest import FILES, Bench
+from tests.support.experiments import Bench
+
+pytestmark = pytest.mark.slow  # a job takes 4 s to start and to end
 
 # Reads everything, epoch by epoch, and says so; or stops at once.
 TRAIN = """
@@ -32,31 +34,28 @@ def job(command: str) -> WorkloadPlan:
     return WorkloadPlan("job", "job", epochs=2, job=manifest)
 
 
-@pytest.mark.parametrize("kind", ["penstock", "rclone"])
-def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures(
-    bench: Bench, kind: str
-) -> None:
-    done = bench.run(ArmPlan(kind, kind, "warm", drops_pages=False), job(TRAIN))
+def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures(bench: Bench) -> None:
+    done = bench.run(ArmPlan("penstock", "penstock", "warm", drops_pages=False), job(TRAIN))
     assert (done.status, done.result["failure"]) == (0, None)
-    assert [epoch["samples"] for epoch in done.result["epochs"]] == [FILES] * 2
+    # Two seconds of 20 images each second.
+    assert [epoch["samples"] for epoch in done.result["epochs"]] == [40, 40]
     assert [epoch["busy_share"] for epoch in done.result["epochs"]] == [0.75] * 2
     assert done.result["epochs"][1]["top1"] == 9
     assert not done.result["workload"]["emulated"]
     assert list((done.folder / "logs").glob("job-*.log"))
 
 
-def test_a_job_that_fails_is_a_failure_with_its_last_words(bench: Bench) -> None:
-    done = bench.run(
-        ArmPlan("native", "native", "warm", drops_pages=False),
-        job("echo no such model >&2; exit 3"),
-    )
+@pytest.mark.parametrize(
+    ("command", "ends", "said"),
+    [
+        ("echo no such model >&2; exit 3", "the job failed after 0 epochs", "no such model"),
+        ("true", "the job succeeded after 0 epochs", '"images_per_s": …'),
+    ],
+)
+def test_a_job_without_figures_is_a_failure_that_says_why(
+    bench: Bench, command: str, ends: str, said: str
+) -> None:
+    done = bench.run(ArmPlan("native", "native", "warm", drops_pages=False), job(command))
     assert done.status == 1
-    assert "the job failed after 0 epochs" in done.result["failure"]["what"]
-    assert "no such model" in done.result["failure"]["what"]
-
-
-def test_a_job_that_prints_no_figures_is_told_what_to_print(bench: Bench) -> None:
-    done = bench.run(ArmPlan("native", "native", "warm", drops_pages=False), job("true"))
-    assert done.status == 1
-    assert "the job succeeded after 0 epochs" in done.result["failure"]["what"]
-    assert '"images_per_s": …' in done.result["failure"]["what"]
+    assert ends in done.result["failure"]["what"]
+    assert said in done.result["failure"]["what"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.bench.reporting.summary import Summary, summary_of
-from tests.bench.reporting.samples import FAR, NEAR, READ, RESNET, make_run
+from tests.support.report_samples import FAR, NEAR, READ, RESNET, make_run
 
 
 @pytest.fixture(scope="session")

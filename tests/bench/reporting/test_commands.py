@@ -10,7 +10,7 @@ from penstock.bench.reporting import compare as compare_runs
 from penstock.bench.reporting.comparing import NO_DIFFERENCE
 from penstock.cli.bench_report import compare, report
 from penstock.errors import ResultsError
-from tests.bench.reporting.samples import (
+from tests.support.report_samples import (
     READ,
     RESNET,
     fail,
@@ -124,6 +124,8 @@ def test_rows_that_ask_something_else_are_not_compared(tmp_path: Path) -> None:
     near = {"name": "far", "latency_s": 0.001, "bytes_per_s": 50e6}
     a, b = run_of(tmp_path / "a"), run_of(tmp_path / "b", shapes=(near,), faster=2)
     assert set(said(a, b).values()) == {"not the same: latency_s 0.02 and 0.001"}
+    with pytest.raises(ResultsError, match="no arm in a common setting"):
+        compare_runs(a, run_of(tmp_path / "e", arms=("s3fs",)))
 
     def longer(one: dict[str, Any]) -> None:
         one["epochs"].append(one["epochs"][-1] | {"epoch": 2})
@@ -182,10 +184,3 @@ def test_a_comparison_is_a_table_markdown_or_json_with_the_test_and_what_changed
     assert "penstock: 0.1.0 in A, 0.2.0 in B" in out
     assert ends(compare, a, b, "-o", "md") == 0
     assert "| Penstock warm | read · far |" in capsys.readouterr().out
-
-
-def test_runs_that_share_nothing_are_refused(tmp_path: Path) -> None:
-    a = run_of(tmp_path / "a", arms=("rclone",))
-    b = run_of(tmp_path / "b", arms=("s3fs",))
-    with pytest.raises(ResultsError, match="no arm in a common setting"):
-        compare_runs(a, b)

@@ -10,20 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.bench.reporting import summarize, write
-from penstock.bench.reporting.charts import (
-    accelerators,
-    latency,
-    origins,
-    overtime,
-    processors,
-    requests,
-    speed,
-    steps,
-)
+from penstock.bench.reporting.charts import speed
 from penstock.bench.reporting.charts.figure import Figure, Missing
+from penstock.bench.reporting.charts.overtime import POINTS, points_of
 from penstock.bench.reporting.page import CHARTS, page
+from penstock.bench.reporting.raw import Series
 from penstock.bench.reporting.summary import Summary, summary_of
-from tests.bench.reporting.samples import (
+from tests.support.report_samples import (
     FAR,
     NEAR,
     READ,
@@ -75,6 +68,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing_of_its_data(
     found = Looked(text)
     assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & set(found.tags)
     assert found.tags["script"] == 1
+    assert any(name == "href" for name, _ in found.attributes)
     for name, value in found.attributes:
         assert not name.startswith("on"), name
         assert name not in ("src", "srcset", "action", "xlink:href")
@@ -106,80 +100,14 @@ def figure_of(chart: Any, summary: Summary) -> Figure:
     return found
 
 
-def rows_of(found: Figure, setting: str) -> list[tuple[str, ...]]:
-    return [row for row in found.table.rows if row[0] == setting]
-
-
-def drawn(picture: str) -> list[tuple[str, str]]:
-    """(name, figure) of each bar."""
-    names = re.findall(r'class="name">([^<]*)<', picture)
-    return list(zip(names, re.findall(r'class="figure"[^>]*>([^<]*)<', picture), strict=True))
-
-
-@pytest.mark.parametrize("chart", [speed, origins, processors, requests, steps])
-def test_each_bar_carries_a_figure_of_its_row_in_the_table(full: Summary, chart: Any) -> None:
-    found = figure_of(chart, full)
-    checked = 0
-    for one in found.panels:
-        setting = one.title.split(":")[0]
-        for name, figure in drawn(one.picture) if 'class="figure"' in one.picture else []:
-            cells = [cell for row in rows_of(found, setting) if row[1] == name for cell in row[2:]]
-            checked += 1
-            if chart is origins:
-                store = cells[-1]
-                assert float(figure.rstrip("%")) == pytest.approx(100 - float(store.rstrip("%")))
-            elif "CPU" in one.title:
-                parts = [float(cell) for cell in cells[:2]]
-                assert float(figure.split()[0]) == pytest.approx(sum(parts), abs=0.011)
-            else:
-                wanted = re.split(r" · | in | MB/s", figure)[0]
-                assert wanted in cells, (name, figure, cells)
-    assert checked >= 12
-
-
-def test_bars_are_as_long_as_their_figures(full: Summary) -> None:
-    found = figure_of(speed, full)
-    (one,) = [panel for panel in found.panels if panel.title.startswith("read · far")]
-    bars = re.findall(r'<rect[^>]* width="([\d.]+)" height="12"', one.picture)
-    figures = [float(f.split()[0].replace(",", "")) for _, f in drawn(one.picture)]
-    longest = max(range(len(bars)), key=lambda place: figures[place])
-    for width, figure in zip(bars, figures, strict=True):
-        share = figure / figures[longest]
-        expected = max(1.0, share * float(bars[longest]))
-        assert float(width) == pytest.approx(expected, abs=0.5)
-
-
-def test_points_of_lines_are_those_of_the_table(full: Summary) -> None:
-    found = figure_of(accelerators, full)
-    for one in found.panels:
-        for name, count, share in re.findall(r"<title>([^<:]+): (\d+) [^,]+, ([\d.]+%) busy",
-                                             one.picture):  # fmt: skip
-            (row,) = [row for row in rows_of(found, one.title) if row[1] == name]
-            assert row[found.table.head.index(f"busy of {count}")] == share
-    found = figure_of(latency, full)
-    for one in found.panels:
-        told = re.findall(r"<title>([^<:]+): [\d.]+ of all within ([^<]+)<", one.picture)
-        for name in {name for name, _ in told}:
-            (row,) = [row for row in rows_of(found, one.title) if row[1] == name]
-            assert [time for who, time in told if who == name] == list(row[2:])
-
-
-def test_throughput_over_time_is_that_of_the_table_and_adds_up_to_all_bytes(full: Summary) -> None:
-    found = figure_of(overtime, full)
-    for one in found.panels:
-        tips = re.findall(r"<title>([\d.]+) to [\d.]+ s: ([\d.,]+) MB/s", one.picture)
-        assert tips == [row[2:] for row in rows_of(found, one.title)]
-
-
-def test_the_waterfall_shows_what_the_verdict_speaks_of(full: Summary) -> None:
-    found = figure_of(steps, full)
-    (one,) = [p for p in found.panels if p.title == "resnet50 · far: the first 12 steps"]
-    assert re.findall(r'class="name">([^<]*)<', one.picture) == [
-        "Penstock warm", "JuiceFS warm", "rclone mount", "s3fs",
-    ]  # fmt: skip
-    told = re.findall(r"<title>s3fs, step (\d+): load ([^<]+)<", one.picture)
-    rows = [r for r in rows_of(found, "resnet50 · far") if r[1] == "s3fs" and r[2] != "mean of 20"]
-    assert told == [(row[2].removeprefix("step "), row[3]) for row in rows]
+@pytest.mark.parametrize("intervals", [4, POINTS, POINTS + 1, 100])
+def test_throughput_over_time_adds_up_to_all_bytes(intervals: int) -> None:
+    sizes = tuple(float(number) for number in range(1, intervals + 1))
+    points = points_of(Series("series.json", 0.5, sizes, (0.0,)))
+    assert len(points) <= POINTS
+    ends_s = [*(second for second, _ in points[1:]), intervals * 0.5]
+    spans = zip(points, ends_s, strict=True)
+    assert sum(rate * (end_s - second) for (second, rate), end_s in spans) == sum(sizes)
 
 
 def test_every_figure_names_its_raw_files_and_they_exist(full: Summary) -> None:
@@ -232,7 +160,7 @@ def test_hinted_emulated_and_no_mlperf_are_said(full: Summary) -> None:
     assert "Nothing here is an MLPerf result" in text
 
 
-def test_an_interrupted_run_and_one_without_any_result_have_a_page(tmp_path: Path) -> None:
+def test_a_run_that_was_interrupted_or_has_no_valid_result_has_a_page(tmp_path: Path) -> None:
     text = Looked(page(summary_of(interrupted(tmp_path / "run")))).text
     assert "did not end: 4 of 6 experiments have a result" in text
     assert "Without a result: native-resnet50" in text
@@ -241,11 +169,8 @@ def test_an_interrupted_run_and_one_without_any_result_have_a_page(tmp_path: Pat
     write_around(bare)
     text = Looked(write(bare)[0].read_text()).text
     assert "Nothing can be said of this run: no experiment has a result yet." in text
-
-
-def test_a_run_in_which_everything_failed_has_a_page(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", repeats=1, change=lambda one: fail(one, "no space left"))
-    text = Looked(page(summary_of(run))).text
+    failed = make_run(tmp_path / "failed", repeats=1, change=lambda one: fail(one, "no space left"))
+    text = Looked(page(summary_of(failed))).text
     assert "Speed: left out, no experiment was valid." in text
     assert "failed: no space left" in text
 
@@ -339,7 +264,9 @@ def test_a_real_job_is_shown_by_its_samples_a_second(tmp_path: Path) -> None:
     summary = summary_of(run)
     assert summary.verdict.sentence.startswith("Penstock warm trains 1")
     (one,) = figure_of(speed, summary).panels
-    assert all(figure.endswith(" samples/s") for _, figure in drawn(one.picture))
+    figures = re.findall(r'class="figure"[^>]*>([^<]*)<', one.picture)
+    assert len(figures) == 2
+    assert all(figure.endswith(" samples/s") for figure in figures)
     assert "samples/s, 90.0% busy" in Looked(page(summary)).text
 
 

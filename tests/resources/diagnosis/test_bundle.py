@@ -14,7 +14,10 @@ from penstock.resources.diagnosis.cleaning import Cleaner, environment_of
 from penstock.resources.state import State
 from penstock.specs.keys import ResourceKey
 from penstock.specs.secrets import take_secrets
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, Mounter, penstock, write_tree
+from tests.support.leaks import places_in_bundle
+from tests.support.mounts import Mounter, penstock
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
+from tests.support.trees import write_tree
 
 IN_SECRET = "sk/Of+A=Secret0123456789"
 IN_DATA = "sk-of-data-in-base64-42"
@@ -25,27 +28,6 @@ KEY_ID = "LTAI5tKeyIdOfTheDataSet"
 PLANTED = (
     IN_SECRET, IN_DATA, IN_OPTIONS, IN_METAURL, IN_TOKEN, KEY_ID, ACCESS_KEY, SECRET_KEY,
 )  # fmt: skip
-
-
-def spellings(secret: str) -> set[bytes]:
-    data = secret.encode()
-    found = {data, quote(secret, safe="").encode()}
-    for before in range(3):
-        # What it is in the middle of something else; the letters at the ends are its neighbours'.
-        found.add(base64.b64encode(b"." * before + data)[4:-4])
-    return found
-
-
-def places_of(bundle: Path, secret: str) -> list[str]:
-    found: list[str] = []
-    with tarfile.open(bundle) as archive:
-        for member in archive.getmembers():
-            file = archive.extractfile(member)
-            assert file is not None
-            text = file.read()
-            if any(one in text for one in spellings(secret)):
-                found.append(member.name)
-    return found
 
 
 def put(state: State, kind: str, name: str, body: dict[str, object]) -> str:
@@ -100,7 +82,7 @@ def test_a_bundle_holds_what_is_needed_and_no_secret(
     assert "resources.yaml" in result.stderr
     assert bundle.stat().st_mode & 0o777 == 0o600
     for secret in PLANTED:
-        assert places_of(bundle, secret) == [], secret
+        assert places_in_bundle(bundle, secret) == [], secret
         assert secret not in result.stdout + result.stderr
     with tarfile.open(bundle) as archive:
         texts = {

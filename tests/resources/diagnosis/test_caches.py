@@ -10,12 +10,14 @@ from penstock.resources.diagnosis.facts.caches import Disk, Tier, look_at_disk, 
 from penstock.resources.diagnosis.finding import Finding
 from penstock.resources.diagnosis.rules.caches import judge_tiers
 from penstock.units import GIB, MIB
+from tests.support.declared_samples import only
 
 DISK = Disk(
     "/nvme/c", kind="ext4", name="nvme0n1p1", rotational=False, total_bytes=1000 * GIB,
     free_bytes=500 * GIB, inodes=10**6, free_inodes=10**6 // 2,
 )  # fmt: skip
 TIER = Tier("SSD", 100 * GIB, 100 * GIB, 10 * GIB, 0.99, "keep", (DISK,))
+OUT = (("/nvme/c", "I/O error", 90.0),)
 
 
 def judged(tier: Tier, data_bytes: int = 200 * GIB, cached_bytes: int = 10 * GIB) -> list[Finding]:
@@ -23,66 +25,46 @@ def judged(tier: Tier, data_bytes: int = 200 * GIB, cached_bytes: int = 10 * GIB
     return [one for one in findings if one.severity != "ok"]
 
 
-def on(**changes: object) -> Tier:
-    return replace(TIER, disks=(replace(DISK, **changes),))
+def on(medium: str = "SSD", **changes: object) -> Tier:
+    return replace(TIER, medium=medium, disks=(replace(DISK, **changes),))
 
 
-def only(findings: list[Finding], severity: str) -> Finding:
-    (found,) = findings
-    assert found.severity == severity
-    return found
+@pytest.mark.parametrize(
+    ("severity", "tier", "says"),
+    [
+        ("slow", on(rotational=True, name="sda1"), "rotating disk"),
+        *(("slow", on(kind=kind), kind) for kind in ("nfs4", "cifs", "lustre", "fuse.sshfs")),
+        ("slow", on("MEM"), "/dev/shm"),
+        ("note", on(kind="tmpfs"), "lost when"),
+        ("note", on(kind="overlay"), "volume"),
+        ("note", on(with_root=True, free_bytes=50 * GIB), "it may take 90.0 GiB more"),
+        ("note", replace(TIER, wanted_bytes=400 * GIB), "100.0 GiB of 400.0 GiB"),
+        ("bad", on(free_bytes=MIB), "1.0 MiB of 1000.0 GiB free"),
+        ("bad", on(free_inodes=5), "inodes"),
+        ("bad", on(error="no answer within 2 s"), "does not answer"),
+        ("bad", replace(TIER, out=OUT), "/nvme/c|I/O error; for 1m30s"),
+        ("bad", replace(TIER, out=OUT, wanted_bytes=400 * GIB), "I/O error"),  # and no note
+    ],
+)
+def test_what_is_wrong_is_told_with_what_to_do(severity: str, tier: Tier, says: str) -> None:
+    found = only(judged(tier), severity)
+    for words in says.split("|"):
+        assert words in f"{found.what}\n{found.why}\n{found.remedy}"
 
 
-def test_nothing_is_said_of_a_cache_that_is_well() -> None:
-    assert judged(TIER) == []
-
-
-def test_an_ssd_that_rotates_is_slow_unless_the_disk_is_virtual() -> None:
-    assert "rotating disk" in only(judged(on(rotational=True, name="sda1")), "slow").what
-    assert judged(on(rotational=True, name="vda1")) == []
-    hdd = replace(on(rotational=True, name="sda1"), medium="HDD")
-    assert judged(hdd) == []
-
-
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "lustre", "fuse.sshfs"])
-def test_a_cache_behind_the_network_is_slow(kind: str) -> None:
-    assert kind in only(judged(on(kind=kind)), "slow").why
-
-
-def test_a_cache_in_a_container_s_layer_is_noted() -> None:
-    assert "volume" in only(judged(on(kind="overlay")), "note").remedy
-
-
-def test_mem_that_is_not_in_memory_is_slow_and_ssd_that_is_is_noted() -> None:
-    assert "/dev/shm" in only(judged(replace(TIER, medium="MEM")), "slow").remedy
-    assert "lost when" in only(judged(on(kind="tmpfs")), "note").what
-    assert judged(replace(on(kind="tmpfs"), medium="MEM")) == []
-
-
-def test_a_full_disk_and_a_file_system_without_inodes_are_wrong() -> None:
-    found = only(judged(on(free_bytes=MIB)), "bad")
-    assert "1.0 MiB of 1000.0 GiB free" in found.why
-    assert "inodes" in only(judged(on(free_inodes=5)), "bad").why
-    assert judged(on(inodes=0, free_inodes=0)) == []
-
-
-def test_a_cache_that_may_fill_the_system_s_disk_is_noted() -> None:
-    found = only(judged(on(with_root=True, free_bytes=50 * GIB)), "note")
-    assert "it may take 90.0 GiB more" in found.why
-    assert judged(on(with_root=True)) == []
-
-
-def test_a_directory_that_is_out_and_a_disk_that_does_not_answer_are_wrong() -> None:
-    found = only(judged(replace(TIER, out=(("/nvme/c", "I/O error", 90.0),))), "bad")
-    assert ("I/O error; for 1m30s" in found.why, "/nvme/c" in found.what) == (True, True)
-    assert "does not answer" in only(judged(on(error="no answer within 2 s")), "bad").what
-
-
-def test_a_quota_that_the_disk_does_not_have_is_noted() -> None:
-    found = only(judged(replace(TIER, wanted_bytes=400 * GIB)), "note")
-    assert "100.0 GiB of 400.0 GiB" in found.why
-    out = replace(TIER, wanted_bytes=400 * GIB, out=(("/x", "gone", 1.0),))
-    assert [one.severity for one in judged(out)] == ["bad"]
+@pytest.mark.parametrize(
+    "tier",
+    [
+        TIER,
+        on(rotational=True, name="vda1"),  # a virtual disk is none that rotates
+        on("HDD", rotational=True, name="sda1"),
+        on("MEM", kind="tmpfs"),
+        on(inodes=0, free_inodes=0),
+        on(with_root=True),
+    ],
+)
+def test_nothing_is_said_of_a_cache_that_is_well(tier: Tier) -> None:
+    assert judged(tier) == []
 
 
 def test_a_full_tier_says_how_large_one_would_hold_all() -> None:

@@ -19,7 +19,7 @@ from penstock.resources.diagnosis.facts.declared import (
     look_at_operation,
     tail,
 )
-from penstock.resources.diagnosis.finding import Finding, exit_code
+from penstock.resources.diagnosis.finding import exit_code
 from penstock.resources.diagnosis.rules.declared import (
     judge_dataset,
     judge_loop,
@@ -28,9 +28,8 @@ from penstock.resources.diagnosis.rules.declared import (
 from penstock.resources.pairs import World
 from penstock.resources.state import State
 from penstock.specs.keys import ResourceKey
+from tests.support.declared_samples import AT_WORK, AWAY, only
 
-AT_WORK = LoopSeen(runs=True, log="/l", last_words="")
-AWAY = LoopSeen(runs=False, log="/l/loop.log", last_words="")
 BOUND = DatasetSeen(
     name="imagenet", namespace="default", plain_name="imagenet", phase="Bound", has_runtime=True,
     second_runtimes=(), settled=True, deleting_s=None, conditions=(), trouble=None,
@@ -47,12 +46,6 @@ def condition(kind: str, holds: bool, reason: str, message: str) -> dict[str, An
     return with_conditions([], [Condition(kind, holds, reason, message)], 0.0)[0]
 
 
-def only(findings: list[Finding], severity: str = "bad") -> Finding:
-    (found,) = [one for one in findings if one.severity != "ok"]
-    assert found.severity == severity
-    return found
-
-
 # -- data sets -------------------------------------------------------------------------------
 
 
@@ -60,11 +53,27 @@ def test_a_data_set_that_is_bound_is_well() -> None:
     assert {one.severity for one in judge_dataset(BOUND, AWAY)} == {"ok"}
 
 
-def test_one_without_a_runtime_waits_for_one() -> None:
-    lone = replace(BOUND, phase="NotBound", has_runtime=False, mounted=False)
-    found = only(judge_dataset(lone, AWAY))
-    assert found.what == "it waits for a runtime"
-    assert "PenstockRuntime, name imagenet" in found.remedy
+@pytest.mark.parametrize(
+    ("severity", "changes", "says"),
+    [
+        ("bad", {"phase": "NotBound", "has_runtime": False, "mounted": False},
+         "it waits for a runtime|PenstockRuntime, name imagenet"),
+        ("bad", {"mounted": False}, "penstock up imagenet"),
+        ("note", {"deleting_s": 5.0}, "deleted"),
+        ("bad", {"deleting_s": 600.0}, "--force"),
+        ("note", {"second_runtimes": ("JindoRuntime",)}, "penstock delete jindoruntime imagenet"),
+        ("note", {"conditions": (condition(
+            "UpdateReady", False, "RestartNeeded",
+            "the mode cannot change (hint: `penstock up --restart imagenet`)"),)},
+         "penstock up --restart imagenet"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_what_to_do(
+    severity: str, changes: dict[str, Any], says: str
+) -> None:
+    found = only(judge_dataset(replace(BOUND, **changes), AWAY), severity)
+    for words in says.split("|"):
+        assert words in f"{found.what}\n{found.why}\n{found.remedy}"
 
 
 def test_an_affinity_that_is_not_met_is_told_with_its_hint() -> None:
@@ -95,26 +104,6 @@ def test_one_that_is_not_as_declared_is_being_made_or_forgotten() -> None:
     found = only(judge_dataset(replace(fresh, namespace="team", name="team/imagenet"), AWAY))
     assert "nobody works on it" in found.what
     assert "penstock up imagenet -n team" in found.remedy
-
-
-def test_one_that_lost_its_mount_is_brought_back_by_up() -> None:
-    found = only(judge_dataset(replace(BOUND, mounted=False), AWAY))
-    assert found.remedy == "penstock up imagenet"
-
-
-def test_a_deletion_that_takes_long_is_wrong() -> None:
-    assert only(judge_dataset(replace(BOUND, deleting_s=5.0), AWAY), "note")
-    found = only(judge_dataset(replace(BOUND, deleting_s=600.0), AWAY))
-    assert "--force" in found.remedy
-
-
-def test_changes_that_wait_and_second_runtimes_are_noted() -> None:
-    message = "the mode cannot change (hint: `penstock up --restart imagenet`)"
-    waits = condition("UpdateReady", False, "RestartNeeded", message)
-    found = only(judge_dataset(replace(BOUND, conditions=(waits,)), AWAY), "note")
-    assert found.remedy == "penstock up --restart imagenet"
-    found = only(judge_dataset(replace(BOUND, second_runtimes=("JindoRuntime",)), AWAY), "note")
-    assert found.remedy == "penstock delete jindoruntime imagenet"
 
 
 # -- the loop --------------------------------------------------------------------------------

@@ -4,20 +4,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from penstock import api
-from penstock.bench.s3server import free_port
+from penstock.bench.programs import free_port
 from penstock.errors import PenstockError
 from penstock.resources.state import State
-from tests.conftest import ACCESS_KEY, S3, SECRET_KEY, penstock
-from tests.resources.conftest import dataset, encrypt_options, fill, secret
-from tests.resources.diagnosis.test_bundle import places_of
-
-
-def runtime(name: str) -> dict[str, Any]:
-    return {"apiVersion": "penstock.dev/v1alpha1", "kind": "PenstockRuntime",
-            "metadata": {"name": name}, "spec": {}}  # fmt: skip
+from tests.support.datasets import dataset, encrypt_options, fill, ours, secret
+from tests.support.leaks import places_in_bundle
+from tests.support.mounts import penstock
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 
 def mount(endpoint: str, bucket: str) -> dict[str, Any]:
@@ -34,17 +28,17 @@ def apply(*manifests: dict[str, Any]) -> None:
 
 
 def test_a_data_set_that_is_bound_and_well_is_one_line_and_its_bundle_has_no_keys(
-    declared: State, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    declared: State, server: S3, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    fill(s3, "doctored", {"a": b"1" * 100})
-    apply(secret(), dataset("doctored", s3, mount(s3.endpoint, "doctored")), runtime("doctored"))
+    fill(server, "doctored", {"a": b"1" * 100})
+    apply(
+        secret(), dataset("doctored", server, mount(server.endpoint, "doctored")), ours("doctored")
+    )
     bundle = tmp_path / "b.tar.gz"
     told = penstock("doctor", "doctored", "--bundle", bundle)
     assert told.returncode == 0, told.stdout
     assert "doctored: nothing is wrong" in told.stdout
-    assert (places_of(bundle, SECRET_KEY), places_of(bundle, ACCESS_KEY)) == ([], [])
+    assert (places_in_bundle(bundle, SECRET_KEY), places_in_bundle(bundle, ACCESS_KEY)) == ([], [])
     place = api.dataset("doctored").path
     assert penstock("umount", place).returncode == 0
     told = penstock("doctor", "doctored")
@@ -53,21 +47,19 @@ def test_a_data_set_that_is_bound_and_well_is_one_line_and_its_bundle_has_no_key
 
 
 def test_wrong_keys_a_wrong_port_and_a_secret_that_is_gone_are_told_apart(
-    declared: State, s3: S3, monkeypatch: pytest.MonkeyPatch
+    declared: State, server: S3
 ) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    fill(s3, "refusing", {"a": b"1"})
+    fill(server, "refusing", {"a": b"1"})
     wrong = secret()
     wrong["stringData"]["fs.oss.accessKeySecret"] = "a-secret-that-is-wrong"
-    apply(wrong, dataset("refusing", s3, mount(s3.endpoint, "refusing")), runtime("refusing"))
+    apply(wrong, dataset("refusing", server, mount(server.endpoint, "refusing")), ours("refusing"))
     told = penstock("doctor", "refusing")
     assert told.returncode == 2
     assert "not bound:" in told.stdout
     assert "its secret key is not the one of its key id" in told.stdout
     assert "a-secret-that-is-wrong" not in told.stdout
     away = f"http://127.0.0.1:{free_port()}"
-    apply(secret(), dataset("refusing", s3, mount(away, "refusing")), runtime("refusing"))
+    apply(secret(), dataset("refusing", server, mount(away, "refusing")), ours("refusing"))
     told = penstock("doctor", "refusing")
     assert told.returncode == 3
     assert f"{away}: it does not take connections" in told.stdout

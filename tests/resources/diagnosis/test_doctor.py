@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +10,10 @@ import pytest
 from penstock.daemon.registry import find_note, serves
 from penstock.resources.state import State
 from penstock.specs.keys import ResourceKey
-from tests.conftest import S3, Mounter, penstock, write_tree
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.support.mounts import Mounter, penstock
+from tests.support.s3 import S3
+from tests.support.trees import write_tree
+from tests.support.waiting import wait_until
 
 
 def put(kind: str, name: str, spec: dict[str, object]) -> str:
@@ -40,10 +34,13 @@ def test_nothing_declared_and_nothing_mounted_is_one_line() -> None:
 
 
 def test_a_mount_that_is_well_is_one_line_and_verbose_tells_each_check(
-    s3: S3, mounter: Mounter
+    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(s3.bucket("well"), {"a": b"1" * 5000})
     mount = mounter("s3://well", "--endpoint", s3.endpoint)
+    # The keys are the mount's own, whoever asks.
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     told = penstock("doctor", mount.path)
     assert told.returncode == 0, told.stdout
     assert f"{mount.path}: nothing is wrong" in told.stdout
@@ -53,24 +50,18 @@ def test_a_mount_that_is_well_is_one_line_and_verbose_tells_each_check(
     assert "1 files, 4.9 KiB" in told.stdout
     found = json.loads(penstock("doctor", mount.path, "-o", "json").stdout)
     assert (found["exit_code"], found["hidden"], found["mode"]) == (0, [], "pagecache")
-    assert {one["severity"] for one in found["findings"]} <= {"ok", "note", "slow"}
+    assert "ok" in {one["severity"] for one in found["findings"]}
 
 
-def test_the_keys_of_a_mount_are_its_own_whoever_asks(
-    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tree(s3.bucket("keyed"), {"a": b"1"})
-    mount = mounter("s3://keyed", "--endpoint", s3.endpoint)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert penstock("doctor", mount.path).returncode == 0
-
-
-def test_a_mount_that_lost_its_supervisor_and_then_its_server(
+def test_a_mount_that_lost_its_source_its_supervisor_and_its_server(
     mounter: Mounter, tmp_path: Path
 ) -> None:
     write_tree(tmp_path / "source", {"a": b"1"})
     mount = mounter(f"file://{tmp_path}/source")
+    os.rename(tmp_path / "source", tmp_path / "moved")
+    told = penstock("doctor", mount.path)
+    assert (told.returncode, "the folder is not there" in told.stdout) == (2, True)
+    os.rename(tmp_path / "moved", tmp_path / "source")
     note = find_note(mount.path)
     os.kill(note.pid, signal.SIGKILL)
     wait_until(lambda: not serves(note.pid, str(mount.path)))
@@ -86,11 +77,18 @@ def test_a_mount_that_lost_its_supervisor_and_then_its_server(
         assert f"do:  penstock umount {mount.path}" in told.stdout
 
 
-def test_a_server_that_is_stopped_does_not_stop_the_doctor(
-    mounter: Mounter, tmp_path: Path
+def test_neither_a_damaged_state_nor_a_server_that_is_stopped_stops_the_doctor(
+    mounter: Mounter, state: Path, tmp_path: Path
 ) -> None:
+    damaged = state / "resources.sqlite"
+    damaged.write_bytes(b"not a database, not at all" * 100)
     write_tree(tmp_path / "source", {"a": b"1"})
     mount = mounter(f"file://{tmp_path}/source", "--watchdog", "100s")
+    told = penstock("doctor")
+    assert told.returncode == 2
+    assert "wrong the declared state:" in told.stdout
+    assert f"{mount.path}: nothing is wrong" in told.stdout
+    damaged.unlink()
     pid = find_note(mount.path).server_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -99,14 +97,6 @@ def test_a_server_that_is_stopped_does_not_stop_the_doctor(
     finally:
         os.kill(pid, signal.SIGCONT)
     assert (told.returncode, "does not answer: it is stuck" in told.stdout) == (2, True)
-
-
-def test_a_source_that_went_away_is_told(mounter: Mounter, tmp_path: Path) -> None:
-    write_tree(tmp_path / "source", {"a": b"1"})
-    mount = mounter(f"file://{tmp_path}/source")
-    (tmp_path / "source").rename(tmp_path / "moved")
-    told = penstock("doctor", mount.path)
-    assert (told.returncode, "the folder is not there" in told.stdout) == (2, True)
 
 
 def test_a_data_set_without_a_runtime_and_a_load_that_waits_for_it() -> None:
@@ -136,15 +126,3 @@ def test_a_name_that_is_nobody_s(name: str, says: str) -> None:
     assert (told.returncode, told.stdout) == (2, "")
     assert says in told.stderr
     assert "hint:" in told.stderr
-
-
-def test_a_state_that_cannot_be_read_is_a_finding_and_mounts_are_looked_at(
-    state: Path, mounter: Mounter, tmp_path: Path
-) -> None:
-    write_tree(tmp_path / "source", {"a": b"1"})
-    mount = mounter(f"file://{tmp_path}/source")
-    (state / "resources.sqlite").write_bytes(b"not a database, not at all" * 100)
-    told = penstock("doctor")
-    assert told.returncode == 2
-    assert "wrong the declared state:" in told.stdout
-    assert f"{mount.path}: nothing is wrong" in told.stdout

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.daemon import locks
+from penstock.resources.diagnosis.facts.declared import LoopSeen
 from penstock.resources.diagnosis.facts.jobs import Awaited, JobSeen, look_at_job
 from penstock.resources.diagnosis.facts.mounts import Mount
 from penstock.resources.diagnosis.rules.declared import judge_loop
@@ -17,7 +18,7 @@ from penstock.resources.pairs import World
 from penstock.resources.state import State
 from penstock.specs.keys import ResourceKey
 from penstock.units import MIB
-from tests.resources.diagnosis.test_declared import AT_WORK, AWAY, only
+from tests.support.declared_samples import AT_WORK, AWAY, only
 
 IMAGENET = ResourceKey("Dataset", "default", "imagenet")
 RUNS = JobSeen(
@@ -38,106 +39,85 @@ def after(mount: Mount, **stats: object) -> Mount:
     return replace(mount, looked_s=0.5, stats={**(mount.stats or {}), **stats})
 
 
-# -- that have ended -------------------------------------------------------------------------
+FAILED = replace(
+    RUNS, phase="FAILED", reason="Error", message="worker-1 ended with exit code 3", ended_s=60.0
+)
+DOOMED = replace(RUNS, deleting_s=5.0)
+HINTED = replace(FAILED, message="workingDir /x: not there (hint: it is looked up as the job sees)")
+LOADING = replace(WAITS, supervised=True, reason="Loading", message="loading imagenet: 5%")
+MISSING = Awaited(IMAGENET, False, "there is no data set imagenet")
+UNBOUND = Awaited(IMAGENET._replace(namespace="team"), True, "data set team/imagenet is not bound")
+ALONE = replace(RUNS, supervised=False)
+GONE = replace(ALONE, kept=False)
 
 
-def test_a_job_that_failed_is_wrong_for_who_asks_for_it_and_else_a_note() -> None:
-    message = "worker-1 ended with exit code 3; it said last: nan"
-    failed = replace(RUNS, phase="FAILED", reason="Error", message=message, ended_s=60.0)
-    found = only(judge_job(failed, AWAY, by_name=True))
-    assert (found.what, found.why) == (f"it failed: {message}", "Error, 1m00s ago")
-    assert found.remedy == "penstock logs net --tail 50 -i worker-1"
-    assert only(judge_job(failed, AWAY), "note").what == found.what
-    alone = replace(failed, instances=("worker-1",), namespace="team")
-    assert only(judge_job(alone, AWAY), "note").remedy == "penstock logs net --tail 50 -n team"
+@pytest.mark.parametrize(
+    ("severity", "job", "loop", "says"),
+    [
+        ("note", FAILED, AWAY, "it failed: worker-1 ended with exit code 3|Error, 1m00s ago"
+         "|penstock logs net --tail 50 -i worker-1"),
+        ("note", replace(FAILED, instances=("worker-1",), namespace="team"), AWAY,
+         "penstock logs net --tail 50 -n team"),
+        ("note", HINTED, AWAY, "it failed: workingDir /x: not there|it is looked up as the job "
+         "sees; what it printed: penstock logs net --tail 50"),
+        ("note", DOOMED, AT_WORK, "it is being deleted"),
+        ("bad", DOOMED, AWAY, "nobody does it"),
+        ("bad", replace(DOOMED, deleting_s=600.0), AT_WORK, "for 10m00s"),
+        ("bad", replace(WAITS, awaited=(MISSING,)), AT_WORK,
+         "there is no data set imagenet|apply a Dataset imagenet in the namespace default"),
+        ("bad", replace(WAITS, awaited=(UNBOUND,)), AT_WORK,
+         "it waits for its data|penstock doctor imagenet -n team"),
+        ("note", replace(QUEUED, holders=("job/old has GPUs 0, 1",)), AT_WORK,
+         "waits for 2 GPUs; taken by job old; job/old has GPUs 0, 1"),
+        ("bad", replace(QUEUED, message="waits for 8 GPUs; this machine has 2", too_many=True),
+         AT_WORK, "waits for 8 GPUs; this machine has 2|penstock delete job net"),
+        ("note", replace(LOADING, reason="Retrying", message="attempt 1: worker-0 is gone"), AWAY,
+         "attempt 1: worker-0 is gone|penstock logs net --tail 50"),
+        ("note", ALONE, AWAY, "without its supervisor"),
+        ("bad", GONE, AWAY, "it says that it runs, and its processes are gone"
+         "|penstock up; its log: /j/log"),
+        ("note", GONE, AT_WORK, ""),
+        ("bad", replace(RUNS, lost=2), AWAY, "none of 2 instances"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_what_to_do(
+    severity: str, job: JobSeen, loop: LoopSeen, says: str
+) -> None:
+    found = only(judge_job(job, loop, job), severity)
+    for words in says.split("|"):
+        assert words in f"{found.what}\n{found.why}\n{found.remedy}"
 
 
-def test_the_hint_of_a_failure_comes_first() -> None:
-    message = "workingDir /x: No such file or directory (hint: it is looked up as the job sees it)"
-    failed = replace(RUNS, phase="FAILED", reason="CannotStart", message=message)
-    found = only(judge_job(failed, AWAY), "note")
-    assert found.what == "it failed: workingDir /x: No such file or directory"
-    assert found.remedy == (
-        "it is looked up as the job sees it; what it printed: penstock logs net --tail 50"
-    )
+@pytest.mark.parametrize(
+    ("job", "loop", "later", "says"),
+    [
+        (RUNS, AWAY, RUNS, "begun 1m30s ago"),
+        (replace(RUNS, phase="SUCCEEDED"), AWAY, None, "succeeded"),
+        (LOADING, AWAY, None, "loading imagenet: 5%"),
+        (ALONE, AT_WORK, ALONE, "begun 1m30s ago"),  # it gets another supervisor
+        (GONE, AWAY, replace(GONE, phase="SUCCEEDED"), "succeeded"),  # meanwhile
+        (replace(RUNS, lost=2), AWAY, RUNS, "begun 1m30s ago"),  # at the first look alone
+    ],
+)
+def test_a_job_that_gets_on_is_well(
+    job: JobSeen, loop: LoopSeen, later: JobSeen | None, says: str
+) -> None:
+    (found,) = judge_job(job, loop, later)
+    assert found.severity == "ok"
+    assert says in f"{found.what} {found.why}"
 
 
-def test_a_job_that_succeeded_is_well_and_a_deletion_needs_the_loop() -> None:
-    assert judge_job(replace(RUNS, phase="SUCCEEDED"), AWAY)[0].severity == "ok"
-    doomed = replace(RUNS, deleting_s=5.0)
-    assert only(judge_job(doomed, AT_WORK), "note").what == "it is being deleted"
-    assert "nobody does it" in only(judge_job(doomed, AWAY)).what
-    assert only(judge_job(replace(doomed, deleting_s=600.0), AT_WORK)).why == "for 10m00s"
-
-
-# -- that wait -------------------------------------------------------------------------------
-
-
-def test_a_job_says_which_data_set_it_waits_for() -> None:
-    missing = Awaited(IMAGENET, False, "there is no data set imagenet")
-    found = only(judge_job(replace(WAITS, awaited=(missing,)), AT_WORK))
-    assert found.why == "there is no data set imagenet"
-    assert found.remedy.startswith("apply a Dataset imagenet in the namespace default")
-    unbound = Awaited(IMAGENET._replace(namespace="team"), True, "data set team/imagenet is not …")
-    found = only(judge_job(replace(WAITS, awaited=(unbound,)), AT_WORK))
-    assert (found.what, found.remedy) == (
-        "it waits for its data", "penstock doctor imagenet -n team",
-    )  # fmt: skip
-
-
-def test_a_job_in_the_queue_says_who_has_what_it_needs() -> None:
-    held = replace(QUEUED, holders=("job/old has GPUs 0, 1",))
-    found = only(judge_job(held, AT_WORK), "note")
-    assert found.why == "waits for 2 GPUs; taken by job old; job/old has GPUs 0, 1"
-    too_many = replace(QUEUED, message="waits for 8 GPUs; this machine has 2", too_many=True)
-    found = only(judge_job(too_many, AT_WORK))
-    assert (found.why, "penstock delete job net" in found.remedy) == (too_many.message, True)
+def test_a_job_that_failed_is_wrong_for_who_asks_for_it_by_name() -> None:
+    assert only(judge_job(FAILED, AWAY, by_name=True)).what.startswith("it failed: worker-1")
 
 
 @pytest.mark.parametrize("job", [QUEUED, WAITS, replace(WAITS, phase="")])
 def test_a_job_that_needs_the_loop_and_none_runs_is_stuck(job: JobSeen) -> None:
-    found = only(judge_job(job, AWAY))
-    assert found.remedy == "penstock up; its log: /l/loop.log"
+    assert only(judge_job(job, AWAY)).remedy == "penstock up; its log: /l/loop.log"
     assert job.needs_the_loop
     died = replace(AWAY, last_words="MemoryError")
     assert "MemoryError" in only(judge_loop(died, [job.name], [])).why
     assert only(judge_job(job, AT_WORK), "note")
-
-
-def test_a_job_that_is_being_begun_is_well_and_one_that_is_tried_again_a_note() -> None:
-    loading = replace(WAITS, supervised=True, reason="Loading", message="loading imagenet: 5%")
-    assert judge_job(loading, AWAY)[0].why == "loading imagenet: 5%"
-    again = replace(loading, reason="Retrying", message="attempt 1: worker-0 is gone")
-    found = only(judge_job(again, AWAY), "note")
-    assert (found.why, found.remedy) == (again.message, "penstock logs net --tail 50")
-
-
-# -- that run --------------------------------------------------------------------------------
-
-
-def test_a_job_that_runs_and_is_seen_to_is_well() -> None:
-    (found,) = judge_job(RUNS, AWAY, RUNS)
-    assert (found.severity, found.why) == ("ok", "begun 1m30s ago")
-
-
-def test_a_job_whose_keeper_or_supervisor_is_gone_is_told() -> None:
-    alone = replace(RUNS, supervised=False)
-    assert "without its supervisor" in only(judge_job(alone, AWAY, alone), "note").what
-    assert judge_job(alone, AT_WORK, alone)[0].severity == "ok", "it gets another"
-    gone = replace(alone, kept=False)
-    found = only(judge_job(gone, AWAY, gone))
-    assert (found.what, found.remedy) == (
-        "it says that it runs, and its processes are gone", "penstock up; its log: /j/log",
-    )  # fmt: skip
-    assert only(judge_job(gone, AT_WORK, gone), "note")
-    ended = replace(gone, phase="SUCCEEDED")
-    assert judge_job(gone, AWAY, ended)[0].what == "it succeeded", "it went on meanwhile"
-
-
-def test_instances_that_are_gone_at_both_looks_are_told() -> None:
-    lost = replace(RUNS, lost=2)
-    assert "none of 2 instances" in only(judge_job(lost, AWAY, lost)).why
-    assert judge_job(lost, AWAY, RUNS)[0].severity == "ok"
 
 
 def test_what_a_job_has_to_do_without_is_noted_with_what_would_give_it() -> None:

@@ -114,8 +114,6 @@ def test_this_very_machine_can_be_looked_at() -> None:
     later = replace(machine.memory, refaults=(machine.memory.refaults or 0) + 2)
     if machine.memory.refaults is not None:
         assert refaulted_bytes(machine.memory, later) == 2 * os.sysconf("SC_PAGE_SIZE")
-    group = look_at_cgroup(os.getpid())
-    assert group is None or group.used_bytes > 0
     assert look_at_cgroup(2**22 + 1) is None
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock import api
-from penstock.errors import ManifestError
 from penstock.resources.jobs.attaching import attach_argv
 from penstock.resources.jobs.containers import container_name
 from penstock.store.secrets import HIDDEN
-from tests.resources.conftest import server
-from tests.resources.jobs.conftest import Jobs, job, kill, wait_until_gone
-from tests.resources.jobs.test_data import imagenet
+from tests.support.jobs import Jobs, kill
+from tests.support.waiting import wait_until_gone
 
-__all__ = ["imagenet", "server"]
+pytestmark = pytest.mark.slow  # 20 s: each container takes about a second to start
 
 IMAGE = "localhost/busy:1"
 DATA = [{"dataset": "imagenet", "mountPath": "/data"}]
@@ -104,12 +102,16 @@ def test_too_little_memory_is_told(engine: None, jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("end", ["delete", "kill"])
-def test_it_ends_with_its_job_and_with_its_keeper(engine: None, jobs: Jobs, end: str) -> None:
+def test_one_can_attach_to_it_and_it_ends_with_its_job_or_its_keeper(
+    engine: None, jobs: Jobs, end: str
+) -> None:
     jobs.submit("net", ["sh", "-c", "echo begun; sleep 1000"], image=IMAGE)
     found = jobs.running("net")
     jobs.wait("net", lambda _: "begun" in jobs.log("net"))
     name = container_name(found.uid, "net-worker-0")
     inside = int(podman("inspect", "--format", "{{.State.Pid}}", name))
+    argv = attach_argv(jobs.state, found, "worker-0", ["sh", "-c", "echo $PENSTOCK_JOB_NAME"])
+    assert subprocess.run(argv, capture_output=True, check=True).stdout == b"net\n"
     if end == "delete":
         api.delete("job", "net")
     else:
@@ -119,18 +121,8 @@ def test_it_ends_with_its_job_and_with_its_keeper(engine: None, jobs: Jobs, end:
     assert podman("ps", "-aq") == ""
 
 
-def test_one_can_attach_to_it(engine: None, jobs: Jobs) -> None:
-    jobs.submit("net", ["sleep", "1000"], image=IMAGE)
-    found = jobs.running("net")
-    argv = attach_argv(jobs.state, found, "worker-0", ["sh", "-c", "echo $PENSTOCK_JOB_NAME"])
-    jobs.wait("net", lambda _: podman("ps", "-q") != "")
-    assert subprocess.run(argv, capture_output=True, check=True).stdout == b"net\n"
-
-
 def test_what_cannot_be_is_said(engine: None, jobs: Jobs) -> None:
     found = jobs.run("none", ["true"], image="a:b:c")
     assert "exit code 125; it said last: Error: " in found.status["message"]
     found = jobs.run("lost", ["no-such-command"], image=IMAGE)
     assert "No such file or directory" in found.status["message"]
-    with pytest.raises(ManifestError, match="it needs Penstock"):
-        api.apply(job("planned", "true", image=IMAGE, plan=True))

@@ -9,9 +9,8 @@ from penstock.errors import NoSuchResource
 from penstock.resources.diagnosis.bundle import write_bundle
 from penstock.resources.diagnosis.examination import Report, examine
 from penstock.resources.diagnosis.finding import Finding
-from tests.conftest import penstock
-from tests.resources.jobs.conftest import Jobs, kill
-from tests.resources.jobs.test_survival import has_supervisor, loop_pid
+from tests.support.jobs import Jobs, kill
+from tests.support.mounts import penstock
 
 TOKEN = "token-of-a-job-0123456789"
 
@@ -54,13 +53,13 @@ def test_a_job_that_failed_and_one_that_waits_are_told_and_what_they_printed_is_
 
 
 def test_a_job_that_runs_is_well_and_one_that_lost_everybody_is_not(
-    jobs: Jobs, state: Path
+    jobs: Jobs,
 ) -> None:
     jobs.submit("net", "sleep 1000")
-    supervisor = jobs.wait("net", has_supervisor).note["pid"]
+    supervisor = jobs.supervisor("net")
     runs = finding(examine("trainingjob/net"), "job/net")
     assert (runs.severity, runs.what) == ("ok", "it runs")
-    kill(loop_pid(state))
+    kill(jobs.loop())
     kill(supervisor)
     alone = finding(examine("job/net"), "job/net")
     assert (alone.severity, alone.remedy) == ("note", "penstock up")

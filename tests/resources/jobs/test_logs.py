@@ -18,33 +18,26 @@ def printed(path: Path, data: bytes, most_bytes: int, piece: int = 1000) -> byte
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("piece", [100, 4096, 28_000, 60_000])
-@pytest.mark.parametrize("lines", [10, 1000, 50_000])
+@pytest.mark.parametrize("piece", [100, 4096, 60_000])
+@pytest.mark.parametrize("attempts", [1, 2])
 def test_beginning_and_end_are_kept_and_what_is_missing_is_counted(
-    tmp_path: Path, lines: int, piece: int
+    tmp_path: Path, attempts: int, piece: int
 ) -> None:
-    data = b"".join(b"line %06d\n" % number for number in range(lines))
-    kept = printed(tmp_path / "log", data, 64 * 1024, piece)
+    data = b"".join(b"line %06d\n" % number for number in range(20_000))
+    kept = b""
+    for _ in range(attempts):
+        kept = printed(tmp_path / "log", data, 64 * 1024, piece)
+    head, count, tail = re.split(rb"\n--- ([0-9,]+) bytes are missing here ---\n", kept)
     assert len(kept) <= 64 * 1024 + 100
-    missing = re.findall(rb"\n--- ([0-9,]+) bytes are missing here ---\n", kept)
-    if len(data) < 64 * 1024:
-        assert (kept, missing) == (data, [])
-        return
-    (count,) = missing
-    head, tail = re.split(rb"\n--- [0-9,]+ bytes are missing here ---\n", kept)
     assert data.startswith(head)
     assert data.endswith(tail)
     assert min(len(head), len(tail)) >= 15 * 1024
-    assert len(head) + len(tail) + int(count.replace(b",", b"")) == len(data)
+    assert len(head) + len(tail) + int(count.replace(b",", b"")) == attempts * len(data)
 
 
-def test_what_is_missing_is_counted_over_all_attempts(tmp_path: Path) -> None:
-    data = b"".join(b"line %06d\n" % number for number in range(20_000))
-    printed(tmp_path / "log", data, 64 * 1024)
-    kept = printed(tmp_path / "log", data, 64 * 1024)
-    (mark,) = re.finditer(rb"\n--- ([0-9,]+) bytes are missing here ---\n", kept)
-    count = int(mark[1].replace(b",", b""))
-    assert len(kept) - len(mark[0]) + count == 2 * len(data)
+def test_what_fits_is_kept_whole(tmp_path: Path) -> None:
+    data = b"".join(b"line %06d\n" % number for number in range(4000))
+    assert printed(tmp_path / "log", data, 64 * 1024) == data
 
 
 def test_the_first_piece_may_be_larger_than_all_that_is_kept(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_each_gets_devices_of_its_own() -> None:
     assert found == {"a": Verdict((0,)), "b": Verdict((2, 3))}
 
 
-def test_who_came_first_starts_first_and_the_other_is_told_who_has_them() -> None:
+def test_the_first_job_starts_first_and_the_other_is_told_what_it_waits_for() -> None:
     found = decided(jobs(("a", {"gpus": 1}), ("b", {"gpus": 1})), gpus=1)
     assert found == {"a": Verdict((0,)), "b": Verdict(None, "waits for 1 GPU; taken by job a")}
 

@@ -6,36 +6,19 @@ import pytest
 
 from penstock.resources.jobs.records import instance_record, outcome
 
-MPIRUN = """loss is nan
---------------------------------------------------------------------------
+# What mpirun and torchrun print when a process fails. mpirun may leave its second part out.
+MPIRUN_IN_SHORT = f"""loss is nan
+{"-" * 74}
 Primary job  terminated normally, but 1 process returned
 a non-zero exit code. Per user-direction, the job has been aborted.
---------------------------------------------------------------------------
---------------------------------------------------------------------------
+{"-" * 74}
+"""
+MPIRUN = f"""{MPIRUN_IN_SHORT}{"-" * 74}
 mpirun detected that one or more processes exited with non-zero status, thus causing
 the job to be terminated. The first process to do so was:
 
   Process name: [[17422,1],3]
   Exit code:    9
---------------------------------------------------------------------------
-"""
-
-
-def instance(name: str, role: str = "worker", **told: Any) -> dict[str, Any]:
-    made = instance_record(f"net-{name}", role, (), awaited=role != "ps")
-    return {**made, "phase": "FAILED", "ended_s": 1.0, **told}
-
-
-DONE = instance("worker-0", phase="SUCCEEDED", code=0)
-FAILED = instance("worker-1", code=3, tail="oh\nno\n", ended_s=5.0)
-ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
-
-
-# What mpirun and torchrun say of the end of others; mpirun leaves its second part out at times.
-MPIRUN_IN_SHORT = f"""loss is nan
-{"-" * 74}
-Primary job  terminated normally, but 1 process returned
-a non-zero exit code. Per user-direction, the job has been aborted.
 {"-" * 74}
 """
 TORCHRUN = f"""Traceback (most recent call last):
@@ -51,6 +34,16 @@ bad.py FAILED
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 {"=" * 60}
 """
+
+
+def instance(name: str, role: str = "worker", **told: Any) -> dict[str, Any]:
+    made = instance_record(f"net-{name}", role, (), awaited=role != "ps")
+    return {**made, "phase": "FAILED", "ended_s": 1.0, **told}
+
+
+DONE = instance("worker-0", phase="SUCCEEDED", code=0)
+FAILED = instance("worker-1", code=3, tail="oh\nno\n", ended_s=5.0)
+ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
 
 
 @pytest.mark.parametrize(

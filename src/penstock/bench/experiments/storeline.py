@@ -88,7 +88,6 @@ def _server(access: StoreAccess) -> S3Server:
         keys = json.loads(Path(access.keys_file).read_text())
     return S3Server(
         endpoint=endpoint,
-        ranged_endpoint=access.ranged_endpoint or endpoint,
         access_key=keys["access_key"] or "",
         secret_key=keys["secret_key"] or "",
         region=access.region,

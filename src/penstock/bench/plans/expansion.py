@@ -66,14 +66,18 @@ def store_bytes(experiment: Experiment, size_bytes: int) -> int:
 
 
 def medium_bytes(plan: Plan, experiments: tuple[Experiment, ...], size_bytes: int) -> int:
-    """What must be free: the data set, the caches of those that run at once, JuiceFS's objects."""
+    """What must be free: the data set as files and as objects of a local store, the caches of the
+    experiments that run at once, and JuiceFS's objects."""
 
     def one(experiment: Experiment) -> int:
         arm = experiment.arm
         if arm.system in ("native", "ceiling"):
             return 0
         cache = int(size_bytes * arm.cache_share * 1.25)
-        return cache + (size_bytes if arm.system == "juicefs" else 0)
+        # A local store frees the space of an experiment's objects when the next one has ended.
+        copies = 0 if arm.system != "juicefs" else 2 if plan.store.local else 1
+        return cache + copies * size_bytes
 
     largest = sorted(map(one, experiments), reverse=True)[: plan.parallel]
-    return size_bytes + sum(largest) + (256 << 20)
+    copies = 2 if plan.store.local else 1
+    return copies * size_bytes + sum(largest) + (256 << 20)

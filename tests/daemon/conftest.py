@@ -1,1 +1,0 @@
-from tests.warm.conftest import make_set as make_set

@@ -1,0 +1,208 @@
+"""Each request of the kernel, over a folder and without a kernel."""
+
+import errno
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.catalog.tree import ROOT
+from penstock.errors import MountpointError
+from penstock.fuse import protocol as p
+from penstock.fuse.handlers import Handlers, KernelOptions
+from penstock.fuse.mounting import check_mountpoint
+from penstock.fuse.session import FuseError, Later
+from tests.support.gated_set import MakeSet, Set
+from tests.support.waiting import wait_until
+
+FILES = {**{f"d/{number:03}": b"x" * 600 for number in range(40)}, "a": b"alpha", "e": b""}
+OPTIONS = KernelOptions(
+    uid=11, gid=12, file_mode=0o440, dir_mode=0o550, attr_timeout_s=2.5, entry_timeout_s=7.25
+)
+
+
+class Kernel:
+    """Sends requests to the handlers, and takes their answers apart."""
+
+    def __init__(self, some: Set, options: KernelOptions = OPTIONS) -> None:
+        self.some = some
+        self.agreed: list[p.Init] = []
+        self.table = Handlers(some.files, options, None, self.agreed.append).table()
+
+    def ask(self, op: p.Op, ino: int, body: bytes = b"") -> bytes:
+        request = bytearray(p.IN_HEADER_BYTES) + body
+        answer = self.table[op](ino, request, len(request))
+        if isinstance(answer, Later):
+            arrived: list[object] = []
+            answer.start(arrived.append)
+            (answer,) = wait_until(lambda: arrived)
+        assert isinstance(answer, list | tuple)
+        return b"".join(answer)
+
+    def refused(self, op: p.Op, ino: int, body: bytes = b"") -> int:
+        with pytest.raises(FuseError) as caught:
+            self.ask(op, ino, body)
+        return caught.value.number
+
+    def attr(self, ino: int) -> tuple[int, ...]:
+        return p.ATTR.unpack(self.ask(p.Op.GETATTR, ino)[p.ATTR_OUT.size :])
+
+    def list(self, ino: int, after: int = 0, size: int = 4096) -> list[tuple[int, int, bytes]]:
+        """(inode, where to go on, name) of each entry."""
+        answer = self.ask(p.Op.READDIR, ino, p.READ_IN.pack(0, after, size))
+        assert len(answer) <= size
+        found: list[tuple[int, int, bytes]] = []
+        while answer:
+            number, next_at, length, _ = p.DIRENT.unpack_from(answer)
+            found.append((number, next_at, answer[p.DIRENT.size : p.DIRENT.size + length]))
+            answer = answer[p.DIRENT.size + length + (-(p.DIRENT.size + length) % 8) :]
+        return found
+
+
+@pytest.fixture
+def kernel(make_set: MakeSet) -> Kernel:
+    return Kernel(make_set(FILES))
+
+
+def test_a_name_is_looked_up_with_its_attributes_and_for_how_long_they_hold(kernel: Kernel) -> None:
+    answer = kernel.ask(p.Op.LOOKUP, ROOT, b"a\0")
+    ino, _, entry_s, attr_s, entry_ns, attr_ns = p.ENTRY.unpack_from(answer)
+    assert ino == kernel.some.ino("a")
+    assert (entry_s, entry_ns, attr_s, attr_ns) == (7, 250_000_000, 2, 500_000_000)
+    assert p.ATTR.unpack(answer[p.ENTRY.size :]) == kernel.attr(ino)
+    missing = p.ENTRY.unpack_from(kernel.ask(p.Op.LOOKUP, ROOT, b"none\0"))
+    assert missing == (0, 0, 7, 0, 250_000_000, 0), "that it is missing is remembered as long"
+
+
+def test_attributes_are_those_of_the_options_and_of_the_file(kernel: Kernel) -> None:
+    node = kernel.some.files.node(kernel.some.ino("d/000"))
+    seconds, nanos = divmod(node.mtime_ns, 10**9)
+    times = (seconds,) * 3 + (nanos,) * 3
+    mode, folder_mode = stat.S_IFREG | 0o440, stat.S_IFDIR | 0o550
+    assert kernel.attr(node.ino) == (node.ino, 600, 2, *times, mode, 1, 11, 12, 0, 4096, 0)
+    folder = kernel.attr(kernel.some.ino("d"))
+    assert (folder[1], folder[9:]) == (0, (folder_mode, 2, 11, 12, 0, 4096, 0))
+
+
+def test_a_listing_goes_on_behind_each_entry_and_ends(kernel: Kernel) -> None:
+    folder = kernel.some.ino("d")
+    names: list[bytes] = []
+    after = 0
+    while page := kernel.list(folder, after, size=200):
+        assert len(page) < 10
+        names += [name for _, _, name in page]
+        after = page[-1][1]
+    assert names == [f"{number:03}".encode() for number in range(40)]
+
+
+def test_a_listing_with_attributes_has_the_same_entries(kernel: Kernel) -> None:
+    plus = kernel.ask(p.Op.READDIRPLUS, ROOT, p.READ_IN.pack(0, 0, 4096))
+    for ino, next_at, name in kernel.list(ROOT):
+        assert p.ENTRY.unpack_from(plus)[0] == ino
+        head = p.ENTRY.size + p.ATTR.size
+        assert p.ATTR.unpack(plus[p.ENTRY.size : head]) == kernel.attr(ino)
+        assert p.DIRENT.unpack_from(plus, head)[:3] == (ino, next_at, len(name))
+        end = head + p.DIRENT.size + len(name)
+        plus = plus[end + (-(end - head) % 8) :]
+    assert plus == b""
+    assert [name for _, _, name in kernel.list(ROOT)] == [b"a", b"d", b"e"]
+
+
+def test_an_empty_folder_lists_itself_once(make_set: MakeSet) -> None:
+    kernel = Kernel(make_set({}))
+    assert kernel.list(ROOT) == [(ROOT, ROOT, b".")]
+    assert kernel.list(ROOT, after=ROOT) == []
+
+
+def test_bytes_are_read_at_any_offset(kernel: Kernel) -> None:
+    for offset, size, expected in ((0, 3, b"alp"), (2, 100, b"pha"), (0, 5, b"alpha")):
+        body = p.READ_IN.pack(0, offset, size)
+        assert kernel.ask(p.Op.READ, kernel.some.ino("a"), body) == expected
+
+
+def test_extended_attributes_of_files(kernel: Kernel) -> None:
+    ino, folder = kernel.some.ino("a"), kernel.some.ino("d")
+    version = (kernel.some.files.node(ino).version or "").encode()
+    assert version
+    name = b"user.penstock.version\0"
+    sized: Callable[[int], bytes] = lambda size: p.GETXATTR_IN.pack(size, 0)  # noqa: E731
+    assert kernel.ask(p.Op.GETXATTR, ino, sized(4096) + name) == version
+    assert kernel.ask(p.Op.GETXATTR, ino, sized(4096) + b"user.penstock.cached\0") == b"0"
+    assert struct.unpack("<Q", kernel.ask(p.Op.GETXATTR, ino, sized(0) + name)) == (len(version),)
+    assert kernel.ask(p.Op.GETXATTR, ino, sized(len(version)) + name) == version
+    too_small = sized(len(version) - 1) + name
+    assert kernel.refused(p.Op.GETXATTR, ino, too_small) == errno.ERANGE
+    assert kernel.refused(p.Op.GETXATTR, ino, sized(9) + b"user.other\0") == errno.ENODATA
+    assert kernel.refused(p.Op.GETXATTR, folder, sized(4096) + name) == errno.ENODATA
+    both = b"user.penstock.version\0user.penstock.cached\0"
+    assert kernel.ask(p.Op.LISTXATTR, ino, sized(4096)) == both
+    assert kernel.ask(p.Op.LISTXATTR, folder, sized(4096)) == b""
+
+
+def test_whatever_changes_something_is_refused(kernel: Kernel) -> None:
+    assert {kernel.refused(op, ROOT) for op in p.CHANGING_OPS} == {errno.EROFS}
+    for op in (p.Op.FORGET, p.Op.BATCH_FORGET, p.Op.INTERRUPT):
+        assert kernel.table[op](ROOT, bytearray(80), 80) is None
+    assert p.Op.OPEN not in kernel.table
+
+
+def test_the_size_of_the_file_system_is_that_of_its_files(kernel: Kernel) -> None:
+    blocks, free, _, files, *_ = p.STATFS.unpack(kernel.ask(p.Op.STATFS, ROOT))
+    assert (blocks, free, files) == (-(-(40 * 600 + 5) // 4096), 0, 42)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_listings_are_opened_only_where_the_kernel_does_not_keep_them(
+    make_set: MakeSet, kept: bool
+) -> None:
+    kernel = Kernel(make_set({}), KernelOptions(0, 0, cache_listings=kept))
+    if kept:
+        assert kernel.refused(p.Op.OPENDIR, ROOT) == errno.ENOSYS
+    else:
+        assert kernel.ask(p.Op.OPENDIR, ROOT) == p.OPEN_OUT.pack(0, 0, 0)
+
+
+def init(kernel: Kernel, major: int, minor: int, offered: int, *, extended: bool = True) -> bytes:
+    if extended:
+        offered |= p.Init.INIT_EXT
+    body = p.INIT_IN.pack(major, minor, 1 << 20, offered & 0xFFFF_FFFF)
+    return kernel.ask(p.Op.INIT, 0, body + (offered >> 32).to_bytes(4, "little"))
+
+
+def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
+    everything = 2**64 - 1
+    answer = p.INIT_OUT.unpack(init(kernel, p.KERNEL_VERSION, 99, everything))
+    (agreed,) = kernel.agreed
+    assert answer[:3] == (p.KERNEL_VERSION, p.KERNEL_MINOR, 1 << 20)
+    assert answer[3] | answer[10] << 32 == agreed
+    assert answer[8] == (1 << 20) // 4096
+    for ability in (p.Init.HAS_RESEND, p.Init.NO_OPEN_SUPPORT, p.Init.NO_OPENDIR_SUPPORT):
+        assert ability in agreed
+    assert p.Init.PASSTHROUGH not in agreed
+    init(kernel, p.KERNEL_VERSION, 31, int(p.Init.ASYNC_READ), extended=False)
+    assert kernel.agreed[1] == p.Init.ASYNC_READ
+
+
+@pytest.mark.parametrize(("major", "minor"), [(p.KERNEL_VERSION + 1, 40), (p.KERNEL_VERSION, 30)])
+def test_a_kernel_that_speaks_another_protocol_is_refused(
+    kernel: Kernel, major: int, minor: int
+) -> None:
+    body = p.INIT_IN.pack(major, minor, 0, 0)
+    assert kernel.refused(p.Op.INIT, 0, body) == errno.EPROTO
+
+
+def test_where_nothing_can_be_mounted_is_told_beforehand(tmp_path: Path) -> None:
+    check_mountpoint(tmp_path, nonempty=False)
+    (tmp_path / "file").touch()
+    check_mountpoint(tmp_path, nonempty=True)
+    for path, nonempty, why in (
+        (tmp_path, False, "is not empty"),
+        (tmp_path / "none", True, "does not exist"),
+        (tmp_path / "file", True, "is not a directory"),
+        (Path("/proc"), False, "is already a mount point"),
+    ):
+        with pytest.raises(MountpointError, match=why) as caught:
+            check_mountpoint(path, nonempty=nonempty)
+        assert caught.value.hint

@@ -1,0 +1,34 @@
+"""Places where benchmarks run in tests, and what must be gone when they have ended."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.bench import measure
+from penstock.bench.workspace import MARK
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """Not pytest's own folder: its long name leaves a control socket no room in 108 bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
+
+
+def assert_nothing_left(medium: Path) -> None:
+    """No mount, process or file of the benchmarks that ran in `medium`."""
+    assert measure.mounts_below(medium) == []
+    assert measure.marked_processes(f"{MARK}={medium}/") == []
+    assert os.listdir(medium) == []
+
+
+def sockets_of(folder: Path) -> list[Path]:
+    """The sockets in /tmp of the S3 servers whose folders lie below `folder`."""
+    found: list[Path] = []
+    for ports in folder.rglob("ports.json"):
+        for port in json.loads(ports.read_text()).values():
+            found += Path("/tmp").glob(f"seaweedfs-*-{port}.sock")
+    return found

@@ -1,0 +1,148 @@
+"""Manifests of data sets and runtimes, and what became of them."""
+
+import os
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import api
+from penstock.daemon.registry import find_note, serves
+from tests.support import loop_server
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, ObjectPath
+from tests.support.trees import Tree, write_tree
+from tests.support.waiting import wait_until
+
+_SEEDS = Path(__file__).parent.parent / "resources" / "manifests"
+
+
+def processes_of(state: Path) -> list[str]:
+    """The processes of Penstock with this state folder: `PID COMMAND` for each."""
+    wanted = b"PENSTOCK_STATE_DIR=" + os.fsencode(state)
+    found: list[str] = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            command = (
+                (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+        except OSError:
+            continue
+        if loop_server.MODULE in command:  # a fork has the environment of its server
+            if loop_server.is_loop_of(state, int(folder.name)):
+                found.append(f"{folder.name} penstock.resources.main")
+        elif wanted in environment and "penstock." in command:
+            found.append(f"{folder.name} {command}")
+    return found
+
+
+def phase(name: str) -> str:
+    return api.dataset(name).phase
+
+
+def fill(s3: S3, bucket: str, files: Tree) -> ObjectPath:
+    """Write these files to a bucket, which is made if it is not there."""
+    with suppress(
+        s3.client.exceptions.BucketAlreadyExists, s3.client.exceptions.BucketAlreadyOwnedByYou
+    ):
+        s3.client.create_bucket(Bucket=bucket)
+    found = s3.open(bucket)
+    write_tree(found, files)
+    return found
+
+
+def seed(number: str, part: str, **values: str) -> str:
+    """A manifest of the seeds: `part` is dataset or runtime. `values` fill in its placeholders."""
+    text = (_SEEDS / f"seed-{number}-{part}.yaml").read_text()
+    for name, value in values.items():
+        text = re.sub(f"<(OSS_)?{name}>", value, text, flags=re.IGNORECASE)
+    for key in ("Id", "Secret"):  # seed 004 has no placeholders for them
+        value = values.get(f"access_key_{key.lower()}", "")
+        text = text.replace(f"accessKey{key}: xxx", f"accessKey{key}: {value}")
+    return text
+
+
+def bucket_name(request: pytest.FixtureRequest) -> str:
+    """A name for the bucket of this test alone."""
+    return re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-")
+
+
+def secret(name: str = "mysecret") -> dict[str, Any]:
+    return {
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+        "stringData": {"fs.oss.accessKeyId": ACCESS_KEY, "fs.oss.accessKeySecret": SECRET_KEY},
+    }  # fmt: skip
+
+
+def encrypt_options(name: str = "mysecret") -> list[dict[str, Any]]:
+    return [
+        {"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
+        for key in ("fs.oss.accessKeyId", "fs.oss.accessKeySecret")
+    ]
+
+
+def dataset(name: str, s3: S3, *mounts: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """With one mount of the bucket of its name, unless others are given."""
+    return {
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": {"name": name},
+        "spec": {"mounts": list(mounts) or [mount(s3, name)], **spec},
+    }  # fmt: skip
+
+
+def mount(s3: S3, bucket: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "mountPoint": f"oss://{bucket}", "name": bucket,
+        "options": {"fs.oss.endpoint": s3.endpoint}, "encryptOptions": encrypt_options(),
+        **fields,
+    }  # fmt: skip
+
+
+def runtime(name: str, cache: Path, kind: str = "JindoRuntime", **spec: Any) -> dict[str, Any]:
+    level = {"mediumtype": "SSD", "path": str(cache), "quota": "1Gi", "high": "0.99", "low": "0.8"}
+    return {
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": kind, "metadata": {"name": name},
+        "spec": {"replicas": 1, "tieredstore": {"levels": [level]}, **spec},
+    }  # fmt: skip
+
+
+def of_folder(name: str, folder: Path, *more: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """A data set whose root is a folder of this machine."""
+    root = {"mountPoint": f"local://{folder}", "name": "data", "path": "/"}
+    return {
+        "apiVersion": "penstock.dev/v1alpha1", "kind": "Dataset", "metadata": {"name": name},
+        "spec": {"mounts": [root, *more], **spec},
+    }  # fmt: skip
+
+
+def ours(name: str, cache: Path | None = None, quota: str = "64Mi", **spec: Any) -> dict[str, Any]:
+    """A PenstockRuntime, with one tier if it has a folder for it."""
+    levels = [{"mediumtype": "SSD", "path": str(cache), "quota": quota}]
+    tiers = {} if cache is None else {"tieredstore": {"levels": levels}}
+    return {
+        "apiVersion": "penstock.dev/v1alpha1", "kind": "PenstockRuntime",
+        "metadata": {"name": name}, "spec": {**tiers, **spec},
+    }  # fmt: skip
+
+
+def path_of(name: str, namespace: str = "default") -> Path:
+    path = api.dataset(name, namespace=namespace).path
+    assert path is not None
+    return path
+
+
+def condition(name: str, kind: str = "Ready") -> dict[str, Any] | None:
+    found = [one for one in api.dataset(name).conditions if one["type"] == kind]
+    return found[0] if found else None
+
+
+def kill_mount(path: Path) -> None:
+    """Both of its processes, and not gently: the mount stays, and nobody answers."""
+    pids = find_note(path).processes
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(serves(pid, str(path)) for pid in pids))

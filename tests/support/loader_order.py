@@ -1,0 +1,240 @@
+"""`python loader_order.py [[WORKERS, "fork"|"spawn", [CASE...]], ...]` runs these turns. For each
+it prints in which order DataLoaders read their data, what random numbers came in between, and what
+plans were told of it, if there were any; and on stderr a line where the turn ends.
+
+Several turns, since the import of torch takes longer than any of them.
+"""
+
+import gc
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data import DistributedSampler as Distributed
+
+FILES, EPOCHS = 40, 3
+TURN_ENDS = "-- the turn ends"
+
+
+class Files(Dataset[int]):
+    def __init__(self) -> None:
+        self.paths = [f"/data/{number}" for number in range(FILES)]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class ShufflesItsList(Sampler[int]):
+    """Each epoch shuffles what the last one left."""
+
+    def __init__(self) -> None:
+        self.order = list(range(FILES))
+
+    def __iter__(self) -> Iterator[int]:
+        random.shuffle(self.order)
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return FILES
+
+
+class HasItsOwnGenerator(Sampler[int]):
+    def __init__(self) -> None:
+        self.numbers = np.random.default_rng(5)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.numbers.permutation(FILES).tolist()
+
+
+class Endless(Sampler[list[int]]):
+    def __iter__(self) -> Iterator[list[int]]:
+        numbers = torch.Generator().manual_seed(random.randrange(1000))
+        while True:
+            yield torch.randperm(FILES, generator=numbers)[:4].tolist()
+
+
+class DrawsAsItGoes(Sampler[int]):
+    """From the numbers that training draws from, too: nobody can foresee it."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(FILES):
+            yield random.randrange(FILES)
+
+
+class CallsItsDataset(Sampler[int]):
+    def __init__(self, dataset: Files) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        random.shuffle(self.dataset.paths)
+        return iter([self.dataset[index] for index in range(FILES)])
+
+
+class HoldsALock(Sampler[int]):
+    def __init__(self) -> None:
+        import threading
+
+        self.lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(FILES)
+
+
+def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
+    if case == "torchdata's":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return partial(StatefulDataLoader, dataset, batch_size=4, shuffle=True)
+    if case == "draws when pickled":
+        return partial(DataLoader[int], DrawsWhenPickled(), batch_size=4, shuffle=True)
+    if case == DEADLY:
+        return partial(DataLoader[int], Deadly())
+    batches = partial(DataLoader[int], dataset, batch_size=4)
+    seeded = torch.Generator().manual_seed(3)
+    return {
+        "in order": batches,
+        "shuffled": partial(batches, shuffle=True),
+        "with a generator": partial(batches, shuffle=True, generator=seeded),
+        "a sampler with a generator": partial(
+            batches, sampler=RandomSampler(dataset, generator=seeded)
+        ),
+        "without batches": partial(
+            DataLoader[int], dataset, batch_size=None, sampler=ShufflesItsList()
+        ),
+        "distributed": partial(
+            batches, sampler=Distributed(dataset, num_replicas=3, rank=1, seed=2)
+        ),
+        "weighted": partial(
+            batches, sampler=WeightedRandomSampler([1.0 + i for i in range(FILES)], FILES)
+        ),
+        "longer than the set": partial(
+            batches, sampler=RandomSampler(dataset, replacement=True, num_samples=5 * FILES)
+        ),
+        "part of it": partial(batches, sampler=SubsetRandomSampler(range(10, 20))),
+        "shuffled twice": partial(batches, sampler=ShufflesItsList()),
+        "its own generator": partial(batches, sampler=HasItsOwnGenerator()),
+        "batch sampler": partial(
+            DataLoader[int], dataset,
+            batch_sampler=BatchSampler(RandomSampler(dataset), 7, drop_last=True),
+        ),
+        "endless": partial(DataLoader[int], dataset, batch_sampler=Endless()),
+        "a list of batches": partial(
+            DataLoader[int], dataset, batch_sampler=[[3, 1], [-1, 4], [1, 5]]
+        ),
+        "draws as it goes": partial(batches, sampler=DrawsAsItGoes()),
+        "calls its data set": partial(batches, sampler=CallsItsDataset(dataset)),
+        "holds a lock": partial(batches, sampler=HoldsALock()),
+    }[case]  # fmt: skip
+
+
+class Deadly(Files):
+    """A process that reads it dies."""
+
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+class DrawsWhenPickled(Files):
+    """A start of workers that changes what the sampler will hand out."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        torch.rand(())
+        return self.__dict__
+
+
+CASES = (
+    "in order", "shuffled", "with a generator", "a sampler with a generator", "without batches",
+    "distributed", "weighted", "longer than the set", "part of it", "shuffled twice",
+    "its own generator", "batch sampler", "endless", "a list of batches", "torchdata's",
+)  # fmt: skip
+NOT_FORESEEN = ("draws as it goes", "calls its data set", "holds a lock")
+DEADLY = "a worker dies"
+
+
+def read(case: str, workers: int, start_method: str | None) -> dict[str, Any]:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    loader = loader_of(case, Files())(
+        num_workers=workers,
+        multiprocessing_context=start_method if workers else None,
+        persistent_workers=start_method == "spawn",  # or each epoch imports torch anew
+    )
+    if case == DEADLY:
+        try:
+            next(iter(loader))
+        except RuntimeError as error:
+            return {"error": str(error).split("(pid")[0]}
+    epochs: list[list[int]] = []
+    numbers: list[float] = []
+    for epoch in range(EPOCHS):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        seen: list[int] = []
+        for step, batch in enumerate(loader):
+            seen += np.atleast_1d(batch).tolist()
+            numbers += [torch.rand(()).item(), random.random(), float(np.random.rand())]
+            if step == 25:  # of the endless one, and what is abandoned in the middle
+                break
+        epochs.append(seen)
+    return {"epochs": epochs, "numbers": numbers, "files": loader.dataset.paths}
+
+
+def take_turn(
+    plans: list[Any], workers: int, start_method: str, cases: Sequence[str]
+) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for case in cases:
+        before = len(plans)
+        results[case] = {"read": read(case, workers, start_method)}
+        gc.collect()  # the loader is gone, and with it the plan
+        results[case]["plans"] = [
+            {
+                "order": plan.order[: plan.handed_out], "restarts": plan.restarts,
+                "crossed": plan.crossed, "closed": plan.closed, "done": plan.done,
+                "before_workers": plan.before_workers,
+            }
+            for plan in plans[before:]
+        ]  # fmt: skip
+    return results
+
+
+def main(turns: Sequence[tuple[int, str, Sequence[str]]]) -> None:
+    plans: list[Any] = []
+    said: set[str] = set()
+    if "penstock.integrations.loader_hook" in sys.modules:  # `penstock run` has put it there
+        from recorded import record
+
+        from penstock.integrations import talk
+
+        plans, said = record(), talk._said
+    results: list[dict[str, Any]] = []
+    for turn in turns:
+        results.append(take_turn(plans, *turn))
+        print(TURN_ENDS, file=sys.stderr, flush=True)
+        said.clear()  # what is said once is said again in the next turn
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

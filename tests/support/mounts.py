@@ -1,0 +1,202 @@
+"""Mounts of Penstock, made as a user makes them."""
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.app import run
+from penstock.cli.stats import ask_stats
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
+from tests.support.isolation import isolate
+from tests.support.kernelcaches import forget
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY
+from tests.support.waiting import wait_until
+
+
+def why_no_passthrough() -> str | None:
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    if os.geteuid() != 0:
+        return "passthrough needs root"
+    return None if release >= (6, 9) else "passthrough needs kernel 6.9 or later"
+
+
+needs_passthrough = pytest.mark.skipif(
+    why_no_passthrough() is not None, reason=why_no_passthrough() or ""
+)
+MODES = ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+def penstock(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process: a process of its own costs 0.1 to 0.2 s of CPU.
+
+    With options of `subprocess.run` it gets a process, and so does what would replace this one.
+    """
+    words = [str(argument) for argument in arguments]
+    replaces_us = words[:1] in (["run"], ["attach"], ["serve"]) or (
+        words[:1] == ["mount"] and not {"-b", "--background"} & set(words)
+    )
+    if options or replaces_us or threading.current_thread() is not threading.main_thread():
+        return penstock_process(*words, **options)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    log = logging.StreamHandler(stderr)
+    log.setFormatter(RedactingFormatter(LOG_FORMAT))
+    logging.getLogger("penstock").addHandler(log)
+    try:
+        with redirect_stdout(stdout), redirect_stderr(stderr):
+            code = run(words)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        logging.getLogger("penstock").removeHandler(log)
+    return subprocess.CompletedProcess(words, code, stdout.getvalue(), stderr.getvalue())
+
+
+def penstock_process(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a person runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *map(str, arguments)],
+        capture_output=True, text=True, timeout=100, check=False, **options,
+    )  # fmt: skip
+
+
+@dataclass
+class Mount:
+    path: Path
+    arguments: tuple[str | Path, ...] = ()
+    said: str = ""
+    _mounted: bool = field(default=True)
+    _gets_before: int = 0
+
+    def stats(self) -> dict[str, Any]:
+        """What `penstock stats -o json` prints, without the start of a process.
+
+        Between two servers only the supervisor answers, with less: wait for the next server.
+        """
+
+        def answered() -> dict[str, Any] | None:
+            found = ask_stats(str(self.path))
+            return None if found.get("state") == "restarting" else found
+
+        return wait_until(answered, f"{self.path} goes on restarting")
+
+    def messages_while(self, act: Callable[[], object]) -> Counter[str]:
+        """What the kernel sends to the server while `act` runs."""
+        before = Counter(self.stats()["requests"])
+        act()
+        return Counter(self.stats()["requests"]) - before
+
+    def wait_until_cached(self, name: str) -> None:
+        """A reader has its bytes before the cache has them."""
+        path = self.path / name
+        size = path.stat().st_size
+        wait_until(lambda: int(os.getxattr(path, "user.penstock.cached")) >= size)
+
+    def gets(self) -> int:
+        """The GETs since it was mounted, or since `begin_test`."""
+        return gets_in(self.stats()) - self._gets_before
+
+    def begin_test(self) -> None:
+        """Forget what an earlier test left: what is cached, by us or by the kernel, and counts."""
+        wait_until(self._is_quiet, "plans or fetches of an earlier test go on")
+        if "--no-cache" not in self.arguments:
+            assert penstock("warm", self.path, "--evict").returncode == 0
+        forget(self.path)
+        self._gets_before = gets_in(self.stats())
+
+    def _is_quiet(self) -> bool:
+        stats = self.stats()
+        return not stats["plans"] and stats["fetching"] == stats["gets_in_flight"] == 0
+
+    def refresh(self) -> None:
+        assert penstock("refresh", self.path).returncode == 0
+
+    def umount(self) -> None:
+        if self._mounted:
+            result = penstock("umount", self.path)
+            assert result.returncode == 0, result.stderr
+            self._mounted = False
+
+
+def warm(mount: Mount, *arguments: str | Path, code: int = 0, **options: Any) -> dict[str, Any]:
+    """What `penstock warm -o json` prints."""
+    result = penstock("warm", mount.path, *arguments, "-o", "json", **options)
+    assert result.returncode == code, result.stderr
+    return json.loads(result.stdout)
+
+
+def gets_in(stats: Mapping[str, Any]) -> int:
+    """GETs without hedges, which come on a busy machine when a request is slow."""
+    return stats["store_requests_by_verb"].get("get", 0) - stats["hedges"]
+
+
+Mounter = Callable[..., Mount]
+
+
+@dataclass
+class SharedMounts:
+    """Mounts that the tests of a module share: one for each set of options."""
+
+    mounter: Mounter
+    state: Path
+    mounts: dict[tuple[str | Path, ...], Mount] = field(default_factory=dict)
+
+    def use(self, monkeypatch: pytest.MonkeyPatch, *options: str | Path) -> Mount:
+        """A mount with these options, for one test, with nothing cached."""
+        monkeypatch.setenv("PENSTOCK_STATE_DIR", str(self.state))
+        if options not in self.mounts:
+            self.mounts[options] = self.mounter(*options)
+        self.mounts[options].begin_test()
+        return self.mounts[options]
+
+
+@contextmanager
+def shared_mounting(folder: Path) -> Iterator[SharedMounts]:
+    """Like `mounting`, for mounts that several tests share, with a state folder of their own.
+
+    The keys of the tests' S3 server are in the environment when it mounts.
+    """
+    state = folder / "state"
+    state.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        isolate(patch, state)
+        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        with mounting(folder) as mounter:
+            yield SharedMounts(mounter, state)
+
+
+@contextmanager
+def mounting(folder: Path) -> Iterator[Mounter]:
+    """mounter(source, *options) mounts in the background; everything is unmounted at the end."""
+    with ExitStack() as stack:
+        count = 0
+
+        def mount(source: str, *options: str | Path) -> Mount:
+            nonlocal count
+            count += 1
+            path = folder / f"mnt{count}"
+            path.mkdir()
+            arguments = (source, path, "-b", *options)
+            if not any(str(option).startswith(("--tier", "--cache-dir", "--no-cache"))
+                       for option in options):  # fmt: skip
+                arguments += ("--cache-dir", folder / "cache")
+            result = penstock("mount", *arguments)
+            assert result.returncode == 0, result.stderr
+            mounted = Mount(path, arguments, result.stderr)
+            stack.callback(mounted.umount)
+            return mounted
+
+        yield mount

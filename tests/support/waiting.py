@@ -1,0 +1,36 @@
+"""The one way in which a test waits for something that happens elsewhere."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+_POLL_S = 0.01
+PATIENCE_S = 60.0  # a machine under load is slow, and a test that passes never waits for long
+
+
+def wait_until(ready: Callable[[], T], what: object = None, *, timeout_s: float = PATIENCE_S) -> T:
+    """Return the first true value of `ready`; fail with `what` if none comes.
+
+    `what` may be a function: then it is called when the time is over, to say how things are.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (found := ready()):
+        if time.monotonic() > deadline:
+            described = what() if callable(what) else what
+            raise AssertionError(f"not after {timeout_s:g} s: {described or ready}")
+        time.sleep(_POLL_S)
+    return found
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pid: int) -> None:
+    wait_until(lambda: not runs(pid), f"process {pid} still runs")
