@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -93,3 +94,10 @@ def s3(_s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
 def mounter(tmp_path: Path) -> Iterator[Mounter]:
     with mounting(tmp_path) as mount:
         yield mount
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder whose pages can be dropped: other temporary folders may be in memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)

@@ -108,6 +108,10 @@ def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
     status = guarded.status()
     assert (status.state, status.error) == ("out", "[Errno 5] Input/output error")
     assert status.out_s == pytest.approx(200, abs=0.1)
+    # Who asks it goes on to the next tier and to the store.
+    assert not guarded.has(block_of(WHAT, 0, BLOCK))
+    assert guarded.cached_bytes(WHAT.digest) == guarded.room_beside(0) == 0
+    assert guarded.cached_sizes([WHAT.digest]) == {}
     assert disk.counters.total("cache_warnings") == 1
     disk.error = None
     disk.now_s += 60

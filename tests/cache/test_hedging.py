@@ -57,11 +57,12 @@ def test_at_most_one_in_twenty_is_hedged_and_little_is_saved_up() -> None:
 class Watched:
     """Flights with a watcher that looks when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int = 100) -> None:
         self.clock = Clock()
         self.counters = Counters()
-        self.flights = build(self.clock, blocks=100)
-        self.watcher = Watcher(self.flights, seasoned(), self.counters, 60.0, self.clock)
+        self.flights = build(self.clock, blocks=blocks)
+        self.hedging = seasoned()
+        self.watcher = Watcher(self.flights, self.hedging, self.counters, 60.0, self.clock)
         self.gates: list[threading.Event] = []
         self.threads: list[threading.Thread] = []
 
@@ -89,8 +90,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    watched = Watched()
+def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
+    watched = Watched(getattr(request, "param", 100))
     yield watched
     for gate in watched.gates:
         gate.set()
@@ -137,6 +138,30 @@ def test_no_more_than_a_few_are_hedged_at_once(watched: Watched) -> None:
     for _ in range(3):
         watched.watcher.look()
     assert watched.count("hedges") == MOST_AT_ONCE
+
+
+def test_a_share_of_requests_bounds_second_fetches(watched: Watched) -> None:
+    while watched.hedging.spend():
+        pass
+    watched.slow(0)
+    watched.clock.now_s += 0.2
+    for _ in range(MOST_AT_ONCE + 1):
+        watched.watcher.look()
+    assert watched.count("hedges") == 0
+    for _ in range(100):
+        watched.hedging.note(LENGTH, 0.1)
+    wait_until(lambda: watched.watcher.look() == 0, "the second fetch is not sent after all")
+    assert watched.count("hedges") == 1
+
+
+@pytest.mark.parametrize("watched", [1], indirect=True)
+def test_memory_bounds_second_fetches(watched: Watched) -> None:
+    gate = watched.slow(0)
+    watched.clock.now_s += 0.2
+    for _ in range(MOST_AT_ONCE + 1):
+        watched.watcher.look()
+    assert watched.count("hedges") == 0
+    gate.set()
 
 
 def test_a_second_fetch_that_fails_changes_nothing(watched: Watched) -> None:

@@ -6,8 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +55,6 @@ def cache_rows(mount: Mount, cache: Path | None = None) -> list[dict[str, Any]]:
 
 def assert_all_kept(mount: Mount, names: dict[str, bytes] = FILES) -> None:
     assert_kept(mount.path / name for name in names)
-
-
-@pytest.fixture
-def on_disk() -> Iterator[Path]:
-    """A folder whose pages can be dropped: other temporary folders may be in memory."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

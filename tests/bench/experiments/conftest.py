@@ -15,13 +15,13 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def bench_of(tmp_path: Path, medium: Path, server: S3Server) -> BenchMaker:
+def bench_of(on_disk: Path, medium: Path, server: S3Server) -> BenchMaker:
     """bench_of(plan) makes a data set and puts it into a bucket of its own."""
 
     def make(plan: DatasetPlan) -> Bench:
-        bench = Bench(server, f"bench-experiment-{next(_numbers)}", tmp_path, medium)
+        bench = Bench(server, f"bench-experiment-{next(_numbers)}", on_disk, medium)
         manifest = make_dataset(plan, bench.root)
-        (tmp_path / "dataset.json").write_text(json.dumps(manifest.to_json()))
+        (on_disk / "dataset.json").write_text(json.dumps(manifest.to_json()))
         create_bucket(server, bench.bucket)
         upload(server, bench.bucket, bench.root)
         return bench

@@ -210,8 +210,6 @@ def test_an_interrupted_experiment_says_so_and_leaves_nothing(bench: Bench) -> N
 @drops_pages
 def test_native_files_prove_that_their_pages_are_gone_or_there(bench: Bench) -> None:
     dataset = Dataset("small", bench.root, scan(bench.root))
-    if measure.filesystem_of(dataset.root) == "tmpfs":
-        pytest.skip("pages of tmpfs cannot be dropped")
     assert proofs.pages_dropped(dataset, native=True).ok
     assert not proofs.pages_resident(dataset).ok
     for entry in dataset.entries:
