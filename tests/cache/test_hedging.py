@@ -20,14 +20,13 @@ def seasoned(seconds: float = 0.1, count: int = 1000) -> Hedging:
     return hedging
 
 
-def test_nothing_is_slow_before_a_hundred_have_been_seen() -> None:
+def test_slow_is_slower_than_ninety_nine_of_a_hundred_of_that_size() -> None:
     hedging = seasoned(count=99)
-    assert hedging.slow_after_s(LENGTH) is None
+    assert hedging.slow_after_s(LENGTH) is None, "too few have been seen"
     hedging.note(LENGTH, 0.1)
     assert hedging.slow_after_s(LENGTH) == 0.1
-
-
-def test_slow_is_slower_than_ninety_nine_of_a_hundred() -> None:
+    assert hedging.slow_after_s(64 * LENGTH) is None
+    assert seasoned(0.001).slow_after_s(LENGTH) == 0.02, "nothing faster is slow"
     hedging = Hedging()
     for number in range(1000):
         hedging.note(LENGTH, 1.0 if number % 200 == 0 else 0.1)
@@ -35,15 +34,6 @@ def test_slow_is_slower_than_ninety_nine_of_a_hundred() -> None:
     for _ in range(50):
         hedging.note(LENGTH, 1.0)
     assert hedging.slow_after_s(LENGTH) == 1.0
-
-
-def test_what_large_blocks_take_says_nothing_of_small_ones() -> None:
-    hedging = seasoned(0.1)
-    assert hedging.slow_after_s(64 * LENGTH) is None
-
-
-def test_nothing_faster_than_the_floor_is_slow() -> None:
-    assert seasoned(0.001).slow_after_s(LENGTH) == 0.02
 
 
 def test_at_most_one_in_twenty_is_hedged_and_little_is_saved_up() -> None:
@@ -88,17 +78,20 @@ class Watched:
     def count(self, name: str) -> int:
         return self.counters.total(name)
 
+    def close(self) -> None:
+        for gate in self.gates:
+            gate.set()
+        for thread in self.threads:
+            thread.join()
+        wait_until(lambda: self.flights.held_bytes == 0)
+        self.watcher.close(10)  # drops second fetches that have not begun, with what they hold
+
 
 @pytest.fixture
-def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    watched = Watched(getattr(request, "param", 100))
+def watched() -> Iterator[Watched]:
+    watched = Watched()
     yield watched
-    for gate in watched.gates:
-        gate.set()
-    for thread in watched.threads:
-        thread.join()
-    wait_until(lambda: watched.flights.held_bytes == 0)
-    watched.watcher.close(10)  # drops second fetches that have not begun, with what they hold
+    watched.close()
 
 
 def test_a_slow_fetch_gets_one_second_one_which_wins(watched: Watched) -> None:
@@ -154,14 +147,15 @@ def test_a_share_of_requests_bounds_second_fetches(watched: Watched) -> None:
     assert watched.count("hedges") == 1
 
 
-@pytest.mark.parametrize("watched", [1], indirect=True)
-def test_memory_bounds_second_fetches(watched: Watched) -> None:
+def test_memory_bounds_second_fetches() -> None:
+    watched = Watched(blocks=1)
     gate = watched.slow(0)
     watched.clock.now_s += 0.2
     for _ in range(MOST_AT_ONCE + 1):
         watched.watcher.look()
     assert watched.count("hedges") == 0
     gate.set()
+    watched.close()
 
 
 def test_a_second_fetch_that_fails_changes_nothing(watched: Watched) -> None:

@@ -1,21 +1,26 @@
-"""The tiers together: order, filling, failures, one fetch for many waiters."""
+"""The tiers together: order, filling, failures, what they hold, and what no tier can be."""
 
+import errno
+import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.cache.build import build_cache
-from penstock.cache.identity import CachedObject, identify
+from penstock.cache.contents import Contents, Held
+from penstock.cache.identity import CachedObject, block_of, identify
 from penstock.cache.striped import StripedTier
-from penstock.cache.tier import TierSpec, parse_tier
+from penstock.cache.tier import TierSpec, parse_tier, prepare_directory
 from penstock.cache.tiered import Brought, Cache
-from penstock.errors import OptionError, StoreError
+from penstock.errors import CacheDirError, OptionError
 from penstock.metrics import Counters
 
 BLOCK = 256 * 1024
@@ -41,10 +46,15 @@ class Origin:
         return identify("s3://b", "key", "v1", len(self.data), BLOCK)
 
 
-def build(counters: Counters, *specs: TierSpec, buffer_bytes: int = 1 << 30) -> Cache:
+def build(
+    counters: Counters,
+    *specs: TierSpec,
+    policy: str = "keep",
+    say: Callable[[str], None] = lambda _line: None,
+) -> Cache:
     return build_cache(
-        list(specs), policy="keep", block_bytes=BLOCK, buffer_bytes=buffer_bytes, fetchers=4,
-        counters=counters,
+        list(specs), policy=policy, block_bytes=BLOCK, buffer_bytes=1 << 30, fetchers=4,
+        counters=counters, say=say,
     )  # fmt: skip
 
 
@@ -69,33 +79,6 @@ def test_any_range_is_what_the_object_has_there(cache: Cache) -> None:
     for offset, length in ((0, 10), (BLOCK - 5, 10), (0, len(DATA)), (len(DATA) - 3, 100)):
         assert read(cache, origin, offset, length) == DATA[offset : offset + length]
     assert read(cache, origin, len(DATA), 10) == b""
-
-
-def test_each_block_is_fetched_once_by_sixteen_readers_at_once(cache: Cache) -> None:
-    origin = Origin(DATA)
-    origin.gate.clear()
-    with ThreadPoolExecutor(16) as readers:
-        answers = [readers.submit(read, cache, origin, 0, len(DATA)) for _ in range(16)]
-        origin.gate.set()
-        assert all(answer.result() == DATA for answer in answers)
-    assert sorted(origin.ranges) == [
-        (start, min(BLOCK, len(DATA) - start)) for start in range(0, len(DATA), BLOCK)
-    ]
-
-
-def test_a_failed_fetch_fails_its_reader_and_not_the_next(cache: Cache) -> None:
-    origin = Origin(DATA[:1000])
-    failing = [True]
-
-    def fetch(start: int, length: int) -> bytes:
-        if failing[0]:
-            raise StoreError("down")
-        return origin.fetch(start, length)
-
-    with pytest.raises(StoreError, match="down"):
-        cache.read(origin.what, fetch, 0, 1000)
-    failing[0] = False
-    assert b"".join(cache.read(origin.what, fetch, 0, 1000)) == DATA[:1000]
 
 
 @pytest.mark.parametrize(
@@ -157,11 +140,11 @@ def test_what_the_bucket_has_no_more_is_outdated_in_every_tier(cache: Cache) -> 
 def test_what_does_not_fit_the_first_tier_goes_to_the_next(
     tmp_path: Path, counters: Counters
 ) -> None:
-    cache = build(
-        counters,
+    specs = (
         TierSpec("MEM", (tmp_path / "mem",), 2 * BLOCK, high=1.0),
         TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30),
     )
+    cache = build(counters, *specs)
     origin = Origin(DATA)
     assert read(cache, origin, 0, len(DATA)) == DATA
     cache.close()
@@ -170,11 +153,7 @@ def test_what_does_not_fit_the_first_tier_goes_to_the_next(
     assert isinstance(slow, StripedTier)
     assert fast.source_bytes("s3://b") == 2 * BLOCK
     assert slow.source_bytes("s3://b") == len(DATA) - 2 * BLOCK
-    again = build(
-        counters,
-        TierSpec("MEM", (tmp_path / "mem",), 2 * BLOCK, high=1.0),
-        TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30),
-    )
+    again = build(counters, *specs)
     fetched = len(origin.ranges)
     assert read(again, origin, 0, len(DATA)) == DATA
     assert len(origin.ranges) == fetched
@@ -205,3 +184,137 @@ def test_a_tier_is_read_as_fluid_and_we_write_it() -> None:
     tier = parse_tier("SSD:/nvme0,/nvme1:400GiB:high=0.95,low=0.7")
     assert tier == TierSpec("SSD", (Path("/nvme0"), Path("/nvme1")), 400 << 30, 0.95, 0.7)
     assert parse_tier("MEM:/x:1GiB") == TierSpec("MEM", (Path("/x"),), 1 << 30, 0.99, 0.8)
+
+
+# -- what the tiers hold of an object is never more than the object ----------------------------
+
+HALF = BLOCK // 2
+LARGE = identify("s3://b", "large", "1", 3 * BLOCK + HALF, BLOCK)
+SMALL = identify("s3://b", "small", "1", 1000, BLOCK)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Cache]:
+    specs = [TierSpec(medium, (tmp_path / medium,), 10 << 20) for medium in ("MEM", "SSD")]
+    made = build(Counters(), *specs, policy="lru")
+    yield made
+    made.close()
+
+
+def put(cache: Cache, tier: int, what: CachedObject, *numbers: int) -> None:
+    for number in numbers:
+        block = block_of(what, number, BLOCK)
+        data = DATA[block.start : block.start + block.length]
+        assert cache.tiers[tier].write(what, BLOCK, block, data)
+
+
+def test_a_block_in_two_tiers_counts_once(two: Cache) -> None:
+    contents = Contents(two)
+    put(two, 0, LARGE, 0, 1)
+    put(two, 1, LARGE, 1, 3)
+    put(two, 0, SMALL, 0)
+    put(two, 1, SMALL, 0)
+    large, small = contents.look([LARGE, SMALL])
+    assert large == Held((2 * BLOCK, BLOCK + HALF), 2 * BLOCK + HALF)
+    assert small == Held((1000, 1000), 1000)
+    assert contents.missing(LARGE, large) == [2]
+    assert contents.missing(SMALL, small) == []
+    put(two, 1, LARGE, 2)
+    (whole,) = contents.look([LARGE])
+    assert whole.cached_bytes == LARGE.size_bytes
+
+
+def test_what_is_removed_is_in_no_tier(two: Cache) -> None:
+    contents = Contents(two)
+    put(two, 0, LARGE, 0)
+    put(two, 1, LARGE, 1, 3)
+    put(two, 1, SMALL, 0)
+    assert contents.remove([LARGE]) == 2 * BLOCK + HALF
+    assert contents.look([LARGE, SMALL]) == [Held((0, 0), 0), Held((0, 1000), 1000)]
+    assert contents.missing(LARGE, Held((0, 0), 0)) == [0, 1, 2, 3]
+
+
+def test_a_damaged_block_is_dropped_from_its_tier_and_counted(two: Cache) -> None:
+    contents = Contents(two)
+    put(two, 0, LARGE, 0, 1)
+    put(two, 1, LARGE, 2, 3)
+    path = two.tiers[1].file_of(LARGE.digest)
+    assert path is not None
+    with open(path, "r+b") as file:
+        file.seek(2 * BLOCK + HALF)
+        file.write(b"rotten")
+    assert contents.verify(LARGE) == 1
+    assert contents.look([LARGE]) == [Held((2 * BLOCK, HALF), 2 * BLOCK + HALF)]
+    assert contents.verify(LARGE) == 0
+
+
+def test_what_is_wanted_is_not_evicted_before_what_is_not(tmp_path: Path) -> None:
+    spec = TierSpec("SSD", (tmp_path / "c",), 10_000, high=1.0, low=0.8)
+    cache = build(Counters(), spec, policy="lru")
+    tier = cache.tiers[0]
+    assert tier.rooms_beside(lambda _share: 0) == [10_000]
+    put(cache, 0, SMALL, 0)
+    assert tier.rooms_beside(lambda _share: 0) == [9000]
+    assert tier.rooms_beside(lambda _share: 1000) == [9000]
+    others = [identify("s3://b", f"other{n}", "1", 1000, BLOCK) for n in range(9)]
+    for other in others:
+        put(cache, 0, other, 0)
+    # Full: what evicts goes down to the low watermark, and that has to hold what is wanted.
+    assert tier.rooms_beside(lambda _share: 1000) == [7000]
+    cache.close()
+
+
+# -- disks that cannot hold a cache, or not one as large as its quota ---------------------------
+
+
+def test_a_quota_larger_than_the_disk_is_cut_only_if_that_is_wanted(tmp_path: Path) -> None:
+    said: list[str] = []
+    spec = TierSpec("SSD", (tmp_path / "c",), 1 << 60)
+    with pytest.raises(CacheDirError, match="a quota of"):
+        build(Counters(), spec)
+    cache = build(Counters(), replace(spec, clamp=True), say=said.append)
+    (tier,) = cache.tiers
+    assert isinstance(tier, StripedTier)
+    disk = os.statvfs(tmp_path)
+    assert 0 < tier.quota_bytes <= disk.f_blocks * disk.f_frsize
+    cache.close()
+    (line,) = said
+    assert f"tier SSD: {tmp_path}/c has room for" in line
+    assert "1024.0 PiB" in line
+    build(Counters(), replace(spec, quota_bytes=1 << 20, clamp=True), say=said.append).close()
+    assert said == [line], "one that fits is left as it is"
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "can be written"), (errno.EIO, "another")],
+)
+def test_a_disk_that_cannot_be_written_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(CacheDirError, match=os.strerror(number)) as caught:
+        prepare_directory(tmp_path, 1 << 20)
+    assert hint in (caught.value.hint or "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_returns_other_bytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pread", lambda _descriptor, length, _offset: bytes(length))
+    with pytest.raises(CacheDirError, match="Input/output error"):
+        prepare_directory(tmp_path, 1 << 20)
+
+
+def test_a_full_disk_has_room_only_for_what_is_cached_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = SimpleNamespace(f_blocks=1 << 30, f_frsize=1, f_bavail=0)
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    with pytest.raises(CacheDirError, match="is full"):
+        prepare_directory(tmp_path, 1 << 20)
+    assert prepare_directory(tmp_path, 1 << 20, used_bytes=1 << 20) == 1 << 20

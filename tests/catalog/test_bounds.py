@@ -1,8 +1,6 @@
 """Listings that no honest store gives: endless, repeating, huge, malformed. Each is bounded."""
 
 import itertools
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,17 +63,10 @@ def test_a_listing_that_repeats_itself_is_given_up(tree: Tree, cycle: int) -> No
     assert names(tree) == ["there"], "the tree is as it was"
 
 
-@pytest.mark.parametrize("key", ["marker/", "a//b", "../x"])
-def test_what_is_no_file_cannot_repeat_for_ever_either(tree: Tree, key: str) -> None:
-    with pytest.raises(SourceError, match="repeats itself"):
-        take_in_pages(tree, lambda: itertools.repeat([entry(key, 0)] * 1000))
-    assert names(tree) == ["there"]
-
-
-def test_a_listing_that_always_brings_new_keys_ends_at_the_limit(tree: Tree) -> None:
-    with pytest.raises(SourceError, match=r"more than 5,000 files and directories") as caught:
-        take_in_pages(tree, lambda: map(numbered, itertools.count(0, 1000)), most_files=5000)
-    assert "--max-files" in (caught.value.hint or "")
+def test_what_is_no_file_cannot_repeat_for_ever_either(tree: Tree) -> None:
+    for key in ("marker/", "a//b", "../x"):
+        with pytest.raises(SourceError, match="repeats itself"):
+            take_in_pages(tree, lambda key=key: itertools.repeat([entry(key, 0)] * 1000))
     assert names(tree) == ["there"]
 
 
@@ -92,7 +83,11 @@ def test_directories_and_hidden_objects_count_toward_the_limit(tree: Tree, key: 
     assert names(tree) == ["there"]
 
 
-def test_exactly_as_many_as_the_limit_are_shown(tree: Tree) -> None:
+def test_a_listing_that_always_brings_new_keys_ends_at_the_limit(tree: Tree) -> None:
+    with pytest.raises(SourceError, match=r"more than 5,000 files and directories") as caught:
+        take_in_pages(tree, lambda: map(numbered, itertools.count(0, 1000)), most_files=5000)
+    assert "--max-files" in (caught.value.hint or "")
+    assert names(tree) == ["there"]
     assert take_in(tree, numbered(0), most_files=1000).files == 1000
 
 
@@ -110,29 +105,7 @@ def left_behind() -> list[threading.Thread]:
     return [thread for thread in listing._left_behind if thread.is_alive()]
 
 
-def test_a_store_that_never_answers_ends_the_listing_and_not_the_thread(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_go = threading.Event()
-    monkeypatch.setattr(listing, "_THREADS_END_WITHIN_S", 0.1)
-
-    def pages() -> Iterator[list[ObjectInfo]]:
-        let_go.wait()
-        yield numbered(0)
-
-    store = Mounted("", Pages(pages))
-    with pytest.raises(StoreError, match=r"nothing for 0\.1 s"):
-        refresh(tree, [store], lambda *_: None, silence_s=0.1)
-    wait_until(lambda: len(left_behind()) == 1)
-    (left,) = left_behind()
-    assert left.daemon, "the process can end without it"
-    assert names(tree) == ["there"]
-    let_go.set()
-    left.join(20)
-    assert not left.is_alive()
-
-
-def test_requests_that_never_end_do_not_pile_up(
+def test_requests_that_never_end_end_the_listing_and_do_not_pile_up(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go = threading.Event()
@@ -145,12 +118,14 @@ def test_requests_that_never_end_do_not_pile_up(
 
     store = Mounted("", Pages(pages))
     for number in (1, 2):
-        with pytest.raises(StoreError, match="nothing for"):
-            refresh(tree, [store], lambda *_: None, silence_s=0.01)
+        with pytest.raises(StoreError, match=r"nothing for 0\.1 s"):
+            refresh(tree, [store], lambda *_: None, silence_s=0.1)
         wait_until(lambda number=number: len(left_behind()) == number)
     with pytest.raises(StoreError, match="2 requests of earlier listings still wait"):
         refresh(tree, [store], lambda *_: None, silence_s=0.01)
+    assert names(tree) == ["there"]
     waiting = list(listing._left_behind)
+    assert all(thread.daemon for thread in waiting), "the process can end without them"
     let_go.set()
     for thread in waiting:
         thread.join(20)
@@ -184,38 +159,26 @@ def test_a_tree_of_very_many_prefixes_does_not_queue_them_all(
 
 # -- entries that cannot be right -----------------------------------------------------------
 
-LONG = "k" * KEY_MAX_BYTES
+NO_SIZE = "a size that no file can have"
+NOT_SENT_BACK = "a version (ETag) with characters that cannot be sent back"
+TOO_LONG = "a path longer than 4,095 bytes"
 ODD = {
-    "a size below zero": (entry("x", -1), "a size that no file can have"),
-    "a size of 2**63": (entry("x", 2**63), "a size that no file can have"),
-    "a size of 2**200": (entry("x", 2**200), "a size that no file can have"),
+    "a size below zero": (entry("x", -1), NO_SIZE),
+    "a size of 2**63": (entry("x", 2**63), NO_SIZE),
     "a version of 1 MB": (
         entry("x", version="v" * 1_000_000),
         "a version (ETag) longer than 1,024 characters",
     ),
-    **{
-        f"a version with {name}": (
-            entry("x", version=f"v{text}"),
-            "a version (ETag) with characters that cannot be sent back",
-        )
-        for name, text in {
-            "a NUL": "\0", "a line end": "\r\nX-Evil: 1", "a surrogate": "\ud800", "an umlaut": "ü",
-        }.items()
-    },
+    "a version with a line end": (entry("x", version="v\r\nX-Evil: 1"), NOT_SENT_BACK),
+    "a version with a surrogate": (entry("x", version="v\ud800"), NOT_SENT_BACK),
+    "a version with an umlaut": (entry("x", version="vü"), NOT_SENT_BACK),
     "half a surrogate pair in its name": (entry("a\ud800b"), "its name is not UTF-8"),
     "half a surrogate pair in its folder": (entry("\udfff/b"), "its name is not UTF-8"),
     "a NUL in its folder": (entry("a\0b/c"), "a NUL in its name"),
-    "a key of 4,096 bytes": (entry("k/" * 2048), "a path longer than 4,095 bytes"),
-    "a key of 1 MB": (entry("k/" * 500_000), "a path longer than 4,095 bytes"),
-    "a key of 3 MB that is no text": (
-        entry("\ud800" * 1_000_000),
-        "a path longer than 4,095 bytes",
-    ),
-    "a key of 4,096 bytes in 2,048 characters": (
-        entry("é" * 2048),
-        "a path longer than 4,095 bytes",
-    ),
-}  # fmt: skip
+    "a key of 4,096 bytes": (entry("k/" * 2048), TOO_LONG),
+    "a key of 3 MB that is no text": (entry("\ud800" * 1_000_000), TOO_LONG),
+    "a key of 4,096 bytes in 2,048 characters": (entry("é" * 2048), TOO_LONG),
+}
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -266,19 +229,14 @@ def test_a_key_of_two_thousand_segments_is_a_path(tree: Tree) -> None:
     assert tree.directory_path(ino) == key[:-2]
 
 
-@pytest.mark.parametrize(
-    "error", [KeyError("Size"), ValueError("year 20000"), OverflowError(), EOFError(),
-              AttributeError("None"), RecursionError()],
-)  # fmt: skip
-def test_an_answer_that_the_library_stumbles_over_is_a_source_error(
-    tree: Tree, error: Exception
-) -> None:
-    def pages() -> Iterator[list[ObjectInfo]]:
+def test_an_answer_that_the_library_stumbles_over_is_a_source_error(tree: Tree) -> None:
+    def pages(error: Exception) -> Iterator[list[ObjectInfo]]:
         yield numbered(0)
         raise error
 
-    with pytest.raises(SourceError, match=f"cannot be understood .{type(error).__name__}"):
-        take_in_pages(tree, pages)
+    for error in (KeyError("Size"), ValueError("year 20000"), EOFError(), RecursionError()):
+        with pytest.raises(SourceError, match=f"cannot be understood .{type(error).__name__}"):
+            take_in_pages(tree, lambda error=error: pages(error))
     assert names(tree) == ["there"]
 
 
@@ -309,33 +267,3 @@ def test_directories_that_were_forgotten_meanwhile_are_found_again(
         assert summary.files == 60
         assert summary.changed in (0, 1 + 5 + 20 + 60 + 1), "each directory once"
     assert summary.changed == 0, "and the same ones again"
-
-
-MEASURE = """
-import resource, sys
-from pathlib import Path
-from penstock.catalog.refresh import Mounted, refresh
-from penstock.catalog.tree import Tree
-from tests.support.catalogs import Pages, entry
-
-def pages():
-    for first in range(0, 100_000, 1000):
-        yield [entry(f"{n % 2}/{n:0200}/x" + "//" * (n % 2)) for n in range(first, first + 1000)]
-
-tree = Tree(Path(sys.argv[1]))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-summary = refresh(tree, [Mounted("", Pages(pages))], lambda *_: None)
-print(summary.files, summary.hidden, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_directories_and_hidden_objects(tmp_path: Path) -> None:
-    """It took 98 MiB for these when all directories and all hidden keys were remembered."""
-    result = subprocess.run(
-        [sys.executable, "-c", MEASURE, tmp_path / "catalog.sqlite"],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=100,
-    )  # fmt: skip
-    files, hidden, grown_kib = map(int, result.stdout.split())
-    assert (files, hidden) == (50_000, 50_000)
-    assert grown_kib < 30 * 1024

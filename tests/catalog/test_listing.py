@@ -1,4 +1,4 @@
-"""Parallel listing and refresh, over a store in memory whose trees are drawn at random."""
+"""Parallel listings and refreshes of a catalog, over one store in memory or several."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,34 +6,38 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typing_extensions import Buffer
 
 from penstock.catalog.listing import list_in_parallel
-from penstock.catalog.refresh import Mounted, Summary, refresh
+from penstock.catalog.places import check_paths, covered_by_others, owner_of
+from penstock.catalog.refresh import Mounted, Summary, numbered, refresh, unlisted
+from penstock.catalog.sizes import read_sizes
 from penstock.catalog.tree import Tree
-from penstock.errors import StoreError
+from penstock.errors import OptionError, PenstockError, SourceError, StoreError
 from penstock.store import Level, ObjectInfo
-from tests.support.catalogs import nodes_of
+from penstock.store.removed import RemovedStore
+from tests.support.catalogs import NOW_NS, nodes_of
 
 PAGE = 1000
 
 
-class MemoryStore:
-    identity = "memory://"
+class MemoryStore(RemovedStore):
+    """A store that lists what a test wrote down, page by page, or fails."""
 
-    def __init__(self, sizes: dict[str, int]) -> None:
+    def __init__(self, sizes: dict[str, int], identity: str = "memory://") -> None:
+        super().__init__(identity)
         self.sizes = sizes
         self.requests = 0
-        self.fails_below: str | None = None
+        self.error: Exception | None = None  # raised at the end of a listing
+        self.fails_below = ""
 
-    def list_all(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        if self.fails_below is not None and prefix.startswith(self.fails_below):
-            raise StoreError("down")
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
         start = f"{prefix}/" if prefix else ""
         infos = [self._info(key) for key in sorted(self.sizes) if key.startswith(start)]
         for first in range(0, len(infos) or 1, PAGE):
             self.requests += 1
             yield infos[first : first + PAGE]
+        if self.error is not None and prefix.startswith(self.fails_below):
+            raise self.error
 
     def list_level(self, prefix: str) -> Level:
         self.requests += 1
@@ -45,18 +49,20 @@ class MemoryStore:
         )
 
     def _info(self, key: str) -> ObjectInfo:
-        size = self.sizes[key]
-        return ObjectInfo(key, size, 1_700_000_000_000_000_000, f"v{size}")
-
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
-        raise AssertionError("nothing is read")
-
-    def why_unreadable(self, key: str) -> str | None:
-        return None
+        return ObjectInfo(key, self.sizes[key], NOW_NS, f"v{self.sizes[key]}")
 
 
-def take_in(tree: Tree, store: MemoryStore) -> Summary:
-    return refresh(tree, [Mounted("", store)], lambda *_: None)
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    made = Tree(tmp_path / "catalog.sqlite")
+    yield made
+    made.close()
+
+
+def take_in(tree: Tree, *mounts: Mounted | MemoryStore, in_use: bool = True) -> Summary:
+    """A store without a place is mounted at the root."""
+    placed = [one if isinstance(one, Mounted) else Mounted("", one) for one in mounts]
+    return refresh(tree, placed, lambda *_: None, in_use=in_use)
 
 
 def paths(tree: Tree) -> dict[str, int]:
@@ -65,6 +71,10 @@ def paths(tree: Tree) -> dict[str, int]:
         for path, node in nodes_of(tree).items()
         if node.size_bytes is not None
     }
+
+
+def numbers(tree: Tree) -> dict[str, int]:
+    return {path: node.ino for path, node in nodes_of(tree).items()}
 
 
 def test_a_deep_tree_of_many_is_listed_in_full_by_many_threads() -> None:
@@ -80,17 +90,15 @@ def test_a_flat_folder_is_streamed_and_not_split() -> None:
     assert store.requests == 6
 
 
-def test_a_failure_in_one_thread_is_raised_and_nothing_is_taken_in(tmp_path: Path) -> None:
+def test_a_failure_in_one_thread_is_raised_and_nothing_is_taken_in(tree: Tree) -> None:
     store = MemoryStore({f"{a}/{c:04}": 1 for a in "xyz" for c in range(900)})
-    tree = Tree(tmp_path / "catalog.sqlite")
     take_in(tree, store)
     store.sizes["x/new"] = 1
-    store.fails_below = "z"
+    store.error, store.fails_below = StoreError("down"), "z"
     with pytest.raises(StoreError, match="down"):
         take_in(tree, store)
     assert "x/new" not in paths(tree)
     assert len(paths(tree)) == 2700
-    tree.close()
 
 
 NAMES = st.sampled_from(["a", "b", "c", "dd", "e f", "ü"])
@@ -109,7 +117,7 @@ def test_the_tree_equals_the_bucket_after_each_refresh(
     tree = Tree(tmp_path_factory.mktemp("model") / "catalog.sqlite")
     versions: dict[str, tuple[int, int]] = {}
     for bucket in buckets:
-        summary = take_in(tree, MemoryStore(bucket))
+        summary = take_in(tree, MemoryStore(bucket), in_use=False)
         # Where a key is also a folder, the folder shows and the key is hidden.
         expected = {
             key: size
@@ -134,32 +142,222 @@ def test_the_tree_equals_the_bucket_after_each_refresh(
     tree.close()
 
 
-def test_another_mount_of_the_same_catalog_learns_what_changed(tmp_path: Path) -> None:
+def test_another_mount_of_the_same_catalog_learns_what_changed(tmp_path: Path, tree: Tree) -> None:
     store = MemoryStore({"a": 1, "b": 1})
-    one, two = Tree(tmp_path / "catalog.sqlite"), Tree(tmp_path / "catalog.sqlite")
-    take_in(one, store)
+    two = Tree(tmp_path / "catalog.sqlite")
+    take_in(tree, store, in_use=False)
     assert two.changes_since(0, 100) == [], "the first listing is news to nobody"
     store.sizes = {"a": 2, "c": 1}
-    take_in(one, store)
+    take_in(tree, store)
     changes = two.changes_since(0, 100)
     assert {(change.name, bool(change.buried)) for change in changes} == {
         (b"a", True), (b"b", True), (b"c", False),
     }  # fmt: skip
-    one.close()
     two.close()
 
 
-def test_dead_nodes_are_cleared_away_by_the_next_user_of_the_catalog(tmp_path: Path) -> None:
-    store = MemoryStore({"a": 1})
+def test_dead_nodes_are_cleared_away_and_their_numbers_never_used_again(tmp_path: Path) -> None:
+    """The kernel may hold a number for as long as the mount lives."""
+    store = MemoryStore({"a": 1, **{f"last{number}": 1 for number in range(5)}})
+
+    def list_again(sizes: dict[str, int]) -> dict[str, int]:
+        """A mount that starts clears away what is dead; what dies now, a reader may still hold."""
+        tree = Tree(tmp_path / "catalog.sqlite")
+        before = list(tree.files())
+        store.sizes = sizes
+        take_in(tree, store)
+        found = numbers(tree)
+        for node in before:
+            assert tree.node(node.ino).dead == (node.ino not in found.values())
+        tree.close()
+        return found
+
+    first = list_again(store.sizes)
+    assert list_again({"a": 1}) == {"a": first["a"]}
+    assert list_again({"a": 1, "new": 1})["new"] > max(first.values())
+    again = Tree(tmp_path / "catalog.sqlite")
+    with pytest.raises(Exception, match="not in the catalog"):
+        again.node(first["last0"])
+    again.close()
+
+
+def test_a_file_that_becomes_a_directory_and_back_gets_new_numbers(tree: Tree) -> None:
+    store, seen = MemoryStore({}), list[int]()
+    for key in ("x", "x/y", "x"):
+        store.sizes = {key: 1}
+        take_in(tree, store)
+        seen += [ino for path, ino in numbers(tree).items() if path in ("x", "x/")]
+    assert len(set(seen)) == 3
+
+
+ROWS = "INSERT INTO nodes VALUES (?, 1, ?, 0, ?, 0, 'v', ?)"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Path:
+    """Files 2 to 100, each as large as its number; one directory, and one that is gone."""
+    path = tmp_path / "odd ?name%20.sqlite"
+    tree = Tree(path)
+    files = [(number, b"%d" % number, number, 0) for number in range(2, 101)]
+    tree.connection().executemany(ROWS, [*files, (101, b"folder", None, 0), (102, b"gone", 7, 1)])
+    tree.close()
+    return path
+
+
+def test_sizes_are_read_beside_the_mount_all_or_every_so_manieth(catalog: Path) -> None:
+    assert list(read_sizes(catalog, 1000)) == list(range(2, 101))
+    assert list(read_sizes(catalog, 10)) == [11, 22, 33, 44, 55, 66, 77, 88, 99]
+
+
+def test_nothing_is_made_where_no_catalog_is(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"none\.sqlite"):
+        read_sizes(tmp_path / "none.sqlite", 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- several stores: each has its own place, its own number and its own failures ---------------
+
+
+def written(identity: str, *keys: str) -> MemoryStore:
+    return MemoryStore(dict.fromkeys(keys, 10), identity)
+
+
+A = written("a://", "x/1", "x/2", "y", "only/a")
+B = written("b://", "1", "deep/2")
+
+
+def test_a_place_belongs_to_the_deepest_that_is_mounted_above_it() -> None:
+    numbers = {"": 0, "a/b": 1}
+    assert owner_of("a", numbers) == (0, "a")
+    assert owner_of("a/b", numbers) == (1, "")
+    assert owner_of("a/b/c", numbers) == (1, "c")
+    assert owner_of("a/bc", numbers) == (0, "a/bc")
+    assert owner_of("a", {"a/b": 1}) == (-1, "")
+    assert covered_by_others("", ["", "a/b", "c"]) == ["a/b", "c"]
+    assert covered_by_others("a", ["", "a/b", "ab", "a"]) == ["b"]
+
+
+@pytest.mark.parametrize("paths", [["a", "a"], ["", ""], ["a/../b"], ["a/"], ["x" * 256], ["a\0"]])
+def test_paths_that_cannot_be_mounted_at_are_refused(paths: list[str]) -> None:
+    with pytest.raises(OptionError):
+        check_paths(paths)
+
+
+def test_numbers_stay_when_others_come_and_go(tree: Tree) -> None:
+    first = list(numbered(tree, [Mounted("", A), Mounted("b", B)]))
+    assert first == [0, 1]
+    assert list(numbered(tree, [Mounted("b", B)])) == [1]
+    # The same data elsewhere, and other data at the same place, are others.
+    assert list(numbered(tree, [Mounted("c", B), Mounted("b", A), Mounted("", A)])) == [2, 3, 0]
+
+
+def test_a_catalog_from_before_keeps_its_tree(tmp_path: Path) -> None:
+    store = written("a://", "a/b")
     tree = Tree(tmp_path / "catalog.sqlite")
     take_in(tree, store)
-    (old,) = tree.files()
-    store.sizes = {"a": 2}
-    take_in(tree, store)
-    assert tree.node(old.ino).dead, "a reader may still hold it"
+    before = numbers(tree)
+    tree.connection().executescript("DROP TABLE sources; DROP TABLE hidden_of;")
+    tree.connection().execute("INSERT INTO hidden VALUES ('odd//key', 'a reason')")
+    tree.connection().execute(
+        "INSERT OR REPLACE INTO meta VALUES ('hidden_counts', '{\"a reason\": 1}')"
+    )
+    tree.connection().close()
     tree.close()
     again = Tree(tmp_path / "catalog.sqlite")
-    assert [node.size_bytes for node in again.files()] == [2]
-    with pytest.raises(Exception, match="not in the catalog"):
-        again.node(old.ino)
+    assert unlisted(again, [Mounted("", store)]) == []
+    assert (again.totals(), again.hidden_counts()) == ((1, 10), {"a reason": 1})
+    assert again.hidden(10) == [("odd//key", "a reason")]
+    assert take_in(again, store).changed == 0
+    assert (numbers(again), again.hidden(10)) == (before, [])
     again.close()
+
+
+def test_inodes_of_what_is_still_mounted_never_change(tree: Tree) -> None:
+    take_in(tree, Mounted("s/b", B))
+    before = numbers(tree)
+    take_in(tree, Mounted("", A), Mounted("s/b", B))
+    with_a = numbers(tree)
+    assert before.items() <= with_a.items()
+    take_in(tree, Mounted("", A), Mounted("s/b", B), Mounted("t", B))
+    assert with_a.items() <= numbers(tree).items()
+    take_in(tree, Mounted("s/b", B), Mounted("t", B))
+    assert {name: ino for name, ino in numbers(tree).items() if name[0] != "t"} == before
+    take_in(tree)
+    assert numbers(tree) == {}
+    assert tree.totals() == (0, 0)
+
+
+def test_files_of_the_outer_one_have_the_keys_that_they_have_there(tree: Tree) -> None:
+    """Whichever comes first: a folder on the way to the inner one is the outer one's."""
+    outer = written("a://", "s/outer", "s/b/hidden", "s/b")
+    for mounts in (
+        (Mounted("s/b", B), Mounted("", outer)),
+        (Mounted("", outer), Mounted("s/b", B)),
+    ):
+        take_in(tree, *mounts)
+        found = numbers(tree)
+        assert sorted(found) == ["s/", "s/b/", "s/b/1", "s/b/deep/", "s/b/deep/2", "s/outer"]
+        assert tree.directory_path(found["s/"]) == "s"
+        assert tree.directory_path(found["s/b/"]) == ""
+        assert tree.directory_path(found["s/b/deep/"]) == "deep"
+        assert [key for key, _ in tree.hidden(10)] == ["s/b", "s/b/hidden"]
+        take_in(tree)
+
+
+def test_what_is_mounted_over_dies_also_if_the_outer_one_cannot_be_listed(tree: Tree) -> None:
+    outer = written("a://", "x/1", "x/2", "y")
+    take_in(tree, Mounted("", outer))
+    outer.error = StoreError("away")
+    summary = take_in(tree, Mounted("", outer), Mounted("x", B), Mounted("y", B))
+    assert [str(failure) for failure in summary.failures] == ["away"]
+    assert sorted(numbers(tree)) == [
+        "x/", "x/1", "x/deep/", "x/deep/2", "y/", "y/1", "y/deep/", "y/deep/2"
+    ]  # fmt: skip
+    rows = {row.number: (row.files, row.size_bytes) for row in tree.sources()}
+    assert rows == {0: (0, 0), 1: (2, 20), 2: (2, 20)}
+    assert [one.path for one in unlisted(tree, [Mounted("", outer), Mounted("x", B)])] == [""]
+
+
+def test_a_listing_that_breaks_in_the_middle_leaves_its_source_as_it_was(tree: Tree) -> None:
+    inner = written("b://", "1", "2")
+    take_in(tree, Mounted("a", A), Mounted("b", inner))
+    before = numbers(tree)
+    inner.sizes, inner.error = {"1": 10, "new": 10}, SourceError("broken")
+    changed = written("a://", "x/1", "fresh")
+    summary = take_in(tree, Mounted("a", changed), Mounted("b", inner))
+    assert (summary.files, [failure.path for failure in summary.failures]) == (4, ["b"])
+    found = numbers(tree)
+    assert {name for name in found if name[0] == "b"} == {"b/", "b/1", "b/2"}
+    assert found["b/2"] == before["b/2"]
+    assert sorted(name for name in found if name[0] == "a") == ["a/", "a/fresh", "a/x/", "a/x/1"]
+
+
+def test_the_number_of_changes_only_grows(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "catalog.sqlite")
+    take_in(tree, Mounted("a", A))
+    before = tree.change_number()
+    take_in(tree, Mounted("a", A))
+    assert tree.change_number() == before > 0
+    tree.close()
+    again = Tree(tmp_path / "catalog.sqlite")  # which clears away what everybody knows
+    assert (again.change_number(), again.last_change()) == (before, 0)
+    take_in(again, Mounted("a", A), Mounted("b", B))
+    assert again.change_number() > before
+    again.close()
+
+
+def test_a_million_names_of_a_new_source_are_not_told_one_by_one(tree: Tree) -> None:
+    """No kernel can know a name in a folder that it does not know."""
+    take_in(tree, Mounted("a", A))
+    before = tree.last_change()
+    many = written("m://", *(f"d/{n}" for n in range(500)), "top")
+    take_in(tree, Mounted("a", A), Mounted("m", many))
+    told = [change.name for change in tree.changes_since(before, 1000)]
+    assert sorted(told) == [b"d", b"m", b"top"]
+
+
+def test_more_files_than_are_allowed_are_those_of_all_together(tree: Tree) -> None:
+    mounts = [Mounted("a", A), Mounted("b", B)]
+    summary = refresh(tree, mounts, lambda *_: None, most_files=6)
+    assert [failure.path for failure in summary.failures] == ["b"]
+    assert "more than 6 files" in str(summary.failures[0])

@@ -106,12 +106,6 @@ def test_empty_objects_are_told_from_directory_markers_without_an_exact_listing(
     assert set(nodes_of(tree)) == {"empty-file", "empty-dir/", "dir/", "dir/x", "dir/empty"}
 
 
-def test_a_mount_of_a_prefix_sees_only_what_is_below_it(moto: S3, tree: Tree) -> None:
-    fill(moto, "prefixed", {"p/x": b"x", "p//y": b"y", "pq/z": b"z"})
-    assert list_into(tree, moto, "s3://prefixed/p").hidden == 1
-    assert set(nodes_of(tree)) == {"x"}
-
-
 @pytest.fixture(scope="module")
 def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     """A mount of a folder with a very large file, and one whose name is not UTF-8."""
@@ -140,25 +134,3 @@ def test_an_object_of_five_tebibytes_is_listed_with_its_size(odd_files: Mount) -
 def test_names_that_are_not_utf8_are_shown_as_their_bytes(odd_files: Mount) -> None:
     assert LATIN in os.listdir(bytes(odd_files.path))
     assert (odd_files.path / os.fsdecode(LATIN)).read_bytes() == b"latin-1"
-
-
-def test_a_file_that_becomes_a_directory_and_back_gets_new_inodes(
-    tmp_path: Path, tree: Tree
-) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "x").write_bytes(b"file")
-    store = open_store(parse_source(f"file://{folder}"), StoreOptions(), Counters())
-    seen: list[int] = []
-    for kind in ("file", "directory", "file"):
-        if kind == "directory":
-            (folder / "x").unlink()
-            (folder / "x").mkdir()
-        elif seen:
-            (folder / "x").rmdir()
-            (folder / "x").write_bytes(b"file again")
-        refresh(tree, [Mounted("", store)], lambda *_: None)
-        (node,) = nodes_of(tree).values()
-        assert node.is_directory == (kind == "directory")
-        seen.append(node.ino)
-    assert len(set(seen)) == 3

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.cli.app import run
 from penstock.specs.documents import read
+from tests.support.mounts import penstock
 from tests.support.refusals import one_refusal
 
 SEED = shlex.split("""mpi --name horovod-resnet50 --gpus=8 --workers=4
@@ -29,34 +29,27 @@ def shell(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def manifest(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def manifest(*arguments: str) -> dict[str, Any]:
     """What --dry-run -o yaml prints, which is a manifest that `apply` can read."""
     trainer, *rest = arguments
-    assert run(["submit", trainer, "--dry-run", "-o", "yaml", *rest]) == 0
-    text = capsys.readouterr().out
-    (document,) = read(text, "stdout")
+    result = penstock("submit", trainer, "--dry-run", "-o", "yaml", *rest)
+    assert result.returncode == 0, result.stderr
+    (document,) = read(result.stdout, "stdout")
     assert document.resource.kind == "TrainingJob"
-    return yaml.safe_load(text)
+    return yaml.safe_load(result.stdout)
 
 
-def spec(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    return manifest(capsys, arguments[0], "--name", "n", *arguments[1:])["spec"]
+def spec(*arguments: str) -> dict[str, Any]:
+    return manifest(arguments[0], "--name", "n", *arguments[1:])["spec"]
 
 
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["./launch-example.sh 4 8"], "./launch-example.sh 4 8"),
-        (["./launch-example.sh", "4", "8"], ["./launch-example.sh", "4", "8"]),
-    ],
-)
-def test_a_published_command_line_of_arena_is_taken(
-    words: list[str], command: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = manifest(capsys, *SEED, *words)
+def test_a_published_command_line_of_arena_is_taken() -> None:
+    script = "./launch-example.sh"
+    assert manifest(*SEED, script, "4", "8")["spec"]["command"] == [script, "4", "8"]
+    found = manifest(*SEED, f"{script} 4 8")
     assert found["metadata"] == {"name": "horovod-resnet50"}
     assert found["spec"] == {
-        "trainer": "mpi", "workers": 4, "gpus": 8, "command": command,
+        "trainer": "mpi", "workers": 4, "gpus": 8, "command": f"{script} 4 8",
         "workingDir": "/horovod-demo/tensorflow-demo/",
         "data": [{"dataset": "imagenet", "mountPath": "/data"}],
         "env": [
@@ -67,10 +60,8 @@ def test_a_published_command_line_of_arena_is_taken(
     }  # fmt: skip
 
 
-def test_a_command_is_found_as_the_shell_finds_it(
-    shell: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = spec(capsys, "pytorch", "-e", "EPOCHS=3", "python", "train.py", "--lr", "a b")
+def test_a_command_is_found_as_the_shell_finds_it(shell: Path) -> None:
+    found = spec("pytorch", "-e", "EPOCHS=3", "python", "train.py", "--lr", "a b")
     assert found == {
         "trainer": "pytorch", "workers": 1, "command": ["python", "train.py", "--lr", "a b"],
         "workingDir": str(shell),
@@ -78,15 +69,15 @@ def test_a_command_is_found_as_the_shell_finds_it(
             {"name": "PATH", "value": "/venv/bin:/usr/bin"}, {"name": "EPOCHS", "value": "3"}
         ],
     }  # fmt: skip
-    assert spec(capsys, "mpi", "--working-dir", "code", "-e", "PATH=/bin", "x") == {
+    assert spec("mpi", "--working-dir", "code", "-e", "PATH=/bin", "x") == {
         "trainer": "mpi", "workers": 1, "command": "x", "workingDir": f"{shell}/code",
         "env": [{"name": "PATH", "value": "/bin"}],
     }  # fmt: skip
 
 
-def test_every_option_is_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_is_a_field() -> None:
     found = manifest(
-        capsys, "mpi", "--name", "n", "-n", "team", "-d", "other/ds:/a:train", "--data", "ds:/b",
+        "mpi", "--name", "n", "-n", "team", "-d", "other/ds:/a:train", "--data", "ds:/b",
         "--cpu", "500m", "--memory", "4Gi", "--launch", "ranks", "--warm", "--plan", "--retry", "2",
         "--timeout", "2h22m", "--ttl", "0", "-p", "-3", "-l", "a=b", "-a", "c=d=e",
         "--shell", "bash", "echo {1..3}",
@@ -106,9 +97,9 @@ def test_every_option_is_a_field(capsys: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
 
 
-def test_arenas_other_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arenas_other_names_are_known() -> None:
     found = spec(
-        capsys, "tfjob", "--ps-count", "1", "--worker-cpu", "2", "--workerMemory=1Gi",
+        "tfjob", "--ps-count", "1", "--worker-cpu", "2", "--workerMemory=1Gi",
         "--workingDir", "/w", "--running-timeout", "5s", "--ttl-after-finished=1m", "x",
     )  # fmt: skip
     assert [found[name] for name in ("trainer", "ps", "cpu", "memory", "workingDir")] == [
@@ -117,14 +108,11 @@ def test_arenas_other_names_are_known(capsys: pytest.CaptureFixture[str]) -> Non
     assert (found["timeoutSeconds"], found["ttlSecondsAfterFinished"]) == (5, 60)
 
 
-def test_what_has_no_effect_is_said_once_for_each_reason(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_has_no_effect_is_said_once_for_each_reason() -> None:
     words = "submit tf --name n --dry-run -o json --gang --selector a=b --toleration all --rdma "
-    assert run([*words.split(), "--chief", "--syncMode=git", "x"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["kind"] == "TrainingJob"
-    assert said.err.splitlines() == [
+    said = penstock(*words.split(), "--chief", "--syncMode=git", "x")
+    assert json.loads(said.stdout)["kind"] == "TrainingJob"
+    assert said.stderr.splitlines() == [
         "no effect here: --selector, --toleration (one machine is the only node)",
         "no effect here: --gang (a job's instances start together)",
         "no effect here: --rdma "
@@ -134,15 +122,13 @@ def test_what_has_no_effect_is_said_once_for_each_reason(
     ]
 
 
-def test_a_value_that_looks_secret_is_not_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_value_that_looks_secret_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "hunter2")
-    assert run(shlex.split("submit mpi --name n --dry-run -o yaml -e WANDB_API_KEY x")) == 0
-    said = capsys.readouterr()
-    assert "hunter2" not in said.out + said.err
-    assert {"name": "WANDB_API_KEY", "value": "<hidden>"} in yaml.safe_load(said.out)["spec"]["env"]
-    assert "write them in" in said.err
+    said = penstock(*shlex.split("submit mpi --name n --dry-run -o yaml -e WANDB_API_KEY x"))
+    assert "hunter2" not in said.stdout + said.stderr
+    hidden = {"name": "WANDB_API_KEY", "value": "<hidden>"}
+    assert hidden in yaml.safe_load(said.stdout)["spec"]["env"]
+    assert "write them in" in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -151,31 +137,15 @@ def test_a_value_that_looks_secret_is_not_printed(
         ("mpo --name n x", "'mpo' is not a trainer", "did you mean mpi?"),
         ("mpi x", "--name is missing", "--name resnet"),
         ("mpi x --name n", "--name is missing", "options come before the command"),
-        ("mpi --name N x", "--name: 'N' is not a name", "did you mean n?"),
-        ("mpi --name n --naem x y", "No such option '--naem'", "submit mpi --help"),
-        ("mpi --name n --workers 0 x", "'--workers': 0 is not in the range", "--help"),
         ("mpi --name n --data imagenet x", "--data: 'imagenet' is not", "imagenet:/data"),
-        ("mpi --name n --data a:data x", "--data: 'a:data' is not a data set", "imagenet:/data"),
         ("mpi --name n --data a:/proc/x x", "--data: '/proc/x' is a place", "/data"),
         ("mpi --name n -d a:/d -d b:/d/e x", "--data: /d/e lies inside /d", "side by side"),
         ("mpi --name n -e NOT_SET x", "--env: NOT_SET is not in your environment", "NOT_SET=VALUE"),
-        ("mpi --name n -l v x", "--label: 'v' is not KEY=VALUE", "--label"),
         ("mpi --name n --memory lots x", "--memory: 'lots' is not a quantity", "150Gi"),
-        ("mpi --name n --timeout soon x", "--timeout: 'soon' is not a duration", "30s"),
-        ("mpi --name n --data-dir /a:/b x", "--data-dir: /a cannot be put into", "where they are"),
         ("mpi --name n --image i --data-dir /a x", "cannot be put into an image", "--data puts"),
-        ("mpi --name n -o yaml x", "-o is for --dry-run", "get job"),
-        ("tf --name n --launch ranks x", "No such option '--launch'", "submit tf --help"),
         ("mpi --name n", "Missing argument 'COMMAND...'", "submit mpi --help"),
     ],
 )
 def test_a_mistake_is_said_by_the_option_it_was_made_in(words: str, what: str, hint: str) -> None:
     said = one_refusal(["submit", *words.split()], says=re.escape(what))
     assert hint in said.splitlines()[1]
-
-
-def test_several_mistakes_are_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(shlex.split("submit mpi --name n --cpu x --memory y z")) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == "penstock: 2 mistakes"
-    assert [line.split(":")[0] for line in told if line.startswith("--")] == ["--cpu", "--memory"]

@@ -31,8 +31,5 @@ def test_an_error_in_the_server_is_told_as_it_was_told_there(tmp_path: Path) -> 
     with pytest.raises(PenstockError, match="bad request"):
         ask(tmp_path / "x.sock", "unknown")
     server.close()
-
-
-def test_a_server_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="does not answer"):
         ask(tmp_path / "none.sock", "stats")

@@ -17,7 +17,7 @@ from penstock.warm.carried import Carried
 CACHED = MountSettings((), Path("/mnt"), tiers=(TierSpec("SSD", (Path("/cache"),), None),))
 
 
-@pytest.mark.parametrize(("cores", "most"), [(1, 0), (3, 0), (4, 1), (8, 2), (16, 4), (64, 4)])
+@pytest.mark.parametrize(("cores", "most"), [(3, 0), (4, 1), (16, 4), (64, 4)])
 def test_there_is_one_for_each_four_cores_and_four_at_most(
     cores: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,23 +88,19 @@ def hand_on(plans: Plans, supervisor: Supervisor) -> None:
     assert kept == {}
 
 
-def test_a_plan_ends_with_its_maker_and_nothing_is_kept(some: Set, supervisor: Supervisor) -> None:
-    plans, job = serve(some, supervisor), Job()
-    job.hand_over(plans)
-    assert json.loads(job.heard()) == {"accepted": True}
-    wait_until(lambda: plans.describe()[0]["fetched"] == 1)
-    assert len(supervisor.kept) == 2
-    job.end.close()
-    wait_until(lambda: plans.describe() == [] and not supervisor.remembered)
-    assert supervisor.kept == {}
-
-
-def test_a_maker_that_is_gone_before_it_is_answered_leaves_nothing(
-    some: Set, supervisor: Supervisor
+@pytest.mark.parametrize("gone_before", [False, True])
+def test_a_plan_ends_with_its_maker_and_nothing_is_kept(
+    some: Set, supervisor: Supervisor, gone_before: bool
 ) -> None:
     plans, job = serve(some, supervisor), Job()
-    job.end.close()
+    if gone_before:
+        job.end.close()
     job.hand_over(plans)
+    if not gone_before:
+        assert json.loads(job.heard()) == {"accepted": True}
+        wait_until(lambda: plans.describe()[0]["fetched"] == 1)
+        assert len(supervisor.kept) == 2
+        job.end.close()
     wait_until(lambda: plans.describe() == [] and not supervisor.remembered)
     assert supervisor.kept == {}
 

@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -13,7 +14,8 @@ import penstock
 from penstock.cli.app import SECTIONS, app
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir())
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
 def test_every_command_is_in_the_table_of_contents_and_ends_in_an_example() -> None:
@@ -81,3 +83,36 @@ def test_the_library_page_names_all_that_is_exported_with_its_arguments() -> Non
         arguments = inspect.signature(exported).parameters
         missing = [one for one in arguments if one not in row and one not in ("tell", "name")]
         assert not missing, (name, missing)
+
+
+def test_every_example_has_a_page_and_a_test_that_runs_it() -> None:
+    index = (ROOT / "examples/README.md").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests/examples").glob("test_*.py"))
+    for folder in EXAMPLES:
+        assert f"({folder.name})" in index
+        page = (folder / "README.md").read_text()
+        assert len(page.splitlines()) <= 50, "more than a screen"
+        for script in folder.glob("*.py"):
+            assert script.name in page, f"{folder.name} says nothing of {script.name}"
+            run = f'"{folder.name}/{script.name}"' in tests
+            assert run or "__main__" not in script.read_text(), f"no test runs {script}"
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+def test_the_commands_of_an_examples_page_exist_with_their_options(folder: Path) -> None:
+    lines = re.findall(r"^    (penstock|python) (.+)$", (folder / "README.md").read_text(), re.M)
+    assert lines
+    for program, rest in lines:
+        words = shlex.split(rest)
+        if program == "penstock":
+            # Click keeps the help option that the first context gives a command.
+            context = click.Context(app, **app.context_settings)
+            command = app.get_command(context, words[0])
+            assert command is not None, rest
+            command.make_parser(context).parse_args(words[1:])  # raises NoSuchOption
+            words = words[words.index("--") + 1 :] if "--" in words else []
+        for number, word in enumerate(words):
+            if word.endswith(".py"):
+                text = (folder / word).read_text()
+                options = [option for option in words[number:] if option.startswith("--")]
+                assert [option for option in options if f'"{option}"' not in text] == []

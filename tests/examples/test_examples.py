@@ -1,40 +1,155 @@
 """Every example does over a mount what it does over a plain folder, at one GET for each file."""
 
+import importlib
 import importlib.util
+import io
+import json
+import os
 import re
+import subprocess
 import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from uuid import uuid4
 
 import pytest
-from PIL import Image
 
 from penstock.daemon.places import state_dir
 from penstock.resources.nudge import is_running
-from tests.support.examples import (
-    CLASSES,
-    EXAMPLES,
-    SAMPLES,
-    TABLES,
-    Stage,
-    in_this_process,
-    output,
-    run,
-)
+from tests.support.lazy import Lazy
+from tests.support.mounts import Mount, Mounter
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
+from tests.support.trees import read_tree, write_tree
 from tests.support.waiting import wait_until
 
+numpy = Lazy("numpy")
+torch = Lazy("torch")
+pandas = Lazy("pandas")
+Image = Lazy("PIL.Image")
 pytestmark = pytest.mark.slow  # each imports torch or its like, most of them several times
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+CLASSES = ("cat", "dog", "owl")
+TABLES = [[(number + row) % 3 for row in range(100)] for number in range(5)]
+TRAIN = EXAMPLES / "09-resnet50/train.py"
+MAKE = EXAMPLES / "09-resnet50/make_images.py"
+SMALL = ("--model", "resnet10", "--width", 16, "--image-size", 32, "--workers", 1, "--lr", 0.6)
 
 
-@in_this_process
-def test_01_a_pytorch_script_trains_alike_with_and_without_penstock_run(
-    images: Stage, capsys: pytest.CaptureFixture[str]
-) -> None:
+@dataclass(frozen=True)
+class Stage:
+    """A folder of data twice: in a bucket that is mounted, and plain."""
+
+    mount: Mount
+    plain: Path
+    bucket: str
+
+    @property
+    def files(self) -> int:
+        return sum(path.is_file() for path in self.plain.rglob("*"))
+
+    def labelled(self) -> list[tuple[bytes, int]]:
+        """Each image and the number of its class."""
+        found = self.plain.rglob("*.jpg")
+        return sorted((path.read_bytes(), CLASSES.index(path.parent.name)) for path in found)
+
+
+def jpeg(seed: int) -> bytes:
+    pixels = numpy.random.default_rng(seed).integers(0, 255, (40, 48, 3), dtype=numpy.uint8)
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, "JPEG")
+    return encoded.getvalue()
+
+
+def samples() -> list[tuple[bytes, bytes]]:
+    return [(jpeg(i), b"%d" % (i % 3)) for i in range(48)]
+
+
+def run(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """`python EXAMPLE...`, as its README says; offline, and with one thread for arithmetic. `more`
+    goes into its environment."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **more}
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        capture_output=True, text=True, timeout=90, check=False, env=environment,
+    )  # fmt: skip
+
+
+def output(*words: object) -> str:
+    result = run(*words)
+    assert result.returncode == 0, result.stderr
+    assert "plan" not in result.stderr  # the mount took it; otherwise that is said
+    return result.stdout
+
+
+def load(script: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{script.parent.name[:2]}", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def upload(s3: S3, mounter: Mounter, plain: Path) -> Callable[[], Stage]:
+    """upload() copies the plain folder into a bucket, and mounts that."""
+
+    def start() -> Stage:
+        bucket = s3.bucket(f"example-{uuid4().hex}")
+        write_tree(bucket, read_tree(plain))
+        return Stage(mounter(bucket.source, "--endpoint", s3.endpoint), plain, bucket.bucket)
+
+    return start
+
+
+@pytest.fixture
+def images(plain: Path, upload: Callable[[], Stage]) -> Stage:
+    """A folder of JPEGs for each class."""
+    write_tree(plain, {
+        f"{name}/{number:02}.jpg": jpeg(seed * 100 + number)
+        for seed, name in enumerate(CLASSES) for number in range(16)
+    })  # fmt: skip
+    return upload()
+
+
+@pytest.fixture
+def shards(plain: Path, upload: Callable[[], Stage]) -> Stage:
+    """Six tar files of eight samples."""
+    for number in range(6):
+        with tarfile.open(plain / f"{number:04}.tar", "w") as tar:
+            for key, (image, label) in list(enumerate(samples()))[number::6]:
+                for name, data in ((f"{key:04}.jpg", image), (f"{key:04}.cls", label)):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return upload()
+
+
+@pytest.fixture
+def tables(plain: Path, upload: Callable[[], Stage]) -> Stage:
+    """Five Parquet files, and forty notes beside them."""
+    write_tree(plain, {f"notes/{i:02}.txt": b"note %02d" % i for i in range(40)})
+    for number, labels in enumerate(TABLES):
+        table = pandas.DataFrame({"label": labels, "text": [f"row {row}" for row in range(100)]})
+        table.to_parquet(plain / f"{number}.parquet")
+    return upload()
+
+
+def test_01_a_pytorch_script_trains_alike_with_and_without_penstock_run(images: Stage) -> None:
     script = EXAMPLES / "01-pytorch-imagefolder/train.py"
-    load(script).main(images.plain, epochs=2, workers=2)
-    alone = capsys.readouterr().out
+    alone = output(script, images.plain)
     assert "48 images" in alone
     run_by_us = output("-m", "penstock", "run", "--", sys.executable, script, images.mount.path)
     assert run_by_us == alone
@@ -71,8 +186,8 @@ def test_03_hugging_face_streams_tables(tables: Stage) -> None:
 
 def test_04_webdataset_reads_each_shard_once(shards: Stage) -> None:
     found = output(EXAMPLES / "04-webdataset/train.py", shards.mount.path)
-    samples = sorted(sha256(image + label).digest() for image, label in SAMPLES.values())
-    digest = sha256(b"".join(samples)).hexdigest()[:12]
+    digests = sorted(sha256(image + label).digest() for image, label in samples())
+    digest = sha256(b"".join(digests)).hexdigest()[:12]
     assert found == "".join(f"epoch {epoch}: 48 samples, {digest}\n" for epoch in range(2))
     assert shards.mount.gets() == shards.files
 
@@ -82,10 +197,7 @@ def test_05_the_generator_for_tf_data_covers_each_epoch_and_without_it_that_is_s
 ) -> None:
     script = EXAMPLES / "05-tf-data/pipeline.py"
     found = list(load(script).samples(images.mount.path, epochs=2))
-    expected = sorted(
-        (path.read_bytes(), CLASSES.index(path.parent.name)) for path in images.plain.rglob("*.jpg")
-    )
-    assert sorted(found[:48]) == sorted(found[48:]) == expected
+    assert sorted(found[:48]) == sorted(found[48:]) == images.labelled()
     assert found[:48] != found[48:]
     assert images.mount.gets() == images.files
     result = run(script, images.mount.path)
@@ -108,16 +220,8 @@ def test_06_the_source_for_dali_covers_each_epoch_and_without_it_that_is_said(
             (data.tobytes(), int(label))
             for files, labels in batches for data, label in zip(files, labels, strict=True)
         ])  # fmt: skip
-    expected = sorted(
-        (path.read_bytes(), CLASSES.index(path.parent.name)) for path in images.plain.rglob("*.jpg")
-    )
-    assert sorted(epochs[0]) == sorted(epochs[1]) == expected
+    assert sorted(epochs[0]) == sorted(epochs[1]) == images.labelled()
     assert epochs[0] != epochs[1]
-    next(iter(source))
-    files, _ = next(iter(source))  # the third epoch was left after a batch
-    assert [data.tobytes() for data in files] == [
-        source.paths[index].read_bytes() for index in source.order(3)[:10]
-    ]
     source.close()
     assert images.mount.gets() == images.files
     result = run(script, images.mount.path)
@@ -158,10 +262,54 @@ def test_08_a_declared_data_set_is_loaded_and_read(images: Stage, s3: S3, tmp_pa
     wait_until(lambda: not is_running(state_dir()))
 
 
-def load(script: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{script.parent.name[:2]}", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+# -- ResNet-50 --------------------------------------------------------------------------
+
+
+def epochs_in(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def test_resnet50_is_the_published_one() -> None:
+    module = load(EXAMPLES / "09-resnet50/model.py")
+    model = module.make_model()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
+    model.eval()
+    with torch.inference_mode():
+        assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 1000)
+    assert not any(block.bn3.weight.any() for block in model.layer1)  # begins as its shortcut
+    decay, rest = module.weights_and_rest(model)
+    assert (len(decay), len(rest)) == (54, 107)  # convolutions and fc; biases and normalisation
+
+
+def test_it_learns_goes_on_from_its_checkpoint_and_names_a_broken_image(tmp_path: Path) -> None:
+    drawn = tmp_path / "drawn"
+    made = output(MAKE, drawn, "--classes", 4, "--train", 24, "--val", 8, "--size", "48x40")
+    assert made.startswith("128 images")
+    words = (drawn, *SMALL, "--batch", 16, "--checkpoint", tmp_path / "last.pt")
+    epochs = epochs_in(output(TRAIN, *words, "--epochs", 6, "--dawnbench", tmp_path))
+    assert [(epoch["epoch"], epoch["images"]) for epoch in epochs] == [(n, 96) for n in range(6)]
+    assert max(epoch["top1"] for epoch in epochs[-2:]) >= 50  # of 4 classes
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    _, *rows = (tmp_path / "dawnbench.tsv").read_text().splitlines()
+    assert [float(row.split("\t")[2]) for row in rows] == [epoch["top1"] for epoch in epochs]
+    again = ("--epochs", 7, "--steps", 2, "--dawnbench", tmp_path)
+    (more,) = epochs_in(output(TRAIN, *words, *again))
+    assert (more["epoch"], more["images"]) == (6, 32)
+    assert more["hours"] > epochs[-1]["hours"]
+    image = next((drawn / "train").rglob("*.jpg"))
+    image.write_bytes(image.read_bytes()[:200])
+    broken = run(TRAIN, drawn, *SMALL, "--batch", 16, "--epochs", 1)
+    assert broken.returncode == 2
+    assert re.search(rf"^error: {image}: .*; hint: --skip-broken", broken.stderr, re.M)
+    assert "Traceback" not in broken.stderr
+
+
+def test_penstock_run_plans_the_epochs_of_each_rank(images: Stage) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    words = [*launcher, TRAIN, images.mount.path, *SMALL, "--batch", 8, "--epochs", 2]
+    result = run("-m", "penstock", "run", "--", sys.executable, *words, PENSTOCK_LOG="INFO")
+    assert result.returncode == 0, result.stderr
+    assert [epoch["images"] for epoch in epochs_in(result.stdout)] == [48, 48]
+    assert "penstock: ImageFiles: 24 samples planned" in result.stderr
+    assert "no plan" not in result.stderr
+    assert images.mount.gets() == images.files

@@ -1,18 +1,27 @@
-"""What a reader sees of a store that fails: each fault alone, and a store that is away."""
+"""What readers and real programs see of a store that fails; and what the soak found."""
 
 import errno
+import hashlib
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from penstock.daemon.registry import find_note
 from tests.support.faults import PASSING, Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kernelcaches import forget
-from tests.support.mounts import Mount, Mounter
+from tests.support.mounts import MODES, Mount, Mounter
 from tests.support.s3 import S3
-from tests.support.trees import write_tree
+from tests.support.trees import read_tree, write_tree
 from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
@@ -21,6 +30,12 @@ CACHED = {f"cached/{i}": random.Random(i).randbytes(20_000 + i) for i in range(1
 # More than there are threads to wait in.
 AWAY = {f"away/{i:02}": random.Random(i).randbytes(30_000 + i) for i in range(80)}
 LATE = (Fault.STALL, Fault.TRICKLE)  # and nothing worse
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultyProxy]:
+    with FaultyProxy(s3.endpoint, seed=1) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +119,148 @@ def test_a_store_that_is_away_gives_eio_at_the_deadline_and_cached_files_go_on(
         wait_until(lambda name=name: errno_of_read(mount.path / name) is None)
         assert (mount.path / name).read_bytes() == data
     assert mount.stats()["pid"] == pid
+
+
+# -- what the soak found, each as small as it can be ---------------------------------------
+
+
+def test_behind_the_end_of_a_file_that_became_shorter_there_is_estale(
+    s3: S3, mounter: Mounter
+) -> None:
+    bucket = s3.bucket("shorter")
+    write_tree(bucket, {"file": LARGE})
+    mount = mounter(
+        "s3://shorter", "--endpoint", s3.endpoint, "--block-size", "1MiB", "--prefetch", "0",
+        "--refresh", "never",
+    )  # fmt: skip
+    descriptor = os.open(mount.path / "file", os.O_RDONLY)
+    try:
+        assert os.pread(descriptor, 10, 0) == LARGE[:10]
+        write_tree(bucket, {"file": LARGE[: MIB // 2]})
+        with pytest.raises(OSError, match="Stale") as caught:
+            os.pread(descriptor, 10, 3 * MIB // 2)
+        assert caught.value.errno == errno.ESTALE
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "test", disk], check=True)
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def fill(ballast: Path) -> None:
+    """Until not one page more is to be had."""
+    with open(ballast, "wb", 0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+def test_a_server_killed_while_the_disk_of_its_cache_is_full_is_replaced_at_once(
+    small_disk: Path, s3: S3, mounter: Mounter
+) -> None:
+    write_tree(s3.bucket("full-disk"), {"first": SMALL, "second": LARGE})
+    mount = mounter(
+        "s3://full-disk", "--endpoint", s3.endpoint, "--cache-dir", small_disk / "cache",
+        "--cache-size", "3MiB",
+    )  # fmt: skip
+    assert (mount.path / "first").read_bytes() == SMALL
+    fill(small_disk / "ballast")
+    pid = find_note(mount.path).server_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert (mount.path / "second").read_bytes() == LARGE
+    wait_until(lambda: find_note(mount.path).server_pid not in (None, pid), "no new server")
+    assert find_note(mount.path).restarts == 1
+
+
+# -- real programs: they end well, with the right bytes -------------------------------------
+
+SAMPLES = {
+    f"n{i // 20:04}/img{i:05}.jpg": random.Random(i).randbytes(3_000 + 331 * i) for i in range(60)
+}
+# Fetched block by block, as ranges: what a range lacks is its own kind of trouble.
+BLOCKS = {f"large/{i}.bin": random.Random(-i).randbytes(3 * 1024 * 1024 + i) for i in range(1, 3)}
+DATA = {**SAMPLES, **BLOCKS}
+SHARE = 0.18  # of all requests for data; every kind alike
+
+# Each program in one mode, and in each mode two programs.
+in_pagecache = pytest.mark.parametrize("failing", MODES[:1], indirect=True)
+in_passthrough = pytest.mark.parametrize("failing", MODES[1:], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def programs(_s3_server: S3) -> str:
+    bucket = _s3_server.bucket("programs")
+    write_tree(bucket, DATA)
+    return bucket.source
+
+
+@pytest.fixture
+def failing(
+    request: pytest.FixtureRequest, programs: str, proxy: FaultyProxy, mounter: Mounter
+) -> Iterator[Mount]:
+    """A mount of DATA, nothing of it cached yet, behind a store that fails all the time."""
+    mode: str = request.param
+    mount = mounter(
+        programs, "--endpoint", proxy.endpoint, "--mode", mode, "--block-size", "1MiB",
+        "--deadline", "60s",
+    )  # fmt: skip
+    proxy.inject(dict.fromkeys(PASSING, SHARE / len(PASSING)), wait_s=0.2)
+    yield mount
+    assert proxy.injected.total() > 5, "nothing failed: this has shown nothing"
+    stats = mount.stats()
+    assert stats["errors"] == 0
+    assert stats["store_retries"] > 0
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    result = subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=90,
+        check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+@in_pagecache
+def test_rsync_by_checksum_copies_everything_while_the_store_fails(
+    failing: Mount, tmp_path: Path
+) -> None:
+    command = ("rsync", "-a", "-c", "--itemize-changes", f"{failing.path}/", f"{tmp_path}/to/")
+    assert sum(line.startswith(">f") for line in run(*command).splitlines()) == len(DATA)
+    assert read_tree(tmp_path / "to") == DATA
+    assert run(*command) == ""
+
+
+@in_passthrough
+def test_tar_packs_everything_while_the_store_fails(failing: Mount, tmp_path: Path) -> None:
+    run("tar", "cf", tmp_path / "packed.tar", "-C", failing.path, ".")
+    (tmp_path / "to").mkdir()
+    run("tar", "xf", tmp_path / "packed.tar", "-C", tmp_path / "to")
+    assert read_tree(tmp_path / "to") == DATA
+
+
+@pytest.mark.slow
+@in_pagecache
+def test_sha256sum_finds_every_sum_right_while_the_store_fails(
+    failing: Mount, tmp_path: Path
+) -> None:
+    sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in DATA.items()]
+    (tmp_path / "sums").write_text("".join(sums))
+    said = run("sha256sum", "--strict", "-c", tmp_path / "sums", cwd=failing.path)
+    assert said.splitlines() == [f"{name}: OK" for name in DATA]
+
+
+@pytest.mark.slow
+@in_passthrough
+def test_a_pytorch_loader_reads_every_sample_while_the_store_fails(failing: Mount) -> None:
+    script = Path(__file__).parents[1] / "mount/train.py"
+    said = run(sys.executable, "-W", "error", script, failing.path, "fork")
+    epoch = {name: hashlib.sha256(data).hexdigest() for name, data in SAMPLES.items()}
+    assert json.loads(said) == [epoch, epoch]

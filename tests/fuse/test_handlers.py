@@ -1,4 +1,4 @@
-"""Each request of the kernel, over a folder and without a kernel."""
+"""Each request of the kernel, over a folder and without a kernel; its layouts and numbers."""
 
 import errno
 import stat
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock import errors
 from penstock.catalog.tree import ROOT
 from penstock.errors import MountpointError
 from penstock.fuse import protocol as p
+from penstock.fuse.errno_table import errno_of
 from penstock.fuse.handlers import Handlers, KernelOptions
 from penstock.fuse.mounting import check_mountpoint
 from penstock.fuse.session import FuseError, Later
@@ -114,12 +116,18 @@ def test_an_empty_folder_lists_itself_once(make_set: MakeSet) -> None:
     kernel = Kernel(make_set({}))
     assert kernel.list(ROOT) == [(ROOT, ROOT, b".")]
     assert kernel.list(ROOT, after=ROOT) == []
+    # The kernel keeps listings, and needs not open them.
+    assert kernel.refused(p.Op.OPENDIR, ROOT) == errno.ENOSYS
+    kernel = Kernel(kernel.some, KernelOptions(0, 0, cache_listings=False))
+    assert kernel.ask(p.Op.OPENDIR, ROOT) == p.OPEN_OUT.pack(0, 0, 0)
 
 
-def test_bytes_are_read_at_any_offset(kernel: Kernel) -> None:
+def test_bytes_are_read_at_any_offset_and_counted(kernel: Kernel) -> None:
     for offset, size, expected in ((0, 3, b"alp"), (2, 100, b"pha"), (0, 5, b"alpha")):
         body = p.READ_IN.pack(0, offset, size)
         assert kernel.ask(p.Op.READ, kernel.some.ino("a"), body) == expected
+    blocks, free, _, files, *_ = p.STATFS.unpack(kernel.ask(p.Op.STATFS, ROOT))
+    assert (blocks, free, files) == (-(-(40 * 600 + 5) // 4096), 0, 42)
 
 
 def test_extended_attributes_of_files(kernel: Kernel) -> None:
@@ -148,22 +156,6 @@ def test_whatever_changes_something_is_refused(kernel: Kernel) -> None:
     assert p.Op.OPEN not in kernel.table
 
 
-def test_the_size_of_the_file_system_is_that_of_its_files(kernel: Kernel) -> None:
-    blocks, free, _, files, *_ = p.STATFS.unpack(kernel.ask(p.Op.STATFS, ROOT))
-    assert (blocks, free, files) == (-(-(40 * 600 + 5) // 4096), 0, 42)
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_listings_are_opened_only_where_the_kernel_does_not_keep_them(
-    make_set: MakeSet, kept: bool
-) -> None:
-    kernel = Kernel(make_set({}), KernelOptions(0, 0, cache_listings=kept))
-    if kept:
-        assert kernel.refused(p.Op.OPENDIR, ROOT) == errno.ENOSYS
-    else:
-        assert kernel.ask(p.Op.OPENDIR, ROOT) == p.OPEN_OUT.pack(0, 0, 0)
-
-
 def init(kernel: Kernel, major: int, minor: int, offered: int, *, extended: bool = True) -> bytes:
     if extended:
         offered |= p.Init.INIT_EXT
@@ -183,14 +175,8 @@ def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
     assert p.Init.PASSTHROUGH not in agreed
     init(kernel, p.KERNEL_VERSION, 31, int(p.Init.ASYNC_READ), extended=False)
     assert kernel.agreed[1] == p.Init.ASYNC_READ
-
-
-@pytest.mark.parametrize(("major", "minor"), [(p.KERNEL_VERSION + 1, 40), (p.KERNEL_VERSION, 30)])
-def test_a_kernel_that_speaks_another_protocol_is_refused(
-    kernel: Kernel, major: int, minor: int
-) -> None:
-    body = p.INIT_IN.pack(major, minor, 0, 0)
-    assert kernel.refused(p.Op.INIT, 0, body) == errno.EPROTO
+    for version in ((p.KERNEL_VERSION + 1, 40), (p.KERNEL_VERSION, 30)):
+        assert kernel.refused(p.Op.INIT, 0, p.INIT_IN.pack(*version, 0, 0)) == errno.EPROTO
 
 
 def test_where_nothing_can_be_mounted_is_told_beforehand(tmp_path: Path) -> None:
@@ -206,3 +192,37 @@ def test_where_nothing_can_be_mounted_is_told_beforehand(tmp_path: Path) -> None
         with pytest.raises(MountpointError, match=why) as caught:
             check_mountpoint(path, nonempty=nonempty)
         assert caught.value.hint
+
+
+def test_the_layouts_have_the_sizes_that_the_header_of_the_kernel_gives_them() -> None:
+    sizes = {
+        p.IN_HEADER: 40, p.OUT_HEADER: 16, p.ATTR: 88, p.ENTRY: 40, p.ATTR_OUT: 16, p.INIT_OUT: 64,
+        p.OPEN_OUT: 16, p.DIRENT: 24, p.STATFS: 80, p.INVAL_INODE: 24, p.INVAL_ENTRY: 16,
+        p.BACKING_MAP: 16,
+    }  # fmt: skip
+    assert {struct.format: struct.size for struct in sizes} == {
+        struct.format: size for struct, size in sizes.items()
+    }
+    assert p.Init.PASSTHROUGH >> 32 == 1 << 5, "the high half of the abilities travels apart"
+    assert p.Init.HAS_RESEND >> 32 == 1 << 7
+
+
+OURS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.PenstockError)
+]
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_each_error_becomes_a_number(kind: type[errors.PenstockError]) -> None:
+    words = ("spec.mounts", "what") if kind is errors.SpecProblem else ("what",)
+    assert errno_of(kind(*words)) in errno.errorcode
+
+
+def test_what_readers_see() -> None:
+    assert errno_of(errors.ObjectChanged("x")) == errno.ESTALE
+    assert errno_of(errors.StaleInode("x")) == errno.ESTALE
+    assert errno_of(errors.ObjectNotFound("x")) == errno.ENOENT
+    assert errno_of(errors.StoreError("x")) == errno.EIO
+    assert errno_of(ValueError("a bug")) == errno.EIO

@@ -86,13 +86,18 @@ def only(found: Holders) -> Holder:
     return holder
 
 
-def test_a_mount_that_nobody_uses_has_no_holders(mount: Mount) -> None:
+def test_a_mount_that_nobody_uses_has_no_holders_but_what_is_mounted_inside_it(
+    mount: Mount, tmp_path: Path
+) -> None:
     found = holders(mount.path)
     assert (found.processes, found.mounted_inside) == ([], [])
-
-
-def test_where_nothing_is_mounted_nobody_is_looked_for(tmp_path: Path) -> None:
-    assert holders(tmp_path).lines() == []
+    assert holders(tmp_path).lines() == [], "where nothing is mounted"
+    inner = mount.path / "a"
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
+    try:
+        assert holders(mount.path).lines() == [f"{inner} is mounted inside it"]
+    finally:
+        subprocess.run(["umount", inner], check=True)
 
 
 def test_a_process_with_open_files_is_named_with_their_number(mount: Mount) -> None:
@@ -103,28 +108,12 @@ def test_a_process_with_open_files_is_named_with_their_number(mount: Mount) -> N
     assert len(str(holder).splitlines()) == 1
 
 
-def test_a_process_whose_working_directory_it_is_is_named(mount: Mount) -> None:
-    for place in (mount.path, mount.path / "a"):
-        with process("", cwd=place) as pid:
-            holder = only(holders(mount.path))
-            assert (holder.pid, holder.how) == (pid, "cwd")
-            busy = penstock("umount", mount.path)
-            assert (busy.returncode, "is in use" in busy.stderr) == (2, True)
-
-
-def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
-    mount: Mount, tmp_path: Path, mounter: Mounter
-) -> None:
-    write_tree(tmp_path / "set", {"file": b"x" * 10_000})
-    passthrough = mounter(f"file://{tmp_path / 'set'}", "--mode", "passthrough")
-    (passthrough.path / "file").read_bytes()  # from now on the kernel has the cached file
-    for folder, name in ((mount.path, "a/file"), (passthrough.path, "file")):
-        with process(MAP, folder / name) as pid:
-            holder = only(holders(folder))
-        assert (holder.pid, holder.how) == (pid, "1 mapped file")
-
-
-def test_a_program_that_runs_from_the_mount_is_named(mount: Mount) -> None:
+def test_a_working_directory_and_a_program_on_the_mount_are_named(mount: Mount) -> None:
+    with process("", cwd=mount.path / "a") as pid:
+        holder = only(holders(mount.path))
+        assert (holder.pid, holder.how) == (pid, "cwd")
+        busy = penstock("umount", mount.path)
+        assert (busy.returncode, "is in use" in busy.stderr) == (2, True)
     child = subprocess.Popen([mount.path / "sleep", "1000"])
     try:
         # It has its program before its words, for a moment.
@@ -137,15 +126,16 @@ def test_a_program_that_runs_from_the_mount_is_named(mount: Mount) -> None:
     assert holder.how == "program, 1 mapped file"
 
 
-def test_a_mount_inside_the_mount_is_named(mount: Mount) -> None:
-    inner = mount.path / "a"
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
-    try:
-        found = holders(mount.path)
-        assert found.mounted_inside == [str(inner)]
-        assert found.lines() == [f"{inner} is mounted inside it"]
-    finally:
-        subprocess.run(["umount", inner], check=True)
+def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
+    mount: Mount, tmp_path: Path, mounter: Mounter
+) -> None:
+    write_tree(tmp_path / "set", {"file": b"x" * 10_000})
+    passthrough = mounter(f"file://{tmp_path / 'set'}", "--mode", "passthrough")
+    (passthrough.path / "file").read_bytes()  # from now on the kernel has the cached file
+    for folder, name in ((mount.path, "a/file"), (passthrough.path, "file")):
+        with process(MAP, folder / name) as pid:
+            holder = only(holders(folder))
+        assert (holder.pid, holder.how) == (pid, "1 mapped file")
 
 
 def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(mount: Mount) -> None:
@@ -169,15 +159,9 @@ def test_a_server_that_hangs_does_not_hang_the_search(mount: Mount) -> None:
 
 def test_an_ordinary_user_is_told_that_others_may_hold_it_too(mount: Mount) -> None:
     with process(OPEN, mount.path / "b"):
-        result = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, mount.path],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert re.fullmatch(
-        r"perhaps one of \d+ process(es)? that you may not look into\n", result.stdout
-    )
+        command = [sys.executable, "-c", AS_NOBODY, mount.path]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"perhaps one of \d+ process(es)? that you may not look into\n", said)
 
 
 def test_of_very_many_holders_the_first_are_named_and_the_rest_counted() -> None:

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
 
+import penstock
 from penstock.integrations.dataset_files import files_of
-from penstock.integrations.torch import PenstockFiles, PenstockImageFolder
-from penstock.integrations.torch.batch import THREADS, load_all
+from tests.support.lazy import Lazy
+
+data = Lazy("torch.utils.data")
+ours = Lazy("penstock.integrations.torch")
+batch = Lazy("penstock.integrations.torch.batch")
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def test_an_image_folder_has_the_classes_and_samples_of_torchvisions(images: Path) -> None:
-    dataset = PenstockImageFolder(images)
+    dataset = ours.PenstockImageFolder(images)
     assert dataset.classes == ["cat", "dog"]
     assert dataset.class_to_idx == {"cat": 0, "dog": 1}
     assert [(os.path.relpath(path, images), target) for path, target in dataset.samples] == [
@@ -57,7 +60,7 @@ def test_transforms_and_loaders_are_used_alone_and_in_batches(images: Path) -> N
         where.add(threading.current_thread().name)
         return path.upper()
 
-    dataset = PenstockImageFolder(
+    dataset = ours.PenstockImageFolder(
         images, transform, target_transform=lambda target: -target, loader=os.path.basename
     )
     assert dataset[4] == ("B.JPG", -1)
@@ -66,47 +69,50 @@ def test_transforms_and_loaders_are_used_alone_and_in_batches(images: Path) -> N
 
 
 def test_what_counts_as_an_image_can_be_said(images: Path) -> None:
-    only = PenstockImageFolder(images, is_valid_file=lambda path: path.endswith(("1.jpg", "txt")))
+    kind = ours.PenstockImageFolder
+    only = kind(images, is_valid_file=lambda path: path.endswith(("1.jpg", "txt")))
     assert [os.path.basename(path) for path, _ in only.samples] == ["1.jpg", "notes.txt"]
-    assert len(PenstockImageFolder(images, extensions=(".jpg",))) == 4
+    assert len(kind(images, extensions=(".jpg",))) == 4
     with pytest.raises(ValueError, match="cannot both be passed"):
-        PenstockImageFolder(images, extensions=(".jpg",), is_valid_file=bool)
+        kind(images, extensions=(".jpg",), is_valid_file=bool)
 
 
 def test_folders_without_classes_or_images_are_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="Couldn't find any class folder in"):
-        PenstockImageFolder(images / "cat")
+        ours.PenstockImageFolder(images / "cat")
     (images / "emu").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no valid file for the classes emu\. Supported"):
-        PenstockImageFolder(images)
-    assert PenstockImageFolder(images, allow_empty=True).classes == ["cat", "dog", "emu"]
+        ours.PenstockImageFolder(images)
+    assert ours.PenstockImageFolder(images, allow_empty=True).classes == ["cat", "dog", "emu"]
     with pytest.raises(FileNotFoundError):
-        PenstockImageFolder(tmp_path / "missing")
+        ours.PenstockImageFolder(tmp_path / "missing")
 
 
 def test_plain_files_are_read_whole_in_the_order_asked_for(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number:02}").write_bytes(bytes([number]) * number * 1000)
-    dataset = PenstockFiles(tmp_path)
+    dataset = ours.PenstockFiles(tmp_path)
     assert len(dataset) == 30
     assert dataset[3] == b"\3" * 3000
     assert dataset[0] == b""
     order = [7, 29, 0, 7, *range(20, 3, -1)]
     assert dataset.__getitems__(order) == [bytes([number]) * number * 1000 for number in order]
-    sizes = PenstockFiles([tmp_path / "05", str(tmp_path / "02")], load=os.path.getsize)
-    assert DataLoader(sizes, batch_size=2, collate_fn=list).__iter__().__next__() == [5000, 2000]
+    sizes = ours.PenstockFiles([tmp_path / "05", str(tmp_path / "02")], load=os.path.getsize)
+    assert data.DataLoader(sizes, batch_size=2, collate_fn=list).__iter__().__next__() == [
+        5000,
+        2000,
+    ]
 
 
 def test_files_of_a_batch_are_loaded_together() -> None:
-    together = threading.Barrier(THREADS, timeout=20)  # fails unless all wait at once
-    assert load_all(lambda number: (together.wait(), number)[1], range(THREADS)) == list(
-        range(THREADS)
-    )
+    together = threading.Barrier(batch.THREADS, timeout=20)  # fails unless all wait at once
+    numbers = list(range(batch.THREADS))
+    assert batch.load_all(lambda number: (together.wait(), number)[1], numbers) == numbers
 
 
 def test_the_first_file_of_a_batch_that_fails_is_the_error(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    dataset = PenstockFiles([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    dataset = ours.PenstockFiles([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
     with pytest.raises(FileNotFoundError, match="b'"):
         dataset.__getitems__([0, 1, 2])
 
@@ -115,45 +121,22 @@ def pixels(image: Any) -> str:
     return sha256(image.tobytes()).hexdigest()
 
 
-class Both(Dataset[Any]):
-    """The samples of two data sets, side by side: each spawned worker has to import torch."""
-
-    def __init__(self, images: PenstockImageFolder, files: PenstockFiles) -> None:
-        self.images, self.files = images, files
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        both = self.images.__getitems__(indices), self.files.__getitems__(indices)
-        return list(zip(*both, strict=True))
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
 def test_workers_load_batches_however_they_were_started(
     images: Path, method: str, workers: int
 ) -> None:
-    for name in ("notes.txt", "../readme.txt"):
-        (images / "dog" / name).unlink()
-    folder, files = PenstockImageFolder(images, transform=pixels), PenstockFiles(images)
-    loaded = [(pixels(folder.loader(path)), target) for path, target in folder.samples]
-    data = files.__getitems__(range(6))  # this process has threads when it forks
-    loader = DataLoader(
-        Both(folder, files), batch_size=4, collate_fn=list, num_workers=workers,
-        multiprocessing_context=method,
-    )  # fmt: skip
-    assert [sample for batch in loader for sample in batch] == list(zip(loaded, data, strict=True))
+    folder = ours.PenstockImageFolder(images, transform=pixels)
+    loaded = folder.__getitems__(range(6))  # this process has threads when it forks
+    assert loaded == [(pixels(folder.loader(path)), target) for path, target in folder.samples]
+    loader = data.DataLoader(
+        folder, 4, collate_fn=list, num_workers=workers, multiprocessing_context=method
+    )
+    assert [sample for drawn in loader for sample in drawn] == loaded
 
 
 def test_without_torch_the_package_imports_and_its_use_says_what_is_missing() -> None:
     code = """
-import sys
-sys.modules["torch"] = None  # as if it were not installed
-from importlib.machinery import PathFinder
-find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *more: None if name == "torch" else find(name, *more)
-del sys.modules["torch"]
 from penstock.errors import UsageError
 from penstock.integrations.torch import PenstockFiles, PenstockImageFolder, PlannedSampler
 for kind in (PenstockFiles, PenstockImageFolder, PlannedSampler):
@@ -162,11 +145,10 @@ for kind in (PenstockFiles, PenstockImageFolder, PlannedSampler):
     except UsageError as error:
         print(error, error.hint)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert result.stdout.splitlines() == [
-        "PenstockFiles needs PyTorch pip install torch",
-        "PenstockImageFolder needs PyTorch pip install torch",
-        "PlannedSampler needs PyTorch pip install torch",
-    ], result.stderr
+    command = [sys.executable, "-S", "-c", code]  # without site-packages
+    environment = {"PYTHONPATH": str(Path(penstock.__file__).parent.parent)}
+    said = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert said.stdout.decode().splitlines() == [
+        f"{name} needs PyTorch pip install torch"
+        for name in ("PenstockFiles", "PenstockImageFolder", "PlannedSampler")
+    ]

@@ -1,10 +1,13 @@
-"""Training over a real mount, told in counts: GETs of the store, READs of the kernel, plans."""
+"""Training over a real mount, told in counts: GETs of the store, READs of the kernel, plans. And
+files that are read in the order asked for, whether there is a plan or not."""
 
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from hashlib import sha256
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from penstock.integrations.ordered import announce, each_in_order, read_in_order
 from tests.support.loader_places import Place, mount, places, state
 from tests.support.mounts import Mount, Mounter
 from tests.support.page_counts import assert_kept, locked_pages, missing_pages
@@ -23,34 +27,36 @@ __all__ = ["mount", "places", "state"]  # fixtures
 
 FILES = {f"{i % 5}/{i:03}.jpg": random.Random(i).randbytes(20_000 + i) for i in range(30)}
 EPOCH = {name.split("/")[1]: sha256(data).hexdigest() for name, data in FILES.items()}
+CONTENTS, COUNT = list(FILES.values()), len(FILES)
 TRAIN = Path(__file__).with_name("train.py")
 
 
-class Training:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The same files on a plain disk."""
+    write_tree(tmp_path / "plain", FILES)
+    return tmp_path / "plain"
+
+
+class Training(subprocess.Popen[str]):
     """The script, held where it waits for a line."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, **environment},
-        )  # fmt: skip
-
     def hear(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
+        assert self.stdout is not None
+        return self.stdout.readline()
 
     def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        assert self.stdin is not None
+        self.stdin.write("\n")
+        self.stdin.flush()
 
     def end(self) -> tuple[int, str]:
-        _, said = self.process.communicate("\n", timeout=60)
-        return self.process.returncode, said
+        _, said = self.communicate("\n", timeout=60)
+        return self.returncode, said
 
     def leave(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.kill()
+        self.communicate()
 
 
 Trainer = Callable[..., Training]
@@ -67,7 +73,11 @@ def train() -> Iterator[Trainer]:
             command = [sys.executable, str(TRAIN), str(mount.path), kind, str(workers)]
             if hooked:
                 command = [sys.executable, "-m", "penstock", "run", "--", *command]
-            training = Training(command, environment)
+            pipe = subprocess.PIPE
+            training = Training(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True,
+                env={**os.environ, **environment},
+            )  # fmt: skip
             stack.callback(training.leave)
             return training
 
@@ -137,9 +147,8 @@ def test_each_rank_has_a_plan_of_its_own_which_ends_when_it_is_killed(
     assert ranks[0].end() == (0, "")
 
 
-def test_a_mount_that_goes_away_is_said(tmp_path: Path, mounter: Mounter, train: Trainer) -> None:
-    write_tree(tmp_path / "source", FILES)
-    mount = mounter(f"file://{tmp_path}/source")
+def test_a_mount_that_goes_away_is_said(folder: Path, mounter: Mounter, train: Trainer) -> None:
+    mount = mounter(f"file://{folder}")
     training = train(mount, hooked=True)
     assert training.hear() == "begun\n"
     mount.umount()
@@ -150,16 +159,75 @@ def test_a_mount_that_goes_away_is_said(tmp_path: Path, mounter: Mounter, train:
     assert "FileNotFoundError: " in said.splitlines()[-1]  # the script's own
 
 
-def test_a_plan_with_files_that_are_not_there_says_so_and_reads_the_others(
-    mount: Place, train: Trainer
-) -> None:
-    training = train(mount, "missing", hooked=True)
-    assert training.hear() == "begun\n"
-    plans_when(mount, lambda plans: bool(plans) and plans[0]["missing"] == 1)
-    training.go_on()
-    assert json.loads(training.hear()) == [EPOCH | {"none.jpg": ""}] * 2
-    assert training.end() == (
-        0,
-        "penstock: Files: 1 of the files that will be read are not on the mount, "
-        f"{mount.path}/none.jpg for one\n",
-    )
+# -- files in the order asked for -------------------------------------------------------
+
+
+def shuffled(epoch: int) -> list[int]:
+    return random.Random(epoch).sample(range(COUNT), COUNT)
+
+
+def test_the_mount_fetches_everything_while_the_reader_stands_still(mount: Place) -> None:
+    paths = [mount.path / name for name in FILES]
+    order = shuffled(0) + shuffled(1)
+    reading = read_in_order(paths, order, threads=2, label="still")
+    expected = ((index, CONTENTS[index]) for index in order)
+    assert next(reading) == next(expected)
+    wait_until(lambda: mount.gets() == COUNT, "all files are fetched")
+    [plan] = mount.stats()["plans"]
+    assert (plan["label"], plan["files"], plan["end"]) == ("still", COUNT, 2 * COUNT)
+    assert (plan["handed_out"], plan["done"], plan["missing"]) == (4, 1, 0)
+    assert list(reading) == list(expected)
+    wait_until(lambda: mount.stats()["plans"] == [], "the plan ends with the iterator")
+    assert mount.gets() == COUNT
+
+
+def test_announced_items_are_fetched_before_they_are_handed_out(mount: Place) -> None:
+    paths = [mount.path / name for name in FILES]
+    items = announce(enumerate(paths), lambda item: item[1], label="items")
+    assert next(items) == (0, paths[0])
+    wait_until(lambda: mount.gets() == COUNT, "all files are fetched")
+    assert [plan["label"] for plan in mount.stats()["plans"]] == ["items"]
+    assert next(items) == (1, paths[1])
+    [plan] = mount.stats()["plans"]
+    assert (plan["handed_out"], plan["done"]) == (2, 1)
+    items.close()
+    wait_until(lambda: mount.stats()["plans"] == [], "the plan ends with the iterator")
+
+
+@pytest.mark.filterwarnings("ignore:penstock reads without a plan")
+def test_an_endless_order_can_be_left_at_any_time(folder: Path) -> None:
+    paths = [folder / name for name in FILES]
+    before = set(threading.enumerate())
+    endless = read_in_order(paths, itertools.cycle(range(COUNT)), threads=4)
+    assert [index for index, _ in itertools.islice(endless, 100)] == [i % COUNT for i in range(100)]
+    endless.close()
+    assert set(threading.enumerate()) <= before
+    items = announce(itertools.cycle(paths), lambda path: path)
+    assert list(itertools.islice(items, 3)) == paths[:3]
+
+
+def test_without_a_mount_one_warning_says_so_and_the_files_are_read(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="without a plan: no Penstock mount holds") as caught:
+        found = list(read_in_order([folder / name for name in FILES], shuffled(3)))
+    assert found == [(index, CONTENTS[index]) for index in shuffled(3)]
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_a_file_that_is_missing_is_raised_in_its_place(folder: Path) -> None:
+    paths = [folder / "0/000.jpg", folder / "none.jpg", folder / "0/005.jpg"]
+    reading = read_in_order(paths)
+    assert next(reading) == (0, CONTENTS[0])
+    with pytest.raises(FileNotFoundError, match=r"none\.jpg"):
+        next(reading)
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"names file {index}, and there are 3"):
+            list(read_in_order(paths, [0, index]))
+
+
+def test_no_more_is_read_ahead_than_twice_the_threads(folder: Path) -> None:
+    started: list[int] = []
+    reading = each_in_order([folder] * COUNT, started.append, threads=3, plan=False)
+    next(reading)
+    assert len(started) <= 6
+    assert len(list(reading)) == COUNT - 1

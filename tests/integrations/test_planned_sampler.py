@@ -7,39 +7,44 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
-from torch.utils.data import DistributedSampler as Distributed
 
 from penstock.errors import PlanError
-from penstock.integrations.torch import PlannedSampler
-from tests.support.loader_order import (
-    FILES,
-    CallsItsDataset,
-    Endless,
-    Files,
-    HasItsOwnGenerator,
-    HoldsALock,
-    ShufflesItsList,
-)
-from tests.support.recorded import RecordedPlan
+from penstock.integrations import publisher
+from tests.support import recorded
+from tests.support.lazy import Lazy
 
-Plans = list[RecordedPlan]
-pytestmark = pytest.mark.usefixtures("plans")
+np = Lazy("numpy")
+torch = Lazy("torch")
+data = Lazy("torch.utils.data")
+planning = Lazy("penstock.integrations.torch.sampler")
+samples = Lazy("tests.support.loader_order")
+FILES = 40  # of loader_order
+Plans = list[recorded.RecordedPlan]
 
-KINDS: dict[str, Callable[[Files], Any]] = {
-    "shuffled": RandomSampler,
-    "with a generator": lambda files: RandomSampler(files, generator=torch.Generator()),
-    "in batches": lambda files: BatchSampler(RandomSampler(files), 7, drop_last=True),
-    "distributed": lambda files: Distributed(files, num_replicas=2, rank=1),
-    "batches of a rank": lambda files: BatchSampler(
-        Distributed(files, num_replicas=2, rank=0), 4, drop_last=False
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "shuffled": lambda files: data.RandomSampler(files),
+    "with a generator": lambda files: data.RandomSampler(files, generator=torch.Generator()),
+    "in batches": lambda files: data.BatchSampler(data.RandomSampler(files), 7, drop_last=True),
+    "distributed": lambda files: data.DistributedSampler(files, num_replicas=2, rank=1),
+    "batches of a rank": lambda files: data.BatchSampler(
+        data.DistributedSampler(files, num_replicas=2, rank=0), 4, drop_last=False
     ),
-    "shuffles its list": lambda _: ShufflesItsList(),
-    "its own generator": lambda _: HasItsOwnGenerator(),
+    "shuffles its list": lambda _: samples.ShufflesItsList(),
+    "its own generator": lambda _: samples.HasItsOwnGenerator(),
 }
+
+
+@pytest.fixture(autouse=True)
+def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
+    """The plans that this process makes, recorded instead of handed to a mount."""
+    monkeypatch.setattr(publisher, "open_plan", recorded.open_plan)
+    yield recorded.PLANS
+    recorded.PLANS.clear()
+
+
+def planned(kind: str, **options: Any) -> Any:
+    return planning.PlannedSampler(KINDS[kind](samples.Files()), samples.Files(), **options)
 
 
 def flat(epoch: Any) -> list[int]:
@@ -50,13 +55,13 @@ def flat(epoch: Any) -> list[int]:
 def test_an_order_is_a_function_of_seed_and_epoch_alone(kind: str) -> None:
     def epochs(seed: int) -> list[list[Any]]:
         torch.manual_seed(random.randrange(1000))
-        sampler = PlannedSampler(KINDS[kind](Files()), Files(), seed=seed)
+        sampler = planned(kind, seed=seed)
         return [list(sampler) for _ in range(3)]
 
     first = epochs(5)
     assert first == epochs(5)
     assert first[0] != first[1] != first[2]
-    later = PlannedSampler(KINDS[kind](Files()), Files(), seed=5)
+    later = planned(kind, seed=5)
     later.set_epoch(2)
     assert list(later) == first[2]
     if "distributed" not in kind and "rank" not in kind:  # those have a seed of their own
@@ -66,21 +71,23 @@ def test_an_order_is_a_function_of_seed_and_epoch_alone(kind: str) -> None:
 
 
 def test_each_rank_has_its_share_of_the_same_order() -> None:
-    def epoch(rank: int, of: int) -> list[int]:
-        files = Files()
-        sampler = PlannedSampler(Distributed(files, num_replicas=of, rank=rank), files)
-        sampler.set_epoch(4)
-        return list(sampler)
-
-    plain = Distributed(Files(), num_replicas=2, rank=1)
-    plain.set_epoch(4)
-    assert epoch(1, 2) == list(plain)
-    assert sorted(epoch(0, 2) + epoch(1, 2)) == list(range(FILES))
+    shares: list[int] = []
+    for rank in (0, 1):
+        plain, wrapped = (
+            data.DistributedSampler(samples.Files(), num_replicas=2, rank=rank) for _ in range(2)
+        )
+        sampler = planning.PlannedSampler(wrapped, samples.Files())
+        for one in (plain, sampler):
+            one.set_epoch(4)
+        share = list(sampler)
+        assert share == list(plain)
+        shares += share
+    assert sorted(shares) == list(range(FILES))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawing_an_order_leaves_no_trace(kind: str) -> None:
-    files = Files()
+    files = samples.Files()
 
     def draw(sampler: Any) -> tuple[list[Any], float, float, float]:
         torch.manual_seed(1)
@@ -90,31 +97,14 @@ def test_drawing_an_order_leaves_no_trace(kind: str) -> None:
         return drawn, torch.rand(()).item(), random.random(), float(np.random.rand())
 
     wrapped = KINDS[kind](files)
-    assert draw(PlannedSampler(wrapped, files))[1:] == draw([])[1:]
+    assert draw(planning.PlannedSampler(wrapped, files))[1:] == draw([])[1:]
     assert draw(wrapped) == draw(KINDS[kind](files))  # as one that was never wrapped
 
 
-def test_this_epoch_and_then_the_next_are_published_before_they_are_read(plans: Plans) -> None:
-    sampler = PlannedSampler(RandomSampler(Files()), seed=1, lag=8)
-    first, second = list(sampler), list(sampler)
-    sampler.set_epoch(0)
-    drawn = iter(sampler)
-    assert [next(drawn) for _ in range(5)] == first[:5]
-    (plan,) = plans
-    # Epoch 2 had been announced, but epoch 0 came: that was taken back.
-    assert plan.order == first + second + first
-    assert plan.restarts == 1
-    assert (plan.handed_out, plan.done) == (2 * FILES + 5, 2 * FILES + 5 - 8 - 1)
-    list(drawn)
-    assert plan.order == first + second + first + second
-    sampler.close()
-    assert plan.closed
-
-
 def test_what_comes_next_is_published_before_it_is_asked_for_and_once(plans: Plans) -> None:
-    other = PlannedSampler(RandomSampler(Files()), seed=1)
+    other = planned("shuffled", seed=1)
     orders = [list(other) for _ in range(4)]
-    sampler = PlannedSampler(RandomSampler(Files()), seed=1)
+    sampler = planned("shuffled", seed=1, lag=8)
     plan = plans[-1]
     assert plan.order == orders[0]
     sampler.set_epoch(0)
@@ -125,18 +115,21 @@ def test_what_comes_next_is_published_before_it_is_asked_for_and_once(plans: Pla
     assert (plan.order, plan.restarts) == (orders[1][30:], 2)
     assert list(sampler) == orders[1][30:]
     drawn = iter(sampler)
-    assert next(drawn) == orders[2][0]
+    assert [next(drawn) for _ in range(5)] == orders[2][:5]
+    assert (plan.handed_out, plan.done) == (10 + 5, 10 + 5 - 8 - 1)
     sampler.set_epoch(3)  # while epoch 2 goes on: that must not be taken back
-    assert [*drawn] == orders[2][1:]
+    assert [*drawn] == orders[2][5:]
     sampler.set_epoch(3)
     assert plan.order == orders[1][30:] + orders[2] + orders[3]
     assert list(sampler) == orders[3]
     assert (plan.restarts, len(plans)) == (2, 2)
+    sampler.close()
+    assert plan.closed
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_sampler_that_was_made_before_a_fork_has_a_plan_in_the_child_too(plans: Plans) -> None:
-    sampler = PlannedSampler(RandomSampler(Files()), seed=1)
+    sampler = planned("shuffled", seed=1)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         try:
@@ -154,9 +147,9 @@ def test_a_sampler_that_was_made_before_a_fork_has_a_plan_in_the_child_too(plans
 def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(
     plans: Plans,
 ) -> None:
-    files = Files()
-    wrapped = ShufflesItsList()
-    sampler = PlannedSampler(wrapped, files)
+    files = samples.Files()
+    wrapped = samples.ShufflesItsList()
+    sampler = planning.PlannedSampler(wrapped, files)
     list(sampler)
     wrapped.order = wrapped.order[:10]
     assert sorted(sampler) == list(range(10))
@@ -167,13 +160,13 @@ def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(
 def test_workers_and_their_number_do_not_change_the_order(plans: Plans) -> None:
     def epochs(*, batches: bool, **options: Any) -> list[list[int]]:
         """Those of a loader, which are those that its plan was told."""
-        files = Files()
-        sampler: Any = RandomSampler(files)
+        files = samples.Files()
+        sampler: Any = data.RandomSampler(files)
         if batches:
-            sampler = BatchSampler(sampler, 4, drop_last=False)
-        planned = PlannedSampler(sampler, files, seed=8)
+            sampler = data.BatchSampler(sampler, 4, drop_last=False)
+        planned = planning.PlannedSampler(sampler, files, seed=8)
         how = {"batch_sampler": planned} if batches else {"batch_size": 4, "sampler": planned}
-        loader = DataLoader(files, **how, **options)
+        loader = data.DataLoader(files, **how, **options)
         read = [flat(loader) for _ in range(2)]
         plan = plans.pop()
         assert plan.order[: plan.handed_out] == list(chain(*read))
@@ -194,15 +187,15 @@ def test_workers_and_their_number_do_not_change_the_order(plans: Plans) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_is_resumed_in_mid_epoch_on_the_same_order(kind: str, plans: Plans) -> None:
-    whole = PlannedSampler(KINDS[kind](Files()), Files(), seed=3)
+    whole = planned(kind, seed=3)
     epochs = [list(whole) for _ in range(3)]
-    saving = PlannedSampler(KINDS[kind](Files()), Files(), seed=3)
+    saving = planned(kind, seed=3)
     list(saving)
     drawn = iter(saving)
     assert [next(drawn) for _ in range(3)] == epochs[1][:3]
     state = json.loads(json.dumps(saving.state_dict()))
     assert state == {"epoch": 1, "position": 3, "seed": 3, "length": len(epochs[1])}
-    resumed = PlannedSampler(KINDS[kind](Files()), Files(), seed=99)
+    resumed = planned(kind, seed=99)
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     resumed.set_epoch(1)  # as loops do; the position stays
@@ -213,16 +206,16 @@ def test_a_state_is_resumed_in_mid_epoch_on_the_same_order(kind: str, plans: Pla
 
 
 def test_what_workers_have_ahead_can_be_left_out_of_a_state() -> None:
-    sampler = PlannedSampler(RandomSampler(Files()), seed=3)
+    sampler = planned("shuffled", seed=3)
     drawn = iter(sampler)
     handed_out = [next(drawn) for _ in range(20)]
-    resumed = PlannedSampler(RandomSampler(Files()), seed=3)
+    resumed = planned("shuffled", seed=3)
     resumed.load_state_dict(sampler.state_dict(done=12))
     assert list(resumed)[:8] == handed_out[12:]
 
 
 def test_after_an_epoch_that_was_over_comes_the_next_unless_that_one_is_asked_for() -> None:
-    sampler = PlannedSampler(RandomSampler(Files()), seed=3)
+    sampler = planned("shuffled", seed=3)
     _, second = list(sampler), list(sampler)
     sampler.set_epoch(0)
     list(sampler)
@@ -236,19 +229,16 @@ def test_after_an_epoch_that_was_over_comes_the_next_unless_that_one_is_asked_fo
     assert list(sampler) == second
 
 
-@pytest.mark.parametrize(
-    ("state", "said"),
-    [
+def test_a_state_of_something_else_is_refused() -> None:
+    sampler = planned("shuffled", seed=3)
+    first = list(sampler)
+    for state, said in (
         ({"epoch": 1, "position": 3, "seed": 0, "length": 50}, "at 3 of 50 .* have 40"),
         ({"epoch": 1, "position": 41, "seed": 0, "length": 40}, "at 41 of 40"),
         ({"yielded": 3}, "not the state of a PlannedSampler"),
-    ],
-)
-def test_a_state_of_something_else_is_refused(state: dict[str, int], said: str) -> None:
-    sampler = PlannedSampler(RandomSampler(Files()), seed=3)
-    first = list(sampler)
-    with pytest.raises(PlanError, match=said):
-        sampler.load_state_dict(state)
+    ):
+        with pytest.raises(PlanError, match=said):
+            sampler.load_state_dict(state)
     sampler.set_epoch(0)
     assert list(sampler) == first
 
@@ -261,11 +251,11 @@ def test_a_stateful_loader_resumes_with_exactly_the_remaining_samples(
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader() -> Any:
-        files = Files()
-        sampler: Any = RandomSampler(files)
+        files = samples.Files()
+        sampler: Any = data.RandomSampler(files)
         if batches:
-            sampler = BatchSampler(sampler, 4, drop_last=False)
-        planned = PlannedSampler(sampler, files, seed=2)
+            sampler = data.BatchSampler(sampler, 4, drop_last=False)
+        planned = planning.PlannedSampler(sampler, files, seed=2)
         how = {"batch_sampler": planned} if batches else {"batch_size": 4, "sampler": planned}
         return stateful.StatefulDataLoader(files, num_workers=workers, **how)
 
@@ -284,42 +274,39 @@ def test_a_stateful_loader_resumes_with_exactly_the_remaining_samples(
 # -- bad input -----------------------------------------------------------------------------------
 
 
-class Failing(Sampler[int]):
+class Failing:
     def __iter__(self) -> Iterator[int]:
         yield 1
         raise RuntimeError("the sampler's own")
 
 
 def test_what_cannot_be_planned_is_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = Files()
+    files = samples.Files()
     with pytest.raises(PlanError, match="Endless does not tell what it samples from") as caught:
-        PlannedSampler(Endless())
+        planning.PlannedSampler(samples.Endless())
     assert "paths=" in str(caught.value.hint)
     with pytest.raises(PlanError, match="list does not tell which files"):
-        PlannedSampler(RandomSampler([1, 2]))
+        planning.PlannedSampler(data.RandomSampler([1, 2]))
     with pytest.raises(PlanError, match="HoldsALock cannot be copied"):
-        next(iter(PlannedSampler(HoldsALock(), files)))
+        next(iter(planning.PlannedSampler(samples.HoldsALock(), files)))
     with pytest.raises(RuntimeError, match="the sampler's own"):
-        next(iter(PlannedSampler(Failing(), files)))
+        next(iter(planning.PlannedSampler(Failing(), files)))
     with pytest.raises(PlanError, match="indices beyond the 3 files"):
-        next(iter(PlannedSampler([1, 3], paths=["a", "b", "c"])))
+        next(iter(planning.PlannedSampler([1, 3], paths=["a", "b", "c"])))
     monkeypatch.setattr("penstock.integrations.torch.sampler._MOST_DRAWN", 1000)
     with pytest.raises(PlanError, match="Endless has not ended after 1,000"):
-        next(iter(PlannedSampler(Endless(), files)))
-
-
-def test_a_sampler_that_reads_its_data_set_may_do_so() -> None:
-    files = Files()
-    assert sorted(PlannedSampler(CallsItsDataset(files))) == list(range(FILES))
+        next(iter(planning.PlannedSampler(samples.Endless(), files)))
+    reads_its_data_set = samples.CallsItsDataset(files)
+    assert sorted(planning.PlannedSampler(reads_its_data_set)) == list(range(FILES))
 
 
 def test_without_a_mount_the_order_is_the_same_and_a_warning_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    planned = PlannedSampler(RandomSampler(Files()), seed=3)
-    expected = [list(planned), list(planned)]
+    sampler = planned("shuffled", seed=3)
+    expected = [list(sampler), list(sampler)]
     monkeypatch.undo()
-    unplanned = PlannedSampler(RandomSampler(Files()), seed=3)
+    unplanned = planned("shuffled", seed=3)
     assert [list(unplanned), list(unplanned)] == expected
     assert [record.getMessage() for record in caplog.records] == [
         "no plan: no Penstock mount holds these files: /data/0 and 39 more; "

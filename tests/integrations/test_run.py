@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from tests.support import loader_order
-from tests.support.loader_order import CASES, DEADLY, FILES, NOT_FORESEEN, TURN_ENDS
+from tests.support.lazy import Lazy
 
 pytestmark = [
     pytest.mark.timeout(300),  # on a machine with ten times more to do than it has cores
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's
 ]
-ORDER = Path(loader_order.__file__)
-SOURCE = ORDER.parent.parent.parent / "src"
+loader_order = Lazy("tests.support.loader_order")
+ROOT = Path(__file__).parent.parent.parent
+ORDER, SOURCE = ROOT / "tests/support/loader_order.py", ROOT / "src"
 # With workers, these differ in how indices come to the loader.
 WITH_WORKERS = ("shuffled", "with a generator", "without batches", "endless", "torchdata's")
 
@@ -52,7 +52,7 @@ def compare(*turns: tuple[int, str, tuple[str, ...]]) -> list[Compared]:
     """One for each turn, of (workers, how they are started, cases)."""
     hooked = script(ORDER, json.dumps(turns))
     assert hooked.returncode == 0, hooked.stderr
-    said = hooked.stderr.split(f"{TURN_ENDS}\n")[:-1]
+    said = hooked.stderr.split(f"{loader_order.TURN_ENDS}\n")[:-1]
     compared: list[Compared] = []
     for turn, results, lines in zip(turns, json.loads(hooked.stdout), said, strict=True):
         # In this process, which is not run by us and has imported torch.
@@ -67,43 +67,37 @@ def compare(*turns: tuple[int, str, tuple[str, ...]]) -> list[Compared]:
 @pytest.fixture(scope="module")
 def all_compared() -> list[Compared]:
     return compare(
-        (0, "fork", (*CASES, *NOT_FORESEEN)),
-        (2, "fork", (*WITH_WORKERS, NOT_FORESEEN[0])),
+        (0, "fork", (*loader_order.CASES, *loader_order.NOT_FORESEEN)),
+        (2, "fork", (*WITH_WORKERS, loader_order.NOT_FORESEEN[0])),
         (1, "spawn", ("draws when pickled",)),
-        (1, "fork", (DEADLY,)),
+        (1, "fork", (loader_order.DEADLY,)),
     )
 
 
-@pytest.fixture
-def without_workers(all_compared: list[Compared]) -> Compared:
-    return all_compared[0]
-
-
 def test_what_a_script_reads_and_draws_is_the_same_and_was_foretold(
-    without_workers: Compared,
+    all_compared: list[Compared],
 ) -> None:
-    for case in CASES:
+    without_workers = all_compared[0]
+    for case in loader_order.CASES:
         (plan,) = without_workers.plans(case)
         read = list(chain(*without_workers.epochs(case)))
-        assert plan["order"] == [index % FILES for index in read], case
+        assert plan["order"] == [index % loader_order.FILES for index in read], case
         assert plan["closed"]
         assert plan["done"] < len(plan["order"])
-
-
-def test_the_next_epoch_is_published_where_it_can_be_known(without_workers: Compared) -> None:
     for case in ("in order", "with a generator", "distributed", "its own generator"):
         (plan,) = without_workers.plans(case)
         # The second and the third epoch were announced, and rightly; the fourth never came.
         assert plan["restarts"] == 1, case
         assert plan["crossed"] == len(without_workers.epochs(case)[0]), case
-    for case in ("shuffled", "weighted", "shuffled twice"):
+    for case in ("shuffled", "shuffled twice"):
         (plan,) = without_workers.plans(case)
         assert (plan["restarts"], plan["crossed"]) == (0, 0), case
 
 
 def test_what_cannot_be_foreseen_is_said_once_and_the_script_runs_as_before(
-    without_workers: Compared,
+    all_compared: list[Compared],
 ) -> None:
+    without_workers = all_compared[0]
     lines = [line for line in without_workers.said.splitlines() if line.startswith("penstock: ")]
     assert len(lines) == 4
     assert all("; hint: " in line for line in lines)
@@ -111,9 +105,8 @@ def test_what_cannot_be_foreseen_is_said_once_and_the_script_runs_as_before(
     assert "cannot be foreseen" in lines[1]
     assert "reads the data set" in lines[2]
     assert "cannot be copied" in lines[3]
-    assert [plan["closed"] for case in NOT_FORESEEN for plan in without_workers.plans(case)] == [
-        True
-    ]
+    plans = [plan for case in loader_order.NOT_FORESEEN for plan in without_workers.plans(case)]
+    assert [plan["closed"] for plan in plans] == [True]
 
 
 def test_workers_read_what_they_read_without_a_plan_which_is_there_before_them(
@@ -126,7 +119,7 @@ def test_workers_read_what_they_read_without_a_plan_which_is_there_before_them(
         assert plan["before_workers"], case
         handed_out = iter(plan["order"])
         for epoch in compared.epochs(case):
-            read = [index % FILES for index in epoch]
+            read = [index % loader_order.FILES for index in epoch]
             assert [next(handed_out) for _ in epoch] == read, case
             if len(epoch) == 26 * 4:  # abandoned: four more batches were with the workers
                 assert len([next(handed_out) for _ in range(4 * 4)]) == 16
@@ -148,8 +141,8 @@ def test_an_order_that_changes_while_workers_are_started_is_published_again(
 
 def test_a_worker_that_dies_is_the_scripts_own_error(all_compared: list[Compared]) -> None:
     compared = all_compared[3]
-    assert compared.results[DEADLY]["read"] == {"error": "DataLoader worker "}
-    assert [plan["closed"] for plan in compared.plans(DEADLY)] == [True]
+    assert compared.results[loader_order.DEADLY]["read"] == {"error": "DataLoader worker "}
+    assert [plan["closed"] for plan in compared.plans(loader_order.DEADLY)] == [True]
     assert compared.said == ""
 
 
@@ -237,39 +230,25 @@ def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
-def test_the_exit_code_arguments_and_streams_are_the_commands_own() -> None:
+def test_arguments_streams_exit_codes_and_signals_are_the_commands_own() -> None:
     code = "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(7)"
     result = run("--", sys.executable, "-c", code, "--help", "-x", input="in")
     assert (result.returncode, result.stdout, result.stderr) == (7, "['--help', '-x'] in\n", "")
+    assert run("sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
+    ignored = int(run("grep", "SigIgn", "/proc/self/status").stdout.split()[1], 16)
+    assert not ignored & 1 << signal.SIGPIPE - 1, "a broken pipe ends it as it would without us"
 
 
-def test_a_signal_ends_the_command_itself() -> None:
-    result = run("sh", "-c", "kill -TERM $$")
-    assert result.returncode == -signal.SIGTERM
-
-
-def test_a_broken_pipe_ends_the_command_as_it_would_without_us() -> None:
-    result = run("sh", "-c", "trap '' TERM; grep SigIgn /proc/self/status")
-    ignored = int(result.stdout.split()[1], 16)
-    assert not ignored & 1 << signal.SIGPIPE - 1
-
-
-@pytest.mark.parametrize(
-    ("command", "code", "said"),
-    [
-        ((), 2, "Missing argument 'COMMAND...'"),
-        (("--",), 2, "Missing argument 'COMMAND...'"),
-        (("no-such-command",), 127, "penstock: no-such-command: no such command"),
-        (("/etc",), 126, "penstock: /etc: Permission denied"),
-    ],
-)
-def test_a_command_that_cannot_be_run_is_said(
-    command: tuple[str, ...], code: int, said: str
-) -> None:
-    result = run(*command)
-    assert result.returncode == code
-    assert said in result.stderr
-    assert "hint: " in result.stderr
+def test_a_command_that_cannot_be_run_is_said() -> None:
+    for command, code, said in (
+        ("--", 2, "Missing argument 'COMMAND...'"),
+        ("no-such-command", 127, "penstock: no-such-command: no such command"),
+        ("/etc", 126, "penstock: /etc: Permission denied"),
+    ):
+        result = run(command)
+        assert result.returncode == code
+        assert said in result.stderr
+        assert "hint: " in result.stderr
 
 
 # -- the interpreter that it starts --------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`python train.py FOLDER SAMPLER WORKERS` trains two epochs on the files below a folder.
 
 It prints `begun` when it has its first batch, and goes on after a line on stdin. It prints what it
-has read, and ends after another line. With the sampler `missing`, its list has a file too many.
+has read, and ends after another line.
 """
 
 import json
@@ -14,13 +14,11 @@ from torch.utils.data import DistributedSampler as Distributed
 
 from penstock.integrations.torch import PenstockFiles, PlannedSampler
 
-NONE = "none.jpg"
-
 
 class Files(PenstockFiles):
     def __getitem__(self, index: int) -> tuple[str, str]:
         name = os.path.basename(self.files[index])
-        return name, "" if name == NONE else sha256(super().__getitem__(index)).hexdigest()
+        return name, sha256(super().__getitem__(index)).hexdigest()
 
     def __getitems__(self, indices: list[int]) -> list[tuple[str, str]]:
         return [self[index] for index in indices]
@@ -28,8 +26,6 @@ class Files(PenstockFiles):
 
 def main(folder: str, kind: str, workers: int) -> None:
     dataset = Files(folder)
-    if kind == "missing":
-        dataset.files.append(os.path.join(folder, NONE))
     sampler: Sampler = RandomSampler(dataset)
     if kind == "planned":
         sampler = PlannedSampler(sampler, dataset, seed=4, lag=16)

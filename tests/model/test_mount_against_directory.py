@@ -9,6 +9,7 @@ MODEL_EXAMPLES=N in the environment.
 import errno
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from penstock.daemon.registry import find_note
 from tests.model.world import BusError, World, read_mapped
 from tests.support import damage
 from tests.support.faulty_proxy import FaultyProxy
+from tests.support.kernelcaches import forget
 from tests.support.mounts import MODES, Mounter
 from tests.support.s3 import S3
 from tests.support.trees import read_tree
@@ -223,7 +225,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
             held = [descriptor for _, descriptor in self.held.values()]
             self.world.drop_kernel_pages([self.path(name) for name in NAMES], held)
         if "names" in what:
-            self.world.drop_kernel_names()
+            forget(self.world.mount.path)
 
     @rule()
     def the_server_is_killed(self) -> None:
@@ -239,7 +241,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
 
     @rule()
     def the_cache_is_deleted(self) -> None:
-        self.world.delete_the_cache()
+        shutil.rmtree(self.world.cache, ignore_errors=True)
 
     # -- what is promised -----------------------------------------------------------------
 

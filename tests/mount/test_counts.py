@@ -21,12 +21,14 @@ BYTES = sum(map(len, FILES.values()))
 LARGE = random.Random(1).randbytes(5 * 1024 * 1024 + 12345)
 LARGE_BLOCKS = 6
 BLOCK = ("--block-size", "1MiB")
+ROW = {f"{i:03}.jpg": random.Random(i).randbytes(5_000) for i in range(300)}
 
 
 @pytest.fixture(scope="module")
 def bucket(empty_bucket: ObjectPath) -> ObjectPath:
     write_tree(empty_bucket / "small", FILES)
     write_tree(empty_bucket / "large", {"large.bin": LARGE})
+    write_tree(empty_bucket / "row", ROW)
     return empty_bucket
 
 
@@ -88,20 +90,23 @@ def test_eight_readers_of_one_large_file_fetch_each_byte_once(
     s3: S3, bucket: ObjectPath, mounter: Mounter
 ) -> None:
     mount = mounter((bucket / "large").source, "--endpoint", s3.endpoint, *BLOCK)
+    assert mount.stats()["fetched_over_read"] is None
     read_by_eight(mount)
-    assert mount.stats()["store_bytes"] == len(LARGE)
+    stats = mount.stats()
+    assert stats["store_bytes"] == len(LARGE)
+    assert 0 < stats["fetched_over_read"] <= 1
     assert mount.gets() == LARGE_BLOCKS
 
 
 def test_a_second_mount_on_the_same_cache_fetches_nothing(
     s3: S3, bucket: ObjectPath, mounter: Mounter
 ) -> None:
-    first = mounter(bucket.source, "--endpoint", s3.endpoint)
-    expected = read_tree(first.path)
-    assert len(expected) == len(FILES) + 1
+    source = (bucket / "small").source
+    first = mounter(source, "--endpoint", s3.endpoint)
+    assert read_tree(first.path) == FILES
     first.umount()
-    second = mounter(bucket.source, "--endpoint", s3.endpoint)
-    assert read_tree(second.path) == expected
+    second = mounter(source, "--endpoint", s3.endpoint)
+    assert read_tree(second.path) == FILES
     assert second.stats()["store_bytes"] == 0
     assert second.gets() == 0
 
@@ -147,21 +152,54 @@ def test_a_listing_of_a_hundred_thousand_entries_is_complete(
         mount.umount()
 
 
-def test_whole_files_read_at_random_fetch_hardly_more_than_is_read(
-    mounter: Mounter, tmp_path: Path
-) -> None:
-    files = {**FILES, **{f"large{n}.bin": LARGE[: 5_000_000 + n] for n in range(2)}}
-    write_tree(tmp_path / "set", files)
-    mount = mounter(f"file://{tmp_path}/set", "--mode", "pagecache", *BLOCK)
-    assert mount.stats()["fetched_over_read"] is None
-    for name in random.Random(4).sample(list(files), len(files)):
-        assert read_raw(mount.path / name) == files[name]
-    stats = mount.stats()
-    assert stats["read_bytes"] == sum(map(len, files.values()))
-    assert stats["fetched_over_read"] < 1.1
-
-
 def read_by_eight(mount: Mount) -> None:
     with ThreadPoolExecutor(8) as readers:
         for found in readers.map(lambda _: read_raw(mount.path / "large.bin"), range(8)):
             assert found == LARGE
+
+
+# -- what is fetched ahead of a reader of small files ------------------------------------
+
+
+@pytest.fixture
+def mount_row(s3: S3, bucket: ObjectPath, shared: Mounter) -> Mounter:
+    options = ((bucket / "row").source, "--endpoint", s3.endpoint, "--mode", "pagecache")
+    return lambda *more: shared(*options, *more)
+
+
+def read_all(mount: Mount, names: list[str]) -> None:
+    for name in names:
+        assert (mount.path / name).read_bytes() == ROW[name]
+
+
+@pytest.mark.parametrize("options", [(), ("--no-cache",)])
+def test_files_in_listing_order_are_fetched_before_they_are_asked_for(
+    mount_row: Mounter, options: tuple[str, ...]
+) -> None:
+    mount = mount_row(*options)
+    before = mount.stats()["prefetched_blocks"]
+    read_all(mount, list(ROW)[:5])
+    # Four; or three, if the reader is at the next one before us.
+    wait_until(lambda: mount.stats()["prefetched_blocks"] - before >= 3, "some more")
+    read_all(mount, list(ROW))
+    assert mount.stats()["prefetched_blocks"] - before >= 200
+    # A second request for what was slow may still be on its way.
+    wait_until(lambda: mount.gets() == len(ROW), mount.gets)
+
+
+def test_a_shuffled_reader_gets_what_it_asks_for_and_no_more(
+    mount_row: Mounter,
+) -> None:
+    mount = mount_row()
+    before = mount.stats()
+    read_all(mount, random.Random(1).sample(list(ROW), 50))
+    stats = mount.stats()
+    assert stats["prefetched_blocks"] == before["prefetched_blocks"]
+    fetched, hedges = (stats[name] - before[name] for name in ("store_bytes", "hedges"))
+    assert 5_000 * 50 <= fetched <= 5_000 * (50 + hedges)
+
+
+def test_without_prefetch_nothing_is_fetched_ahead(mount_row: Mounter) -> None:
+    mount = mount_row("--prefetch", "0")
+    read_all(mount, list(ROW)[:20])
+    assert (mount.gets(), mount.stats()["prefetched_blocks"]) == (20, 0)

@@ -1,7 +1,6 @@
 """The store fails under a mount: what is cached is served, the rest comes late or as EIO."""
 
 import errno
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -54,10 +53,6 @@ def reads(mounted: Mount) -> int:
     return mounted.stats()["requests"].get("READ", 0)
 
 
-def all_cached(mounted: Mount, names: list[str]) -> bool:
-    return all(int(os.getxattr(mounted.path / name, "user.penstock.cached")) > 0 for name in names)
-
-
 @both_modes
 def test_what_is_cached_is_served_while_every_other_read_hangs_and_those_get_eio(
     proxy: FaultyProxy, mount: Mounter, mode: str
@@ -65,7 +60,7 @@ def test_what_is_cached_is_served_while_every_other_read_hangs_and_those_get_eio
     mounted = mount("--mode", mode, "--threads", "4")
     for name, data in CACHED.items():
         assert read(mounted.path / name) == data
-    wait_until(lambda: all_cached(mounted, list(CACHED)))
+        mounted.wait_until_cached(name)
     forget(mounted.path)
     before = reads(mounted)
     proxy.inject({Fault.STALL: 1.0}, wait_s=600)

@@ -3,20 +3,27 @@
 import os
 import random
 import signal
-import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from penstock.bench.programs import find_program, free_port
+from penstock.bench.programs import free_port
 from penstock.daemon.registry import find_note
 from penstock.integrations.plans import open_plan
 from tests.support.faults import Fault
 from tests.support.faulty_proxy import FaultyProxy
-from tests.support.mounts import Mount, Mounter, both_modes, penstock, warm
-from tests.support.planned_mounts import is_settled, plan_of
-from tests.support.processes import running
+from tests.support.kills import processes_of
+from tests.support.mounts import (
+    Mount,
+    Mounter,
+    both_modes,
+    is_settled,
+    penstock,
+    plan_of,
+    warm,
+)
+from tests.support.rclone import rclone_serves
 from tests.support.s3 import S3, SECRET_KEY, ObjectPath
 from tests.support.trees import read_raw, write_tree
 from tests.support.waiting import wait_until
@@ -67,15 +74,7 @@ def pids(mount: Mount) -> list[int]:
 
 def fetchers(mount: Mount) -> list[int]:
     """The processes that there are, whatever the server says."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if os.fsencode(mount.path) in words and b"penstock.daemon.fetcher" in words:
-            found.append(int(path.parent.name))
-    return found
+    return processes_of(mount.path, "penstock.daemon.fetcher")
 
 
 def paths_of(mount: Mount) -> list[str]:
@@ -105,38 +104,6 @@ def test_a_planned_epoch_is_one_get_for_each_file(own: Mounter, mode: str) -> No
     assert (after["fetchers"]["in_flight"], after["fetchers"]["given_back"]) == (0, 0)
     assert after["buffered_bytes"] == after["fetching"] == 0
     assert sum(tier["used_bytes"] for tier in after["tiers"]) == after["store_bytes"]
-
-
-def test_a_load_is_one_get_for_each_file(mount: Mount) -> None:
-    before = mount.stats()["fetchers"]["brought"]
-    answer = warm(mount)
-    assert answer["cached_percentage"] == 100
-    assert answer["fetched_bytes"] == BYTES
-    assert mount.stats()["fetchers"]["brought"] == before + len(NAMES)
-    assert warm(mount, "--verify")["damaged_files"] == 0
-    assert read_all(mount) == FILES
-    assert mount.gets() == len(FIRST) + len(NAMES)
-
-
-def test_readers_who_come_too_early_join_the_fetch(mount: Mount) -> None:
-    order = random.Random(2).sample(range(len(NAMES)), len(NAMES))
-    found: dict[str, bytes] = {}
-
-    def read_some(first: int) -> None:
-        for index in order[first::4]:
-            found[NAMES[index]] = read_raw(mount.path / NAMES[index])
-
-    with open_plan(paths_of(mount)) as plan:
-        plan.extend(order)
-        readers = [threading.Thread(target=read_some, args=(first,)) for first in range(4)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        wait_until(lambda: is_settled(mount), "settled")
-    assert found == FILES
-    assert mount.gets() == len(FIRST) + len(NAMES)
-    assert mount.stats()["errors"] == 0
 
 
 def test_one_that_is_stopped_and_one_that_is_killed_cost_nothing_but_gets(own: Mounter) -> None:
@@ -173,37 +140,6 @@ def test_one_that_hangs_is_replaced(own: Mounter) -> None:
     wait_until(lambda: not set(hanging) & set(fetchers(mount)), "they are gone")
 
 
-def test_what_changed_in_the_bucket_is_told_as_ever(s3: S3, mounter: Mounter) -> None:
-    bucket, names = s3.bucket("fetchers-changed"), NAMES[:4]
-    write_tree(bucket, {**FIRST, **{name: FILES[name] for name in names}})
-    mount = mounter(bucket.source, "--endpoint", s3.endpoint, *TWO)
-    wait_for_both(mount)
-    (bucket / names[0]).write_bytes(b"another")
-    (bucket / names[1]).unlink()
-    answer = warm(mount, code=3)
-    assert answer["failed_files"] == 2
-    assert {failure["path"] for failure in answer["failures"]} == set(names[:2])
-    assert mount.stats()["fetchers"]["given_back"] == 2
-    mount.refresh()
-    assert warm(mount)["cached_files"] == len(FIRST) + 3
-
-
-def test_what_finds_no_room_in_a_tier_is_pushed_all_the_same(own: Mounter) -> None:
-    mount = own("--cache-size", f"{BYTES // 2}B")
-    with open_plan(paths_of(mount)) as plan:
-        plan.extend(range(len(NAMES)))
-        wait_until(lambda: is_settled(mount), "all is there")
-        assert plan_of(mount)["fetched"] == len(NAMES)
-    stats = mount.stats()
-    assert stats["pushed_bytes"] == BYTES
-    assert 20 < stats["fetchers"]["brought"] < len(FIRST) + len(NAMES)
-    (tier,) = stats["tiers"]
-    assert tier["used_bytes"] <= tier["quota_bytes"]
-    # Before they are read: the kernel may have dropped some that are in the page cache alone.
-    assert mount.gets() == len(FIRST) + len(NAMES)
-    assert read_all(mount) == FILES
-
-
 def test_a_store_that_fails_is_asked_again_by_the_server(s3: S3, own: Mounter) -> None:
     with FaultyProxy(s3.endpoint, seed=1) as proxy:
         mount = own(endpoint=proxy.endpoint)
@@ -237,9 +173,7 @@ def test_one_whose_keys_were_rotated_is_replaced(
 def serve_with(folder: Path, keys: Path, port: int, key: str) -> AbstractContextManager[object]:
     """An S3 server that knows one key, which is also the one that is found in a file."""
     keys.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key={SECRET_KEY}\n")
-    command = [find_program("rclone"), "serve", "s3", "--auth-key", f"{key},{SECRET_KEY}",
-               "--addr", f"127.0.0.1:{port}", str(folder)]  # fmt: skip
-    return running(command, port)
+    return rclone_serves("s3", folder, f"--auth-key={key},{SECRET_KEY}", port=port)
 
 
 def test_those_of_a_server_that_was_replaced_are_gone(mount: Mount) -> None:
@@ -249,32 +183,17 @@ def test_those_of_a_server_that_was_replaced_are_gone(mount: Mount) -> None:
     result = penstock("upgrade", mount.path)
     assert result.returncode == 0, result.stderr
     wait_until(lambda: not set(before) & set(fetchers(mount)), "gone with their server")
-    warm(mount)
+    assert warm(mount)["fetched_bytes"] == BYTES, "each byte once"
     wait_until(lambda: len(pids(mount)) == 2, "those of the next one")
     assert read_all(mount) == FILES
 
 
-def test_an_unmount_in_the_middle_leaves_no_process(own: Mounter) -> None:
+def test_those_of_a_mount_end_with_it_in_the_middle_of_their_work(own: Mounter) -> None:
+    """Also without a supervisor."""
     mount = own()
+    os.kill(find_note(mount.path).pid, signal.SIGKILL)
+    assert len(fetchers(mount)) == 2
     with open_plan(paths_of(mount)) as plan:
         plan.extend(range(len(NAMES)))
         mount.umount()
     wait_until(lambda: not fetchers(mount), "they ended with the mount")
-
-
-def test_those_of_a_mount_whose_supervisor_is_gone_end_with_it(own: Mounter) -> None:
-    mount = own()
-    os.kill(find_note(mount.path).pid, signal.SIGKILL)
-    assert len(fetchers(mount)) == 2
-    assert read_all(mount) == FILES
-    mount.umount()
-    wait_until(lambda: not fetchers(mount), "they ended with the mount")
-
-
-def test_without_a_cache_there_are_none(s3: S3, mounter: Mounter, bucket: ObjectPath) -> None:
-    mount = mounter(bucket.source, "--endpoint", s3.endpoint, *TWO, "--no-cache")
-    with open_plan(paths_of(mount)) as plan:
-        plan.extend(range(len(NAMES)))
-        wait_until(lambda: is_settled(mount), "all is there")
-    assert mount.stats()["fetchers"]["most"] == 0
-    assert not fetchers(mount)

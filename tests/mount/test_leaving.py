@@ -1,12 +1,12 @@
-"""How a mount ends: signals, a server that died, and what must not be left behind."""
+"""Where people mount, and how a mount ends: unmounts, signals, and what must not be left."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,18 +14,108 @@ import pytest
 from penstock.daemon import stop
 from penstock.daemon.registry import find_note, serves
 from penstock.errors import PenstockError
-from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
-from tests.support.mounts import Mount, Mounter, penstock
-from tests.support.trees import write_tree
+from tests.support.mounts import Mounter, penstock
+from tests.support.trees import read_tree, write_tree
 from tests.support.waiting import wait_until
+
+FILES = {"a/file": b"x" * 1000, "b": b"y"}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "set"
-    write_tree(folder, {"a/file": b"x" * 1000, "b": b"y"})
+    write_tree(folder, FILES)
     return folder
+
+
+@pytest.fixture
+def source(folder: Path) -> str:
+    return f"file://{folder}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder for mount points; what a failed test leaves mounted below it is detached."""
+    folder = tmp_path / "places"
+    folder.mkdir()
+    yield folder
+    with open("/proc/self/mountinfo", "rb") as table:
+        points = [line.split(b" ")[4] for line in table]
+    for point in points:
+        if point.startswith(os.fsencode(folder)):
+            for code in (b" ", b"\t", b"\n", b"#", b"\\"):
+                point = point.replace(b"\\%03o" % code[0], code)
+            subprocess.run(["umount", "-l", os.fsdecode(point)], check=True, timeout=30)
+
+
+def mount_use_and_unmount(source: str, mountpoint: str | Path) -> None:
+    mounted = penstock("mount", source, mountpoint, "-b")
+    assert mounted.returncode == 0, mounted.stderr
+    assert "needs root" not in mounted.stderr or os.geteuid() != 0
+    assert read_tree(Path(mountpoint)) == FILES
+    stats = penstock("stats", mountpoint, "-o", "json")
+    assert stats.returncode == 0, stats.stderr
+    assert penstock("stats", "-o", "json").stdout.count('"mode"') == 1
+    assert penstock("refresh", mountpoint).returncode == 0
+    unmounted = penstock("umount", mountpoint)
+    assert (unmounted.returncode, unmounted.stderr) == (0, "")
+    assert os.listdir(mountpoint) == []
+
+
+def test_a_mount_point_may_have_any_name(source: str, place: Path) -> None:
+    name = "ünï 写 'quoted' \t \n \\ %2e #1 a,b=c:d -b".encode() + b" latin \xe9"
+    mountpoint = place / os.fsdecode(name)
+    mountpoint.mkdir()
+    mount_use_and_unmount(source, mountpoint)
+
+
+def test_a_mount_point_may_be_relative_and_reached_through_links(
+    source: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "real/mnt").mkdir(parents=True)
+    (place / "parent").symlink_to(place / "real")
+    (place / "real/itself").symlink_to("mnt")
+    monkeypatch.chdir(place)
+    mount_use_and_unmount(source, "../places/parent/itself/")
+
+
+def test_a_mount_in_use_is_not_unmounted_and_the_user_is_told(source: str, place: Path) -> None:
+    assert penstock("mount", source, place, "-b").returncode == 0
+    with open(place / "b", "rb") as file:
+        # A shell hands its open files on: the command itself is then no one to be named.
+        result = penstock("umount", place, pass_fds=(file.fileno(),))
+        assert result.returncode == 2
+        first, holder, hint = result.stderr.splitlines()
+        assert first == f"penstock: {place} is in use"
+        assert holder.startswith(f"  pid {os.getpid()}  ")
+        assert "1 open file" in holder
+        assert hint.startswith("hint: ")
+        assert read_tree(place) == FILES
+        assert file.read() == b"y"
+    assert penstock("umount", place).returncode == 0
+
+
+def test_a_lazy_unmount_detaches_at_once_and_serves_its_last_user(source: str, place: Path) -> None:
+    assert penstock("mount", source, place, "-b").returncode == 0
+    with open(place / "a/file", "rb") as file:
+        assert penstock("umount", place, "--lazy").returncode == 0
+        assert os.listdir(place) == []
+        assert file.read() == FILES["a/file"]
+    assert penstock("mount", source, place, "-b").returncode == 0
+    assert read_tree(place) == FILES
+    assert penstock("umount", place).returncode == 0
+
+
+def test_nonempty_hides_what_is_there_and_gives_it_back(source: str, place: Path) -> None:
+    write_tree(place, {"mine": b"precious"})
+    assert penstock("mount", source, place, "-b", "-o", "nonempty").returncode == 0
+    assert read_tree(place) == FILES
+    assert penstock("umount", place).returncode == 0
+    assert read_tree(place) == {"mine": b"precious"}
+
+
+# -- signals, and what the mount stands on -------------------------------------------------
 
 
 def start(folder: Path, path: Path, tmp_path: Path) -> subprocess.Popen[str]:
@@ -69,48 +159,6 @@ def test_a_signal_at_any_moment_of_the_start_leaves_no_mount(folder: Path, tmp_p
         assert find_mount(path) is None
 
 
-def kill_both(mount: Mount) -> None:
-    """The supervisor and its server, so that nobody holds the mount any more."""
-    stats = mount.stats()
-    for pid in (stats["supervisor_pid"], stats["pid"]):
-        os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: is_disconnected(mount.path), "dead")
-
-
-def test_a_dead_mount_is_cleared_away_by_umount(folder: Path, mounter: Mounter) -> None:
-    mount = mounter(f"file://{folder}")
-    kill_both(mount)
-    listed = penstock("stats", "-o", "json")
-    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
-    mount.umount()
-    assert find_mount(mount.path) is None
-    assert penstock("mount", f"file://{folder}", mount.path, "-b").returncode == 0
-    assert (mount.path / "b").read_bytes() == b"y"
-    assert penstock("umount", mount.path).returncode == 0
-
-
-def test_a_dead_mount_is_cleared_away_by_the_next_mount(folder: Path, mounter: Mounter) -> None:
-    mount = mounter(f"file://{folder}")
-    kill_both(mount)
-    again = penstock("mount", f"file://{folder}", mount.path, "-b")
-    assert again.returncode == 0, again.stderr
-    assert "a dead mount was at" in again.stderr
-    assert (mount.path / "b").read_bytes() == b"y"
-
-
-def test_a_mount_whose_supervisor_died_is_served_on_and_can_be_unmounted(
-    folder: Path, mounter: Mounter
-) -> None:
-    mount = mounter(f"file://{folder}")
-    os.kill(mount.stats()["supervisor_pid"], signal.SIGKILL)
-    assert (mount.path / "b").read_bytes() == b"y"
-    assert mount.stats()["state"] == "serving"
-    again = penstock("mount", f"file://{folder}", mount.path, "-b")
-    assert (again.returncode, "already a mount point" in again.stderr) == (2, True)
-    mount.umount()
-    assert find_mount(mount.path) is None
-
-
 def test_a_server_that_is_told_to_end_ends_the_mount(folder: Path, mounter: Mounter) -> None:
     mount = mounter(f"file://{folder}")
     os.kill(mount.stats()["pid"], signal.SIGTERM)
@@ -134,26 +182,6 @@ def test_readers_go_on_after_sigterm_for_the_grace_period_and_no_longer(
         os.pread(descriptor, 10, 8 << 20)
     with contextlib.suppress(OSError):  # closing tells too that nobody is there
         os.close(descriptor)
-
-
-def test_a_new_directory_is_seen_after_others_have_come_and_gone(
-    folder: Path, mounter: Mounter
-) -> None:
-    first = mounter(f"file://{folder}")
-    write_tree(folder, {"z/f": b"z"})
-    first.refresh()
-    (folder / "z/f").unlink()
-    (folder / "z").rmdir()
-    first.refresh()
-    first.umount()
-    second = mounter(f"file://{folder}", "--refresh", "never")
-    assert sorted(os.listdir(second.path)) == ["a", "b"]
-    assert not (second.path / "y").exists()
-    write_tree(folder, {"y/f": b"y"})
-    told = json.loads(penstock("refresh", second.path, "-o", "json").stdout)
-    assert told["changed"] == 2, "a directory and a file"
-    assert sorted(os.listdir(second.path)) == ["a", "b", "y"]
-    assert (second.path / "y/f").read_bytes() == b"y"
 
 
 def test_a_source_that_is_gone_does_not_empty_the_mount(folder: Path, mounter: Mounter) -> None:

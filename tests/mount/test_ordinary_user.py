@@ -20,7 +20,7 @@ def assert_user_reads_all(user: User) -> None:
     assert found.splitlines() == sums
 
 
-def test_a_user_mounts_reads_and_unmounts(user: User, s3: S3) -> None:
+def test_a_user_mounts_reads_kills_the_server_and_unmounts(user: User, s3: S3) -> None:
     assert "CapEff:\t0000000000000000" in user.run("cat", "/proc/self/status").stdout
     write_tree(s3.bucket("of-a-user"), SMALL)
     said = user.mount("s3://of-a-user", "--endpoint", s3.endpoint)
@@ -40,69 +40,39 @@ def test_a_user_mounts_reads_and_unmounts(user: User, s3: S3) -> None:
     others = user.as_root("ls", user.mountpoint)
     assert others.returncode != 0
     assert "Permission denied" in others.stderr
+    # Its server is killed, and replaced.
+    assert user.run("kill", "-9", str(stats["pid"])).returncode == 0
+    assert_user_reads_all(user)
+    assert user.penstock("upgrade", user.mountpoint).returncode == 0
+    after = json.loads(user.penstock("stats", user.mountpoint, "-o", "json").stdout)
+    assert (after["restarts"], after["supervisor_pid"]) == (1, stats["supervisor_pid"])
     result = user.penstock("umount", user.mountpoint)
     assert (result.returncode, result.stderr) == (0, "")
     assert user.mounted() == []
     wait_until_unserved(user.mountpoint)
 
 
-def test_a_server_of_a_user_that_is_killed_is_replaced(user: User, s3: S3) -> None:
-    write_tree(s3.bucket("killed-user"), SMALL)
-    user.mount("s3://killed-user", "--endpoint", s3.endpoint)
-    before = json.loads(user.penstock("stats", user.mountpoint, "-o", "json").stdout)
-    assert user.run("kill", "-9", str(before["pid"])).returncode == 0
-    assert_user_reads_all(user)
-    assert user.penstock("upgrade", user.mountpoint).returncode == 0
-    after = json.loads(user.penstock("stats", user.mountpoint, "-o", "json").stdout)
-    assert (after["restarts"], after["supervisor_pid"]) == (1, before["supervisor_pid"])
-    assert user.penstock("umount", user.mountpoint).returncode == 0
-    wait_until_unserved(user.mountpoint)
-
-
-def test_passthrough_is_refused_to_a_user_with_the_reason(user: User, s3: S3) -> None:
-    write_tree(s3.bucket("through-user"), SMALL)
-    result = user.penstock(
-        "mount", "s3://through-user", user.mountpoint, "-b", "--endpoint", s3.endpoint,
-        "--mode", "passthrough",
-    )  # fmt: skip
-    assert result.returncode == 2
-    assert result.stderr.splitlines() == [
-        "penstock: --mode passthrough: it needs root",
-        "hint: use --mode auto, which does without",
-    ]
-    assert user.mounted() == []
-    wait_until_unserved(user.mountpoint)
-
-
-def test_large_files_are_read_without_passthrough_and_the_user_is_told(user: User, s3: S3) -> None:
-    large = random.Random(1).randbytes(9 * 1024 * 1024)
-    write_tree(s3.bucket("large-user"), {"large.bin": large})
-    said = user.mount("s3://large-user", "--endpoint", s3.endpoint)
-    assert "mode pagecache" in said
-    assert "note: passthrough would suit these large files, but it needs root" in said
-    copy = user.home / "copy"
-    assert user.run("cp", user.mountpoint / "large.bin", copy).returncode == 0
-    assert copy.read_bytes() == large
-
-
-def test_allow_other_is_refused_with_what_root_must_do(user: User, s3: S3) -> None:
-    write_tree(s3.bucket("other-user"), SMALL)
-    result = user.penstock(
-        "mount", "s3://other-user", user.mountpoint, "-b", "--endpoint", s3.endpoint,
-        "--allow-other",
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--mode=passthrough", "--mode passthrough: it needs root\nhint: use --mode auto"),
+     ("--allow-other", "user_allow_other into /etc/fuse.conf")],
+)  # fmt: skip
+def test_what_only_root_can_have_is_refused_with_the_reason(
+    user: User, option: str, said: str
+) -> None:
+    write_tree(user.home / "data", SMALL)
+    result = user.penstock("mount", f"file://{user.home}/data", user.mountpoint, "-b", option)
     assert result.returncode == 2
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["penstock", "hint"]
-    assert "user_allow_other into /etc/fuse.conf" in result.stderr
+    assert said in result.stderr
     assert user.mounted() == []
+    wait_until_unserved(user.mountpoint)
 
 
-def test_without_fusermount3_a_user_is_told_what_to_install(user: User, s3: S3) -> None:
-    write_tree(s3.bucket("no-fusermount"), SMALL)
-    result = user.run(
-        "env", "PATH=/nonexistent", sys.executable, "-m", "penstock", "mount",
-        "s3://no-fusermount", user.mountpoint, "-b", "--endpoint", s3.endpoint,
-    )  # fmt: skip
+def test_without_fusermount3_a_user_is_told_what_to_install(user: User) -> None:
+    write_tree(user.home / "data", SMALL)
+    words = ("mount", f"file://{user.home}/data", user.mountpoint, "-b")
+    result = user.run("env", "PATH=/nonexistent", sys.executable, "-m", "penstock", *words)
     assert result.returncode == 2
     assert "fusermount3" in result.stderr
     assert "hint: apt-get install fuse3" in result.stderr
@@ -117,10 +87,9 @@ def test_a_users_state_and_cache_lie_in_its_home(user: User) -> None:
     assert (user.home / ".local/state/penstock").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("words", ["stats", "mount s3://x {} -b"])
-def test_a_home_that_cannot_be_written_is_told_in_one_line(user: User, words: str) -> None:
-    command = words.format(user.mountpoint).split()
-    result = user.penstock(*command, HOME="/nonexistent", PENSTOCK_STATE_DIR="")
+def test_a_home_that_cannot_be_written_is_told_in_one_line(user: User) -> None:
+    words = ("mount", "s3://x", user.mountpoint, "-b")
+    result = user.penstock(*words, HOME="/nonexistent", PENSTOCK_STATE_DIR="")
     assert result.returncode == 2, result.stderr
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["penstock", "hint"]
     assert "/nonexistent" in result.stderr

@@ -1,18 +1,15 @@
 """Every kind of source, mounted for real: S3 and what speaks it, WebDAV, manifests, folders."""
 
 import gzip
-import http.client
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import subprocess
 from pathlib import Path
-from threading import Thread
-from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.certificates import certify
+from tests.support.hostile_s3 import BODY, entry, hostile_s3, page
 from tests.support.mounts import Mounter, penstock
 from tests.support.rclone import FILES, rclone_serves
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
@@ -39,40 +36,6 @@ def test_oss_and_bos_take_their_own_variables_before_those_of_aws(
     assert read_tree(mounter(f"{scheme}://of-{scheme}").path) == FILES
 
 
-@contextmanager
-def proxy_to(address: str) -> Iterator[tuple[str, list[str]]]:
-    """A web proxy that sends everything to one server, and notes what it was asked for."""
-    asked: list[str] = []
-
-    class Forward(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path.split("?")[0])
-            target = urlsplit(self.path)._replace(scheme="", netloc="").geturl()
-            server = http.client.HTTPConnection(address, timeout=30)
-            server.request("GET", target, headers=dict(self.headers))
-            answer = server.getresponse()
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "connection"):
-                    self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer.read())
-            server.close()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Forward)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 STYLES = {
     "oss": ("http://oss-cn-hangzhou.aliyuncs.com", "http://styled.oss-cn-hangzhou.aliyuncs.com/"),
     "bos": ("http://s3.bj.bcebos.com", "http://s3.bj.bcebos.com/styled/"),
@@ -81,27 +44,20 @@ STYLES = {
 
 @pytest.mark.parametrize("scheme", STYLES)
 def test_each_cloud_is_addressed_in_its_own_style(
-    mounter: Mounter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str
+    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    write_tree(tmp_path / "s3/styled", {name: FILES[name] for name in ("a.txt", "deep/er/f 1.txt")})
     endpoint, address = STYLES[scheme]
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    options = (f"--force-path-style={str(scheme == 'bos').lower()}", "--auth-key")
-    with (
-        rclone_serves("s3", tmp_path / "s3", *options, f"{ACCESS_KEY},{SECRET_KEY}") as server,
-        proxy_to(server) as (proxy, asked),
-    ):
+    with hostile_s3() as cloud:
+        cloud.answer = lambda _: page([entry("deep/file")])
         for name in ("HTTP_PROXY", "http_proxy"):
-            monkeypatch.setenv(name, proxy)
+            monkeypatch.setenv(name, cloud.endpoint)
         mount = mounter(f"{scheme}://styled/deep", "--endpoint", endpoint)
-        found = read_tree(mount.path)
+        assert read_tree(mount.path) == {"file": BODY}
         mount.umount()
-    assert found == {"er/f 1.txt": FILES["deep/er/f 1.txt"]}
-    assert asked
-    assert all(f"{path}/".startswith(address) for path in asked)
+        assert len(cloud.asked) >= 2, "a listing and an object"
+        assert all(f"{url.split('?')[0]}/".startswith(address) for url in cloud.asked)
 
 
 def test_a_profile_gives_keys_and_the_endpoint(
@@ -120,43 +76,32 @@ def test_a_profile_gives_keys_and_the_endpoint(
     assert read_tree(mounter("s3://of-profile").path) == FILES
 
 
-def test_the_endpoint_can_be_a_variable_of_aws(
-    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tree(s3.bucket("of-variable"), FILES)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
-    assert read_tree(mounter("s3://of-variable").path) == FILES
-
-
-@pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_a_public_bucket_is_read_without_keys(
-    mounter: Mounter, tmp_path: Path, scheme: str
-) -> None:
+def test_a_public_bucket_of_google_is_read_without_keys(mounter: Mounter, tmp_path: Path) -> None:
     small = {name: data for name, data in FILES.items() if len(data) < 100}
     write_tree(tmp_path / "s3/public", small)
     with rclone_serves("s3", tmp_path / "s3") as server:
-        mount = mounter(f"{scheme}://public", "--anonymous", "--endpoint", f"http://{server}")
+        mount = mounter("gs://public", "--anonymous", "--endpoint", f"http://{server}")
         assert read_tree(mount.path) == small
         mount.umount()
 
 
-def test_two_endpoints_are_two_sources(mounter: Mounter, tmp_path: Path) -> None:
+def test_two_endpoints_are_two_sources(
+    mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same bucket's name at another address is other data, in catalog and cache."""
     write_tree(tmp_path, {"one/b/file": b"first", "two/b/file": b"other"})
     for folder, expected in (("one", b"first"), ("two", b"other")):
         with rclone_serves("s3", tmp_path / folder) as server:
-            address = ("--endpoint", f"http://{server}", "--refresh", "never")
-            mount = mounter("s3://b", "--anonymous", *address)
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server}")
+            mount = mounter("s3://b", "--anonymous", "--refresh", "never")
             assert (mount.path / "file").read_bytes() == expected
             mount.umount()
 
 
 NO_CREDENTIALS = {
     "gs://bucket": ({}, "GOOGLE_"),
-    "gs://bucket/a": ({"GOOGLE_APPLICATION_CREDENTIALS": "/nonexistent/key.json"}, "GOOGLE_"),
     "gs://bucket/b": ({"GOOGLE_SERVICE_ACCOUNT": "/nonexistent/key.json"}, "GOOGLE_"),
     "az://container": ({}, "AZURE_STORAGE_ACCOUNT"),
-    "az://container/a": ({"AZURE_STORAGE_ACCOUNT_NAME": "account"}, "AZURE_"),
     "az://container/b": (
         {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": "no key!"},
         "AZURE_STORAGE_ACCOUNT_KEY",
@@ -183,43 +128,134 @@ def test_google_and_azure_without_credentials_say_what_is_missing(
 # -- web servers ------------------------------------------------------------------------
 
 
-def test_a_folder_of_a_webdav_server_is_listed_and_read(mounter: Mounter, tmp_path: Path) -> None:
-    write_tree(tmp_path / "dav", FILES)
-    with rclone_serves("webdav", tmp_path / "dav") as server:
-        mount = mounter(f"http://{server}/deep/")
-        found = read_tree(mount.path)
-        mount.umount()
-    assert found == read_tree(tmp_path / "dav/deep")
-
-
-def test_a_plain_web_server_is_read_by_a_manifest(mounter: Mounter, tmp_path: Path) -> None:
-    """A packed one, of JSON lines; the next tests have plain ones."""
-    write_tree(tmp_path / "web/sub", FILES)
-    lines = [json.dumps({"path": name, "size": len(data)}) for name, data in FILES.items()]
-    manifest = tmp_path / "manifest.json.gz"
-    manifest.write_bytes(gzip.compress(("# the data set\n\n" + "\n".join(lines)).encode()))
-    with rclone_serves("http", tmp_path / "web") as server:
-        mount = mounter(f"http://{server}/sub", "--manifest", manifest, "--block-size", "1MiB")
-        assert read_tree(mount.path) == FILES
-        assert mount.stats()["store_bytes"] == sum(map(len, FILES.values()))
-        mount.umount()
-
-
-def test_a_manifest_that_is_wrong_gives_errors_and_never_wrong_bytes(
+def test_a_plain_web_server_is_read_by_a_manifest_and_a_wrong_one_gives_errors(
     mounter: Mounter, tmp_path: Path
 ) -> None:
-    write_tree(tmp_path / "web", FILES)
-    manifest = tmp_path / "manifest"
-    manifest.write_text("4 a.txt\n9 zero\n7 gone\n5 deep/er/f 1.txt\n")
+    write_tree(tmp_path / "web/sub", FILES)
+    lines = [json.dumps({"path": name, "size": len(data)}) for name, data in FILES.items()]
+    packed, wrong = tmp_path / "manifest.json.gz", tmp_path / "manifest"
+    wrong.write_text("4 a.txt\n9 zero\n7 gone\n5 deep/er/f 1.txt\n")
     with rclone_serves("http", tmp_path / "web") as server:
-        mount = mounter(f"http://{server}", "--manifest", manifest)
+        source = f"http://{server}/sub"
+        mount = mounter(source, "--manifest", wrong)
         for name in ("a.txt", "zero", "gone"):
             with pytest.raises(OSError, match=r"Stale|No such file"):
                 (mount.path / name).read_bytes()
         assert (mount.path / "deep/er/f 1.txt").read_bytes() == b"deep\n"
         mount.umount()
-        manifest.write_text("6 a.txt\n")
-        again = mounter(f"http://{server}", "--manifest", manifest, "--refresh", "never")
-        assert os.listdir(again.path) == ["a.txt"], "another manifest is another listing"
-        assert (again.path / "a.txt").read_bytes() == b"hello\n"
-        again.umount()
+        # A newer manifest is another listing, and this one is packed.
+        packed.write_bytes(gzip.compress(("# the data set\n\n" + "\n".join(lines)).encode()))
+        options = ("--refresh", "never", "--block-size", "1MiB")
+        mount = mounter(source, "--manifest", packed, *options)
+        assert read_tree(mount.path) == FILES
+        mount.umount()
+
+
+def test_servers_of_an_authority_of_its_own_are_read_over_https(
+    mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WebDAV, and S3, which two clients ask: both are told of the authority."""
+    write_tree(tmp_path / "served" / "bucket", FILES)
+    certify(tmp_path)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    options = ("--cert", tmp_path / "server.pem", "--key", tmp_path / "server.key")
+    with rclone_serves("webdav", tmp_path / "served", *options) as server:
+        place = tmp_path / "untrusted"
+        place.mkdir()
+        result = penstock("mount", f"https://{server}", place, "-b", "--no-cache")
+        assert (result.returncode, place.is_mount()) == (3, False)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        mount = mounter(f"https://{server}/bucket/")
+        assert read_tree(mount.path) == FILES
+        mount.umount()
+    auth = ("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}")
+    with rclone_serves("s3", tmp_path / "served", *options, *auth) as server:
+        mount = mounter("s3://bucket", "--endpoint", f"https://{server}")
+        assert read_tree(mount.path) == FILES
+        mount.umount()
+
+
+# -- folders of this machine ------------------------------------------------------------
+
+
+# Of any bytes, beside those of FILES.
+ODD_NAMES = {
+    b"caf\xe9.txt": b"latin-1",
+    b"\xff\xfe": b"no text at all",
+    b"line\nbreak.txt": b"newline",
+    b"tab\tbell\x07": b"control characters",
+    b"-rf *": b"for shells",
+    b"CASE": b"upper",
+    b"case": b"lower",
+    b"x" * 255: b"as long as can be",
+    b"folder \xe9\n/in it": b"deep",
+}
+
+
+def test_a_folder_is_mounted_as_it_is(mounter: Mounter, tmp_path: Path) -> None:
+    files = {**FILES, **{os.fsdecode(name): data for name, data in ODD_NAMES.items()}}
+    write_tree(tmp_path / "a source", files)
+    (tmp_path / "a source/empty folder").mkdir()
+    mount = mounter(f"file://{tmp_path}/a%20source")
+    assert os.listdir(mount.path / "empty folder") == []
+    assert mount.stats()["hidden"] == 0
+    for _ in range(2):  # from the store, and from the cache
+        assert read_tree(mount.path) == files
+    for name in files:
+        there, here = (tmp_path / "a source" / name).stat(), (mount.path / name).stat()
+        assert (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
+    mount.umount()  # what was cached last is noted by then
+    listed = penstock("cache", "ls", "--cache-dir", tmp_path / "cache", "-o", "json").stdout
+    assert len(json.loads(listed)) == len(files) - 1, "all but the empty one"
+
+
+def test_links_are_followed_inside_the_source_and_never_out_of_it(
+    mounter: Mounter, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    write_tree(tmp_path, {"secret": b"never shown", "source/sub/real": b"real"})
+    (source / "inside").symlink_to("sub/real")
+    (source / "sub/up and down").symlink_to("../sub/real")
+    (source / "absolute out").symlink_to(tmp_path / "secret")
+    (source / "relative out").symlink_to("../secret")
+    (source / "sub/far out").symlink_to("../../secret")
+    (source / "out by folder").symlink_to("..")
+    (source / "chain").symlink_to("relative out")
+    (source / "dangling").symlink_to("nothing")
+    (source / "self").symlink_to("self")
+    (source / "folder").symlink_to("sub")
+    (source / "later").symlink_to("sub/real")
+    os.mkfifo(source / "pipe")
+    mount = mounter(f"file://{source}", "--refresh", "never")
+    assert "9 objects cannot be shown as files" in mount.said
+    (source / "later").unlink()
+    (source / "later").symlink_to("../secret")
+    with pytest.raises(OSError, match="Stale"):
+        (mount.path / "later").read_bytes()
+    mount.refresh()
+    real = {"sub/real": b"real", "inside": b"real", "sub/up and down": b"real"}
+    assert read_tree(mount.path) == real
+    doctor = json.loads(penstock("doctor", mount.path, "-o", "json").stdout)
+    hidden = dict(doctor["hidden"])
+    leaving = ("absolute out", "relative out", "sub/far out", "out by folder", "chain", "later")
+    assert {hidden.pop(name) for name in leaving} == {"a link that leaves the source"}
+    assert hidden.pop("folder") == "a link to a directory"
+    assert hidden.pop("pipe") == "neither a file nor a directory"
+    assert set(hidden) == {"dangling", "self"}
+
+
+def test_a_mount_inside_its_own_source_does_not_contain_itself(
+    mounter: Mounter, tmp_path: Path
+) -> None:
+    """The fixture's mount points lie in tmp_path, which is the source here."""
+    write_tree(tmp_path, {"data/file": b"1"})
+    mount = mounter(f"file://{tmp_path}", "--no-cache")
+    for _ in range(2):
+        found = subprocess.run(  # a process that can be ended if it goes in circles
+            ["find", mount.path, "-type", "f", "-printf", "%P\n"],
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        assert found.stdout == "data/file\n"
+        mount.refresh()
+    assert mount.stats()["files"] == 1

@@ -94,7 +94,7 @@ def test_each_small_file_is_fetched_once_and_the_second_run_fetches_nothing(moun
     assert mount.gets() == GETS
 
 
-def test_paths_folders_and_patterns_are_what_is_fetched_each_file_once(mount: Mount) -> None:
+def test_paths_folders_patterns_and_lists_are_what_is_fetched_each_file_once(mount: Mount) -> None:
     picked = warm(mount, "n00", "n0[12]/*5.jpg", "**/img05?.jpg", mount.path / "n00/img003.jpg")
     expected = {name for name in SMALL if name.startswith("n00/")}
     expected |= {"n01/img015.jpg", "n02/img025.jpg"}
@@ -106,43 +106,24 @@ def test_paths_folders_and_patterns_are_what_is_fetched_each_file_once(mount: Mo
     # What exists under a name is meant by it, whatever it looks like.
     assert warm(mount, "odd [1]/*")["files"] == 1
     assert "odd [1]/*" in cached_names(mount)
-
-
-def test_a_list_names_files_and_folders_one_a_line_or_ended_by_nul(
-    mount: Mount, tmp_path: Path
-) -> None:
-    listed = tmp_path / "list"
-    listed.write_bytes(b"n00/img001.jpg\nodd [1]/*\n" + os.fsencode(mount.path / "n01") + b"\n")
-    assert warm(mount, "--files-from", listed)["files"] == 12
-    answer = warm(mount, "--files-from", "-", input="n02/img020.jpg\0n00/img001.jpg\0")
+    answer = warm(mount, "--files-from", "-", input="n03/img030.jpg\0n00/img001.jpg\0")
     assert (answer["files"], answer["fetched_files"]) == (2, 1)
-    listed.write_bytes(b"n00/img001.jpg\nn00/img00l.jpg\nnowhere\n")
-    result = penstock("warm", mount.path, "--files-from", listed)
-    assert result.returncode == 2
-    assert "n00/img00l.jpg is not on the mount, and 1 more of the list" in result.stderr
-    assert mount.gets() == 13, "nothing was fetched for a list with a mistake"
-
-
-MISTAKES: list[tuple[list[str], str]] = [
-    (["n00/img01.jpg"], "did you mean n00/img001.jpg?"),
-    (["n99/*.jpg"], "n99/*.jpg: nothing on the mount is called so or matches it"),
-    (["/etc/passwd"], "/etc/passwd does not lie below"),
-    (["--rate", "fast"], "--rate: 'fast' is not a rate"),
-    (["--rate", "0"], "--rate: 0 fetches nothing"),
-    (["--concurrency", "0"], "--concurrency"),
-    (["--check", "--evict"], "--check and --evict at once"),
-    (["--check", "--rate", "1MiB/s"], "--check fetches nothing"),
-    (["--files-from", "/nowhere"], "--files-from /nowhere: No such file or directory"),
-]
 
 
 def test_a_mistake_is_named_and_nothing_is_fetched(mount: Mount, tmp_path: Path) -> None:
-    assert "is not mounted by Penstock" in penstock("warm", tmp_path).stderr
-    for arguments, said in MISTAKES:
+    listed = tmp_path / "list"
+    listed.write_bytes(b"n00/img001.jpg\nn00/img00l.jpg\nnowhere\n")
+    for arguments, said in (
+        (["/etc/passwd"], "/etc/passwd does not lie below"),
+        (["n99/*.jpg"], "n99/*.jpg: nothing on the mount is called so or matches it"),
+        (["--rate", "0"], "--rate: 0 fetches nothing"),
+        (["--check", "--evict"], "--check and --evict at once"),
+        (["--check", "--rate", "1MiB/s"], "--check fetches nothing"),
+        (["--files-from", listed], "n00/img00l.jpg is not on the mount, and 1 more of the list"),
+    ):
         result = penstock("warm", mount.path, *arguments)
-        assert result.returncode == 2, arguments
+        assert (result.returncode, result.stdout) == (2, ""), arguments
         assert said in result.stderr
-        assert result.stdout == ""
     assert mount.gets() == 0
 
 
@@ -152,22 +133,15 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on_where_it_was(mount: Mount)
     out, said = loading.communicate()
     assert (loading.returncode, out) == (130, "")
     assert said == "stopped; the same command goes on where it was\n"
-    assert mount.gets() < len(SMALL)
-    answer = warm(mount)
-    assert answer["cached_bytes"] == BYTES
-    assert answer["fetched_bytes"] < BYTES
-    assert mount.gets() == GETS, "each block was fetched once in all"
-
-
-def test_a_killed_command_stops_the_load_too(mount: Mount) -> None:
-    loading = begin(mount, *SLOWLY)
-    loading.kill()
-    loading.communicate()
     wait_until(lambda: mount.stats()["gets_in_flight"] == 0, "it goes on fetching")
     gets = mount.gets()
     assert gets < len(SMALL)
     assert warm(mount, "empty")["cached_files"] == 1
     assert mount.gets() == gets
+    answer = warm(mount)
+    assert answer["cached_bytes"] == BYTES
+    assert answer["fetched_bytes"] < BYTES
+    assert mount.gets() == GETS, "each block was fetched once in all"
 
 
 def test_a_server_that_is_killed_in_the_middle_costs_nothing_but_a_moment(mount: Mount) -> None:
@@ -213,24 +187,9 @@ def test_check_is_exact_to_the_byte_and_fetches_nothing(mount: Mount) -> None:
     assert (warmer["page_cache_files"], warmer["page_cache_bytes"]) == (1, 60_001)
 
 
-def test_check_tells_the_tiers_apart(mount_bucket: Mounter, tmp_path: Path) -> None:
-    mount = mount_bucket("--tier", f"MEM:{tmp_path}/mem:2MiB",
-                         "--tier", f"SSD:{tmp_path}/a,{tmp_path}/b:100MiB")  # fmt: skip
-    assert warm(mount)["cached_percentage"] == 100
-    checked = warm(mount, "--check")
-    fast, slow = checked["tiers"]
-    assert (fast["name"], slow["name"]) == ("MEM", "SSD")
-    assert fast["bytes"] + slow["bytes"] == checked["cached_bytes"] == BYTES
-    assert 0 < fast["bytes"] <= 2 * 1024**2
-    assert [tier["used_bytes"] for tier in mount.stats()["tiers"]] == [fast["bytes"], slow["bytes"]]
-
-
-@pytest.mark.parametrize("order", ["name", "largest"])
-def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(
-    order: str, mount_bucket: Mounter
-) -> None:
+def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--cache-size", "2MiB")
-    result = penstock("warm", mount.path, "--order", order)
+    result = penstock("warm", mount.path, "--order", "largest")
     assert result.returncode == 0
     assert "are more than the cache holds" in result.stderr
     assert "2.0 MiB will fit" in result.stderr
@@ -243,7 +202,7 @@ def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(
     # The large file does not fit; the first small ones in this order do, and the tiniest one.
     found = cached_names(mount) & SMALL.keys()
     assert len(found) > 10
-    assert found == set(sorted(SMALL, reverse=order == "largest")[: len(found)])
+    assert found == set(sorted(SMALL, reverse=True)[: len(found)])
     gets = mount.gets()
     warm(mount)
     assert mount.gets() == gets
@@ -262,20 +221,11 @@ def test_with_lru_a_load_does_not_drive_out_what_it_has_just_brought(
     assert second["cached_bytes"] <= 2 * 1024**2
 
 
-@pytest.mark.counts_pages
 def test_a_mount_without_a_cache_says_that_there_is_nothing_to_fill(mount_bucket: Mounter) -> None:
-    mount = mount_bucket("--no-cache")
-    result = penstock("warm", mount.path, "n00")
+    result = penstock("warm", mount_bucket("--no-cache").path, "n00")
     assert result.returncode == 2
     assert "this mount has no cache to fill" in result.stderr
     assert "--page-cache" in result.stderr
-    few = {name: data for name, data in SMALL.items() if name.startswith("n00")}
-    answer = warm(mount, "n00", "--page-cache")
-    assert mount.gets() == len(few)
-    assert_all_kept(mount, few)
-    assert answer["page_cache_bytes"] == answer["bytes"]
-    assert {name: read_raw(mount.path / name) for name in few} == few
-    assert "READ" not in mount.stats()["requests"]
 
 
 @pytest.mark.counts_pages
@@ -355,19 +305,6 @@ def test_a_flipped_byte_is_found_named_and_fetched_again(mount: Mount) -> None:
     assert warm(mount, "--check")["cached_bytes"] == BYTES - 1024**2 - len(SMALL["n03/img031.jpg"])
     assert warm(mount)["cached_bytes"] == BYTES
     assert gets < mount.gets() <= gets + 2  # a block of a large file may still be in memory
-    assert warm(mount, "--verify")["damaged_files"] == 0
-
-
-def test_a_file_that_someone_has_deleted_from_the_cache_is_not_said_to_be_cached(
-    mount: Mount,
-) -> None:
-    warm(mount)
-    lost = [row for row in cache_rows(mount) if row["key"] in ("large.bin", "n00/img001.jpg")]
-    for row in lost:
-        Path(row["file"]).unlink()
-    assert warm(mount, "--check")["cached_bytes"] == BYTES - len(LARGE) - 60_001
-    answer = warm(mount)
-    assert (answer["cached_bytes"], answer["fetched_files"] > 0) == (BYTES, True)
     assert warm(mount, "--verify")["damaged_files"] == 0
 
 

@@ -3,9 +3,8 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 import yaml
 
 from penstock import api
-from penstock.daemon import stop
+from penstock.daemon.places import default_cache_dir
 from penstock.daemon.registry import find_note, serves
-from penstock.errors import InUse
+from penstock.errors import InUse, PenstockError
+from penstock.fuse.holders import holders
 from penstock.mounttable import find_mount
-from penstock.resources import leftovers
 from penstock.resources.nudge import is_running
 from penstock.resources.state import State
 from tests.support.datasets import (  # fmt: skip
@@ -34,28 +33,15 @@ from tests.support.s3 import serve_rclone
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
 
-HOLDERS = {
-    "a file": "import sys; file = open(sys.argv[1] + '/file'); print(); sys.stdin.read()",
-    "its folder": "import os, sys; os.chdir(sys.argv[1]); print(); sys.stdin.read()",
-    "a mapping": (
-        "import mmap, os, sys; fd = os.open(sys.argv[1] + '/file', 0);"
-        "m = mmap.mmap(fd, 0, prot=1); os.close(fd); print(); sys.stdin.read()"
-    ),
-}
-
 
 @contextmanager
-def holding(path: Path, how: str) -> Iterator[int]:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDERS[how], str(path)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
+def holding(path: Path) -> Iterator[int]:
+    """A process that has a file of it open; each other way is in tests/fuse/test_holders.py."""
+    with (path / "file").open("rb") as file:
+        holder = subprocess.Popen(["sleep", "1000"], stdin=file)
     with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"\n"
         yield holder.pid
-        assert holder.stdin is not None
-        holder.stdin.close()
+        holder.kill()
 
 
 def gone(state: State, path: Path) -> None:
@@ -70,34 +56,33 @@ def declared_names(state: State) -> list[str]:
     return [str(one.key) for one in state.all()]
 
 
-def test_it_is_refused_while_a_process_has_anything_of_it(
+def test_it_is_refused_while_a_process_uses_it(
     bound: Path, declared: State, source: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(yaml.safe_dump_all([of_folder("small", source), ours("small")]))
     before = [(one.uid, one.generation, one.deleting) for one in declared.all()]
-    ways = (["dataset", "small"], ["penstockruntime", "small"], ["-f", file])
-    for how, words in zip(HOLDERS, ways, strict=True):
-        with holding(bound, how) as pid:
+    with holding(bound) as pid:
+        for words in (["dataset", "small"], ["penstockruntime", "small"], ["-f", file]):
             done = penstock("delete", *words)
-        assert (done.returncode, done.stdout) == (2, ""), (how, done.stderr)
-        assert f"pid {pid} " in done.stderr
-        assert "--force" in done.stderr
-        assert [(one.uid, one.generation, one.deleting) for one in declared.all()] == before
-        assert (bound / "file").read_bytes() == b"bytes"
-    with ExitStack() as stack:
-        for how in HOLDERS:
-            stack.enter_context(holding(bound, how))
+            assert (done.returncode, done.stdout) == (2, ""), done.stderr
+            assert f"pid {pid} " in done.stderr
+            assert "--force" in done.stderr
+            assert [(one.uid, one.generation, one.deleting) for one in declared.all()] == before
+            assert (bound / "file").read_bytes() == b"bytes"
         done = penstock("delete", "-f", file, "--force")
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == [
             "penstockruntime/small deleted", "dataset/small deleted",
         ]  # fmt: skip
         gone(declared, bound)
+    done = penstock("delete", "-f", file)
+    assert (done.returncode, "not there" in done.stderr) == (2, True)
+    assert penstock("delete", "-f", file, "--ignore-not-found").returncode == 0
 
 
 def test_who_begins_to_read_after_the_wish_is_waited_for(bound: Path, declared: State) -> None:
-    with holding(bound, "a file"):
+    with holding(bound):
         # As if it had come between the question and the unmount.
         for one in declared.all():
             declared.want_deleted(one.uid, {"at_s": 0.0, "force": False})
@@ -124,11 +109,6 @@ def unmount_by_hand(path: Path) -> None:
     subprocess.run(["umount", path], check=True)
 
 
-def kill_and_unmount(path: Path) -> None:
-    kill_mount(path)
-    unmount_by_hand(path)
-
-
 def remove_note(path: Path) -> None:
     kill_mount(path)
     for file in (Path(os.environ["PENSTOCK_STATE_DIR"]) / "mounts").iterdir():
@@ -139,8 +119,7 @@ def remove_note(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "force"),
     [
-        *((harm, []) for harm in (kill_server, kill_supervisor, kill_mount, kill_and_unmount,
-                                  remove_note)),
+        *((harm, []) for harm in (kill_server, kill_supervisor, kill_mount, remove_note)),
         *((harm, ["--force"]) for harm in (kill_supervisor, remove_note, unmount_by_hand)),
     ],
 )  # fmt: skip
@@ -170,19 +149,6 @@ def test_it_is_not_stuck_with_a_server_that_hangs(bound: Path, declared: State) 
     gone(declared, bound)
 
 
-def test_processes_that_do_not_end_with_their_mount_are_ended(
-    bound: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stop, "_SERVER_ENDS_WITHIN_S", 0.2)
-    note = find_note(bound)
-    assert note.server_pid is not None
-    for pid in (note.pid, note.server_pid):
-        os.kill(pid, signal.SIGSTOP)
-    leftovers.unmount(bound, "dataset/default/small", force=False)
-    assert find_mount(bound) is None
-    wait_until(lambda: note.processes == [])
-
-
 def test_it_is_not_stuck_with_a_store_that_is_away(declared: State, tmp_path: Path) -> None:
     write_tree(tmp_path / "s3" / "small", {"file": b"bytes", "other": b"bytes"})
     with serve_rclone(tmp_path / "s3") as server:
@@ -194,7 +160,7 @@ def test_it_is_not_stuck_with_a_store_that_is_away(declared: State, tmp_path: Pa
     with subprocess.Popen(
         ["cat", path / "small" / "other"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as reader:
-        wait_until(lambda: b"other" in open_files(reader.pid))
+        wait_until(lambda: [one.pid for one in holders(path).processes] == [reader.pid])
         done = penstock("delete", "dataset", "small")
         assert done.returncode == 2
         assert f"pid {reader.pid} " in done.stderr
@@ -212,39 +178,6 @@ def test_it_is_not_stuck_with_a_store_that_is_away(declared: State, tmp_path: Pa
     done = penstock("delete", "-f", file)
     assert done.returncode == 0, done.stderr
     assert declared_names(declared) == ["penstockruntime/default/small"]
-
-
-def open_files(pid: int) -> bytes:
-    """Also what it is about to open: its program is cat by then."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes()
-    try:
-        links = b" ".join(
-            os.fsencode(os.readlink(link)) for link in Path(f"/proc/{pid}/fd").iterdir()
-        )
-    except FileNotFoundError:  # closed meanwhile: it is still being loaded
-        return b""
-    return links if words.startswith(b"cat\0") else b""
-
-
-def test_all_that_a_file_declares_goes_or_nothing(
-    bound: Path, declared: State, source: Path, tmp_path: Path
-) -> None:
-    others = [secret(), of_folder("second", source)]
-    api.apply(others)
-    file = tmp_path / "all.yaml"
-    file.write_text(yaml.safe_dump_all([of_folder("small", source), ours("small"), *others]))
-    with holding(bound, "a file"):
-        done = penstock("delete", "-f", file)
-        assert done.returncode == 2
-        assert [one.deleting for one in declared.all()] == [None] * 4
-    done = penstock("delete", "-f", file)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 4
-    assert declared.all() == []
-    done = penstock("delete", "-f", file)
-    assert done.returncode == 2
-    assert "not there" in done.stderr
-    assert penstock("delete", "-f", file, "--ignore-not-found").returncode == 0
 
 
 # -- the cache ----------------------------------------------------------------------------
@@ -303,6 +236,36 @@ def test_of_a_cache_that_two_share_each_takes_its_own_away(
     api.delete("dataset", "two")
     api.apply(of_folder("two", other))
     assert api.dataset("two").cached_bytes == 0
+
+
+EMPTY_DIR = {"mediumtype": "SSD", "volumeType": "emptyDir", "path": "/x", "quota": "64Mi"}
+
+
+def test_a_cache_that_was_made_for_it_goes_with_it(declared: State, source: Path) -> None:
+    manifests = [of_folder("usual", source), ours("usual"), of_folder("empty", source)]
+    api.apply([*manifests, ours("empty", tieredstore={"levels": [EMPTY_DIR]})])
+    places = [default_cache_dir(), declared.folder / "scratch"]
+    assert all(cached_files(place) for place in places)
+    api.delete("dataset", "usual", "empty")
+    assert [file for place in places for file in place.rglob("*")] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user, which takes root")
+def test_a_cache_is_not_made_in_a_folder_that_another_user_has_put_there(
+    declared: State, source: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "for-all" / "penstock"
+    (theirs / "default").mkdir(parents=True)
+    os.chown(theirs, 12345, 12345)
+    with pytest.raises(PenstockError, match=r"for-all/penstock belongs to another user"):
+        api.apply([of_folder("set", source), ours("set", tmp_path / "for-all")])
+    assert not (theirs / "default" / "set").exists()
+    # One that was put there later, with a cache in it, is not ours to remove.
+    os.chown(theirs, 0, 0)
+    assert api.up("set") == []
+    os.chown(theirs, 12345, 12345)
+    api.delete("dataset", "set")
+    assert (theirs / "default" / "set" / "index.sqlite").exists()
 
 
 def test_one_that_another_shows_is_not_deleted_before_it(bound: Path, declared: State) -> None:

@@ -62,12 +62,11 @@ def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path
     code, out, err = says("submit tf --name story --ps 1 -d words:/penstock-data", script)
     assert (code, out) == (0, "trainingjob.penstock.dev/story created\n")
     assert "it runs on without you; `penstock get job story`" in err
-    wait_until(lambda: phase(declared, "story") == "RUNNING")  # from the first that has begun
 
     def all_run() -> bool:
         found = declared.find(ResourceKey("TrainingJob", "default", "story"))
         assert found is not None
-        return {one["phase"] for one in found.status["instances"]} == {"RUNNING"}
+        return {one["phase"] for one in found.status.get("instances", [])} == {"RUNNING"}
 
     wait_until(all_run)
     wait_until(lambda: "holds" in says("logs story")[1])
@@ -88,10 +87,8 @@ def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path
     assert (inside.returncode, inside.stdout) == (7, "what the data set holds\n"), inside.stderr
     used = json.loads(says("top job story -o json")[1])
     assert used["processes"] >= 3  # its init, and two shells
-    assert [one["processes"] >= 1 for one in used["instances"]] == [True, True]
     node = says("top node")[1]
-    assert "story" in node
-    assert "words" in node
+    assert ("story" in node, "words" in node) == (True, True)
 
     assert says("delete dataset words")[0] == 2
     gate.touch()
@@ -111,9 +108,6 @@ def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
     assert "attempt 1: worker-0 ended with exit code 3; " in says("describe job fails")[1]
     assert steps[-2].startswith("penstock: job fails: worker-0 ended with exit code 3")
     assert steps[-1] == "hint: penstock logs fails --tail 50"
-    said = says("submit tf --name lacks --wait", "./no-such-script")[2].splitlines()
-    assert said[-2] == "penstock: job lacks: ./no-such-script: no such command"
-    assert said[-1].startswith("hint: it is looked for in ")
     said = says("logs fails")
     lines = said[1].splitlines()
     assert (lines[0], lines[2]) == ("so", "so")
@@ -140,14 +134,16 @@ def test_a_job_waits_for_its_data_and_who_watches_may_leave(says: Says, declared
     code, out, err = says("logs waits")
     assert (code, out) == (0, "")
     assert err == "job waits is PENDING, and has printed nothing yet: there is no data set none\n"
-    assert says("attach waits")[2].startswith("penstock: job waits is PENDING")
     assert "hint: -- comes before a command" in says("attach waits ls -l")[2]
-    assert "Message:    there is no data set none" in says("get job waits")[1]
-    assert says("prune") == (0, "", "no job has ended\n")
 
 
-def test_a_name_is_one_job(says: Says, declared: State) -> None:
+def test_a_name_is_one_job_and_what_has_ended_is_pruned_with_its_logs(
+    says: Says, declared: State
+) -> None:
     line = "submit tf --name one -n team -d none:/d"
+    code, out, _ = says(f"{line} --dry-run -o yaml", "echo", "a  b")
+    assert (code, declared.all()) == (0, [])
+    assert yaml.safe_load(out)["spec"]["command"] == ["echo", "a  b"]
     assert says(line, "true")[0] == 0
     wait_until(lambda: phase(declared, "one", "team") == "PENDING")
     code, _, err = says(line, "false")
@@ -156,24 +152,12 @@ def test_a_name_is_one_job(says: Says, declared: State) -> None:
         "penstock: there is a job one already, and it is PENDING",
         "hint: give another name, or `penstock delete job one -n team` first",
     ]
-    assert says("logs one")[2].splitlines() == [
-        "penstock: there is no job one in the namespace default",
-        "hint: there is one in the namespace team: -n team",
-    ]
-    assert says("logs onee -n team")[2].splitlines()[1] == "hint: did you mean one?"
-    for verb in ("get", "delete", "describe"):
-        words = f"{verb} one -n team" if verb != "describe" else "describe one x -n team"
-        hint = says(words)[2].splitlines()[1]
-        assert hint == f"hint: there is a job of that name: `penstock {verb} job one -n team`"
-    assert says("list")[2] == "no jobs in the namespace default\n"
-    assert [one["metadata"]["name"] for one in json.loads(says("list -A -o json")[1])["items"]] == [
-        "one"
-    ]
-    assert says("list -A -T mpi")[2] == "no jobs of mpi\n"
+    assert "hint: there is one in the namespace team: -n team" in says("logs one")[2]
+    hint = says("describe one x -n team")[2].splitlines()[1]
+    assert hint == "hint: there is a job of that name: `penstock describe job one -n team`"
+    shown = json.loads(says("list -A -o json")[1])["items"]
+    assert [one["metadata"]["name"] for one in shown] == ["one"]
 
-
-def test_what_has_ended_is_pruned_with_its_logs(says: Says, declared: State) -> None:
-    assert says("submit tf --name waits -d none:/d", "true")[0] == 0
     assert says("submit tf --name done --wait", "true")[0] == 0
     ended = declared.find(ResourceKey("TrainingJob", "default", "done"))
     assert ended is not None
@@ -181,19 +165,5 @@ def test_what_has_ended_is_pruned_with_its_logs(says: Says, declared: State) -> 
     assert folder.exists()
     assert says("prune --since 1h") == (0, "", "no job has ended 1h ago or earlier\n")
     assert says("prune") == (0, "trainingjob/done deleted\n", "")
-    assert [one.key.name for one in declared.all(["TrainingJob"])] == ["waits"]
+    assert [one.key.name for one in declared.all(["TrainingJob"])] == ["one"]
     assert not folder.exists()
-
-
-def test_what_a_dry_run_prints_can_be_applied(says: Says, declared: State, tmp_path: Path) -> None:
-    code, out, _ = says("submit tf --name again --dry-run -o yaml", "echo", "a  b")
-    assert code == 0
-    assert declared.all() == []
-    assert yaml.safe_load(out)["spec"]["command"] == ["echo", "a  b"]
-    (tmp_path / "job.yaml").write_text(out)
-    code, said, _ = says(f"apply -f {tmp_path / 'job.yaml'}")
-    assert (code, said) == (0, "trainingjob.penstock.dev/again created\n")
-    assert says("logs again -f")[1] == "a  b\n"
-    assert says("submit tf --name other --dry-run", "x")[1] == (
-        "trainingjob.penstock.dev/other created (dry run)\n"
-    )

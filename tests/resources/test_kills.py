@@ -1,6 +1,13 @@
-"""`kill -9` of the loop at every step of a reconcile: the next one brings it to the end."""
+"""`kill -9` of the loop at every step of a reconcile: the next one brings it to the end.
+
+Run as a program, `python -m tests.resources.test_kills N`, this is a loop that kills itself at the
+N-th step. A step is anything that outlives the process: a change of the state, a process started, a
+mount made or unmounted, a file removed. It dies right before it, which is right behind the one
+before.
+"""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +19,10 @@ import pytest
 
 from penstock import api
 from penstock.daemon.places import state_dir
+from penstock.resources import datasets, leftovers, operating
 from penstock.resources.admission import apply
-from penstock.resources.nudge import nudge
+from penstock.resources.loop import Loop
+from penstock.resources.nudge import Place, nudge
 from penstock.resources.removal import delete
 from penstock.resources.state import State
 from penstock.resources.watching import wait_for_pairs, wait_until_gone
@@ -35,8 +44,8 @@ def manifests(source: Path, tmp_path: Path) -> list[dict[str, Any]]:
 def run_and_die(step: int) -> bool:
     """True if it lived to the end."""
     died = subprocess.run(
-        [sys.executable, "-m", "tests.support.die_at", str(step)], cwd=os.getcwd(), timeout=60,
-        check=False, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "tests.resources.test_kills", str(step)],
+        cwd=os.getcwd(), timeout=60, check=False, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert died.returncode in (0, -signal.SIGKILL)
     return died.returncode == 0
@@ -114,3 +123,32 @@ def test_at_every_step_of_coming_up_and_of_a_deletion(
     )
     assert up >= 4
     assert down >= 4
+
+
+def loop_that_dies(steps: int) -> None:
+    left = steps
+
+    def around(act: Callable[..., Any]) -> Callable[..., Any]:
+        def acted(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return act(*arguments, **options)
+
+        return acted
+
+    for place, name in (
+        (State, "observe"), (State, "forget"),
+        (datasets, "start_supervisor"), (datasets, "change_in_place"), (leftovers, "stop_mount"),
+        (shutil, "rmtree"), (operating.subprocess, "Popen"),
+    ):  # fmt: skip
+        setattr(place, name, around(getattr(place, name)))
+    state = State()
+    place = Place(state.folder)
+    assert place.take(wait=True)
+    Loop(state, place, stay=False).run()
+
+
+if __name__ == "__main__":
+    loop_that_dies(int(sys.argv[1]))

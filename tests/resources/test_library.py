@@ -25,70 +25,39 @@ def text(tmp_path: Path) -> str:
     )
 
 
-def test_every_verb_from_apply_to_delete(declared: State, text: str, tmp_path: Path) -> None:
+def test_every_verb_from_apply_to_delete(declared: State, text: str) -> None:
     tried = penstock.apply(text, dry_run=True)
     assert [one.outcome for one in tried] == ["created", "created"]
     assert penstock.get_all() == []
     told: list[str] = []
-    applied = penstock.apply(text, tell=lambda pairs: told.extend(one.label for one in pairs))
-    assert [(one.key.kind, one.outcome) for one in applied] == [
-        ("Dataset", "created"), ("PenstockRuntime", "created"),
-    ]  # fmt: skip
+    penstock.apply(text, tell=lambda pairs: told.extend(one.label for one in pairs))
     assert set(told) == {"default/small"}
 
     small = penstock.dataset("small")
-    assert isinstance(small, penstock.Dataset)
-    assert (small.kind, small.namespace, small.name, small.phase) == (
-        "Dataset", "default", "small", "Bound",
-    )  # fmt: skip
     assert repr(small) == "<Dataset default/small Bound>"
     assert small.path is not None
     assert (small.path / "train" / "a").read_bytes() == b"12345"
     assert (small.files, small.total_bytes, small.capacity_bytes) == (2, 8, 64 << 20)
-    assert small.spec["mounts"][0]["name"] == "data"
     assert json.loads(json.dumps(small.as_dict()))["status"]["phase"] == "Bound"
     assert [one["type"] for one in small.conditions] == ["Ready"]
 
     load = small.load("/train")
-    assert isinstance(load, penstock.Operation)
     seen: list[str] = []
     assert load.wait(60, tell=lambda one: seen.append(one.phase)).phase == "Complete"
     assert seen[-1] == "Complete"
     assert load.progress["bytes"] == 5
     assert small.refresh().cached_bytes == 5
-    again = penstock.get("dataload", load.name)
-    assert isinstance(again, penstock.Operation)
-
-    kinds = [type(one) for one in penstock.get_all()]
-    assert sorted(kind.__name__ for kind in kinds) == [
-        "Dataset", "Declared", "Operation",
-    ]  # fmt: skip
-    assert [one.name for one in penstock.get_all("datasets", namespace="default")] == ["small"]
+    assert isinstance(penstock.get("dataload", load.name), penstock.Operation)
+    kinds = [type(one).__name__ for one in penstock.get_all()]
+    assert sorted(kinds) == ["Dataset", "Declared", "Operation"]
     assert penstock.get_all("datasets", namespace="elsewhere") == []
     assert "Bound" in penstock.describe("dataset", "small")
     assert penstock.up() == []
-    again.delete()
+    load.delete()
     penstock.delete("dataset", "small")
     assert not small.path.exists()
     with pytest.raises(NoSuchResource):
         small.refresh()
-    penstock.delete("penstockruntime", "small", force=True, wait=False)
-
-
-def test_files_folders_objects_and_namespaces(declared: State, text: str, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    folder = tmp_path / "manifests"
-    folder.mkdir()
-    (folder / "all.yaml").write_text(text)
-    for given in (folder, folder / "all.yaml", str(folder / "all.yaml")):
-        assert len(penstock.validate(given)) == 2
-    penstock.apply([of_folder("small", source), ours("small")], namespace="team")
-    with pytest.raises(NoSuchResource) as missing:
-        penstock.dataset("small")
-    assert missing.value.hint is not None
-    loaded = penstock.load("small", namespace="team", wait=True)
-    assert loaded.namespace == "team"
-    assert penstock.up("small", namespace="team") == []
 
 
 def test_mistakes_are_errors_with_hints(declared: State, tmp_path: Path) -> None:
@@ -99,21 +68,13 @@ def test_mistakes_are_errors_with_hints(declared: State, tmp_path: Path) -> None
     for given in ("", "nothing\n", tmp_path):
         with pytest.raises(UsageError):
             penstock.apply(given)
-    with pytest.raises(UsageError):
-        penstock.up(restart=True)
-    with pytest.raises(AttributeError):
-        penstock.nothing_of_that_name  # noqa: B018
-    nowhere = [of_folder("lost", tmp_path / "nowhere"), ours("lost")]
-    with pytest.raises(PenstockError) as failed:
-        penstock.apply(nowhere)
-    assert "dataset lost: " in str(failed.value)
+    with pytest.raises(PenstockError, match="dataset lost: "):
+        penstock.apply([of_folder("lost", tmp_path / "nowhere"), ours("lost")])
     lost = penstock.dataset("lost")
     assert (lost.phase, lost.path, lost.files, lost.cached_bytes) == ("Failed", None, 0, 0)
-    with pytest.raises(PenstockError, match="dataset lost is Failed") as refused:
+    with pytest.raises(PenstockError, match="dataset lost is Failed") as failed:
         lost.load()
-    assert refused.value.hint == "penstock doctor lost"
-    with pytest.raises(PenstockError):
-        penstock.apply(nowhere, timeout_s=0.0)
+    assert failed.value.hint == "penstock doctor lost"
 
 
 def run(program: str) -> str:
@@ -124,14 +85,17 @@ def run(program: str) -> str:
     return done.stdout
 
 
-def test_an_import_is_cheap() -> None:
-    program = (
-        "import sys, penstock; one = set(sys.modules); "
-        "penstock.get_all; penstock.get_all('datasets'); two = set(sys.modules); "
-        "heavy = {'pydantic', 'obstore', 'botocore', 'yaml', 'cryptography', 'penstock.api'}; "
-        "print(sorted(heavy & one), sorted((heavy - {'penstock.api', 'cryptography'}) & two))"
-    )
-    assert run(program) == "[] []\n"
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "import penstock",
+        "import penstock; penstock.get_all('datasets')",
+        "from penstock.cli.app import run; run(['get', 'datasets'])",
+    ],
+)
+def test_neither_an_import_nor_a_look_loads_models_or_stores(statements: str) -> None:
+    heavy = "{'pydantic', 'obstore', 'botocore', 'yaml'}"
+    assert run(f"{statements}; import sys; print({heavy} & set(sys.modules))") == "set()\n"
 
 
 def test_a_notebook_has_no_zombies_and_lives_with_threads(

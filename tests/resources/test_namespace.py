@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import penstock as package
 from penstock.errors import UsageError
 from penstock.resources.namespace import run_with_data
 from tests.support.mounts import Mounter
 from tests.support.trees import write_tree
-from tests.support.users import User
 from tests.support.waiting import wait_until_gone
 
 NOWHERE = Path(f"/penstock-test-{os.getpid()}")
@@ -45,25 +43,27 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return NOWHERE / "in/side" if "root" in request.param else tmp_path / "place"
 
 
-def test_the_folder_is_seen_at_its_place_read_only_and_only_there(data: Path, target: Path) -> None:
+def test_the_folder_is_seen_at_its_place_read_only_and_only_there(
+    data: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for everyone")
     was_there = target.exists()
-    script = f"cat {target}/a {target}/deep/b; touch {target}/c || echo refused"
+    script = f"cat {target}/a {target}/deep/b; touch {target}/c || echo refused; env"
     status, said = run(script, (data, target))
     assert status == 0
     assert said.startswith("alphabeta")
-    assert said.endswith("refused\n")
+    assert "refused\n" in said
+    assert "PATH=" in said
+    assert "not for everyone" not in said
     assert target.exists() == was_there
     assert not was_there or not list(target.iterdir())
     assert not NOWHERE.exists()
-
-
-def test_the_rest_of_the_machine_is_as_it_is(data: Path, target: Path, tmp_path: Path) -> None:
+    # The rest of the machine is as it is.
     (tmp_path / "link").symlink_to("data/a")
     out = tmp_path / "out"
     out.mkdir()
-    status, said = run(
-        f"echo kept > {out}/file; cat {tmp_path}/link; echo; ls -A /; pwd", (data, target), cwd=out
-    )
+    script = f"echo kept > {out}/file; cat {tmp_path}/link; echo; ls -A /; pwd"
+    status, said = run(script, (data, target), cwd=out)
     assert status == 0, said
     assert (out / "file").read_text() == "kept\n"
     assert said.startswith("alpha")
@@ -76,15 +76,10 @@ def test_several_folders_one_inside_of_the_other(data: Path, tmp_path: Path) -> 
     script = f"cat {NOWHERE}/a {NOWHERE}/deep/c; ls {NOWHERE}/deep"
     status, said = run(script, (data, NOWHERE), (tmp_path / "other", NOWHERE / "deep"))
     assert (status, said) == (0, "alphagammac\n")
-
-
-def test_a_missing_place_costs_no_folder_on_the_machine_and_takes_no_new_names(
-    data: Path, tmp_path: Path
-) -> None:
-    status, said = run(f"touch {tmp_path}/new || echo refused", (data, tmp_path / "place"))
-    assert status == 0
-    assert "refused" in said
-    assert sorted(os.listdir(tmp_path)) == ["data"]
+    # A missing place takes no new names.
+    script = f"touch {tmp_path}/new 2>/dev/null || echo refused"
+    assert run(script, (data, tmp_path / "place")) == (0, "refused\n")
+    assert sorted(os.listdir(tmp_path)) == ["data", "other"]
 
 
 @pytest.mark.parametrize(
@@ -98,18 +93,8 @@ def test_what_cannot_be_is_told_before_anything_runs(
     with pytest.raises(UsageError, match=what):
         run(f"touch {tmp_path}/ran", (tmp_path / source, tmp_path / place))
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_command_that_is_not_there_is_told() -> None:
     with pytest.raises(UsageError, match="no-such-command: no such command"):
         run_with_data(["no-such-command"], [], env={"PATH": "/usr/bin"})
-
-
-def test_its_environment_is_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for everyone")
-    _, said = run("env")
-    assert "PATH=" in said
-    assert "not for everyone" not in said
 
 
 def test_it_dies_with_whoever_started_it(data: Path, tmp_path: Path) -> None:
@@ -141,22 +126,3 @@ def test_other_data_sets_are_not_kept_busy_by_a_process_and_mounts_made_by_hand_
     assert said.startswith("alphaalpha0\n")
     assert "No such file" in said
     assert status == 1
-
-
-def test_an_ordinary_user_has_it_too_with_a_mount_of_their_own(user: User, tmp_path: Path) -> None:
-    source = user.home / "data"
-    write_tree(source, {"a": b"alpha"})
-    path = str(Path(package.__file__).parent.parent)
-    user.mount(f"file://{source}", PYTHONPATH=path)
-    code = (
-        "import sys; from pathlib import Path; "
-        "from penstock.resources.namespace import run_with_data; "
-        f"child = run_with_data(['sh', '-c', 'cat {NOWHERE}/a; touch {NOWHERE}/b; id -u'], "
-        f"[(Path('{user.mountpoint}'), Path('{NOWHERE}'))], "
-        "env={'PATH': '/usr/bin:/bin'}, stdout=sys.stdout.fileno()); sys.exit(child.wait())"
-    )
-    result = user.run(sys.executable, "-c", code, PYTHONPATH=path)
-    assert result.returncode == 0, (result.stdout, result.stderr)
-    assert result.stdout.startswith("alpha")
-    assert "Read-only file system" in result.stdout
-    assert result.stdout.endswith("65534\n")

@@ -1,7 +1,6 @@
-"""Whole manifests, as people have them, to the settings that they make."""
+"""Whole manifests, as people have them, to the settings and the tiers that they make."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,17 +12,12 @@ from penstock.store.keys import Keys
 from penstock.store.source import Source
 from penstock.units import GIB, MIB
 from tests.support.datasets import seed
-from tests.support.planning import CACHE, MOUNTPOINT, S3_DATASET, no_effects, plan, runtime
+from tests.support.planning import CACHE, MOUNTPOINT, S3_DATASET, SCRATCH, no_effects, plan, runtime
 
 KEYS = {"access_key_id": "the-id", "access_key_secret": "the-secret"}
 DAWNBENCH = "---\n".join(
     seed("000", part, bucket="bucket", directory="imagenet", **KEYS,
          endpoint="oss-cn-hangzhou-internal.aliyuncs.com")
-    for part in ("dataset", "runtime")
-)  # fmt: skip
-JINDO = "---\n".join(
-    seed("004", part, oss_bucket="bucket", bucket_dir="folder",
-         oss_endpoint="oss-cn-hangzhou.aliyuncs.com")
     for part in ("dataset", "runtime")
 )  # fmt: skip
 
@@ -55,31 +49,6 @@ def test_the_dawnbench_manifests_give_exactly_these_settings() -> None:
     acted = {"alluxio.user.block.size.bytes.default", "alluxio.user.metadata.cache.expiration.time"}
     assert len(properties) == 47 - len(acted)
     assert set(no_effects(found)) == properties
-
-
-def test_the_jindo_manifests_give_exactly_these_settings() -> None:
-    secrets = {"mysecret/fs.oss.accessKeyId": "the-id", "mysecret/fs.oss.accessKeySecret": "hush"}
-    found = plan(JINDO, secrets=secrets)
-    folder = Path("/var/lib/docker/jindo/penstock/default/imagenet")
-    assert found.settings == MountSettings(
-        parts=(
-            Part(
-                "imagenet", Source("oss", "bucket", "folder"),
-                StoreOptions("https://oss-cn-hangzhou.aliyuncs.com", keys=Keys("the-id", "hush")),
-            ),
-        ),
-        mountpoint=MOUNTPOINT,
-        catalog="default.imagenet",
-        title="dataset/default/imagenet",
-        tiers=(TierSpec("SSD", (folder,), 180 * 10**9, clamp=True),),
-    )  # fmt: skip
-    assert (found.without_effect, found.notes) == ([], [])
-
-
-def test_a_secret_that_is_missing_is_refused_at_the_option_that_names_it() -> None:
-    with pytest.raises(SpecProblem, match=r"has no fs\.oss\.accessKeySecret") as caught:
-        plan(JINDO, secrets={"mysecret/fs.oss.accessKeyId": "the-id"})
-    assert caught.value.path == "spec.mounts.0.encryptOptions.1"
 
 
 SEVERAL = """
@@ -127,35 +96,26 @@ def dataset(name: str, mount: str, namespace: str = "default") -> str:
 
 
 PHYSICAL = dataset("phy", "{mountPoint: s3://bucket/spark, name: spark}") + runtime(
-    "AlluxioRuntime",
-    "  tieredstore: {levels: [{mediumtype: SSD, path: /nvme, quota: 1Gi}]}",
-    name="phy",
+    "AlluxioRuntime", "", name="phy"
 )
 
 
-def refer(mount: str, other: str = PHYSICAL, **around: Any) -> MountSettings:
+def refer(mount: str, other: str = PHYSICAL) -> MountSettings:
     mine = dataset("ref", mount, "team") + runtime("ThinRuntime", "", name="ref").replace(
         "{name: ref}", "{name: ref, namespace: team}"
     )
-    return plan(mine + other, **around).settings
-
-
-LOCAL = PHYSICAL.replace("s3://bucket/spark", "local:///data")
-OF_TEAM = dataset("phy", "{mountPoint: s3://mine, name: spark}", "team")
+    return plan(mine + other).settings
 
 
 @pytest.mark.parametrize(
     ("mount", "other", "path", "source"),
     [
-        ("{mountPoint: dataset://default/phy, path: /}", PHYSICAL, "spark", "s3://bucket/spark"),
         ("{mountPoint: dataset://default/phy, name: all}", PHYSICAL, "all/spark",
          "s3://bucket/spark"),
-        ("{mountPoint: dataset://default/phy/spark, path: /}", PHYSICAL, "", "s3://bucket/spark"),
         ("{mountPoint: dataset://default/phy/spark/3.1/x, name: x}", PHYSICAL, "x",
          "s3://bucket/spark/3.1/x"),
-        ("{mountPoint: dataset://default/phy/spark/3.1, path: /}", LOCAL, "", "file:///data/3.1"),
-        # A name alone is a data set of the same namespace.
-        ("{mountPoint: dataset://phy, path: /}", OF_TEAM, "spark", "s3://mine"),
+        ("{mountPoint: dataset://default/phy/spark/3.1, path: /}",
+         PHYSICAL.replace("s3://bucket/spark", "local:///data"), "", "file:///data/3.1"),
     ],
 )  # fmt: skip
 def test_a_reference_shows_the_other_data_sets_parts_below_its_own_path(
@@ -163,32 +123,9 @@ def test_a_reference_shows_the_other_data_sets_parts_below_its_own_path(
 ) -> None:
     (part,) = refer(mount, other).parts
     assert (part.path, str(part.source)) == (path, source)
-
-
-def test_a_reference_to_a_folder_that_is_in_no_part_is_refused() -> None:
     with pytest.raises(SpecProblem, match="has nothing in flink") as caught:
-        refer("{mountPoint: dataset://default/phy/flink, path: /}")
+        refer("{mountPoint: dataset://default/phy/flink, path: /}", other)
     assert caught.value.hint == "its parts are at /spark"
-
-
-def test_a_reference_without_tiers_uses_those_of_what_it_refers_to() -> None:
-    settings = refer("{mountPoint: dataset://default/phy, path: /}")
-    assert settings.tiers == (
-        TierSpec("SSD", (Path("/nvme/penstock/default/phy"),), GIB, clamp=True),
-    )
-    assert settings.catalog == "team.ref"
-
-
-def test_secrets_of_a_referenced_data_set_are_those_of_its_own_namespace() -> None:
-    other = PHYSICAL.replace(
-        "{mountPoint: s3://bucket/spark, name: spark}",
-        "{mountPoint: s3://bucket/spark, name: spark, encryptOptions: ["
-        "{name: access-key, valueFrom: {secretKeyRef: {name: s, key: a}}},"
-        "{name: secret-key, valueFrom: {secretKeyRef: {name: s, key: b}}}]}",
-    )
-    secrets = {"default/s/a": "i", "default/s/b": "k"}
-    (part,) = refer("{mountPoint: dataset://default/phy, path: /}", other, secrets=secrets).parts
-    assert part.store.keys == Keys("i", "k")
 
 
 def test_the_owner_comes_before_fuse_arguments_and_those_before_run_as() -> None:
@@ -216,26 +153,21 @@ def test_any_option_of_the_command_line_is_one_of_our_own_runtime() -> None:
   options:
     mode: passthrough
     refresh: never
-    policy: lru
     block-size: 4MiB
     threads: 64
-    prefetch: "0"
     deadline: 30s
     region: eu-1
     no-cache: true
-    allow-other: true
     max_read: "131072"
     file-mode: "0440"
 """
     found = plan(S3_DATASET + runtime("PenstockRuntime", spec))
+    store = StoreOptions(region="eu-1", deadline_s=30)
     assert found.settings == MountSettings(
-        parts=(
-            Part("imagenet", Source("s3", "bucket", "imagenet"),
-                 StoreOptions(region="eu-1", deadline_s=30)),
-        ),
+        parts=(Part("imagenet", Source("s3", "bucket", "imagenet"), store),),
         mountpoint=MOUNTPOINT, catalog="default.imagenet", title="dataset/default/imagenet",
-        mode="passthrough", refresh_s=None, policy="lru", block_bytes=4 * MIB, threads=64,
-        prefetch_blocks=0, allow_other=True, max_read_bytes=131072, file_mode=0o440,
+        mode="passthrough", refresh_s=None, block_bytes=4 * MIB, threads=64,
+        max_read_bytes=131072, file_mode=0o440,
     )  # fmt: skip
     assert (found.without_effect, found.notes) == ([], [])
 
@@ -258,6 +190,8 @@ def test_tiers_of_our_own_runtime_are_said_in_one_way() -> None:
         ("block-size: 100KiB", "multiple of 128 KiB", ""),
         ("refresh: soon", "not a duration", "10m"),
         ("memory: 100MiB", "are not enough", "at least"),
+        ("threads: ²", "²", ""),
+        (f"memory: '{'9' * 400}'", "more than any machine holds", ""),
     ],
 )
 def test_a_wrong_option_of_our_own_runtime_is_refused_at_its_place(
@@ -267,3 +201,96 @@ def test_a_wrong_option_of_our_own_runtime_is_refused_at_its_place(
         plan(S3_DATASET + runtime("PenstockRuntime", f"  options: {{{option}}}"))
     assert caught.value.path == f"spec.options.{option.partition(':')[0]}"
     assert hint in (caught.value.hint or "")
+
+
+# -- tiers -----------------------------------------------------------------------------------
+
+MINE = "penstock/default/imagenet"
+
+
+def tiers(levels: str, *, checked: bool = True) -> tuple[TierSpec, ...]:
+    text = S3_DATASET + runtime("AlluxioRuntime", f"  tieredstore:\n    levels: [{levels}]")
+    return plan(text, checked=checked).settings.tiers
+
+
+def ssd(*paths: str, quota: int | None, high: float = 0.99, low: float = 0.8) -> TierSpec:
+    folders = tuple(Path(path) / MINE for path in paths)
+    return TierSpec("SSD", folders, quota, high, low, clamp=True)
+
+
+TWO = '{mediumtype: SSD, path: "/a,/b", '
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ('{mediumtype: SSD, path: /nvme, quota: 180G, high: "0.95", low: "0.7"}',
+         (ssd("/nvme", quota=180 * 10**9, high=0.95, low=0.7),)),
+        ("{mediumtype: SSD, path: /nvme}", (ssd("/nvme", quota=None),)),
+        (TWO + "quota: 100Gi}", (ssd("/a", "/b", quota=100 * GIB),)),
+        (TWO + 'quotaList: "50Gi,50Gi"}', (ssd("/a", "/b", quota=100 * GIB),)),
+        (TWO + 'quotaList: "100Gi,50Gi"}',
+         (ssd("/a", quota=100 * GIB), ssd("/b", quota=50 * GIB))),
+        ('{mediumtype: MEM, path: "/a,/b", quotaList: "1Gi,2Gi"}',
+         (TierSpec("MEM", (Path("/dev/shm") / MINE,), 3 * GIB, clamp=True),)),
+        ("{mediumtype: SSD, volumeType: emptyDir, path: /cache, quota: 2Gi}",
+         (TierSpec("SSD", (SCRATCH / "default/imagenet/0-0",), 2 * GIB, clamp=True),)),
+        ('{mediumtype: SSD, path: /a, low: "0.1"}', (ssd("/a", quota=None, low=0.1),)),
+        ('{mediumtype: SSD, path: /a, high: "0.5"}',
+         (ssd("/a", quota=None, high=0.5, low=0.5),)),
+    ],
+    ids=["one path", "no quota", "a quota for two", "equal quotas", "unequal quotas", "memory",
+         "emptyDir", "low alone", "high alone"],
+)  # fmt: skip
+def test_a_level_becomes_tiers_in_folders_of_the_data_set_s_own(
+    levels: str, expected: tuple[TierSpec, ...]
+) -> None:
+    assert tiers(levels) == expected
+
+
+def test_tiers_come_fastest_first_in_whatever_order_they_were_written() -> None:
+    found = tiers(
+        "{mediumtype: HDD, path: /hdd, quota: 3Gi}, {mediumtype: MEM, path: /dev/shm, quota: 1Gi},"
+        "{mediumtype: SSD, path: /ssd, quota: 2Gi}"
+    )
+    assert [(tier.medium, tier.quota_bytes) for tier in found] == [
+        ("MEM", GIB), ("SSD", 2 * GIB), ("HDD", 3 * GIB),
+    ]  # fmt: skip
+
+
+def test_memory_on_a_disk_becomes_memory_and_is_said() -> None:
+    levels = "{mediumtype: MEM, path: /var/lib/docker/alluxio, quota: 150Gi}"
+    found = plan(S3_DATASET + runtime("AlluxioRuntime", f"  tieredstore: {{levels: [{levels}]}}"))
+    assert found.settings.tiers == (
+        TierSpec("MEM", (Path("/dev/shm") / MINE,), 150 * GIB, clamp=True),
+    )
+    assert found.notes == [
+        "spec.tieredstore.levels.0.path: /var/lib/docker/alluxio is not in memory; "
+        f"/dev/shm/{MINE} is used instead"
+    ]
+
+
+def test_juicefs_paths_have_colons_bare_quotas_count_mib_and_low_is_free_space() -> None:
+    level = '{mediumtype: SSD, path: "/mnt/a:/mnt/b", quota: 40960, low: "0.1"}'
+    found = plan(S3_DATASET + runtime("JuiceFSRuntime", f"  tieredstore:\n    levels: [{level}]"))
+    assert found.settings.tiers == (ssd("/mnt/a", "/mnt/b", quota=40960 * MIB),)
+    assert "spec.tieredstore.levels.0.low" in no_effects(found)
+    assert any("40.0 GiB" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("levels", "path", "what"),
+    [
+        ("{mediumtype: SSD, path: nvme, quota: 1Gi}", "levels.0.path", "not an absolute path"),
+        ('{mediumtype: SSD, path: /a, quota: "0"}', "levels.0.quota", "caches nothing"),
+        ('{mediumtype: SSD, path: "/a,/b", quotaList: 1Gi}', "levels.0.quotaList", "1 quotas"),
+        ('{mediumtype: SSD, path: /a, high: "0.5", low: "0.9"}', "levels.0.low", "above high"),
+        ("{mediumtype: SSD, path: /a}, {mediumtype: HDD, path: /a}", "levels", "in two levels"),
+    ],
+)  # fmt: skip
+def test_a_level_that_cannot_be_is_refused_with_its_place(
+    levels: str, path: str, what: str
+) -> None:
+    with pytest.raises(SpecProblem, match=what) as caught:
+        tiers(levels, checked=False)
+    assert caught.value.path == f"spec.tieredstore.{path}"

@@ -1,5 +1,9 @@
-"""What people tune in other runtimes: every name is acted on, told, or refused."""
+"""What people tune in other runtimes: every name is acted on, told, or refused, and the reference
+page lists it."""
 
+import importlib.machinery
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +18,8 @@ ALL = [(kind, setting) for kind, settings in ACTED_ON.items() for setting in set
 WHERE = {"JuiceFSRuntime": "spec.fuse.options", "ThinRuntime": "spec.fuse.options"}
 
 
-def with_names(kind: str, settings: dict[str, str], args: list[str] | None = None) -> MountPlan:
-    lines = [f"      {name}: {text!r}" for name, text in settings.items()]
+def with_names(kind: str, names: dict[str, str], args: list[str] | None = None) -> MountPlan:
+    lines = [f"      {name}: {text!r}" for name, text in names.items()]
     spec = f"  fuse:\n    args: {args}\n" if args else "  fuse:\n"
     if kind in WHERE:
         spec += "\n".join(["    options:", *lines]) if lines else ""
@@ -47,11 +51,9 @@ def test_each_setting_that_is_acted_on_changes_the_mount(kind: str, setting: Set
     ("name", "text", "field", "value"),
     [
         ("alluxio.user.block.size.bytes.default", "64MB", "block_bytes", 64 * MIB),
-        ("alluxio.user.file.metadata.sync.interval", "30s", "refresh_s", 30),
         ("alluxio.user.file.metadata.sync.interval", "-1", "refresh_s", None),
         ("alluxio.user.file.metadata.sync.interval", "60000", "refresh_s", 60),
         ("alluxio.user.metadata.cache.expiration.time", "2day", "attr_timeout_s", 172800),
-        ("alluxio.user.metadata.cache.expiration.time", "10min", "entry_timeout_s", 600),
         ("alluxio.user.streaming.data.timeout", "300sec", "deadline_s", 300),
         ("alluxio.worker.evictor.class", "a.worker.block.evictor.LRUEvictor", "policy", "lru"),
     ],
@@ -129,7 +131,10 @@ def test_juicefs_cache_folder_counts_where_there_is_no_level() -> None:
     assert set(no_effects(found).values()) == {"tieredstore says it"}
 
 
-def test_juicefs_options_may_stand_with_the_mount_and_the_clients_win() -> None:
+def test_the_clients_settings_win_over_those_of_all_and_of_the_mount() -> None:
+    name = "alluxio.user.block.size.bytes.default"
+    spec = f"  properties: {{{name}: 16MB}}\n  fuse: {{properties: {{{name}: 4MB}}}}"
+    assert plan(S3_DATASET + runtime("AlluxioRuntime", spec)).settings.block_bytes == 4 * MIB
     text = S3_DATASET.replace("s3://bucket/imagenet", "juicefs:///imagenet") + (
         "      options: {bucket: 'https://h/b', attr-cache: '1', entry-cache: '2', verbose: ''}\n"
     )
@@ -139,19 +144,11 @@ def test_juicefs_options_may_stand_with_the_mount_and_the_clients_win() -> None:
     assert found.of_runtime == []
 
 
-def test_the_clients_properties_win_over_those_of_all() -> None:
-    name = "alluxio.user.block.size.bytes.default"
-    spec = f"  properties: {{{name}: 16MB}}\n  fuse: {{properties: {{{name}: 4MB}}}}"
-    assert plan(S3_DATASET + runtime("AlluxioRuntime", spec)).settings.block_bytes == 4 * MIB
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "hint"),
     [
         ("AlluxioRuntime", "alluxio.user.block.sizes.bytes.default",
          "alluxio.user.block.size.bytes.default"),
-        ("AlluxioRuntime", "alluxio.user.metadata.cache.expiration.tiem",
-         "alluxio.user.metadata.cache.expiration.time"),
         ("AlluxioRuntime", "aluxio.user.block.size", "alluxio.user.block.size.bytes.default"),
         ("JuiceFSRuntime", "cache-sise", "cache-size"),
         ("JuiceFSRuntime", "subdir", "juicefs:///SUBDIR"),
@@ -212,3 +209,15 @@ def test_an_unknown_kernel_option_is_refused_except_for_images_of_ones_own() -> 
     assert "profile" in found.without_effect[0].reason
     with pytest.raises(SpecProblem, match="multiple of 4096"):
         args("-omax_read=17")
+
+
+def test_the_page_of_options_is_what_the_tables_say() -> None:
+    root = Path(__file__).parent.parent.parent
+    path = str(root / "tools" / "write-reference")
+    loader = importlib.machinery.SourceFileLoader("write_reference", path)
+    spec = importlib.util.spec_from_loader("write_reference", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    written = (root / "docs" / "reference" / "runtime-options.md").read_text()
+    assert written == module.runtime_options(), "run tools/write-reference"

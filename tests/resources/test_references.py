@@ -8,7 +8,7 @@ import pytest
 
 from penstock import api
 from penstock.cli.stats import ask_stats
-from penstock.errors import ManifestError, PenstockError
+from penstock.errors import ManifestError
 from penstock.resources.state import State
 from tests.support.datasets import (  # fmt: skip
     bucket_name,
@@ -86,20 +86,23 @@ def test_a_change_of_it_is_a_change_of_those_that_show_it(
     assert shown.read_bytes() == b"d"
 
 
-def test_one_that_is_not_there_is_a_mistake(declared: State) -> None:
-    for mount_point in ("dataset://team/base", "dataset://base", "dataset://team/base/train"):
-        with pytest.raises(ManifestError) as refused:
-            api.apply([view("whole", mount_point), ours("whole")])
-        assert "there is no dataset/" in str(refused.value)
-        assert refused.value.hint == "apply it first"
+@pytest.mark.parametrize(
+    ("mount_point", "says", "hint"),
+    [
+        ("dataset://team/base", "there is no dataset/", "apply it first"),
+        ("dataset://near/train", "there is no dataset/",
+         "did you mean dataset://default/near/train?"),
+        ("dataset://default/back", "circle", ""),
+    ],
+)  # fmt: skip
+def test_one_that_is_not_there_or_comes_back_to_itself_is_a_mistake(
+    declared: State, mount_point: str, says: str, hint: str
+) -> None:
+    others = [of_folder("near", Path("/usr")), view("back", "dataset://default/whole")]
+    with pytest.raises(ManifestError, match=says) as refused:
+        api.apply([*others, view("whole", mount_point), ours("whole")])
+    assert hint in str(refused.value)
     assert declared.all() == []
-
-
-def test_a_folder_written_where_a_namespace_stands_is_told(declared: State, tmp_path: Path) -> None:
-    api.apply([of_folder("near", tmp_path), ours("near")])
-    with pytest.raises(ManifestError) as refused:
-        api.apply([view("whole", "dataset://near/train"), ours("whole")])
-    assert refused.value.hint == "did you mean dataset://default/near/train?"
 
 
 def test_one_that_goes_by_force_is_told_by_those_that_show_it(base: Path) -> None:
@@ -114,15 +117,3 @@ def test_one_that_goes_by_force_is_told_by_those_that_show_it(base: Path) -> Non
     # What it showed it shows: nobody asked for that to end.
     assert phase("whole") == "Bound"
     assert (whole / "c").read_bytes() == b"c"
-
-
-def test_a_circle_is_refused(declared: State, tmp_path: Path) -> None:
-    with pytest.raises(PenstockError) as refused:
-        api.apply([
-            view("one", "dataset://default/two"), ours("one"),
-            view("two", "dataset://default/one"), ours("two"),
-        ])  # fmt: skip
-    assert "circle" in str(refused.value)
-    assert declared.all() == []
-    with pytest.raises(PenstockError):
-        api.apply([view("self", "dataset://self"), ours("self")])

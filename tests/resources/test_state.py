@@ -23,34 +23,33 @@ MANIFEST = {
 }  # fmt: skip
 
 
-def stored(state: State) -> Stored:
-    """MANIFEST, applied."""
-    state.put(KEY, MANIFEST, {})
-    found = state.find(KEY)
+def find(state: State, key: ResourceKey = KEY) -> Stored:
+    found = state.find(key)
     assert found is not None
     return found
 
 
-def test_what_is_put_is_found_again_by_another_process() -> None:
+def stored(state: State) -> Stored:
+    """MANIFEST, applied."""
+    state.put(KEY, MANIFEST, {})
+    return find(state)
+
+
+def test_what_is_put_is_found_again_by_another_process_and_counted_when_it_changes() -> None:
     assert State().put(KEY, MANIFEST, {"/spec/x": "a-secret-value"}) == "created"
     state = State()
-    found = state.find(KEY)
-    assert found is not None
+    found = find(state)
     assert (found.manifest, found.generation, found.deleting) == (MANIFEST, 1, None)
     assert state.secrets(found) == {"/spec/x": "a-secret-value"}
-
-
-def test_the_same_again_is_unchanged_and_another_is_configured() -> None:
-    state = State()
-    state.put(KEY, MANIFEST, {})
     before = state.changes()
-    assert state.put(KEY, MANIFEST, {}) == "unchanged"
+    assert state.put(KEY, MANIFEST, {"/spec/x": "a-secret-value"}) == "unchanged"
     assert state.changes() == before
     assert state.put(KEY, MANIFEST, {"/spec/x": "other"}) == "configured"
     assert state.changes() == before + 1
-    found = state.find(KEY)
-    assert found is not None
-    assert found.generation == 2
+    assert find(state).generation == 2
+    state.want_deleted(found.uid, {"at_s": 0.0})
+    with pytest.raises(UsageError, match="being deleted"):
+        state.put(KEY, MANIFEST, {})
 
 
 def test_a_transaction_that_fails_leaves_nothing() -> None:
@@ -66,23 +65,18 @@ def test_a_transaction_that_fails_leaves_nothing() -> None:
     assert state.find(KEY) is None
 
 
-def test_observed_fields_come_beside_what_is_there_and_none_takes_one_away() -> None:
-    state = State()
-    found = stored(state)
-    state.observe(found.uid, status={"phase": "Bound", "fileNum": "1"}, note={"a": 1})
-    state.observe(found.uid, status={"fileNum": None}, note={"b": 2})
-    found = state.find(KEY)
-    assert found is not None
-    assert (found.status, found.note) == ({"phase": "Bound"}, {"a": 1, "b": 2})
-
-
-def test_what_is_observed_of_something_deleted_leaves_nothing_behind(state: Path) -> None:
+def test_observed_fields_come_beside_what_is_there_and_go_with_it(state: Path) -> None:
     resources = State()
-    found = stored(resources)
-    resources.add_event(found.uid, "Bound", "to something")
-    resources.forget(found.uid)
-    resources.observe(found.uid, status={"phase": "Bound"})
-    resources.add_event(found.uid, "Bound", "too late")
+    uid = stored(resources).uid
+    resources.observe(uid, status={"phase": "Bound", "fileNum": "1"}, note={"a": 1})
+    resources.observe(uid, status={"fileNum": None}, note={"b": 2})
+    found = find(resources)
+    assert (found.status, found.note) == ({"phase": "Bound"}, {"a": 1, "b": 2})
+    resources.add_event(uid, "Bound", "to something")
+    resources.forget(uid)
+    # What is seen too late leaves nothing behind.
+    resources.observe(uid, status={"phase": "Bound"})
+    resources.add_event(uid, "Bound", "too late")
     with sqlite3.connect(state / "resources.sqlite") as database:
         for table in ("wanted", "observed", "events"):
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
@@ -99,14 +93,6 @@ def test_an_event_that_comes_again_is_counted_and_only_the_last_are_kept() -> No
         state.add_event(found.uid, "Step", str(number))
     assert [event.message for event in state.events(found.uid)][-1] == "49"
     assert len(state.events(found.uid)) == 20
-
-
-def test_what_is_being_deleted_cannot_be_applied() -> None:
-    state = State()
-    found = stored(state)
-    state.want_deleted(found.uid, {"at_s": 0.0})
-    with pytest.raises(UsageError, match="being deleted"):
-        state.put(KEY, MANIFEST, {})
 
 
 def test_files_are_private_and_hold_no_secret_in_the_clear(state: Path) -> None:
@@ -184,8 +170,7 @@ def test_a_runtime_whose_data_set_is_read_is_not_deleted_whatever_it_said_of_its
     state.observe(dataset.uid, note={"mountpoint": "/nowhere"})
     key = ResourceKey("JindoRuntime", "default", "imagenet")
     state.put(key, {**MANIFEST, "kind": "JindoRuntime"}, {})
-    runtime = state.find(key)
-    assert runtime is not None
+    runtime = find(state, key)
     state.observe(runtime.uid, status={"masterPhase": "Ready"})
     reader = Holder(1, "python train.py", "root", "cwd")
     monkeypatch.setattr(removal, "holders", lambda _, but_self: Holders([reader], [], 0))

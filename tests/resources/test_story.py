@@ -52,8 +52,6 @@ def test_a_seed_from_create_to_delete(declared: State, filled: Path, seed: str, 
     assert (done.returncode, done.stderr) == (0, "")
     assert "dataset.data.fluid.io/imagenet created" in done.stdout.splitlines()
     assert row(penstock("get", "dataset").stdout)[1] == "NotBound"
-    described = penstock("describe", "dataset", "imagenet").stdout
-    assert re.search(r"^  Phase: +NotBound$", described, re.MULTILINE)
 
     # The runtime: bound.
     done = penstock("apply", "-f", filled / f"seed-{seed}-runtime.yaml")
@@ -73,15 +71,9 @@ def test_a_seed_from_create_to_delete(declared: State, filled: Path, seed: str, 
     described = penstock("describe", "dataset", "imagenet").stdout
     for expected in (
         r"^    Message: +The ddc runtime is ready\.$", r"^    Reason: +DatasetReady$",
-        r"^    Type: +Ready$", r"^  Phase: +Bound$", r"^    Category: +Accelerate$",
-        rf"^    Type: +{kind.removesuffix('runtime')}$", r"^  Ufs Total: +35\.16KiB$",
+        r"^  Phase: +Bound$", rf"^    Type: +{kind.removesuffix('runtime')}$",
     ):  # fmt: skip
         assert re.search(expected, described, re.MULTILINE), (expected, described)
-    described = penstock("describe", kind, "imagenet").stdout
-    for role in ("Master", "Worker", "Fuse"):
-        assert re.search(rf"^  {role} Phase: +Ready$", described, re.MULTILINE)
-        assert re.search(rf"^  Desired {role} Number Scheduled: +1$", described, re.MULTILINE)
-
     # Read, where arena's users look for it: below the mount's name.
     path = api.dataset("imagenet").path
     assert path is not None

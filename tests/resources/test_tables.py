@@ -11,43 +11,21 @@ from penstock.resources.state import Event
 from penstock.resources.tables import age, table
 
 
-def dataset(**status: object) -> dict[str, object]:
-    return {
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset",
-        "metadata": {"name": "imagenet", "namespace": "default",
-                     "creationTimestamp": stamp(time.time() - 5)},
-        "spec": {"mounts": [{"mountPoint": "s3://b/p", "options": {"fs.oss.endpoint": "e"}}]},
-        "status": status,
-    }  # fmt: skip
-
-
-def test_wide_adds_the_rest_and_all_namespaces_their_names() -> None:
-    title, _ = table([dataset()], "Dataset", wide=True, namespaces=True)
-    assert title[0] == "NAMESPACE"
-    assert {"HCFS URL", "TOTAL FILES", "CACHE HIT RATIO", "MOUNT PATH"} <= set(title)
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (5, "5s"), (119, "119s"), (285, "4m45s"), (300, "5m"), (3120, "52m"),
-     (10740, "179m"), (4 * 3600, "4h"), (7 * 3600 + 720, "7h12m"), (30 * 3600, "30h"),
-     (3 * 86400 + 4 * 3600, "3d4h"), (52 * 86400, "52d")],
+    [(0, "0s"), (119, "119s"), (285, "4m45s"), (300, "5m"), (10740, "179m"), (4 * 3600, "4h"),
+     (7 * 3600 + 720, "7h12m"), (30 * 3600, "30h"), (3 * 86400 + 4 * 3600, "3d4h"),
+     (52 * 86400, "52d")],
 )  # fmt: skip
 def test_ages_are_as_short_as_kubectl_s(seconds: int, text: str) -> None:
     assert age(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0.00B"), (1023, "1023.00B"), (154262896640, "143.67GiB")]
-)
-def test_amounts_are_printed_as_fluid_does(size: int, text: str) -> None:
-    assert amount(size) == text
-
-
-def test_nothing_is_all_cached_before_it_is() -> None:
-    assert share(10**12 - 1, 10**12) == "99.9%"
-    assert share(10**12, 10**12) == "100.0%"
-    assert share(0, 5) == "0.0%"
+def test_amounts_and_shares_are_printed_as_fluid_does() -> None:
+    assert [amount(size) for size in (0, 1023, 154262896640)] == ["0.00B", "1023.00B", "143.67GiB"]
+    # Nothing is all cached before it is.
+    whole = 10**12
+    assert [share(size, whole) for size in (0, whole - 1, whole)] == ["0.0%", "99.9%", "100.0%"]
 
 
 def test_a_condition_that_still_holds_keeps_the_time_since_when() -> None:
@@ -61,7 +39,15 @@ def test_a_condition_that_still_holds_keeps_the_time_since_when() -> None:
 
 
 def test_describe_shows_fields_by_their_titles_and_counts_events() -> None:
-    shown = dataset(phase="Bound", ufsTotal="143.7GiB", cacheStates={"cacheCapacity": "600GiB"})
+    shown: dict[str, object] = {
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset",
+        "metadata": {"name": "imagenet", "namespace": "default", "creationTimestamp": stamp(0)},
+        "spec": {"mounts": [{"mountPoint": "s3://b/p", "options": {"fs.oss.endpoint": "e"}}]},
+        "status": {"ufsTotal": "143.7GiB", "cacheStates": {"cacheCapacity": "600GiB"}},
+    }  # fmt: skip
+    title, _ = table([shown], "Dataset", wide=True, namespaces=True)
+    assert title[0] == "NAMESPACE"
+    assert {"HCFS URL", "TOTAL FILES", "CACHE HIT RATIO", "MOUNT PATH"} <= set(title)
     text = describe(shown, [])
     for expected in (
         r"^Labels: +<none>$", r"^API Version: +data\.fluid\.io/v1alpha1$", r"^Status:$",

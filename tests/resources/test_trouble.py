@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from penstock import api
-from penstock.daemon.places import state_dir
 from penstock.errors import PenstockError, StoreError
-from penstock.resources import datasets, live, loop
+from penstock.resources import datasets, loop
 from penstock.resources.admission import apply
-from penstock.resources.conditions import BOUND, FAILED
 from penstock.resources.datasets import Datasets
 from penstock.resources.loop import Loop
 from penstock.resources.node import this_node
@@ -41,8 +39,8 @@ def declared_pair(tmp_path: Path) -> State:
     return state
 
 
-def test_one_that_has_failed_for_weeks_is_still_tried_every_five_minutes(
-    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_when_mended(
+    declared_pair: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "start_supervisor", _away)
     _reconcile(declared_pair)
@@ -51,6 +49,9 @@ def test_one_that_has_failed_for_weeks_is_still_tried_every_five_minutes(
     note = _dataset(declared_pair).note
     assert note["attempts"] == 5001
     assert 290 < note["retry_at_s"] - time.time() <= 300
+    apply(declared_pair, api.read(_manifests(tmp_path, owner={"uid": 7, "gid": 7})))
+    _reconcile(declared_pair)
+    assert _dataset(declared_pair).note["attempts"] == 1
 
 
 def test_a_try_from_before_it_was_mended_is_no_answer_to_up(
@@ -69,33 +70,6 @@ def test_a_try_from_before_it_was_mended_is_no_answer_to_up(
         wait_for_pairs(declared_pair, [("default", "small")], timeout_s=0.1)
 
 
-def test_what_was_mended_is_tried_as_if_for_the_first_time(
-    declared_pair: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "start_supervisor", _away)
-    for _ in range(3):
-        _reconcile(declared_pair)
-    assert _dataset(declared_pair).note["attempts"] == 3
-    apply(declared_pair, api.read(_manifests(tmp_path, owner={"uid": 7, "gid": 7})))
-    _reconcile(declared_pair)
-    assert _dataset(declared_pair).note["attempts"] == 1
-
-
-def test_secrets_that_cannot_be_opened_are_told_and_not_tried_without_end(tmp_path: Path) -> None:
-    state = State()
-    options = {"aws.accessKeyId": "an-identifier", "aws.secretKey": "a-secret-value"}
-    mount = {"mountPoint": "s3://bucket", "name": "data", "options": options}
-    apply(state, api.read(_manifests(tmp_path, mounts=[mount])))
-    (state_dir() / "secrets.key").unlink()
-    after = State()
-    _reconcile(after)
-    dataset = _dataset(after)
-    assert dataset.status["phase"] == FAILED
-    assert "secrets.key is gone" in dataset.note["trouble"]["what"]
-    reconciler, pair, fingerprint = _reconciler(after)
-    assert reconciler.is_settled(pair, fingerprint, lambda _: True)
-
-
 def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> None:
     secrets.remember("a-key-that-was-said")
     reconciler, pair, fingerprint = _reconciler(declared_pair)
@@ -104,41 +78,6 @@ def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> No
     told = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
     assert "KeyError" in told
     assert "a-key-that-was-said" not in told
-
-
-def test_one_that_was_taken_down_is_not_bound_before_anything_else_is_told(
-    declared_pair: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "start_supervisor", lambda *_, **__: [])
-    _reconcile(declared_pair)
-    assert _dataset(declared_pair).status["phase"] == BOUND
-    runtime = declared_pair.find(ResourceKey("PenstockRuntime", "default", "small"))
-    assert runtime is not None
-    declared_pair.want_deleted(runtime.uid, {"at_s": time.time()})
-    monkeypatch.setattr(State, "forget", _killed)
-    with pytest.raises(_Killed):
-        _reconcile(declared_pair)
-    (shown,) = live.show([_dataset(declared_pair)])
-    assert shown["status"]["phase"] == "NotBound"
-    assert "mountPath" not in shown["status"]
-
-
-def test_a_runtime_without_its_data_set_says_of_nothing_that_it_is_ready(
-    declared_pair: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "start_supervisor", lambda *_, **__: [])
-    _reconcile(declared_pair)
-    key = ResourceKey("PenstockRuntime", "default", "small")
-    runtime = declared_pair.find(key)
-    assert runtime is not None
-    assert [one["type"] for one in runtime.status["conditions"]][:1] == ["MasterReady"]
-    declared_pair.want_deleted(_dataset(declared_pair).uid, {"at_s": time.time()})
-    _reconcile(declared_pair)
-    _reconcile(declared_pair)
-    runtime = declared_pair.find(key)
-    assert runtime is not None
-    assert runtime.status["masterPhase"] == "NotReady"
-    assert runtime.status["conditions"] == []
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -199,14 +138,6 @@ def test_serve_that_waits_for_another_loop_can_be_ended(declared: State) -> None
         served.kill()
         served.wait()
         place.leave()
-
-
-class _Killed(Exception):
-    pass
-
-
-def _killed(*_: Any) -> None:
-    raise _Killed
 
 
 def _away(*_: Any, **__: Any) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from penstock import api
 from penstock.daemon.registry import find_note
 from penstock.mounttable import find_mount
-from penstock.resources.nudge import is_running, nudge
+from penstock.resources.nudge import is_running, nudge, served_by
 from penstock.resources.state import State
 from tests.support.datasets import kill_mount, of_folder, ours, path_of, phase, processes_of
 from tests.support.mounts import penstock
@@ -107,6 +107,13 @@ def test_up_brings_all_back_without_a_new_listing(
     before = [find_note(path) for path in both.values()]
     assert penstock("up").returncode == 0
     assert [find_note(path) for path in both.values()] == before
+    # What cannot be brought back is told; the others come.
+    reboot(declared, both)
+    os.rename(tmp_path / "one", tmp_path / "away")
+    done = penstock("up")
+    assert done.returncode != 0
+    assert "dataset one: " in done.stderr
+    all_there({"two": both["two"]})
 
 
 def test_get_alone_notices_and_brings_it_back(declared: State, one: Bound) -> None:
@@ -118,21 +125,6 @@ def test_get_alone_notices_and_brings_it_back(declared: State, one: Bound) -> No
     all_there(one)
 
 
-def test_up_tells_what_cannot_be_brought_back_and_brings_the_others(
-    declared: State, both: Bound, tmp_path: Path
-) -> None:
-    reboot(declared, both)
-    os.rename(tmp_path / "one", tmp_path / "away")
-    done = penstock("up")
-    assert done.returncode != 0
-    assert "dataset one: " in done.stderr
-    all_there({"two": both["two"]})
-    os.rename(tmp_path / "away", tmp_path / "one")
-    done = penstock("up")
-    assert (done.returncode, done.stderr) == (0, "")
-    all_there(both)
-
-
 def test_serve_ends_when_asked_and_leaves_what_is_mounted(
     declared: State, one: Bound, tmp_path: Path
 ) -> None:
@@ -142,6 +134,9 @@ def test_serve_ends_when_asked_and_leaves_what_is_mounted(
         (tmp_path / "three").mkdir()
         api.apply([of_folder("three", tmp_path / "three"), ours("three")])
         assert one_off_loops(declared) == []
+        second = penstock("serve")
+        assert second.returncode == 2
+        assert "is served already, by process" in second.stderr
         assert is_running(declared.folder)
     assert not is_running(declared.folder)
     assert find_note(one["one"]) == before
@@ -179,12 +174,27 @@ def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, one: Bound) -
             assert phase("one") == "Bound"
 
 
-def test_a_second_serve_is_refused_and_the_first_goes_on(declared: State) -> None:
-    with serving(declared):
-        second = penstock("serve")
-        assert second.returncode == 2
-        assert "is served already, by process" in second.stderr
-        assert is_running(declared.folder)
+def test_one_that_hangs_holds_nobody_up(declared: State, source: Path, tmp_path: Path) -> None:
+    for name in ("good", "stopped"):
+        api.apply([of_folder(name, source), ours(name, tmp_path / "cache")])
+    note = find_note(path_of("stopped"))
+    assert note.server_pid is not None
+    os.kill(note.pid, signal.SIGSTOP)  # or it would replace the other
+    os.kill(note.server_pid, signal.SIGSTOP)
+    try:
+        described = penstock("describe", "dataset", "stopped")
+        assert described.returncode == 0
+        assert "5.00B" in described.stdout
+        good, stopped = penstock("get", "datasets").stdout.splitlines()[1:]
+        for line in (good, stopped):
+            assert re.match(r"(good|stopped) +5\.00B +0\.00B +64\.00MiB +0\.0% +Bound ", line)
+        # Others come and go meanwhile.
+        api.apply([of_folder("more", source), ours("more", tmp_path / "cache")])
+        api.delete("dataset", "more")
+    finally:
+        os.kill(note.server_pid, signal.SIGCONT)
+        os.kill(note.pid, signal.SIGCONT)
+    wait_until(lambda: (path_of("stopped") / "file").read_bytes() == b"bytes")
 
 
 def test_the_unit_starts_a_program_that_is_there_and_ends_only_that(declared: State) -> None:
@@ -192,13 +202,32 @@ def test_the_unit_starts_a_program_that_is_there_and_ends_only_that(declared: St
     assert done.returncode == 0
     found = re.search(r"^ExecStart=(\S+)(.*) serve$", done.stdout, re.MULTILINE)
     assert found is not None
-    assert os.access(found[1], os.X_OK)
     assert os.path.isabs(found[1])
     assert "KillMode=process\n" in done.stdout
     words = [found[1], *found[2].split()]
     version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True)
     assert "penstock" in version.stdout.lower()
-    assert declared.all() == []
     # Also where no penstock is in the PATH: by its Python.
     done = penstock("serve", "--unit", env={**os.environ, "PATH": "/nowhere"})
     assert f"ExecStart={sys.executable} -m penstock serve" in done.stdout
+
+
+def test_nobody_starts_a_second_one_while_the_first_is_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the lock before it has loaded what it is made of."""
+    slow, starts = tmp_path / "slow-python", tmp_path / "starts"
+    slow.write_text(f"#!/bin/sh\necho $3 >> {starts}\nexec cat {tmp_path}/until\n")
+    slow.chmod(0o755)
+    os.mkfifo(tmp_path / "until")
+    monkeypatch.setattr(sys, "executable", str(slow))
+    (tmp_path / "loop.lock").write_text("4711")  # of one that served, and is gone
+    nudge(tmp_path)
+    assert is_running(tmp_path)
+    assert served_by(tmp_path) is None
+    for _ in range(3):
+        nudge(tmp_path)
+    with open(tmp_path / "until", "w"):
+        pass
+    wait_until(lambda: not is_running(tmp_path), "it has ended")
+    assert len(starts.read_text().splitlines()) == 1

@@ -19,10 +19,11 @@ import pytest
 from penstock.daemon.registry import find_note
 from tests.support.isolation import isolate
 from tests.support.mounts import Mount, penstock
+from tests.support.refusals import processes_that_name
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 from tests.support.shared_mounts import Shared
 from tests.support.trees import write_tree
-from tests.support.users import NOBODY
+from tests.support.users import NOBODY, User
 
 # Tries to read, list and change each place it is given; prints what it could.
 TRY = """
@@ -131,11 +132,14 @@ def sockets(state: Path) -> list[Path]:
     return found
 
 
-def test_state_logs_and_catalog_are_closed_to_others(private: Shared) -> None:
+def test_state_logs_catalog_and_cache_are_closed_to_others(private: Shared) -> None:
     private.mount.refresh()
     state, catalogs = private.state, private.state / "catalogs"
-    places = [state, *state.rglob("*")]
+    cache = list((private.mount.path.parent / "cache").rglob("*"))
+    assert private.mount.stats()["cached_bytes"] > 0
+    places = [state, *state.rglob("*"), *cache]
     assert {path.suffix for path in places} >= {".sqlite", ".sock", ".json", ".log"}
+    assert {path.name for path in cache} >= {"index.sqlite", "objects"}
     tried = as_nobody(TRY, *places)
     assert (tried.stdout, tried.stderr) == (f"reads {state}\n", ""), "its folders' names, no more"
     with opened_to_all(catalogs):
@@ -143,23 +147,11 @@ def test_state_logs_and_catalog_are_closed_to_others(private: Shared) -> None:
         assert (tried.stdout, tried.stderr) == ("", ""), "by the modes of the files too"
 
 
-def test_the_cache_is_closed_to_others_whatever_the_umask(private: Shared) -> None:
-    places = list((private.mount.path.parent / "cache").rglob("*"))
-    assert {path.name for path in places} >= {"index.sqlite", "objects"}
-    assert private.mount.stats()["cached_bytes"] > 0
-    tried = as_nobody(TRY, *places)
-    assert (tried.stdout, tried.stderr) == ("", "")
-
-
-def test_the_socket_is_closed_to_others(private: Shared) -> None:
+def test_the_socket_is_closed_to_others_and_answers_nobody_else(private: Shared) -> None:
     for place in sockets(private.state):
         assert as_nobody(ASK, place).stdout == "EACCES\n"
         with opened_to_all(place.parent):
             assert as_nobody(ASK, place).stdout == "EACCES\n", "by its own mode too"
-
-
-def test_another_user_gets_no_answer_even_where_the_modes_let_it_in(private: Shared) -> None:
-    for place in sockets(private.state):
         with opened_to_all(place.parent, place):
             # Closed, with or without a reset of what was still on its way to us.
             assert as_nobody(ASK, place).stdout in ("closed\n", "ECONNRESET\n", "EPIPE\n")
@@ -194,19 +186,31 @@ def test_allow_other_opens_files_only_as_far_as_their_modes(s3: S3) -> None:
         assert (path / "a/file").read_bytes() == b"hello\n"
 
 
-@pytest.mark.parametrize(
-    "junk", [b"\n", b"{}\n", b"[1]\n", b'"x"\n', b'{"verb": []}\n', b"\xff\n", b"x" * 5_000_000],
-    ids=lambda junk: repr(junk[:20]),
-)  # fmt: skip
-def test_a_request_that_is_none_is_answered_with_an_error(private: Shared, junk: bytes) -> None:
+def test_a_request_that_is_none_is_answered_with_an_error(private: Shared) -> None:
     """The owner's own programs may be broken too."""
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(20)
-        peer.connect(str(find_note(private.mount.path).socket_path))
-        # What is too long is not read to its end, and may be cut off before it is sent.
-        cut_off = BrokenPipeError, ConnectionResetError
-        with contextlib.suppress(*(cut_off if len(junk) > 1_000_000 else ())):
-            peer.sendall(junk)
-            peer.shutdown(socket.SHUT_WR)
-            assert "error" in json.loads(peer.makefile("rb").readline())
-    assert private.mount.stats()["files"] == 2
+    for junk in (b"\n", b"[1]\n", b'{"verb": []}\n', b"\xff\n", b"x" * 5_000_000):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(20)
+            peer.connect(str(find_note(private.mount.path).socket_path))
+            # What is too long is not read to its end, and may be cut off before it is sent.
+            cut_off = BrokenPipeError, ConnectionResetError
+            with contextlib.suppress(*(cut_off if len(junk) > 1_000_000 else ())):
+                peer.sendall(junk)
+                peer.shutdown(socket.SHUT_WR)
+                assert "error" in json.loads(peer.makefile("rb").readline())
+        assert private.mount.stats()["files"] == 2
+
+
+def test_the_memory_of_a_users_mount_is_closed(user: User, s3: S3) -> None:
+    """Its processes hold keys: no core file of them is written, and no other process of the same
+    user can look into them."""
+    write_tree(s3.bucket("no-cores"), {"file": b"x"})
+    user.mount("s3://no-cores", "--endpoint", s3.endpoint)
+    pids = [int(process.split(":")[0]) for process in processes_that_name(user.mountpoint)]
+    assert pids
+    for pid in pids:
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert f"Uid:\t{NOBODY}\t" in status
+        # Of a process that may not be dumped, and only then, these belong to root.
+        assert os.stat(f"/proc/{pid}/environ").st_uid == 0
+        assert user.run("cat", f"/proc/{pid}/environ").returncode != 0

@@ -2,7 +2,7 @@
 
     python -m tests.soak --minutes 10 --seed 7
 
-What each file may hold at any moment is a function of its name and the number of its state
-(`contents`), so a reader can judge alone whether what it got is one version, whole, and whether it
-is one that may still be seen (`ledger`). Everything random comes from one printed seed.
+What each file may hold at any moment is a function of its name and the number of its state, so a
+reader can judge whether what it got is one version, whole, and whether it is one that may still be
+seen (`contents`). Everything random comes from one printed seed.
 """

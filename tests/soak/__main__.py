@@ -12,37 +12,29 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from tests.soak.crowd import Crowd
-from tests.soak.ledger import Ledger
-from tests.soak.stage import MODES, leftovers, stage
-from tests.soak.summary import Outcome, write
-from tests.soak.trouble import Changes, Damage, Kills, Trouble, Weather
+from tests.soak.readers import ROLES, Error, Reader
+from tests.soak.stage import MODES, Actor, Stage, leftovers, stage
+from tests.soak.trouble import Changes, Damage, Kills, Weather
+
+_LEAVE_WITHIN_S = 30
 
 
-def soak(minutes: float, seed: int, logs: Path) -> Outcome:
-    """Leaves the servers' logs in a folder: they say what a reader's errno does not."""
-    stop = threading.Event()
-    with stage(seed) as place, _keeping(place.folder / "state/logs", logs):
-        ledger = place.folder / "ledger"
-        weather = Weather(place, seed, minutes, stop)
-        troubles: list[Trouble] = [
-            weather, Changes(place, seed, minutes, stop, Ledger(ledger)),
-            Kills(place, seed, minutes, stop), Damage(place, seed, minutes, stop),
-        ]  # fmt: skip
-        crowd = Crowd(place.mounts, ledger, place.folder, seed)
+def soak(minutes: float, seed: int, logs: Path) -> tuple[list[str], list[str]]:
+    """Return what happened and what failed, in lines. The servers' logs are left in a folder: they
+    say what a reader's errno does not."""
+    stop, readers_stop = threading.Event(), threading.Event()
+    with stage(minutes, seed) as place, _keeping(place.folder / "state/logs", logs):
+        troubles = [kind(place, stop) for kind in (Weather, Changes, Kills, Damage)]
+        readers = [Reader(place, readers_stop, number) for number in range(len(MODES) * len(ROLES))]
         try:
-            for trouble in troubles:
-                trouble.start()
-            ends_s = time.monotonic() + minutes * 60
-            while time.monotonic() < ends_s:
-                crowd.tend()
-                time.sleep(0.5)
+            for actor in (*readers, *troubles):
+                actor.start()
+            time.sleep(minutes * 60)
         finally:
             # Trouble ends first: readers that leave must not be stopped by it.
             stop.set()
@@ -50,20 +42,50 @@ def soak(minutes: float, seed: int, logs: Path) -> Outcome:
                 trouble.join()
             place.proxy.up()
             place.proxy.calm()
-            crowd.leave()
-        notes = {mode: place.note(mount) for mount, mode in enumerate(MODES)}
-        done: Counter[str] = Counter()
-        for trouble in troubles:
-            done += trouble.counts
-        outcome = Outcome(
-            seed=seed, minutes=minutes, findings=crowd.findings(weather.away),
-            injected=place.proxy.injected, requests=place.proxy.requests, done=done,
-            restarts={mode: note.restarts for mode, note in notes.items()},
-            supervisors={mode: _describe(note.pid) for mode, note in notes.items()},
-            leftovers=[],
-            broken=[f"{trouble.name}: {trouble.error!r}" for trouble in troubles if trouble.error],
-        )  # fmt: skip
-    return replace(outcome, leftovers=leftovers(place.folder))
+            readers_stop.set()
+            deadline_s = time.monotonic() + _LEAVE_WITHIN_S
+            for reader in readers:
+                reader.join(max(0.0, deadline_s - time.monotonic()))
+        told, failures = _judge(place, readers, troubles)
+    left = leftovers(place.folder)
+    told.append(f"left behind: {', '.join(left) or 'nothing'}")
+    return told, failures + [f"left behind: {what}" for what in left]
+
+
+def _judge(
+    place: Stage, readers: list[Reader], troubles: list[Actor]
+) -> tuple[list[str], list[str]]:
+    errors = [error for reader in readers for error in reader.errors]
+    done = sum((trouble.counts for trouble in troubles), Counter[str]())
+    failures = [f"wrong bytes: {wrong}" for reader in readers for wrong in reader.wrong[:5]]
+    failures += [
+        f"an error that is not promised: {error}"
+        for error in errors
+        if not error.promised and not _is_excused(error, place)
+    ][:5]
+    failures += [f"{reader.name} hangs" for reader in readers if reader.is_alive()]
+    failures += [f"{one.name}: {one.error!r}" for one in (*readers, *troubles) if one.error]
+    told = [
+        f"{len(readers)} readers: {sum(reader.operations for reader in readers):,} operations, "
+        f"{sum(reader.bytes for reader in readers) >> 20:,} MiB",
+        f"longest pause of a reader: {max(reader.longest_pause_s for reader in readers):.2f} s",
+        f"errors that readers saw: {_counts(Counter(error.kind for error in errors))}",
+        f"of {place.proxy.requests:,} requests the store failed: {_counts(place.proxy.injected)}",
+        f"done to it: {_counts(done)}",
+    ]
+    for mount, mode in enumerate(MODES):
+        note, kills = place.note(mount), done[f"kill -9 ({mode})"]
+        told.append(f"supervisor ({mode}): {_describe(note.pid)}")
+        if note.restarts != kills:  # a server ended that nobody killed: a crash
+            failures.append(f"{mode}: {note.restarts} restarts after {kills} kills")
+    return told, failures
+
+
+def _is_excused(error: Error, place: Stage) -> bool:
+    """Only a store that is away excuses EIO, and nothing else an ENOENT or ESTALE."""
+    return error.kind in ("EIO", "SIGBUS") and any(
+        error.began_s < back and error.ended_s > gone for gone, back in place.away
+    )
 
 
 def _describe(pid: int) -> str:
@@ -71,6 +93,10 @@ def _describe(pid: int) -> str:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     memory_mib = pages * os.sysconf("SC_PAGE_SIZE") >> 20
     return f"{memory_mib} MiB, {len(os.listdir(f'/proc/{pid}/fd'))} descriptors"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
 
 
 @contextmanager
@@ -94,15 +120,15 @@ def main() -> int:
     seed: int = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     signal.signal(signal.SIGTERM, _leave)
     began = time.strftime("%H:%M:%S")
-    print(
-        f"soak: {options.minutes:g} minutes from {began}, seed {seed}", file=sys.stderr, flush=True
-    )
+    print(f"soak: {options.minutes:g} minutes from {began}, seed {seed}", file=sys.stderr)
     shutil.rmtree(options.out, ignore_errors=True)
-    outcome = soak(options.minutes, seed, options.out / "logs")
-    text = write(outcome)
+    told, failures = soak(options.minutes, seed, options.out / "logs")
+    verdict = "FAILED" if failures else "0 wrong bytes, no error that is not promised"
+    head = f"Soak of {options.minutes:g} minutes, seed {seed}: {verdict}"
+    text = "\n".join([head, *told, *(f"FAILED: {failure}"[:400] for failure in failures)]) + "\n"
     print(text, end="")
     (options.out / "summary.txt").write_text(text)
-    return 1 if outcome.failures else 0
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What a file holds in each of its states: known to everyone from its name and a number. Pure.
+"""What a file holds in each of its states, known from its name and a number; which states it may be
+seen in now.
 
 A state is a version, or the file's absence. Each page of a version says whose it is, so that a mix
 of two versions cannot pass for one, and tells where it came from.
@@ -62,3 +63,19 @@ def _pages(name: str, state: int, size: int) -> Iterator[bytes]:
         stamp = f"{name} {state} {number} ".encode()
         filling = blake2b(stamp).digest()
         yield (stamp + filling * (PAGE_BYTES // len(filling)))[:PAGE_BYTES]
+
+
+class Ledger:
+    """For every file `latest`, the number of the state that the bucket got last (raised before the
+    bucket changes); and per mount `floors`, the state it was in when the last refresh of that mount
+    began (raised after the refresh is done). A read that begins now must show a state from the
+    floor to what `latest` is when it ends. One thread writes, many read."""
+
+    def __init__(self, mounts: int) -> None:
+        self.latest = [0] * len(NAMES)
+        self.floors = [[0] * len(NAMES) for _ in range(mounts)]
+
+    def there(self, floor: int, file: int) -> set[bool]:
+        """Whether the file is there, in each state it may be seen in."""
+        states = range(floor, self.latest[file] + 1)
+        return {size_of(NAMES[file], state) is not None for state in states}

@@ -1,21 +1,14 @@
-"""What happens to the mounts while they are read: each kind of trouble is a thread of its own.
-
-All draw from the soak's seed, each its own sequence; all end when `stop` is set.
-"""
+"""What happens to the mounts while they are read: each kind of trouble is a thread of its own."""
 
 import os
-import random
 import shutil
 import signal
-import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 from penstock.errors import PenstockError
 from tests.soak.contents import NAMES, make, size_of
-from tests.soak.ledger import Ledger
-from tests.soak.stage import DEADLINE_S, MODES, Stage
+from tests.soak.stage import DEADLINE_S, MODES, Actor
 from tests.support.damage import cached_files, cut, flip_bit
 from tests.support.faults import PASSING, Fault
 from tests.support.kernelcaches import drop_pages, forget
@@ -23,53 +16,24 @@ from tests.support.kernelcaches import drop_pages, forget
 _SHARE = 0.15
 
 
-class Trouble(threading.Thread):
-    """Counts what it did; what it raises is kept for the end of the soak."""
-
-    def __init__(self, stage: Stage, seed: int, minutes: float, stop: threading.Event) -> None:
-        super().__init__(name=type(self).__name__)
-        self.stage, self.minutes, self.stop = stage, minutes, stop
-        self.chance = random.Random(f"{seed} {self.name}")
-        self.counts: Counter[str] = Counter()
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self.work()
-        except Exception as error:  # noqa: BLE001 — told in the summary, which fails
-            self.error = error
-
-    def work(self) -> None:
-        raise NotImplementedError
-
-    def pause(self, least_s: float, most_s: float) -> bool:
-        """False when the soak is over."""
-        return not self.stop.wait(self.chance.uniform(least_s, most_s))
-
-
-class Changes(Trouble):
+class Changes(Actor):
     """Rewrites, deletes and adds upstream; then refreshes each mount, and the ledger knows."""
-
-    def __init__(
-        self, stage: Stage, seed: int, minutes: float, stop: threading.Event, ledger: Ledger
-    ) -> None:
-        super().__init__(stage, seed, minutes, stop)
-        self._ledger = ledger
 
     def work(self) -> None:
         while self.pause(0.5, 2):
             for file in self.chance.sample(range(len(NAMES)), self.chance.randrange(1, 12)):
                 self._change(file)
-            states = [self._ledger.latest(file) for file in range(len(NAMES))]
+            states = list(self.stage.ledger.latest)
             for mount in range(len(MODES)):
                 if self.chance.random() < 0.8 and self._refresh(mount):
-                    self._ledger.raise_floor(mount, states)
+                    self.stage.ledger.floors[mount] = states
 
     def _change(self, file: int) -> None:
         name = NAMES[file]
         path = self.stage.bucket / name
-        was_there = size_of(name, self._ledger.latest(file)) is not None
-        state = self._ledger.next_state(file)
+        was_there = size_of(name, self.stage.ledger.latest[file]) is not None
+        self.stage.ledger.latest[file] += 1
+        state = self.stage.ledger.latest[file]
         there = size_of(name, state) is not None
         if there:
             path.write_bytes(make(name, state))
@@ -88,17 +52,13 @@ class Changes(Trouble):
         return True
 
 
-class Weather(Trouble):
+class Weather(Actor):
     """The store's faults, and times when it is away; the kernel's caches are dropped meanwhile."""
-
-    def __init__(self, stage: Stage, seed: int, minutes: float, stop: threading.Event) -> None:
-        super().__init__(stage, seed, minutes, stop)
-        self.away: list[tuple[float, float]] = []  # longer than the deadline
 
     def work(self) -> None:
         rates = dict.fromkeys(PASSING, _SHARE / len(PASSING))
         # Two in the shortest soak, the second of which ends with it.
-        interval_s = min(20.0, self.minutes * 60 / 4)
+        interval_s = min(20.0, self.stage.minutes * 60 / 4)
         self._storm(rates)
         next_outage_s = time.monotonic() + interval_s
         long = False
@@ -131,10 +91,10 @@ class Weather(Trouble):
         if remember:
             # Who asked just before it came back may meet nothing but faults after that, until its
             # own deadline; and a failure is told again for a second without asking the store.
-            self.away.append((gone_s, time.monotonic() + DEADLINE_S + 1))
+            self.stage.away.append((gone_s, time.monotonic() + DEADLINE_S + 1))
 
 
-class Kills(Trouble):
+class Kills(Actor):
     def work(self) -> None:
         killed: set[int] = set()
         while self.pause(1.5, 5):
@@ -146,7 +106,7 @@ class Kills(Trouble):
                 self.counts[f"kill -9 ({MODES[mount]})"] += 1
 
 
-class Damage(Trouble):
+class Damage(Actor):
     """To the caches: bits flipped, files cut, disk full, everything deleted.
 
     In passthrough mode the kernel reads a file by itself after it was found whole, so there only
@@ -159,24 +119,23 @@ class Damage(Trouble):
                 self._flip(self.stage.cache("pagecache"))
                 continue
             mode = self.chance.choice(MODES)
-            kinds = [self._fill, self._delete_some, self._delete_all]
+            kinds = [self._fill, self._cut_or_delete, self._delete_all]
             if mode == "pagecache":
-                kinds += [self._flip, self._flip, self._cut]
+                kinds += [self._flip, self._flip]
             self.chance.choice(kinds)(self.stage.cache(mode))
 
     def _flip(self, cache: Path) -> None:
         for path in self._some_files(cache):
             self.counts["bits flipped"] += flip_bit(path, self.chance)
 
-    def _cut(self, cache: Path) -> None:
+    def _cut_or_delete(self, cache: Path) -> None:
         for path in self._some_files(cache):
-            cut(path, self.chance)
-            self.counts["files cut"] += 1
-
-    def _delete_some(self, cache: Path) -> None:
-        for path in self._some_files(cache):
-            path.unlink(missing_ok=True)
-            self.counts["files deleted"] += 1
+            if self.chance.random() < 0.5 and cache == self.stage.cache("pagecache"):
+                cut(path, self.chance)
+                self.counts["files cut"] += 1
+            else:
+                path.unlink(missing_ok=True)
+                self.counts["files deleted"] += 1
 
     def _delete_all(self, cache: Path) -> None:
         if self.chance.random() < 0.5:

@@ -1,4 +1,4 @@
-"""The words for kinds, and the schemes of mount points."""
+"""The words for kinds, the schemes of mount points, and what a field is said to mean."""
 
 import subprocess
 import sys
@@ -6,35 +6,25 @@ import sys
 import pytest
 
 from penstock.errors import ManifestError
+from penstock.specs.effects import without_effect
+from penstock.specs.explain import explain, explain_all
 from penstock.specs.kinds import KINDS, find_kind, find_kinds
 from penstock.specs.models import MODELS
-from penstock.specs.schemes import SCHEMES, wrong_with
+from penstock.specs.schemes import wrong_with
+from tests.support.manifests import dataset, manifest, read_one
 
 
-@pytest.mark.parametrize(
-    ("word", "kind"),
-    [("Dataset", "Dataset"), ("DATASETS", "Dataset"), ("ds", "Dataset"),
-     ("datasets.data.fluid.io", "Dataset"), ("jobs", "TrainingJob"), ("tj", "TrainingJob")],
-)  # fmt: skip
-def test_a_kind_has_many_spellings(word: str, kind: str) -> None:
-    assert find_kind(word).kind == kind
-
-
-def test_a_word_may_stand_for_several_kinds() -> None:
+def test_a_kind_has_many_spellings_and_a_word_may_stand_for_several_kinds() -> None:
+    for word in ("DATASETS", "ds", "datasets.data.fluid.io"):
+        assert find_kind(word).kind == "Dataset"
     assert {info.category for info in find_kinds("runtimes")} == {"runtime"}
     assert [info.kind for info in find_kinds("ds,dataload,datasets")] == ["Dataset", "DataLoad"]
     assert "Secret" not in {info.kind for info in find_kinds("all")}
     with pytest.raises(ManifestError, match="several kinds"):
         find_kind("runtimes")
-
-
-@pytest.mark.parametrize(
-    ("word", "hint"), [("datsets", "did you mean datasets?"), ("pods", "kinds: datasets,")]
-)
-def test_a_word_that_is_no_kind_is_refused_with_the_nearest(word: str, hint: str) -> None:
     with pytest.raises(ManifestError) as caught:
-        find_kind(word)
-    assert (caught.value.hint or "").startswith(hint)
+        find_kind("pods")
+    assert (caught.value.hint or "").startswith("kinds: datasets,")
 
 
 def test_every_kind_has_a_model_that_its_words_do_not_import() -> None:
@@ -42,12 +32,6 @@ def test_every_kind_has_a_model_that_its_words_do_not_import() -> None:
     assert set(KINDS) == set(MODELS)
     code = "import sys, penstock.specs.kinds; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_that_is_read_is_a_good_mount_point(scheme: str) -> None:
-    rest = "/folder" if scheme in ("file", "local") else "bucket/prefix"
-    assert wrong_with(f"{scheme}://{rest}") is None
 
 
 @pytest.mark.parametrize(
@@ -71,3 +55,56 @@ def test_a_wrong_mount_point_is_refused_with_what_to_do(address: str, what: str,
     assert what in wrong[0]
     assert hint in wrong[1]
     assert "hunter2" not in "".join(wrong)
+
+
+ALLUXIO = """
+replicas: 4
+alluxioVersion: {image: alluxio, imageTag: "2.3"}
+tieredstore: {levels: [{mediumtype: MEM, path: /dev/shm, quota: 150Gi, storageType: Memory}]}
+master: {replicas: 1, jvmOptions: ["-Xmx6G"]}
+fuse: {imageTag: x, args: [fuse, --fuse-opts=kernel_cache]}
+"""
+USUAL_VALUES = "{replicas: 1, master: {}, volumes: [], fuse: {image: ''}, disablePrometheus: false}"
+KEYS = "master: {volumeMounts: [{name: keys, mountPath: /keys}]}\nvolumes: [{name: keys, %s}]"
+ON_B = dataset("mountPoint: s3://b")
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [(manifest("AlluxioRuntime", ALLUXIO),
+      ["spec.tieredstore.levels.0.storageType", "spec.replicas", "spec.alluxioVersion",
+       "spec.fuse.imageTag", "spec.master"]),
+     (manifest("AlluxioRuntime", USUAL_VALUES), []),
+     (manifest("AlluxioRuntime", KEYS % "secret: {secretName: x}"), []),
+     (manifest("AlluxioRuntime", KEYS % "emptyDir: {}"), ["spec.volumes"]),
+     (f"{ON_B}  accessModes: [ReadOnlyMany]\n", []),
+     (f"{ON_B}  accessModes: [ReadWriteMany]\n", ["spec.accessModes"]),
+     (f"{ON_B}  placement: Exclusive\n", ["spec.placement"])],
+)  # fmt: skip
+def test_fields_without_effect_are_found(text: str, paths: list[str]) -> None:
+    assert [one.path for one in without_effect(read_one(text).resource)] == paths
+
+
+def test_every_kind_and_every_field_is_explained_with_type_and_effect() -> None:
+    kinds = {kind.kind: kind for kind in explain_all()}
+    assert set(kinds) == set(MODELS)
+    for name, kind in kinds.items():
+        assert kind.description
+        assert kind.fields
+        for field in kind.fields:
+            found = explain(f"{name}.{field.path}")
+            assert found.description == field.description
+            assert found.description.endswith("."), field.path
+            assert found.type, field.path
+    assert explain("Dataset.SPEC.mounts[].mountPoint").required
+    assert explain("dataset.spec.mounts").effect is None
+    assert explain("jindo.spec.tieredstore.levels.0.quota").type == "quantity"
+    effects = {
+        "alluxioruntime.spec.master.properties": "no effect (master",
+        "jindoruntime.spec.replicas": "more than one has no effect (replicas: one machine is one",
+    }
+    for path, effect in effects.items():
+        assert (explain(path).effect or "").startswith(effect)
+    with pytest.raises(ManifestError) as caught:
+        explain("dataset.spec.zebra")
+    assert (caught.value.hint or "").startswith("its fields: mounts,")

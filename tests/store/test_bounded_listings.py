@@ -54,13 +54,6 @@ def test_empty_objects_are_told_as_soon_as_their_directory_has_been_passed() -> 
     assert not unclear
 
 
-def test_a_listing_in_no_order_has_passed_nothing_before_its_end() -> None:
-    unclear = Unclear(Levels(), ordered=False)
-    unclear.add(empty("a/m"))
-    assert list(unclear.told_by("b")) == []
-    assert keys(list(unclear.told())) == ["a/m/"]
-
-
 def test_no_more_than_so_many_are_kept_back_and_a_directory_full_of_them_is_not_asked() -> None:
     levels = Levels()
     unclear = Unclear(levels, ordered=False)
@@ -175,11 +168,3 @@ def test_a_line_of_a_manifest_that_no_number_comes_of_is_refused_by_its_number(
     with pytest.raises(OptionError, match=rf"{manifest}:2: not an object line") as raised:
         list(read_manifest(manifest))
     assert len(str(raised.value)) < 400
-
-
-def test_the_longest_path_written_as_json_fits_a_line(tmp_path: Path) -> None:
-    path = "\\u00e9" * 4095
-    manifest = tmp_path / "manifest"
-    manifest.write_text(f'{{"path": "{path}", "size": 3}}\n')
-    ((info,),) = read_manifest(manifest)
-    assert info.key == "é" * 4095

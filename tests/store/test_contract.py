@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,19 +16,19 @@ import pytest
 from typing_extensions import Buffer
 
 from penstock.bench.programs import find_program, free_port
-from penstock.errors import ObjectChanged, ObjectNotFound, PenstockError, StoreError
+from penstock.errors import ObjectChanged, ObjectNotFound, PenstockError, SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
+from penstock.store.elsewhere import made_elsewhere
 from penstock.store.parts import PART_BYTES
-from penstock.store.source import parse_source
+from penstock.store.source import Source, parse_source
 from tests.support.processes import running
 from tests.support.s3 import (
     ACCESS_KEY,
     S3,
     SECRET_KEY,
     ObjectPath,
-    serve_moto,
     serve_rclone,
 )
 from tests.support.trees import write_tree
@@ -144,12 +145,10 @@ class WritableContract(StoreContract):
             store.put_file("new", lambda: pieces(bytes(came)), 5)
         assert "new" not in listed(store)
 
-    def test_there_may_be_nothing_to_clear(self, store: Store) -> None:
+    def test_a_deleted_file_is_gone_and_may_be_deleted_again(self, store: Store) -> None:
         store.clear_partial("a.bin")
         store.clear_partial("never/there")
-        assert set(listed(store)) == set(FILES)
-
-    def test_a_deleted_file_is_gone_and_may_be_deleted_again(self, store: Store) -> None:
+        assert set(listed(store)) == set(FILES), "there was nothing to clear"
         store.delete("a.bin")
         store.delete("a.bin")
         assert set(listed(store)) == set(FILES) - {"a.bin"}
@@ -166,21 +165,18 @@ class TestLocalStore(WritableContract):
         return opened(f"file://{folder}")
 
     @pytest.mark.parametrize("key", ["../out", "a/../../out", "link/out", "a.bin/b", "x//y", ""])
-    def test_nothing_is_written_outside_or_through_a_link(
+    def test_nothing_is_written_or_deleted_outside_or_through_a_link(
         self, store: Store, folder: Path, key: str
     ) -> None:
         (folder / "link").symlink_to(folder.parent)
         with pytest.raises(PenstockError):
             store.put_file(key, lambda: pieces(b"abc"), 3)
         assert not (folder.parent / "out").exists()
-
-    @pytest.mark.parametrize("key", ["../kept", "link/kept"])
-    def test_nothing_is_deleted_outside(self, store: Store, folder: Path, key: str) -> None:
-        (folder.parent / "kept").write_bytes(b"")
-        (folder / "link").symlink_to(folder.parent)
-        with pytest.raises(PenstockError):
-            store.delete(key)
-        assert (folder.parent / "kept").exists()
+        (folder.parent / "out").write_bytes(b"")
+        if key.endswith("/out"):
+            with pytest.raises(PenstockError):
+                store.delete(key)
+        assert (folder.parent / "out").exists()
 
 
 class S3Contract(WritableContract):
@@ -210,14 +206,6 @@ class TestSeaweedFS(S3Contract):
     @classmethod
     def server(cls, _s3_server: S3) -> S3:
         return _s3_server
-
-
-class TestMoto(S3Contract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls) -> Iterator[S3]:
-        with serve_moto() as server:
-            yield server
 
 
 class TestRcloneS3(StoreContract):
@@ -291,3 +279,66 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 def test_a_store_costs_no_import_of_botocore_until_it_is_needed() -> None:
     code = "import sys, penstock.cli.app; sys.exit('botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_object_is_copied_from_bucket_to_bucket(s3: S3) -> None:
+    """obstore takes what is uploaded within its own runtime, and panics if that asks it."""
+    data = bytes(range(256)) * 1000
+    (s3.bucket("copied-from") / "object").write_bytes(data)
+    copied = s3.bucket("copied-to") / "object"
+    source, target = (
+        opened(f"s3://{bucket}", endpoint=s3.endpoint) for bucket in ("copied-from", "copied-to")
+    )
+    (page,) = source.list_all("")
+    (info,) = page
+
+    def chunks() -> Iterator[Buffer]:
+        for start in range(0, len(data), 100_000):
+            length = min(100_000, len(data) - start)
+            yield source.get("object", info.version, start, length, len(data))
+
+    target.put_file("object", chunks, len(data))
+    assert copied.read_bytes() == data
+
+
+def test_what_making_chunks_elsewhere_raises_comes_out_and_closed_early_it_ends() -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"one"
+        yield b"two"
+        raise ValueError("broken")
+
+    made = made_elsewhere(chunks)
+    assert [next(made), next(made)] == [b"one", b"two"]
+    with pytest.raises(ValueError, match="broken"):
+        next(made)
+    before = set(threading.enumerate())
+    with closing(made_elsewhere(lambda: itertools.repeat(b"more"))) as made:
+        assert next(made) == b"more"
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("s3://bucket", Source("s3", "bucket", "")),
+        ("s3://bucket/a/b/", Source("s3", "bucket", "a/b")),
+        ("oss://bucket/dir", Source("oss", "bucket", "dir")),
+        ("file:///data/set", Source("file", "", "/data/set")),
+        ("https://host:8443/dav/set/", Source("https", "host:8443", "dav/set")),
+    ],
+)
+def test_a_source_is_taken_apart(text: str, source: Source) -> None:
+    assert parse_source(text) == source
+    assert parse_source(str(source)) == source
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bucket", "/data", "ftp://host/x", "s3://", "s3://bucket/a//b", "s3://bucket/../x",
+     "s3://key:secret@bucket/x", "https://user:pw@host/x", "file://relative"],
+)  # fmt: skip
+def test_what_is_no_source_is_refused_and_no_secret_is_repeated(text: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        parse_source(text)
+    assert "secret" not in str(caught.value)
+    assert ":pw" not in str(caught.value)

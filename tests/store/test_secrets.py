@@ -1,12 +1,14 @@
-"""No key, secret or token is ever read in an error or a log line."""
+"""Errors of the library become ours, and no key, secret or token is read in them or in a log."""
 
 import logging
 
+import obstore.exceptions
 import pytest
-from obstore.exceptions import GenericError, PermissionDeniedError
+from obstore.exceptions import BaseError, GenericError, PermissionDeniedError
 
+from penstock.errors import AccessDenied, ObjectNotFound, PenstockError, SourceError, StoreError
 from penstock.store.secrets import RedactingFormatter, redact, remember, remember_environment
-from penstock.store.translate import translate
+from penstock.store.translate import TRANSLATIONS, translate
 
 KEY, SECRET, TOKEN = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCY", "FwoGZXIvYXdzEBYaD"
 
@@ -58,3 +60,42 @@ def test_a_log_line_is_cleaned_with_its_traceback() -> None:
     assert "with" in line
     assert SECRET not in line
     assert TOKEN not in line
+
+
+LIBRARY = [
+    kind
+    for kind in vars(obstore.exceptions).values()
+    if isinstance(kind, type) and issubclass(kind, BaseError)
+]
+
+
+@pytest.mark.parametrize("kind", LIBRARY)
+def test_each_has_a_row_of_its_own(kind: type[Exception]) -> None:
+    assert kind in [known for known, _, _ in TRANSLATIONS]
+    assert isinstance(translate(kind("what"), "where"), PenstockError)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "exit_code"),
+    [
+        ("Server returned non-2xx status code: 403 Forbidden", AccessDenied, 2),
+        ("… status code: 404 Not Found: NoSuchBucket", ObjectNotFound, 3),
+        ("… status code: 405 Method Not Allowed", SourceError, 2),
+        ("client error (Connect): tcp connect error: Connection refused", StoreError, 3),
+        ("dns error: failed to lookup address information", StoreError, 3),
+    ],
+)
+def test_what_http_said_decides(text: str, kind: type[PenstockError], exit_code: int) -> None:
+    error = translate(GenericError(text), "s3://bucket")
+    assert type(error) is kind
+    assert error.exit_code == exit_code
+    assert str(error).startswith("s3://bucket: ")
+
+
+def test_of_an_answer_in_xml_its_code_is_repeated() -> None:
+    text = (
+        'Server returned non-2xx status code: 403 Forbidden: <?xml version="1.0" encoding="UTF-8"?>'
+        "\n<Error><Code>InvalidAccessKeyId</Code><Message>none</Message></Error>"
+    )
+    said = str(translate(GenericError(text), "s3://bucket"))
+    assert said.endswith("403 Forbidden: InvalidAccessKeyId)")

@@ -1,21 +1,11 @@
-"""Places where benchmarks run in tests, and what must be gone when they have ended."""
+"""What must be gone when a benchmark has ended."""
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.bench import measure
 from penstock.bench.workspace import MARK
-
-
-@contextmanager
-def short_folder() -> Iterator[Path]:
-    """Not pytest's own folder: its long name leaves a control socket no room in 108 bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder).resolve()
 
 
 def assert_nothing_left(medium: Path) -> None:

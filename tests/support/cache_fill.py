@@ -26,8 +26,8 @@ def blocks_of(what: CachedObject) -> list[Block]:
     return [block_of(what, number, BLOCK) for number in range(-(-what.size_bytes // BLOCK))]
 
 
-def fill(cache: CacheDirectory, names: list[str] | None = None) -> None:
-    for name in names or list(SIZES):
+def fill(cache: CacheDirectory) -> None:
+    for name in SIZES:
         for block in blocks_of(OBJECTS[name]):
             data = DATA[name][block.start : block.start + block.length]
             assert cache.write(OBJECTS[name], BLOCK, block, data)

@@ -1,12 +1,10 @@
 """Catalogs as dictionaries, and a store that lists whatever a test gives it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
-from typing_extensions import Buffer
 
 from penstock.catalog.tree import ROOT, Node, Tree
-from penstock.store import Level, ObjectInfo
+from penstock.store import ObjectInfo
+from penstock.store.removed import RemovedStore
 
 NOW_NS = 1_700_000_000_000_000_000
 
@@ -15,24 +13,15 @@ def entry(key: str, size: int = 1, mtime_ns: int = NOW_NS, version: str = "v") -
     return ObjectInfo(key, size, mtime_ns, version)
 
 
-@dataclass
-class Pages:
+class Pages(RemovedStore):
     """A store that lists these pages, however odd they are."""
 
-    pages: Callable[[], Iterator[list[ObjectInfo]]]
-    identity: str = "odd://store"
+    def __init__(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
+        super().__init__("odd://store")
+        self.pages = pages
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
         return self.pages()
-
-    def list_level(self, prefix: str) -> Level | None:
-        return None
-
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
-        raise AssertionError("nothing is read")
-
-    def why_unreadable(self, key: str) -> str | None:
-        return None
 
 
 def nodes_of(tree: Tree) -> dict[str, Node]:

@@ -72,18 +72,11 @@ def bucket_name(request: pytest.FixtureRequest) -> str:
     return re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-")
 
 
-def secret(name: str = "mysecret") -> dict[str, Any]:
+def secret() -> dict[str, Any]:
     return {
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mysecret"},
         "stringData": {"fs.oss.accessKeyId": ACCESS_KEY, "fs.oss.accessKeySecret": SECRET_KEY},
     }  # fmt: skip
-
-
-def encrypt_options(name: str = "mysecret") -> list[dict[str, Any]]:
-    return [
-        {"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
-        for key in ("fs.oss.accessKeyId", "fs.oss.accessKeySecret")
-    ]
 
 
 def dataset(name: str, s3: S3, *mounts: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -95,10 +88,14 @@ def dataset(name: str, s3: S3, *mounts: dict[str, Any], **spec: Any) -> dict[str
 
 
 def mount(s3: S3, bucket: str, **fields: Any) -> dict[str, Any]:
+    """With the keys of the Secret `mysecret`."""
+    keys = [
+        {"name": key, "valueFrom": {"secretKeyRef": {"name": "mysecret", "key": key}}}
+        for key in ("fs.oss.accessKeyId", "fs.oss.accessKeySecret")
+    ]
     return {
         "mountPoint": f"oss://{bucket}", "name": bucket,
-        "options": {"fs.oss.endpoint": s3.endpoint}, "encryptOptions": encrypt_options(),
-        **fields,
+        "options": {"fs.oss.endpoint": s3.endpoint}, "encryptOptions": keys, **fields,
     }  # fmt: skip
 
 

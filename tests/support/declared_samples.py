@@ -2,6 +2,9 @@
 
 from penstock.resources.diagnosis.facts.declared import LoopSeen
 from penstock.resources.diagnosis.finding import Finding
+from penstock.resources.state import State
+from penstock.specs.keys import ResourceKey
+from penstock.specs.secrets import take_secrets
 
 AT_WORK = LoopSeen(runs=True, log="/l", last_words="")
 AWAY = LoopSeen(runs=False, log="/l/loop.log", last_words="")
@@ -12,3 +15,13 @@ def only(findings: list[Finding], severity: str = "bad") -> Finding:
     (found,) = [one for one in findings if one.severity != "ok"]
     assert found.severity == severity
     return found
+
+
+def put(kind: str, name: str, namespace: str = "default", **body: object) -> str:
+    """Write a resource into the state, which no loop looks at; return its uid."""
+    state, key = State(), ResourceKey(kind, namespace, name)
+    metadata = {"name": name, "namespace": namespace}
+    state.put(key, *take_secrets({"apiVersion": "v1", "kind": kind, "metadata": metadata, **body}))
+    found = state.find(key)
+    assert found is not None
+    return found.uid

@@ -17,8 +17,7 @@ import struct
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from types import TracebackType
+from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
@@ -29,7 +28,7 @@ _HEAD_BYTES = 64 << 10
 _NOT_PASSED_ON = ("content-length", "transfer-encoding", "connection", "keep-alive")
 
 
-class FaultyProxy:
+class FaultyProxy(AbstractContextManager["FaultyProxy"]):
     def __init__(self, upstream: str, *, seed: int) -> None:
         """In front of the server at `upstream`, an address like http://127.0.0.1:9000."""
         self.seed = seed
@@ -56,13 +55,7 @@ class FaultyProxy:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def __enter__(self) -> "FaultyProxy":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- what fails -----------------------------------------------------------------------

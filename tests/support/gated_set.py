@@ -2,13 +2,15 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from typing_extensions import Buffer
 
+from penstock.cache.build import build_tier
 from penstock.cache.identity import CachedObject
+from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Arrival, Cache, Fetch, Place
 from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import Tree
@@ -47,13 +49,15 @@ class CountingCache(Cache):
 class Set:
     """A data set: its files, its store, its cache."""
 
-    def __init__(self, folder: Path, files: dict[str, bytes], buffer_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, files: dict[str, bytes], buffer_bytes: int, tiers: Sequence[TierSpec]
+    ) -> None:
         (folder / "set").mkdir()
         write_tree(folder / "set", files)
         self.store = GatedStore(str(folder / "set"))
         self.tree = Tree(folder / "catalog.sqlite")
         self.cache = CountingCache(
-            [],
+            [build_tier(tier, "keep", Counters()) for tier in tiers],
             block_bytes=BLOCK,
             buffer_bytes=buffer_bytes,
             fetchers=2,
@@ -83,8 +87,8 @@ MakeSet = Callable[..., Set]
 def make_set(tmp_path: Path) -> Iterator[MakeSet]:
     made: list[Set] = []
 
-    def make(files: dict[str, bytes], *, buffer_bytes: int = 100 * BLOCK) -> Set:
-        made.append(Set(tmp_path, files, buffer_bytes))
+    def make(files: dict[str, bytes], *tiers: TierSpec, buffer_bytes: int = 100 * BLOCK) -> Set:
+        made.append(Set(tmp_path, files, buffer_bytes, tiers))
         return made[-1]
 
     yield make

@@ -1,10 +1,11 @@
 """An S3 server that lists what it is told to, true or not. Real HTTP, on the loopback."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 Query = dict[str, str]
@@ -55,6 +56,7 @@ class Hostile:
     answer: Answer = lambda _query: page([])
     after: Answer = lambda _query: page([])  # when asked what comes behind a key
     cut: bool = False  # the connection, in the middle of a listing
+    always: Sequence[Any] = ()  # the status and the body for every request, if there are any
     asked: list[str] = field(default_factory=list[str])
 
 
@@ -69,6 +71,10 @@ def hostile_s3() -> Iterator[Hostile]:
             target = urlsplit(self.path)
             query = {name: found[0] for name, found in parse_qs(target.query).items()}
             hostile.asked.append(self.path)
+            if hostile.always:
+                status, body = hostile.always
+                self._send(body, status)
+                return
             if "list-type" not in query:
                 self._send(BODY, 200)
                 return
@@ -80,13 +86,16 @@ def hostile_s3() -> Iterator[Hostile]:
             data = listing if isinstance(listing, bytes) else listing.encode()
             self._send(data, 200, cut=hostile.cut and not probe)
 
+        do_HEAD = do_PROPFIND = do_GET
+
         def _send(self, data: bytes, status: int, cut: bool = False) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.send_header("ETag", f'"{ETAG}"')
             self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
             self.end_headers()
-            self.wfile.write(data[: len(data) // 2] if cut else data)
+            if self.command != "HEAD":
+                self.wfile.write(data[: len(data) // 2] if cut else data)
             if cut:
                 self.close_connection = True
 

@@ -23,16 +23,16 @@ def note(state: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def lookers(mountpoint: Path) -> list[str]:
-    """Processes that probe the page cache through this mount."""
-    found: list[str] = []
+def processes_of(mountpoint: Path, program: str) -> list[int]:
+    """Processes whose words name this mount and end with that program, such as "look.py"."""
+    found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if os.fsencode(mountpoint) in words and any(w.endswith(b"/look.py") for w in words):
-            found.append(path.parent.name)
+        if os.fsencode(mountpoint) in words and any(w.endswith(program.encode()) for w in words):
+            found.append(int(path.parent.name))
     return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.support.datasets import processes_of
 from tests.support.mounts import penstock
 
 
@@ -26,17 +27,11 @@ class Seen:
         return result.returncode
 
     def note_processes(self) -> None:
-        """The command lines of this test's processes. Other tests put keys into theirs."""
-        ours = f"PENSTOCK_STATE_DIR={os.environ['PENSTOCK_STATE_DIR']}".encode()
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (process / "cmdline").read_bytes()
-                told = (process / "environ").read_bytes()
-            except OSError:
-                continue  # it has ended
-            # The test's own S3 server is told its key there.
-            if b"penstock" in words and ours in told.split(b"\0"):
-                self.said.append(words.decode(errors="replace"))
+        """The command lines and environments of this test's processes."""
+        for line in processes_of(Path(os.environ["PENSTOCK_STATE_DIR"])):
+            with suppress(OSError):  # it has ended
+                told = Path(f"/proc/{line.split()[0]}/environ").read_bytes()
+                self.said += [line, told.decode(errors="replace")]
 
     def texts(self) -> Iterator[tuple[str, str]]:
         yield from (("said", text) for text in self.said)
@@ -65,22 +60,19 @@ def _content(path: Path) -> bytes:
 
 def places_in_bundle(bundle: Path, secret: str) -> list[str]:
     """The files of a support bundle that hold this secret, in any spelling."""
-    found: list[str] = []
     with tarfile.open(bundle) as archive:
-        for member in archive.getmembers():
-            file = archive.extractfile(member)
-            assert file is not None
-            text = file.read()
-            if any(one in text for one in _spellings(secret)):
-                found.append(member.name)
-        assert archive.getmembers(), "an empty bundle proves nothing"
-    return found
+        texts = {
+            one.name: file.read().decode("latin-1")
+            for one in archive.getmembers() if (file := archive.extractfile(one)) is not None
+        }  # fmt: skip
+    assert texts, "an empty bundle proves nothing"
+    return [name for name, text in texts.items() if any(one in text for one in spellings(secret))]
 
 
-def _spellings(secret: str) -> set[bytes]:
-    data = secret.encode()
-    found = {data, quote(secret, safe="").encode()}
+def spellings(secret: str) -> set[str]:
+    """As it is, quoted, as hexadecimal digits, and in base64 wherever it stands in a longer text:
+    there its first and last letters depend on the neighbours."""
+    found = {secret, quote(secret), quote(secret, safe=""), secret.encode().hex()}
     for before in range(3):
-        # In the middle of a longer text: its first and last letters depend on the neighbours.
-        found.add(base64.b64encode(b"." * before + data)[4:-4])
+        found.add(base64.b64encode(b"." * before + secret.encode()).decode()[4:-4])
     return found

@@ -23,8 +23,6 @@ from torch.utils.data import (
     Dataset,
     RandomSampler,
     Sampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 from torch.utils.data import DistributedSampler as Distributed
 
@@ -123,13 +121,9 @@ def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
         "distributed": partial(
             batches, sampler=Distributed(dataset, num_replicas=3, rank=1, seed=2)
         ),
-        "weighted": partial(
-            batches, sampler=WeightedRandomSampler([1.0 + i for i in range(FILES)], FILES)
-        ),
         "longer than the set": partial(
             batches, sampler=RandomSampler(dataset, replacement=True, num_samples=5 * FILES)
         ),
-        "part of it": partial(batches, sampler=SubsetRandomSampler(range(10, 20))),
         "shuffled twice": partial(batches, sampler=ShufflesItsList()),
         "its own generator": partial(batches, sampler=HasItsOwnGenerator()),
         "batch sampler": partial(
@@ -164,8 +158,8 @@ class DrawsWhenPickled(Files):
 
 CASES = (
     "in order", "shuffled", "with a generator", "a sampler with a generator", "without batches",
-    "distributed", "weighted", "longer than the set", "part of it", "shuffled twice",
-    "its own generator", "batch sampler", "endless", "a list of batches", "torchdata's",
+    "distributed", "longer than the set", "shuffled twice", "its own generator", "batch sampler",
+    "endless", "a list of batches", "torchdata's",
 )  # fmt: skip
 NOT_FORESEEN = ("draws as it goes", "calls its data set", "holds a lock")
 DEADLY = "a worker dies"
@@ -208,14 +202,11 @@ def take_turn(
         before = len(plans)
         results[case] = {"read": read(case, workers, start_method)}
         gc.collect()  # the loader is gone, and with it the plan
+        told = ("restarts", "crossed", "closed", "done", "before_workers")
         results[case]["plans"] = [
-            {
-                "order": plan.order[: plan.handed_out], "restarts": plan.restarts,
-                "crossed": plan.crossed, "closed": plan.closed, "done": plan.done,
-                "before_workers": plan.before_workers,
-            }
+            {"order": plan.order[: plan.handed_out], **{one: getattr(plan, one) for one in told}}
             for plan in plans[before:]
-        ]  # fmt: skip
+        ]
     return results
 
 

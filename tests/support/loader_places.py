@@ -19,8 +19,6 @@ from tests.support.mounts import Mount, gets_in, mounting
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
 
-_PLACES = 20  # the most tests of a module
-
 
 @dataclass(frozen=True)
 class Place:
@@ -44,18 +42,6 @@ class Place:
         return self.mount.stats()
 
 
-class Places:
-    def __init__(self, mount: Mount, source: Path) -> None:
-        self._mount, self._source, self._numbers = mount, source, count()
-
-    def next(self) -> Place:
-        name = str(next(self._numbers))
-        path = self._mount.path / name
-        assert path.is_dir(), "more tests than places"
-        wait_until(lambda: self._mount.stats()["plans"] == [], "a plan of an earlier test is left")
-        return Place(self._mount, path, self._source / name, self._mount.stats())
-
-
 @contextmanager
 def shared_state(folder: Path) -> Iterator[Path]:
     """In place of the fixture `state`: a mount is known to the state that it was made in."""
@@ -72,15 +58,21 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def places(
-    request: pytest.FixtureRequest, state: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Places]:
+    state: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Mount, Iterator[Path]]]:
+    """The mount, and where in its store the next test puts its files."""
     source = tmp_path_factory.mktemp("source")
-    for number in range(_PLACES):
-        write_tree(source / str(number), request.module.FILES)
+    (source / "first").touch()
     with mounting(tmp_path_factory.mktemp("places")) as mounter:
-        yield Places(mounter(f"file://{source}", "--mode", "pagecache"), source)
+        folders = (source / str(number) for number in count())
+        yield mounter(f"file://{source}", "--mode", "pagecache"), folders
 
 
 @pytest.fixture
-def mount(places: Places) -> Place:
-    return places.next()
+def mount(request: pytest.FixtureRequest, places: tuple[Mount, Iterator[Path]]) -> Place:
+    mount, folders = places
+    source = next(folders)
+    write_tree(source, request.module.FILES)
+    mount.refresh()
+    wait_until(lambda: mount.stats()["plans"] == [], "a plan of an earlier test is left")
+    return Place(mount, mount.path / source.name, source, mount.stats())

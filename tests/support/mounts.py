@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
@@ -19,9 +20,7 @@ import pytest
 from penstock.cli.app import run
 from penstock.cli.stats import ask_stats
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
-from tests.support.isolation import isolate
 from tests.support.kernelcaches import forget
-from tests.support.s3 import ACCESS_KEY, SECRET_KEY
 from tests.support.waiting import wait_until
 
 
@@ -142,40 +141,32 @@ def gets_in(stats: Mapping[str, Any]) -> int:
     return stats["store_requests_by_verb"].get("get", 0) - stats["hedges"]
 
 
-Mounter = Callable[..., Mount]
+def plan_of(mount: Mount) -> dict[str, Any]:
+    """What a mount tells of the first plan that it follows."""
+    return mount.stats()["plans"][0]
 
 
-@dataclass
-class SharedMounts:
-    """Mounts that the tests of a module share: one for each set of options."""
+def at_hand(mount: Mount) -> int:
+    """The files of its plan that are there, whoever brought them.
 
-    mounter: Mounter
-    state: Path
-    mounts: dict[tuple[str | Path, ...], Mount] = field(default_factory=dict)
-
-    def use(self, monkeypatch: pytest.MonkeyPatch, *options: str | Path) -> Mount:
-        """A mount with these options, for one test, with nothing cached."""
-        monkeypatch.setenv("PENSTOCK_STATE_DIR", str(self.state))
-        if options not in self.mounts:
-            self.mounts[options] = self.mounter(*options)
-        self.mounts[options].begin_test()
-        return self.mounts[options]
-
-
-@contextmanager
-def shared_mounting(folder: Path) -> Iterator[SharedMounts]:
-    """Like `mounting`, for mounts that several tests share, with a state folder of their own.
-
-    The keys of the tests' S3 server are in the environment when it mounts.
+    On a mount that tests share, a file that was open while the test before ended keeps its pages.
     """
-    state = folder / "state"
-    state.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        isolate(patch, state)
-        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        with mounting(folder) as mounter:
-            yield SharedMounts(mounter, state)
+    plan = plan_of(mount)
+    return sum(plan.get(how, 0) for how in ("fetched", "joined", "cached", "resident"))
+
+
+def is_settled(mount: Mount) -> bool:
+    """Nothing comes any more: not now, and not in the moment between asking and starting."""
+    for _ in range(3):
+        stats = mount.stats()
+        plan = stats["plans"][0]
+        if plan["ahead"] != plan["end"] or stats["gets_in_flight"]:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+Mounter = Callable[..., Mount]
 
 
 @contextmanager

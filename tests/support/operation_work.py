@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.daemon.settings import Part
-from penstock.errors import PenstockError
 from penstock.resources.operations import RUN
 from penstock.specs.load import model_of
 from penstock.specs.resource import Resource
@@ -75,7 +74,7 @@ class BenchWork:
 
 class _PrintingWork(BenchWork):
     def report(self, progress: Json) -> None:
-        print(json.dumps({"progress": progress}), flush=True)
+        print(json.dumps(progress), flush=True)
 
 
 def operation(kind: str, spec: Json) -> Json:
@@ -90,36 +89,21 @@ def run(bench: Bench) -> tuple[Json, BenchWork]:
     return RUN[bench.manifest["kind"]](work), work
 
 
-def start(bench: Bench) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.operation_work", json.dumps(asdict(bench))],
-        stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
-
-
 def kill_when(bench: Bench, far_enough: Callable[[Json], bool]) -> None:
     """Run the operation in a process, and kill it once a progress report is far enough."""
-    with start(bench) as process:
+    argv = [sys.executable, "-m", "tests.support.operation_work", json.dumps(asdict(bench))]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                told = json.loads(line)
-                assert "done" not in told, told
-                if far_enough(told["progress"]):
+                if far_enough(json.loads(line)):
                     return
             raise AssertionError(f"it ended by itself with {process.wait()}")
         finally:
             process.kill()
 
 
-def main() -> None:
-    bench = Bench(**json.loads(sys.argv[1]))
-    try:
-        print(json.dumps({"done": RUN[bench.manifest["kind"]](_PrintingWork(bench))}), flush=True)
-    except PenstockError as error:
-        print(json.dumps({"done": None, "error": str(error)}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    given = Bench(**json.loads(sys.argv[1]))
+    RUN[given.manifest["kind"]](_PrintingWork(given))

@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from penstock.errors import UsageError
 from penstock.resources.translate.plan import MountPlan, plan_mount
 from penstock.resources.translate.references import Referenced
 from penstock.specs.dataset import Dataset
@@ -42,23 +41,11 @@ def plan(
     by_key = {resource.key: resource for resource in resources}
 
     def runtime_of(dataset: Any) -> Any:
-        return next(
-            (
-                one
-                for key, one in by_key.items()
-                if key.kind.endswith("Runtime")
-                and (key.namespace, key.name) == (dataset.key.namespace, dataset.key.name)
-            ),
-            None,
-        )
+        of = [one for one in resources if one.key.kind.endswith("Runtime")]
+        return next((one for one in of if one.key[1:] == dataset.key[1:]), None)
 
-    def secret(namespace: str, name: str, key: str) -> str:
-        known = secrets or {}
-        if f"{namespace}/{name}/{key}" in known:
-            return known[f"{namespace}/{name}/{key}"]
-        if f"{name}/{key}" not in known:
-            raise UsageError(f"secret/{namespace}/{name} has no {key}", hint="add it")
-        return known[f"{name}/{key}"]
+    def secret(_namespace: str, name: str, key: str) -> str:
+        return (secrets or {})[f"{name}/{key}"]
 
     def referenced(key: ResourceKey) -> Referenced | None:
         dataset: Any = by_key.get(key)

@@ -18,10 +18,12 @@ FILES = {
 
 
 @contextmanager
-def rclone_serves(kind: str, folder: Path, *options: str | Path) -> Iterator[str]:
-    """`rclone serve KIND`; gives host:port."""
-    port = free_port()
-    command = [find_program("rclone"), "serve", kind, folder, "--config=/dev/null",
-               f"--addr=127.0.0.1:{port}", *options]  # fmt: skip
+def rclone_serves(
+    kind: str, folder: Path, *options: str | Path, port: int | None = None
+) -> Iterator[str]:
+    """`rclone serve KIND`; gives host:port. It caches nothing of the folder."""
+    port = port or free_port()
+    command = [find_program("rclone"), "serve", kind, folder, f"--addr=127.0.0.1:{port}"]
+    command += ["--config=/dev/null", "--dir-cache-time=0s", "--poll-interval=0", *options]
     with running(command, port):
         yield f"127.0.0.1:{port}"

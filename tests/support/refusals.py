@@ -5,16 +5,8 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import Protocol
 
 from tests.support.mounts import penstock
-
-
-class Refuse(Protocol):
-    def __call__(
-        self, source: str, *options: str | Path, says: str, code: int = 2,
-        mountpoint: Path | None = None,
-    ) -> str: ...  # fmt: skip
 
 
 def one_refusal(command: list[str], *, says: str, code: int = 2, hint: bool | None = True) -> str:

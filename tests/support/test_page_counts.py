@@ -1,35 +1,8 @@
-"""What the page-count plugin sees of a mount, and which failures it runs again."""
-
-from pathlib import Path
+"""Which failures the page-count plugin runs again."""
 
 import pytest
 
-from tests.support.kernelcaches import drop_pages
-from tests.support.mounts import Mounter
-from tests.support.page_counts import PagesDropped, assert_kept, locked_pages, missing_pages
-from tests.support.trees import write_tree
-
 pytest_plugins = ["pytester"]
-
-PAGES = 25
-
-
-def test_pages_of_a_mount_are_counted_without_a_message(mounter: Mounter, tmp_path: Path) -> None:
-    write_tree(tmp_path / "set", {"file": bytes(PAGES * 4096 - 5), "empty": b""})
-    mount = mounter(f"file://{tmp_path}/set", "--mode", "pagecache")
-    path = mount.path / "file"
-    path.stat()
-    assert missing_pages(mount.path / "empty") == 0
-    found: list[int] = []
-    sent = mount.messages_while(lambda: found.extend(missing_pages(path) for _ in range(2)))
-    assert (found, sent) == ([PAGES, PAGES], {}), "counting brings nothing in"
-    with locked_pages([path]):
-        drop_pages([path])
-        assert_kept([path])
-    drop_pages([path])
-    with pytest.raises(PagesDropped, match=f"file': {PAGES}"):
-        assert_kept([path])
-
 
 RERUN = """
 import pytest

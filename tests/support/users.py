@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 from tests.support.waiting import wait_until
 
 NOBODY = 65534
-AsNobody = Callable[..., subprocess.CompletedProcess[str]]
 _BECOME = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 
 

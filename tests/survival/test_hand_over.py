@@ -5,7 +5,8 @@ import json
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,19 @@ import pytest
 
 from penstock.cli.mount import mount as mount_command
 from penstock.cli.upgrade import _FIELDS
+from penstock.integrations.plans import open_plan
+from tests.support.faults import Fault
+from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kills import kill_again_and_again, note, reading
-from tests.support.mounts import MODES, Mount, Mounter, needs_passthrough, penstock
+from tests.support.mounts import Mount, Mounter, both_modes, needs_passthrough, penstock
 from tests.support.s3 import S3
-from tests.support.shared_mounts import Shared, sharing
 from tests.support.trees import write_tree
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_gone
 
 FILES = {
     **{f"d{n % 7}/f{n}": random.Random(n).randbytes(20_000 + n * 300) for n in range(40)},
     **{f"large{n}": random.Random(n).randbytes(2_200_000 + n) for n in range(3)},
 }
-both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +150,62 @@ def test_a_dead_node_is_kept_for_the_kernel_while_no_server_runs(
         assert file.read() == b" bytes"  # from the cache
 
 
+@pytest.mark.parametrize("end", ["killed", "upgraded"])
+def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
+    s3: S3, mounter: Mounter, state: Path, end: str
+) -> None:
+    """One of its threads waits in the kernel for a page. That page is locked by a read that only
+    the next server answers: whoever waits for the end of the killed one waits for ever."""
+    bucket = f"half-dead-{end}"
+    write_tree(s3.bucket(bucket), {"a": b"some" * 1000, "b": b"more" * 1000})
+    # The cache is full of another file: the killed server still holds the locks of its directory.
+    # Neither the watchdog nor the deadline is what ends the wait. Without any memory to spare, the
+    # plan drops each file behind its readers.
+    proxy = FaultyProxy(s3.endpoint, seed=1)
+    mount = mounter(
+        f"s3://{bucket}", "--endpoint", proxy.endpoint, "--mode", "pagecache", "--watchdog", "100s",
+        "--deadline", "100s", "--cache-size=6000B", "--page-cache", "0",
+    )  # fmt: skip
+    (mount.path / "b").read_bytes()
+    mount.wait_until_cached("b")
+    with proxy, open_plan([str(mount.path / "a")], label="half dead") as plan:
+
+        def told(name: str) -> Any:
+            return mount.stats()["plans"][0][name]
+
+        plan.extend([0])
+        wait_until(lambda: told("fetched") == 1, "pushed")
+        plan.reached(1)
+        wait_until(lambda: told("dropped") == 1, "dropped behind the cursor")
+        proxy.script([Fault.STALL], wait_s=100)
+        reader = subprocess.Popen(["cat", mount.path / "a"], stdout=subprocess.PIPE)
+        wait_until(lambda: mount.stats()["fetching"] == 1, "a reader has locked its page")
+        server = note(state)["server_pid"]
+        plan.extend([0])
+        wait_until(lambda: told("ahead") == 2, "planned again")
+        plan.reached(2)
+        wait_until(lambda: _waits_for_a_page(server), "the server waits for that page")
+        if end == "killed":
+            os.kill(server, signal.SIGKILL)
+        else:
+            assert penstock("upgrade", mount.path).returncode == 0
+        wait_until(lambda: note(state)["server_pid"] not in (None, server), "taken over")
+        proxy.calm()
+        assert reader.communicate(timeout=30)[0] == b"some" * 1000
+        assert mount.stats()["restarts"] == (1 if end == "killed" else 0)
+        assert told("label") == "half dead"
+        wait_until_gone(server)
+
+
+def _waits_for_a_page(pid: int) -> bool:
+    try:
+        states = [path.read_text().rpartition(")")[2].split()[0]
+                  for path in Path(f"/proc/{pid}/task").glob("*/stat")]  # fmt: skip
+    except OSError:  # a thread has ended meanwhile
+        return False
+    return "D" in states
+
+
 # -- crash loops --------------------------------------------------------------------------
 
 
@@ -168,29 +226,8 @@ def break_the_catalog(state: Path, tmp_path: Path) -> Callable[[], None]:
     return mend
 
 
-def test_a_crash_loop_backs_off_and_says_why(
-    source: Path, mounter: Mounter, state: Path, tmp_path: Path
-) -> None:
-    mount = mount_folder(mounter, source)
-    server = mount.stats()["pid"]
-    mend = break_the_catalog(state, tmp_path)
-    os.kill(server, signal.SIGKILL)
-    wait_until(lambda: note(state)["state"] == "waiting", "backs off")
-    found = penstock("stats", mount.path)
-    assert found.returncode == 0
-    said = " ".join(found.stdout.split())  # as wide as it may be
-    assert "not a database" in said
-    assert "again and again" in said
-    told: dict[str, Any] = json.loads(penstock("stats", mount.path, "-o", "json").stdout)
-    assert (told["state"], told["restarts"] >= 4) == ("waiting", True)
-    (log,) = (state / "logs").glob("*.log")
-    assert "not a database" in log.read_text()
-    mend()
-    assert read_all(mount) == FILES  # waits, and gets it
-
-
 @pytest.mark.parametrize("options", [(), pytest.param(("-o", "no_resend"), marks=pytest.mark.slow)])
-def test_when_no_server_can_be_started_readers_get_eio_and_do_not_hang(
+def test_a_crash_loop_backs_off_says_why_and_readers_get_eio_and_do_not_hang(
     source: Path, tmp_path: Path, state: Path, mounter: Mounter, options: tuple[str, ...]
 ) -> None:
     mount = mounter(f"file://{source}", "--give-up", "1s", *options)
@@ -202,6 +239,16 @@ def test_when_no_server_can_be_started_readers_get_eio_and_do_not_hang(
     with ThreadPoolExecutor(8) as readers:
         errors = list(readers.map(lambda name: error_of(mount.path / name), names[1:9]))
     assert errors == [errno.EIO] * 8
+    wait_until(lambda: note(state)["state"] == "waiting", "backs off")
+    found = penstock("stats", mount.path)
+    assert found.returncode == 0
+    said = " ".join(found.stdout.split())  # as wide as it may be
+    assert "not a database" in said
+    assert "again and again" in said
+    told: dict[str, Any] = json.loads(penstock("stats", mount.path, "-o", "json").stdout)
+    assert (told["state"], told["restarts"] >= 4) == ("waiting", True)
+    (log,) = (state / "logs").glob("*.log")
+    assert "not a database" in log.read_text()
     mend()
     wait_until(lambda: note(state)["state"] == "serving", "back")
     assert read_all(mount) == FILES
@@ -234,56 +281,38 @@ def test_an_upgrade_under_readers_is_not_noticed(source: Path, mounter: Mounter,
     assert read_all(mount) == FILES
 
 
-@pytest.fixture(scope="module")
-def _shared(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Iterator[Shared]:
-    folder = tmp_path_factory.mktemp("shared")
-    with sharing(folder) as mounter:
-        mount = mount_folder(mounter, source, "auto", "--cache-size", "5MiB", "--uid", "77")
-        yield Shared(mount, folder / "state")
-
-
-@pytest.fixture
-def shared(_shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Mount:
-    """A mount for tests that leave it as it was, or nearly."""
-    return _shared.enter(monkeypatch)
-
-
-def test_an_upgrade_that_cannot_start_leaves_the_old_server(shared: Mount) -> None:
-    before = shared.stats()
-    result = penstock("upgrade", shared.path, "--cache-dir", "/proc/none")
-    assert result.returncode == 2
-    assert "the new server could not start: cache directory /proc/none" in result.stderr
-    assert "hint:" in result.stderr
-    assert shared.stats()["pid"] == before["pid"]
-    assert read_all(shared) == FILES
-
-
-def test_what_cannot_change_while_mounted_is_refused(shared: Mount) -> None:
-    for options in (
-        ("--allow-other",), ("-o", "max_read=65536"), ("--endpoint", "http://127.0.0.1:1"),
-    ):  # fmt: skip
-        result = penstock("upgrade", shared.path, *options)
-        assert result.returncode == 2, options
-        assert "cannot change while it is mounted" in result.stderr
-
-
-def test_an_upgrade_changes_what_was_said_and_keeps_the_rest(shared: Mount) -> None:
-    assert penstock("upgrade", shared.path, "--cache-size", "7MiB").returncode == 0
-    (tier,) = shared.stats()["tiers"]
-    assert (tier["quota_bytes"], tier["paths"]) == (7 << 20, [str(shared.path.parent / "cache")])
-    assert (shared.path / "large1").stat().st_uid == 77
+def test_an_upgrade_changes_what_was_said_and_keeps_the_rest_or_leaves_the_old_server(
+    source: Path, mounter: Mounter
+) -> None:
+    mount = mount_folder(mounter, source, "auto", "--cache-size", "5MiB", "--uid", "77")
+    before = mount.stats()
+    for options, said in (
+        (("--cache-dir", "/proc/none"), "could not start: cache directory /proc/none"),
+        (("--allow-other",), "cannot change while it is mounted"),
+        (("-o", "max_read=65536"), "cannot change while it is mounted"),
+        (("--endpoint", "http://127.0.0.1:1"), "cannot change while it is mounted"),
+    ):
+        result = penstock("upgrade", mount.path, *options)
+        assert (result.returncode, said in result.stderr) == (2, True), options
+    assert mount.stats()["pid"] == before["pid"]
+    assert read_all(mount) == FILES
+    assert penstock("upgrade", mount.path, "--cache-size", "7MiB").returncode == 0
+    (tier,) = mount.stats()["tiers"]
+    assert (tier["quota_bytes"], tier["paths"]) == (7 << 20, [str(mount.path.parent / "cache")])
+    assert (mount.path / "large1").stat().st_uid == 77
 
 
 # -- the processes -------------------------------------------------------------------------
 
 
 def test_the_supervisor_is_small_and_is_killed_last_and_no_argument_tells_more_than_the_mount_point(
-    shared: Mount,
+    source: Path, mounter: Mounter
 ) -> None:
-    stats = shared.stats()
+    mount = mount_folder(mounter, source)
+    stats = mount.stats()
     for pid in (stats["pid"], stats["supervisor_pid"]):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        assert os.fsencode(shared.path) in words
+        assert os.fsencode(mount.path) in words
         assert len(words) <= 6
     pages = int(Path(f"/proc/{stats['supervisor_pid']}/statm").read_text().split()[1])
     assert pages * os.sysconf("SC_PAGE_SIZE") < 30 << 20

@@ -60,7 +60,7 @@ def upgrade(mountpoint: Path) -> Iterator[Upgrade]:
         yield begin
 
 
-def test_an_upgrade_during_a_restart_is_answered_by_its_own_server(
+def test_an_upgrade_during_a_restart_is_answered_by_its_own_server_and_a_second_one_refused(
     tmp_path: Path, supervise: Supervised, upgrade: Upgrade, state: Path
 ) -> None:
     old = script(tmp_path / "old", f"run > 1 and wait_for('restart')\n{WELL}")
@@ -70,6 +70,8 @@ def test_an_upgrade_during_a_restart_is_answered_by_its_own_server(
     wait_until(lambda: len(runs_of(old)) == 2, "restarting")
     answer = upgrade(new)
     wait_until(lambda: len(runs_of(new)) == 1, "upgrading")
+    with pytest.raises(PenstockError, match="is being upgraded already"):
+        upgrade(new).result(30)
     (tmp_path / "restart").touch()
     wait_until(lambda: note(state)["server_pid"] == runs_of(old)[1], "the restart is over")
     (tmp_path / "upgrade").touch()
@@ -141,20 +143,6 @@ def test_an_upgrade_that_dies_while_the_old_server_flushes_leaves_the_supervisor
     time.sleep(2)  # the time that a flush may take is over then
     samples = [_sleeps(process.pid) for _ in range(100) if not time.sleep(0.01)]
     assert sum(samples) > 20, "it is busy"  # a busy one never sleeps, however loaded the machine
-
-
-def test_two_upgrades_at_once_are_one_and_a_refusal(
-    tmp_path: Path, supervise: Supervised, upgrade: Upgrade
-) -> None:
-    old = script(tmp_path / "old", WELL)
-    new = script(tmp_path / "new", f"wait_for('upgrade')\n{WELL}")
-    supervise(old)
-    first = upgrade(new)
-    wait_until(lambda: len(runs_of(new)) == 1, "upgrading")
-    with pytest.raises(PenstockError, match="is being upgraded already"):
-        upgrade(new).result(30)
-    (tmp_path / "upgrade").touch()
-    assert first.result(30)["pid"] == runs_of(new)[0]
 
 
 def test_a_bug_of_the_supervisor_leaves_the_server_serving(

@@ -17,10 +17,10 @@ import pytest
 from penstock.daemon.places import name_of
 from penstock.daemon.registry import serves
 from penstock.daemon.supervisor import _SECOND_CTRL_C_AFTER_S
+from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
 from tests.support.kills import note
 from tests.support.mounts import Mount, Mounter, penstock
-from tests.support.shared_mounts import Shared, sharing
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
 
@@ -39,20 +39,6 @@ def mount(source: str, mounter: Mounter) -> Mount:
     return mounter(source)
 
 
-@pytest.fixture(scope="module")
-def _shared(tmp_path_factory: pytest.TempPathFactory, source: str) -> Iterator[Shared]:
-    folder = tmp_path_factory.mktemp("shared")
-    with sharing(folder) as mounter:
-        yield Shared(mounter(source), folder / "state")
-
-
-@pytest.fixture
-def shared(_shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
-    """A mount for tests that kill nothing but its server."""
-    _shared.enter(monkeypatch)
-    return _shared
-
-
 def read_anew(mount: Mount) -> bytes:
     """By the server, and not from the kernel's pages."""
     descriptor = os.open(mount.path / "b", os.O_RDONLY)
@@ -63,7 +49,7 @@ def read_anew(mount: Mount) -> bytes:
         os.close(descriptor)
 
 
-def kill_server(state: Path, number: int = signal.SIGKILL) -> None:
+def kill_server(state: Path) -> None:
     """The one that serves now; what the note says may be about the one before."""
 
     def is_there() -> bool:
@@ -71,90 +57,63 @@ def kill_server(state: Path, number: int = signal.SIGKILL) -> None:
         return told["server_pid"] is not None and serves(told["server_pid"], told["mountpoint"])
 
     wait_until(is_there, "a server")
-    os.kill(note(state)["server_pid"], number)
+    os.kill(note(state)["server_pid"], signal.SIGKILL)
 
 
 # -- it does not die -----------------------------------------------------------------------
 
 
-def test_a_server_that_dies_of_a_signal_without_name_is_replaced(shared: Shared) -> None:
-    supervisor = note(shared.state)["pid"]
-    kill_server(shared.state, 40)
-    assert read_anew(shared.mount) == FILES["b"]
-    assert "signal 40" in shared.mount.stats()["last_end"]
-    assert shared.mount.stats()["supervisor_pid"] == supervisor
-
-
-def test_logs_that_were_deleted_are_missed_by_nobody(shared: Shared) -> None:
-    logs = shared.state / "logs"
+def test_logs_that_were_deleted_and_a_note_that_cannot_be_written_end_no_mount(
+    mount: Mount, state: Path
+) -> None:
+    logs = state / "logs"
     shutil.rmtree(logs)
-    kill_server(shared.state)
-    assert read_anew(shared.mount) == FILES["b"]
+    (file,) = (state / "mounts").glob("*.json")
+    file.with_suffix(".new").mkdir()
+    os.kill(mount.stats()["pid"], 40)  # a signal without a name
+    assert read_anew(mount) == FILES["b"]
+    assert "signal 40" in mount.stats()["last_end"]
+    assert note(state)["restarts"] == 0
     logs.mkdir()
-    kill_server(shared.state)
+    file.with_suffix(".new").rmdir()
+    os.kill(mount.stats()["pid"], signal.SIGKILL)
+    assert read_anew(mount) == FILES["b"]
+    wait_until(lambda: note(state)["restarts"] == 2, "it is not noted again")
     wait_until(lambda: any(logs.iterdir()), "no log is written again")
 
 
-def test_a_note_that_cannot_be_written_ends_no_mount(shared: Shared) -> None:
-    # The test before may have killed a server, whose successor is not noted yet.
-    stats = shared.mount.stats()
-    before, server = stats["restarts"], stats["pid"]
-    wait_until(lambda: note(shared.state)["server_pid"] == server, "it is not noted")
-    (file,) = (shared.state / "mounts").glob("*.json")
-    file.with_suffix(".new").mkdir()
-    os.kill(server, signal.SIGKILL)
-    assert read_anew(shared.mount) == FILES["b"]
-    file.with_suffix(".new").rmdir()
-    os.kill(shared.mount.stats()["pid"], signal.SIGKILL)
-    wait_until(lambda: note(shared.state)["restarts"] == before + 2, "it is not noted again")
-    assert read_anew(shared.mount) == FILES["b"]
-
-
-@pytest.fixture
-def python(source: str, tmp_path: Path) -> Iterator[Path]:
-    """A Python that can be taken away, with a mount (tmp_path/mnt) that runs on it."""
-    python = tmp_path / "python"
+def test_a_server_whose_python_is_gone_for_a_while_is_waited_for_and_commands_wait_for_none(
+    source: str, tmp_path: Path, state: Path
+) -> None:
+    """As when its environment is built anew, or no process can be had for want of memory."""
+    python, path = tmp_path / "python", tmp_path / "mnt"
     python.symlink_to(os.path.realpath(sys.executable))
-    environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
-    path = tmp_path / "mnt"
     path.mkdir()
     mounted = subprocess.run(
         [str(python), "-m", "penstock", "mount", source, str(path), "-b", "--no-cache"],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert mounted.returncode == 0, mounted.stderr
-    yield python
-    if find_mount(path) is not None:
-        assert penstock("umount", path).returncode == 0
-
-
-def test_a_server_whose_python_is_gone_for_a_while_is_waited_for(
-    python: Path, tmp_path: Path, state: Path
-) -> None:
-    """As when its environment is built anew, or no process can be had for want of memory."""
-    python.unlink()
-    kill_server(state)
-    wait_until(lambda: note(state)["state"] == "waiting", "waits")
-    python.symlink_to(os.path.realpath(sys.executable))
-    assert read_anew(Mount(tmp_path / "mnt")) == FILES["b"]
-
-
-def test_commands_on_a_mount_without_a_server_answer_and_do_not_wait_for_one(
-    python: Path, tmp_path: Path, source: str, state: Path
-) -> None:
-    path = tmp_path / "mnt"
     supervisor = note(state)["pid"]
-    python.unlink()
-    kill_server(state)
-    wait_until(lambda: note(state)["state"] == "waiting", "waits")
-    told = penstock("stats", path)
-    assert (told.returncode, "no server could be started" in told.stdout) == (0, True)
-    told = penstock("refresh", path)
-    assert (told.returncode, "no server at the moment" in told.stderr) == (1, True)
-    told = penstock("doctor", path)
-    assert (told.returncode, "no server at the moment" in told.stdout) == (2, True)
-    again = penstock("mount", source, path, "-b")
-    assert (again.returncode, "already a mount point" in again.stderr) == (2, True)
+
+    def take_away() -> None:
+        python.unlink()
+        kill_server(state)
+        wait_until(lambda: note(state)["state"] == "waiting", "waits")
+
+    take_away()
+    for words, code, said in (
+        (("stats", path), 0, "no server could be started"),
+        (("refresh", path), 1, "no server at the moment"),
+        (("doctor", path), 2, "no server at the moment"),
+        (("mount", source, path, "-b"), 2, "already a mount point"),
+    ):
+        told = penstock(*words)
+        assert (told.returncode, said in told.stdout + told.stderr) == (code, True), words
+    python.symlink_to(os.path.realpath(sys.executable))
+    assert read_anew(Mount(path)) == FILES["b"]
+    take_away()
     assert penstock("umount", path).returncode == 0
     assert not serves(supervisor, str(path))
     assert list((state / "mounts").iterdir()) == []
@@ -252,15 +211,15 @@ def stranger() -> Iterator[int]:
 
 
 @pytest.fixture
-def left(mount: Mount, state: Path, stranger: int) -> dict[str, Any]:
+def left(mount: Mount, state: Path, stranger: int) -> None:
     """A dead mount whose processes' numbers are others' by now."""
     told = note(state)
     for pid in (told["pid"], told["server_pid"]):
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda pid=pid: not serves(pid, str(mount.path)), "dead")
+    assert is_disconnected(mount.path)
     (file,) = (state / "mounts").glob("*.json")
     file.write_text(json.dumps({**told, "pid": stranger, "server_pid": stranger}))
-    return told
 
 
 @pytest.mark.usefixtures("left")
@@ -271,6 +230,7 @@ def test_a_number_that_is_anothers_by_now_does_not_keep_a_dead_mount(
     assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
     again = penstock("mount", source, mount.path, "-b")
     assert again.returncode == 0, again.stderr
+    assert "a dead mount was at" in again.stderr
     assert read_anew(mount) == FILES["b"]
 
 
@@ -294,23 +254,30 @@ def test_after_a_reboot_nothing_stale_is_believed(mount: Mount, source: str, sta
     assert list((state / "mounts").iterdir()) == []
 
 
-def test_commands_on_a_mount_whose_supervisor_died_say_so(mount: Mount, state: Path) -> None:
+def test_a_mount_whose_supervisor_died_is_served_on_and_can_be_unmounted(
+    source: str, mount: Mount, state: Path
+) -> None:
     told = note(state)
     os.kill(told["pid"], signal.SIGKILL)
     wait_until(lambda: not serves(told["pid"], str(mount.path)), "the supervisor lives")
-    said = penstock("upgrade", mount.path)
-    assert (said.returncode, "its supervisor is gone" in said.stderr) == (2, True)
     assert read_anew(mount) == FILES["b"]
+    assert mount.stats()["state"] == "serving"
+    for words, said in (
+        (("upgrade", mount.path), "its supervisor is gone"),
+        (("mount", source, mount.path, "-b"), "already a mount point"),
+    ):
+        result = penstock(*words)
+        assert (result.returncode, said in result.stderr) == (2, True)
     # As if it had died between two servers.
     os.kill(told["server_pid"], signal.SIGKILL)
     (file,) = (state / "mounts").glob("*.json")
     file.write_text(json.dumps({**told, "state": "restarting", "server_pid": None}))
-    said = penstock("doctor", mount.path)
-    assert (said.returncode, "are gone" in said.stdout) == (2, True)
+    assert "are gone" in penstock("doctor", mount.path).stdout
     for command in ("stats", "refresh", "upgrade"):
-        said = penstock(command, mount.path)
-        assert (said.returncode, "gone" in said.stderr) == (2, True)
-        assert "hint: penstock umount" in said.stderr
+        result = penstock(command, mount.path)
+        assert (result.returncode, "hint: penstock umount" in result.stderr) == (2, True)
+    mount.umount()
+    assert find_mount(mount.path) is None
 
 
 # -- signals ---------------------------------------------------------------------------------
@@ -353,24 +320,13 @@ def test_nohup_keeps_a_mount_in_the_foreground_when_its_terminal_goes(
     mount = Mount(tmp_path / "mnt")
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
     with in_the_foreground(source, mount.path, **ignore) as process:
+        assert process.stderr is not None
+        process.stderr.close()  # nobody reads its words any more
         process.send_signal(signal.SIGHUP)
         assert note(state)["pid"] == process.pid
         kill_server(state)
         assert read_anew(mount) == FILES["b"]
         assert mount.stats()["restarts"] == 1
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert (process.returncode, "Traceback" in said) == (0, False)
-
-
-def test_a_mount_whose_words_nobody_reads_to_the_end_goes_on(
-    source: str, tmp_path: Path, state: Path
-) -> None:
-    with in_the_foreground(source, tmp_path / "mnt") as process:
-        assert process.stderr is not None
-        process.stderr.close()
-        kill_server(state)
-        assert read_anew(Mount(tmp_path / "mnt")) == FILES["b"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 

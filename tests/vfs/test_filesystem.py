@@ -42,13 +42,22 @@ def test_a_path_is_found_and_a_node_has_its_path(some: Set) -> None:
     assert [node.name for node in files.children(1, 0, 10)] == [b"a", b"d", b"large"]
 
 
-def test_bytes_are_at_hand_once_they_have_been_fetched(some: Set) -> None:
+def test_bytes_are_at_hand_once_they_have_been_fetched(
+    some: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files, ino = some.files, some.ino("a")
     assert files.read_now(ino, 0, 100) is None
     assert read(files, ino, 1, 3) == b"lph"
     assert read(files, some.ino("d/e/f"), 0, 100) == b"deep"
     assert read(files, some.ino("large"), BLOCK - 1, 2) == bytes(2)
     assert some.store.asked == [("a", 0), ("d/e/f", 0), ("large", 0), ("large", BLOCK)]
+    error = StoreError("down")
+
+    def fail(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(some.store, "get", fail)
+    assert read(files, some.ino("large"), 2 * BLOCK, 5) is error, "told as it is"
 
 
 def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
@@ -96,18 +105,6 @@ def test_a_bucket_ahead_of_the_listing_makes_a_read_stale_and_a_refresh_due(
     assert files.node(ino).dead
     assert isinstance(read(files, ino, 0, 100), StaleInode)
     assert due == [True], "the listing knows already that this file is gone"
-
-
-def test_other_failures_of_a_read_are_told_as_they_are(
-    some: Set, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = StoreError("down")
-
-    def fail(*_: object) -> bytes:
-        raise error
-
-    monkeypatch.setattr(some.store, "get", fail)
-    assert read(some.files, some.ino("a"), 0, 5) is error
 
 
 def test_what_was_remembered_is_forgotten_when_it_died(some: Set, tmp_path: Path) -> None:

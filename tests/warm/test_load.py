@@ -1,49 +1,27 @@
 """A load without its prefetcher: what it gives out, and what becomes of it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.cache.build import build_cache
 from penstock.cache.tier import TierSpec
-from penstock.cache.tiered import Arrival, Brought, Cache
-from penstock.catalog.refresh import Mounted, refresh
-from penstock.catalog.tree import Tree
+from penstock.cache.tiered import Arrival, Brought
 from penstock.errors import ObjectChanged, StoreError
-from penstock.metrics import Counters
-from penstock.store.local import LocalStore
 from penstock.vfs.filesystem import FileSystem
-from penstock.vfs.readahead import Readahead
 from penstock.warm.bucket import Bucket
 from penstock.warm.load import Load
 from penstock.warm.prefetcher import Wanted
 from penstock.warm.room import Room
 from penstock.warm.selection import select
-from tests.support.trees import write_tree
+from tests.support.gated_set import BLOCK, MakeSet
 
-BLOCK = 100_000
-FILES = {**{f"d/{n:03}": bytes([n]) * 1000 for n in range(150)}, "large": bytes(250_000)}
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    made = build_cache(
-        [TierSpec("SSD", (tmp_path / "cache",), 1 << 20)], policy="keep", block_bytes=BLOCK,
-        buffer_bytes=1 << 20, fetchers=1, counters=Counters(), threads=1,
-    )  # fmt: skip
-    yield made
-    made.close()
+LARGE = bytes(3 * BLOCK - 1000)
+FILES = {**{f"d/{n:03}": bytes([n]) * 1000 for n in range(150)}, "large": LARGE}
 
 
 @pytest.fixture
-def files(tmp_path: Path, cache: Cache) -> Iterator[FileSystem]:
-    write_tree(tmp_path / "set", FILES)
-    store = LocalStore(str(tmp_path / "set"), Counters())
-    tree = Tree(tmp_path / "catalog.sqlite")
-    refresh(tree, [Mounted("", store)], lambda *_: None)
-    yield FileSystem(tree, {0: store}, cache, Readahead(cache, 0), lambda: None)
-    tree.close()
+def files(make_set: MakeSet, tmp_path: Path) -> FileSystem:
+    return make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20)).files
 
 
 def load_of(
@@ -72,11 +50,8 @@ def test_no_more_are_out_than_it_may_have_in_flight(files: FileSystem) -> None:
     assert load.take(50) == []
     bring(files, first[0])
     assert len(load.take(50)) == 1
-
-
-def test_the_memory_that_readers_need_is_left_to_them(files: FileSystem) -> None:
     files.cache.buffer_bytes = 2 * BLOCK
-    assert sum(1 for _ in load_of(files, "large").take(50)) == 1
+    assert len(load_of(files, "large").take(50)) == 1, "half of the memory is left to readers"
 
 
 def test_no_more_bytes_are_out_than_the_rate_allows(files: FileSystem) -> None:
@@ -126,28 +101,25 @@ def test_what_does_not_fit_is_not_given_out(files: FileSystem) -> None:
     assert room.take(b"\0", [free - 50_500])
     load = load_of(files, room=room)
     assert len(load.take(500)) == 50
-    assert (load.progress.unfit_files, load.progress.unfit_bytes) == (101, 350_000)
+    assert (load.progress.unfit_files, load.progress.unfit_bytes) == (101, 100_000 + len(LARGE))
 
 
-def test_a_file_that_fails_is_named_once(files: FileSystem) -> None:
+def test_a_file_that_fails_is_named_once_and_storage_that_only_fails_is_given_up(
+    files: FileSystem,
+) -> None:
     load = load_of(files, "large", "d/001")
     for wanted in load.take(50):
         wanted.ended(Arrival(Brought.FAILED, 0, error=ObjectChanged("it is another")))
     assert not load.go_on(0)
     assert load.progress.failed_files == 2
     assert {failure["path"] for failure in load.progress.failures} == {"large", "d/001"}
-
-
-def test_storage_that_only_fails_is_given_up(files: FileSystem) -> None:
-    load = load_of(files)
-    failed = 0
+    load, failed = load_of(files), 0
     while load.go_on(0):
         for wanted in load.take(10):
             wanted.ended(Arrival(Brought.FAILED, 0, error=StoreError("down")))
             failed += 1
     assert load.progress.gave_up
-    assert failed == 100
-    assert len(load.progress.failures) == 10
+    assert (failed, len(load.progress.failures)) == (100, 10)
 
 
 def test_a_load_that_was_stopped_gives_out_nothing_more(files: FileSystem) -> None:

@@ -1,9 +1,13 @@
-"""How far a plan runs ahead, what it keeps, and what it lets go of."""
+"""How far a plan runs ahead, what it keeps and lets go of, and what its prefetcher asks for."""
 
+import threading
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from penstock.cache.tiered import Arrival, Brought
+from penstock.metrics import Counters
 from penstock.units import MIB
 from penstock.warm import look
 from penstock.warm.looker import Looker
@@ -11,8 +15,9 @@ from penstock.warm.memory import PageBudget
 from penstock.warm.order import OrderReader, OrderWriter
 from penstock.warm.pace import Pace
 from penstock.warm.planned import PlannedFeed
-from penstock.warm.prefetcher import Wanted
+from penstock.warm.prefetcher import Prefetcher, Wanted
 from tests.support.gated_set import BLOCK, MakeSet, Set
+from tests.support.waiting import wait_until
 
 
 class Forgetful(Looker):
@@ -89,22 +94,6 @@ def test_a_plan_with_nothing_to_fetch_leaves_others_their_turn(make_set: MakeSet
     assert planned.writer.missing[0] == 5000
 
 
-def test_what_two_plans_share_is_kept_once_and_until_both_have_ended(make_set: MakeSet) -> None:
-    names = [str(n) for n in range(10)]
-    some = make_set(dict.fromkeys(names, bytes(1000)))
-    pages = PageBudget(14_000)  # of which 10,500 stay
-    one, two = Planned(some, names, pages), Planned(some, names, pages)
-    for planned in (one, two):
-        planned.extend(list(range(10)))
-        planned.all()
-        planned.writer.move(10, 10)
-        assert planned.drop() == []
-    one.feed.end()
-    assert not pages.keep(999, 1000)
-    two.feed.end()
-    assert pages.keep(999, 10_500)
-
-
 def test_a_plan_does_not_drop_what_another_keeps(make_set: MakeSet) -> None:
     some = make_set({"a": bytes(1000), "b": bytes(1000)})
     pages = PageBudget(1400)  # room for one
@@ -127,16 +116,6 @@ def test_a_file_that_comes_again_soon_is_dropped_after_its_last_turn(make_set: M
     assert planned.drop() == [some.ino("b")]
     planned.writer.move(3, 3)
     assert planned.drop() == [some.ino("b"), some.ino("a")]
-
-
-def test_a_plan_that_ended_takes_no_more_memory(make_set: MakeSet) -> None:
-    some = make_set({"a": bytes(1000)})
-    pages = PageBudget(1400)
-    planned = Planned(some, ["a"], pages)
-    planned.feed.end()
-    planned.extend([0])
-    planned.all()
-    assert pages.keep(999, 1000)
 
 
 def test_a_rewritten_file_is_counted_as_it_is_now(make_set: MakeSet, tmp_path: Path) -> None:
@@ -164,3 +143,69 @@ def test_a_cursor_from_nowhere_brings_nothing_and_breaks_nothing(make_set: MakeS
     planned.writer.cut()
     planned.extend([0])
     assert [wanted.ino for wanted in planned.all()] == [some.ino("a")]
+
+
+# -- what is in flight, what has to wait, and who is asked --------------------------------------
+
+
+class ListFeed:
+    """Wants what it was told, once."""
+
+    def __init__(self, wanted: list[tuple[int, int]]) -> None:
+        self.left = wanted
+        self.ended: list[Brought] = []
+        self.asked = threading.Event()
+
+    def take(self, most: int) -> list[Wanted]:
+        self.asked.set()
+        taken, self.left = self.left[:most], self.left[most:]
+        return [Wanted(ino, number, False, time.monotonic(), self._end) for ino, number in taken]
+
+    def _end(self, arrival: Arrival) -> None:
+        self.ended.append(arrival.how)
+
+
+def test_blocks_that_find_no_room_wait_and_do_not_spin(make_set: MakeSet) -> None:
+    some = make_set({"a": bytes(20 * BLOCK)}, buffer_bytes=2 * BLOCK)
+    some.store.gate.clear()
+    prefetcher = Prefetcher(some.files, None, Counters())
+    feed = ListFeed([(some.ino("a"), number) for number in range(20)])
+    prefetcher.add(feed)
+    wait_until(lambda: len(some.store.asked) == 2)
+    before, began_s = some.cache.brings, time.monotonic()
+    time.sleep(0.3)
+    tried = some.cache.brings - before
+    # 50 looks a second; each may try what waits once more.
+    assert tried <= 20 * ((time.monotonic() - began_s) * 50 + 1)
+    some.store.gate.set()
+    wait_until(lambda: len(feed.ended) == 20)
+    assert set(feed.ended) == {Brought.FETCHED}
+    assert len(some.store.asked) == 20
+    prefetcher.close(1)
+
+
+class At(Counters):
+    """Does something in the middle of a look at the feeds."""
+
+    act: Callable[[], None] | None = None
+
+    def by_label(self, name: str) -> dict[str, int]:
+        if self.act is not None:
+            act, self.act = self.act, None
+            act()
+        return super().by_label(name)
+
+
+def test_a_feed_that_comes_while_only_old_blocks_are_left_is_asked(make_set: MakeSet) -> None:
+    """It ended the thread: who had been the first of no feeds at all?"""
+    some = make_set({"a": bytes(20 * BLOCK)}, buffer_bytes=2 * BLOCK)
+    some.store.gate.clear()
+    counters = At()
+    prefetcher = Prefetcher(some.files, None, counters)
+    first, second = ListFeed([(some.ino("a"), number) for number in range(20)]), ListFeed([])
+    prefetcher.add(first)
+    wait_until(lambda: not first.left and len(some.store.asked) == 2)
+    prefetcher.remove(first)
+    counters.act = lambda: prefetcher.add(second)
+    assert second.asked.wait(10)
+    prefetcher.close(0)

@@ -1,18 +1,16 @@
 """Which files paths, folders and patterns mean, in a catalog of real keys."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from penstock.catalog.refresh import Mounted, refresh
-from penstock.catalog.tree import ROOT, Tree
+from penstock.catalog.tree import Tree
 from penstock.errors import NoSuchPath
-from penstock.metrics import Counters
-from penstock.store.local import LocalStore
 from penstock.warm.selection import select
-from tests.support.trees import write_tree
+from tests.support.catalogs import nodes_of
+from tests.support.gated_set import MakeSet
 
 FILES = {
     "a.txt": 3, "b.txt": 1, "train/n1/x.jpg": 5, "train/n1/y.png": 4, "train/n2/x.jpg": 9,
@@ -22,18 +20,12 @@ FILES = {
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    write_tree(tmp_path / "set", {name: bytes(size) for name, size in FILES.items()})
+def tree(make_set: MakeSet, tmp_path: Path) -> Tree:
+    some = make_set({name: bytes(size) for name, size in FILES.items()})
     for name, size in FILES.items():  # the smallest is the newest
         os.utime(tmp_path / "set" / name, (2e9 - size, 2e9 - size))
-    made = Tree(tmp_path / "catalog.sqlite")
-    refresh(
-        made,
-        [Mounted("", LocalStore(str(tmp_path / "set"), Counters()))],
-        lambda *_: None,
-    )
-    yield made
-    made.close()
+    some.refresh()
+    return some.tree
 
 
 def names(
@@ -41,15 +33,10 @@ def names(
     everything: bool = False,
 ) -> list[str]:  # fmt: skip
     picked = select(tree, patterns, listed, order, everything=everything)
-    found = [path_of(tree, ino) for ino in picked.inos]
+    paths = {node.ino: path for path, node in nodes_of(tree).items()}
+    found = [paths[ino] for ino in picked.inos]
     assert picked.size_bytes == sum(FILES[name] for name in found)
     return found
-
-
-def path_of(tree: Tree, ino: int) -> str:
-    node = tree.node(ino)
-    name = node.name.decode()
-    return name if node.parent == ROOT else f"{path_of(tree, node.parent)}/{name}"
 
 
 def test_everything_is_every_file_folder_by_folder(tree: Tree) -> None:
@@ -62,16 +49,10 @@ def test_everything_is_every_file_folder_by_folder(tree: Tree) -> None:
     ("pattern", "expected"),
     [
         ("a.txt", ["a.txt"]),
-        ("train/n1", ["train/n1/x.jpg", "train/n1/y.png"]),
         ("./train//n1/", ["train/n1/x.jpg", "train/n1/y.png"]),
-        ("*.txt", ["a.txt", "b.txt"]),
         ("train/*/x.jpg", ["train/n1/x.jpg", "train/n2/x.jpg"]),
-        ("train/n?", ["train/n1/x.jpg", "train/n1/y.png", "train/n2/x.jpg",
-                      "train/n2/deep/er/x.jpg"]),
         ("train/**/x.jpg", ["train/n1/x.jpg", "train/n2/x.jpg", "train/n2/deep/er/x.jpg"]),
-        ("**/n1/*.png", ["train/n1/y.png"]),
         ("**/**/deep/**", ["train/n2/deep/er/x.jpg"]),
-        ("train/n2/**", ["train/n2/x.jpg", "train/n2/deep/er/x.jpg"]),
         ("**/[!a-w].jpg", ["train-2/x.jpg", "train/n1/x.jpg", "train/n2/x.jpg",
                            "train/n2/deep/er/x.jpg", "val/1.jpg", "val/n1/x.jpg"]),
         ("train/*", ["train/.hidden", "train/n1/x.jpg", "train/n1/y.png", "train/n2/x.jpg",
@@ -79,19 +60,15 @@ def test_everything_is_every_file_folder_by_folder(tree: Tree) -> None:
         ("val/[1]*.jpg", ["val/[1]*.jpg"]),  # there is one of that name
         ("val/[12].jpg", ["val/1.jpg"]),
         ("", sorted(FILES)),
-        (".", sorted(FILES)),
     ],
 )  # fmt: skip
 def test_a_pattern_means(tree: Tree, pattern: str, expected: list[str]) -> None:
     assert sorted(names(tree, [pattern])) == sorted(expected)
 
 
-def test_what_is_named_twice_is_there_once(tree: Tree) -> None:
+def test_what_is_named_twice_is_there_once_and_a_list_has_no_patterns(tree: Tree) -> None:
     found = names(tree, ["train", "train/n1", "**/x.jpg"], ["train/n1/x.jpg", "train"])
     assert len(found) == len(set(found)) == 7
-
-
-def test_in_a_list_no_character_means_anything_but_itself(tree: Tree) -> None:
     assert names(tree, listed=["val/[1]*.jpg"]) == ["val/[1]*.jpg"]
     with pytest.raises(NoSuchPath, match=r"\*\.txt is not on the mount"):
         names(tree, listed=["*.txt"])
@@ -107,7 +84,6 @@ def test_the_largest_or_the_newest_come_first_if_asked_for(tree: Tree) -> None:
     ("path", "hint"),
     [
         ("train/n1/x.jpeg", "did you mean train/n1/x.jpg?"),
-        ("trian/n1", "did you mean train?"),
         ("a.txt/b", "did you mean a.txt?"),
         ("../etc", None),
         ("zzzzzzzz", None),

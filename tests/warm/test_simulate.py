@@ -1,13 +1,15 @@
-"""A predicted run: its epochs, what it asks of the store, and the least that keeps it busy."""
+"""A predicted run: what a cache hits, its epochs, and the least that keeps it busy."""
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
 
-from penstock.errors import OptionError
 from penstock.warm.feeding import Rates
+from penstock.warm.hits import (
+    lru_hit_chance,
+    lru_hit_share,
+)
 from penstock.warm.prefetcher import MOST_IN_FLIGHT
 from penstock.warm.simulate import Dataset, Rig, Shuffles, Way, predict, run_epochs, warm_up
 from penstock.warm.smallest import find_smallest
@@ -39,18 +41,6 @@ def test_half_a_cache_that_keeps_asks_for_half_in_later_epochs(way: Way) -> None
     assert first.hit_share == (pytest.approx(0.5, abs=1e-6) if way is Way.WARMED else 0)
 
 
-def test_half_a_cache_of_lru_hits_15_percent() -> None:
-    _, second = predict(IMAGENET, rig(0.5, policy="lru"), Way.PLANNED)
-    assert second.hit_share == pytest.approx(0.153, abs=0.001)
-
-
-def test_a_cache_larger_than_the_set_holds_all_of_it() -> None:
-    _, second = predict(IMAGENET, rig(3), Way.UNPLANNED)
-    assert (second.gets, second.store_bytes, second.hit_share) == (0, 0, 1)
-    assert second.busy == pytest.approx(1)
-    assert warm_up(IMAGENET, rig(3)).gets == IMAGENET.files
-
-
 def test_the_page_cache_keeps_three_quarters_for_a_plan_and_what_was_last_without_one() -> None:
     for share, planned, unplanned in ((0.5, 0.375, 0.153), (4 / 3, 1, 1)):
         with_memory = rig(0, page_cache_bytes=share * IMAGENET.size_bytes)
@@ -68,16 +58,6 @@ def test_a_warm_up_takes_what_bandwidth_or_gets_in_flight_take() -> None:
     assert warm_up(IMAGENET, rig(0)).gets == 0
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
-    sizes = [random.Random(1).randrange(1, 10**6) for _ in range(3000)]
-    dataset = Dataset(len(sizes), sum(sizes), sizes)
-    runs = [
-        predict(dataset, rig(0.4, dataset), Way.UNPLANNED, epochs=3, seed=seed)
-        for seed in (7, 7, 8)
-    ]
-    assert runs[0] == runs[1] != runs[2]
-
-
 def test_sizes_that_stand_for_more_files_keep_the_sum() -> None:
     dataset = Dataset(100_000, 100_000 * 5000, [1, 10, 100, 1000, 100_000])
     (epoch,) = predict(dataset, rig(0, dataset), Way.PLANNED, epochs=1)
@@ -85,11 +65,11 @@ def test_sizes_that_stand_for_more_files_keep_the_sum() -> None:
     assert epoch.gets == dataset.files
 
 
-def test_a_large_file_takes_a_get_for_each_block() -> None:
-    sizes = [20 << 20, 8 << 20, 0, 1]
-    dataset = Dataset(4, sum(sizes), sizes)
-    (epoch,) = predict(dataset, rig(0, dataset), Way.PLANNED, epochs=1)
-    assert epoch.gets == 3 + 1 + 0 + 1
+def test_a_large_file_takes_a_get_for_each_block_and_an_empty_one_none() -> None:
+    for sizes, gets in (([20 << 20, 8 << 20, 0, 1], 3 + 1 + 0 + 1), ([0] * 10, 0)):
+        dataset = Dataset(len(sizes), sum(sizes), sizes)
+        (epoch,) = predict(dataset, rig(0, dataset), Way.PLANNED, epochs=1)
+        assert epoch.gets == gets
 
 
 def test_an_epoch_of_very_many_batches_is_stretched() -> None:
@@ -101,30 +81,6 @@ def test_an_epoch_of_very_many_batches_is_stretched() -> None:
         assert other.first_batch_s == one.first_batch_s
         assert other.whole_s == pytest.approx(1000 * one.whole_s, rel=0.01)
         assert other.gets == pytest.approx(1000 * one.gets)
-
-
-def test_a_set_smaller_than_a_batch_is_one_batch() -> None:
-    dataset = Dataset(3, 3000)
-    assert Shuffles(dataset, 400).batches == [3]
-    (epoch,) = predict(dataset, rig(0, dataset), Way.PLANNED, epochs=1)
-    assert epoch.gets == 3
-
-
-def test_a_set_of_empty_files_asks_for_nothing() -> None:
-    dataset = Dataset(10, 0, [0] * 10)
-    for way in Way:
-        assert [epoch.gets for epoch in predict(dataset, rig(0, dataset), way)] == [0, 0]
-
-
-def test_no_files_are_no_data_set() -> None:
-    with pytest.raises(OptionError):
-        Dataset(0, 0)
-
-
-def test_memory_that_holds_no_batch_ahead_still_feeds_the_workers() -> None:
-    tight = rig(0, page_cache_bytes=1 << 20)
-    (epoch,) = predict(IMAGENET, tight, Way.PLANNED, epochs=1)
-    assert epoch.busy > 0.99
 
 
 def test_gets_in_flight_are_bounded_as_in_the_prefetcher() -> None:
@@ -175,3 +131,17 @@ def test_a_cache_makes_up_for_a_narrow_network() -> None:
     assert found.cache_share_planned == pytest.approx(1 - 0.5 / 0.95, abs=0.02)
     assert found.concurrency is None
     assert found.workers is None
+
+
+# -- what a cache hits in a shuffled epoch ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "hits"),
+    [(0.25, 0.03), (0.5, 0.15), (0.75, 0.40), (0.9, 0.67), (1, 1), (2, 1), (0, 0)],
+)
+def test_lru_hits_little_of_a_shuffled_epoch(share: float, hits: float) -> None:
+    assert lru_hit_share(share) == pytest.approx(hits, abs=0.005)
+    mean = sum(lru_hit_chance(share, (at + 0.5) / 1000) for at in range(1000)) / 1000
+    assert mean == pytest.approx(hits, abs=0.005), "over all positions"
+    assert share >= 1 or lru_hit_chance(share, share) == 0, "behind its share nothing is held"

@@ -19,7 +19,7 @@ from penstock.resources.diagnosis.facts.declared import (
     look_at_operation,
     tail,
 )
-from penstock.resources.diagnosis.finding import exit_code
+from penstock.resources.diagnosis.finding import Finding, exit_code
 from penstock.resources.diagnosis.rules.declared import (
     judge_dataset,
     judge_loop,
@@ -27,8 +27,7 @@ from penstock.resources.diagnosis.rules.declared import (
 )
 from penstock.resources.pairs import World
 from penstock.resources.state import State
-from penstock.specs.keys import ResourceKey
-from tests.support.declared_samples import AT_WORK, AWAY, only
+from tests.support.declared_samples import AT_WORK, AWAY, only, put
 
 BOUND = DatasetSeen(
     name="imagenet", namespace="default", plain_name="imagenet", phase="Bound", has_runtime=True,
@@ -46,116 +45,83 @@ def condition(kind: str, holds: bool, reason: str, message: str) -> dict[str, An
     return with_conditions([], [Condition(kind, holds, reason, message)], 0.0)[0]
 
 
-# -- data sets -------------------------------------------------------------------------------
-
-
-def test_a_data_set_that_is_bound_is_well() -> None:
-    assert {one.severity for one in judge_dataset(BOUND, AWAY)} == {"ok"}
+HINT = "`penstock label KEY=VALUE` gives this machine a label"
+UNLABELLED = condition("Ready", False, "NodeAffinityNotMet", f"no label gpu (hint: {HINT})")
+OLD_MODE = condition(
+    "UpdateReady", False, "RestartNeeded",
+    "the mode cannot change (hint: `penstock up --restart imagenet`)",
+)  # fmt: skip
+TROUBLE = {"what": "s3://b: cannot be reached", "hint": "check the endpoint", "exit_code": 3}
+UNBOUND = replace(BOUND, phase="NotBound", mounted=False)
+FAILED = replace(BOUND, phase="Failed", trouble=TROUBLE, retry_in_s=90.0, mounted=False)
+FRESH = replace(BOUND, phase="", settled=False, mounted=False)
+DIED = replace(AWAY, last_words="MemoryError")
+SILENT = replace(LOAD, silent_s=300.0)
+PENDING = replace(LOAD, phase="Pending", runs=False)
 
 
 @pytest.mark.parametrize(
-    ("severity", "changes", "says"),
+    ("severity", "findings", "says"),
     [
-        ("bad", {"phase": "NotBound", "has_runtime": False, "mounted": False},
+        ("bad", judge_dataset(replace(UNBOUND, has_runtime=False), AWAY),
          "it waits for a runtime|PenstockRuntime, name imagenet"),
-        ("bad", {"mounted": False}, "penstock up imagenet"),
-        ("note", {"deleting_s": 5.0}, "deleted"),
-        ("bad", {"deleting_s": 600.0}, "--force"),
-        ("note", {"second_runtimes": ("JindoRuntime",)}, "penstock delete jindoruntime imagenet"),
-        ("note", {"conditions": (condition(
-            "UpdateReady", False, "RestartNeeded",
-            "the mode cannot change (hint: `penstock up --restart imagenet`)"),)},
+        ("bad", judge_dataset(replace(BOUND, mounted=False), AWAY), "penstock up imagenet"),
+        ("bad", judge_dataset(replace(UNBOUND, conditions=(UNLABELLED,)), AWAY),
+         f"not bound: no label gpu|NodeAffinityNotMet|{HINT}; then penstock up imagenet"),
+        ("bad", judge_dataset(FAILED, AWAY),
+         "not bound: s3://b: cannot be reached|tried again in 1m30s"),
+        ("bad", judge_dataset(replace(FAILED, phase="Bound", mounted=True), AWAY),
+         "a change to it failed"),
+        ("note", judge_dataset(FRESH, AT_WORK), "it is being made"),
+        ("bad", judge_dataset(replace(FRESH, namespace="team", name="team/imagenet"), AWAY),
+         "nobody works on it|penstock up imagenet -n team"),
+        ("note", judge_dataset(replace(BOUND, deleting_s=5.0), AWAY), "deleted"),
+        ("bad", judge_dataset(replace(BOUND, deleting_s=600.0), AWAY), "--force"),
+        ("note", judge_dataset(replace(BOUND, second_runtimes=("JindoRuntime",)), AWAY),
+         "penstock delete jindoruntime imagenet"),
+        ("note", judge_dataset(replace(BOUND, conditions=(OLD_MODE,)), AWAY),
          "penstock up --restart imagenet"),
+        ("bad", judge_loop(DIED, ["imagenet"], []), "imagenet|MemoryError"),
+        *(("bad", judge_loop(AWAY, [], [replace(LOAD, policy=policy, phase="Complete")]),
+           "penstock serve") for policy in ("Cron", "OnEvent")),
+        ("bad", judge_operation(replace(LOAD, phase="Failed", message="no such path"), AWAY),
+         "it failed: no such path|/o/log"),
+        ("slow", judge_operation(SILENT, AT_WORK, SILENT), "5m00s|50%"),
+        ("bad", judge_operation(replace(LOAD, runs=False), AWAY), "its process is gone"),
+        ("bad", judge_operation(replace(PENDING, unbound=("imagenet",)), AWAY),
+         "penstock doctor imagenet"),
+        ("note", judge_operation(replace(PENDING, waits_for="until 12:00"), AWAY), "until 12:00"),
+        ("bad", judge_operation(PENDING, AWAY), "nobody is there to begin it"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_what_to_do(
-    severity: str, changes: dict[str, Any], says: str
+    severity: str, findings: list[Finding], says: str
 ) -> None:
-    found = only(judge_dataset(replace(BOUND, **changes), AWAY), severity)
+    found = only(findings, severity)
     for words in says.split("|"):
         assert words in f"{found.what}\n{found.why}\n{found.remedy}"
 
 
-def test_an_affinity_that_is_not_met_is_told_with_its_hint() -> None:
-    hint = "`penstock label KEY=VALUE` gives this machine a label"
-    ready = condition("Ready", False, "NodeAffinityNotMet", f"no label gpu (hint: {hint})")
-    seen = replace(BOUND, phase="NotBound", conditions=(ready,), mounted=False)
-    found = only(judge_dataset(seen, AWAY))
-    assert (found.what, found.why) == ("not bound: no label gpu", "NodeAffinityNotMet")
-    assert found.remedy == f"{hint}; then penstock up imagenet"
+@pytest.mark.parametrize(
+    "findings",
+    [
+        judge_dataset(BOUND, AWAY),
+        judge_loop(AWAY, ["imagenet"], []),  # the data set itself is told of
+        judge_loop(DIED, [], [LOAD]),
+        judge_loop(AT_WORK, ["imagenet"], []),
+        judge_operation(LOAD, AT_WORK, LOAD),
+        judge_operation(SILENT, AT_WORK, replace(SILENT, progress={"bytes": 60, "of": 100})),
+        judge_operation(replace(LOAD, runs=False), AT_WORK),
+    ],
+)
+def test_nothing_is_said_of_what_is_well(findings: list[Finding]) -> None:
+    assert {one.severity for one in findings} == {"ok"}
 
 
-def test_a_failure_has_its_reason_its_hint_and_its_exit_code() -> None:
-    trouble = {"what": "s3://b: cannot be reached", "hint": "check the endpoint", "exit_code": 3}
-    failed = replace(BOUND, phase="Failed", trouble=trouble, retry_in_s=90.0, mounted=False)
-    found = only(judge_dataset(failed, AWAY))
-    assert found.what == "not bound: s3://b: cannot be reached"
-    assert "tried again in 1m30s" in found.why
-    assert exit_code([found]) == 3
-    denied = replace(failed, trouble={**trouble, "exit_code": 2})
+def test_a_failure_decides_how_the_command_ends() -> None:
+    assert exit_code(judge_dataset(FAILED, AWAY)) == 3
+    denied = replace(FAILED, trouble={**TROUBLE, "exit_code": 2})
     assert exit_code(judge_dataset(denied, AWAY)) == 2
-    changed = only(judge_dataset(replace(failed, phase="Bound", mounted=True), AWAY))
-    assert "a change to it failed" in changed.what
-
-
-def test_one_that_is_not_as_declared_is_being_made_or_forgotten() -> None:
-    fresh = replace(BOUND, phase="", settled=False, mounted=False)
-    assert only(judge_dataset(fresh, AT_WORK), "note").what == "it is being made"
-    found = only(judge_dataset(replace(fresh, namespace="team", name="team/imagenet"), AWAY))
-    assert "nobody works on it" in found.what
-    assert "penstock up imagenet -n team" in found.remedy
-
-
-# -- the loop --------------------------------------------------------------------------------
-
-
-def test_a_loop_that_should_run_and_does_not_tells_its_last_words() -> None:
-    died = replace(AWAY, last_words="MemoryError")
-    found = only(judge_loop(died, ["imagenet"], []))
-    assert ("imagenet" in found.why, "MemoryError" in found.why) == (True, True)
-    assert judge_loop(AWAY, ["imagenet"], [])[0].severity == "ok", "the data set itself is told of"
-    assert judge_loop(died, [], [LOAD])[0].severity == "ok"
-    assert judge_loop(AT_WORK, ["imagenet"], [])[0].severity == "ok"
-
-
-@pytest.mark.parametrize("policy", ["Cron", "OnEvent"])
-def test_schedules_and_events_need_serve(policy: str) -> None:
-    found = only(judge_loop(AWAY, [], [replace(LOAD, policy=policy, phase="Complete")]))
-    assert found.subject == "dataload/warm"
-    assert "penstock serve" in found.remedy
-
-
-# -- operations ------------------------------------------------------------------------------
-
-
-def test_an_operation_that_failed_says_why() -> None:
-    failed = replace(LOAD, phase="Failed", message="no such path")
-    found = only(judge_operation(failed, AWAY))
-    assert (found.what, "/o/log" in found.remedy) == ("it failed: no such path", True)
-
-
-def test_an_operation_that_gets_on_is_well_and_one_that_does_not_is_slow() -> None:
-    assert judge_operation(LOAD, AT_WORK, LOAD)[0].severity == "ok"
-    silent = replace(LOAD, silent_s=300.0)
-    moved = replace(silent, progress={"bytes": 60, "of": 100})
-    assert judge_operation(silent, AT_WORK, moved)[0].why == "begun 10m00s ago, at 60%"
-    found = only(judge_operation(silent, AT_WORK, silent), "slow")
-    assert ("5m00s" in found.why, "50%" in found.why) == (True, True)
-
-
-def test_an_operation_whose_process_is_gone_needs_somebody_to_go_on() -> None:
-    gone = replace(LOAD, runs=False)
-    assert "its process is gone" in only(judge_operation(gone, AWAY)).what
-    assert judge_operation(gone, AT_WORK)[0].severity == "ok"
-
-
-def test_an_operation_that_waits_says_for_what() -> None:
-    pending = replace(LOAD, phase="Pending", runs=False)
-    found = only(judge_operation(replace(pending, unbound=("imagenet",)), AWAY))
-    assert found.remedy == "penstock doctor imagenet"
-    waits = replace(pending, waits_for="until 12:00")
-    assert only(judge_operation(waits, AWAY), "note").why == "until 12:00"
-    assert "nobody is there to begin it" in only(judge_operation(pending, AWAY)).what
 
 
 # -- looking ---------------------------------------------------------------------------------
@@ -163,11 +129,8 @@ def test_an_operation_that_waits_says_for_what() -> None:
 
 def test_the_state_is_read_as_it_is() -> None:
     state = State()
-    key = ResourceKey("Dataset", "team", "d")
-    state.put(key, {"kind": "Dataset", "apiVersion": "x", "metadata": {}, "spec": {}}, {})
-    load = ResourceKey("DataLoad", "team", "l")
-    spec = {"dataset": {"name": "d"}, "policy": "Cron"}
-    state.put(load, {"kind": "DataLoad", "apiVersion": "x", "metadata": {}, "spec": spec}, {})
+    put("Dataset", "d", "team", spec={})
+    put("DataLoad", "l", "team", spec={"dataset": {"name": "d"}, "policy": "Cron"})
     world = World.read(state)
     seen = look_at_dataset(state, world, world.pair("team", "d"))
     assert (seen.name, seen.phase, seen.has_runtime, seen.settled) == ("team/d", "", False, False)

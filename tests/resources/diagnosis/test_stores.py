@@ -1,21 +1,20 @@
 """What the doctor finds out about a store: asked of real servers, judged in plain words."""
 
-import http.server
 import socket
+import socketserver
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from email.utils import formatdate
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.bench.programs import free_port
 from penstock.daemon.settings import Part
 from penstock.resources.diagnosis.facts import endpoints
-from penstock.resources.diagnosis.facts.endpoints import Address, Endpoint, look_at_endpoint
+from penstock.resources.diagnosis.facts.endpoints import Address, look_at_endpoint
 from penstock.resources.diagnosis.facts.stores import (
     Refusal,
     StoreSeen,
@@ -53,7 +52,9 @@ def bucket(_s3_server: S3) -> str:
 # -- a real S3 server ------------------------------------------------------------------------
 
 
-def test_a_store_that_is_well_is_measured(s3: S3, bucket: str) -> None:
+def test_a_store_that_is_well_is_measured_and_one_without_objects_is_noted(
+    s3: S3, bucket: str
+) -> None:
     seen = look_at_store(part(f"s3://{bucket}", s3.endpoint))
     assert (seen.refusal, seen.objects, seen.too_slow) == (None, 4, False)
     assert seen.endpoint is not None
@@ -63,171 +64,96 @@ def test_a_store_that_is_well_is_measured(s3: S3, bucket: str) -> None:
     findings = judge_store(seen, "imagenet")
     assert {one.severity for one in findings} <= {"ok", "slow"}  # as busy as the machine is now
     assert any("clocks agree" in one.what for one in findings)
-
-
-def test_wrong_secret_keys_are_told_as_such(
-    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-it")
-    seen = look_at_store(part(f"s3://{bucket}", s3.endpoint))
-    assert seen.refusal is not None
-    assert (seen.refusal.kind, seen.refusal.code) == ("denied", "SignatureDoesNotMatch")
-    found = wrong(judge_store(seen, "imagenet"))
-    assert "secret key is not the one of its key id" in found.what
-    assert (exit_code([found]), "not-the-secret" in repr(found)) == (2, False)
-
-
-@pytest.mark.parametrize(
-    ("key_id", "name", "says"),
-    [
-        ("AKIANOBODYSKEYID", None, "the store does not know its key id"),
-        ("", None, "there are no keys for it"),
-        (ACCESS_KEY, "nobodys-bucket", "the bucket is not there"),
-    ],
-)
-def test_a_store_that_refuses_is_told_with_the_reason(
-    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch, key_id: str, name: str | None, says: str
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key_id)
-    if not key_id:
-        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    seen = look_at_store(part(f"s3://{name or bucket}", s3.endpoint))
-    found = wrong(judge_store(seen, "imagenet"))
-    assert says in found.what
-    assert exit_code([found]) == 2
-
-
-def test_a_prefix_without_objects_is_noted(s3: S3, bucket: str) -> None:
     seen = look_at_store(part(f"s3://{bucket}/P", s3.endpoint))
-    assert seen.objects == 0
     assert "nothing is there" in only(judge_store(seen, "imagenet"), "note").what
 
 
-def test_a_port_that_nobody_listens_at_is_unreachable(s3: S3, bucket: str) -> None:
-    seen = look_at_store(part(f"s3://{bucket}", f"http://127.0.0.1:{free_port()}"))
+WRONG_KEY = {"AWS_SECRET_ACCESS_KEY": "not-the-secret-of-it"}
+NO_KEYS = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}
+
+
+@pytest.mark.parametrize(
+    ("environment", "source", "endpoint", "says", "code"),
+    [
+        (WRONG_KEY, "s3://{bucket}", "{s3}", "secret key is not the one of its key id", 2),
+        ({"AWS_ACCESS_KEY_ID": "AKIANOBODYSKEYID"}, "s3://{bucket}", "{s3}",
+         "the store does not know its key id", 2),
+        (NO_KEYS, "s3://{bucket}", "{s3}", "there are no keys for it", 2),
+        ({}, "s3://nobodys-bucket", "{s3}", "the bucket is not there", 2),
+        ({}, "s3://{bucket}", "https{address}", "write the endpoint as http{address}", 2),
+        ({}, "s3://{bucket}", "http://127.0.0.1:{port}",
+         "it does not take connections|Connection refused", 3),
+    ],
+)  # fmt: skip
+def test_a_store_that_refuses_is_told_with_the_reason(
+    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str | None],
+    source: str, endpoint: str, says: str, code: int,
+) -> None:  # fmt: skip
+    names = {"bucket": bucket, "s3": s3.endpoint, "address": s3.endpoint.removeprefix("http"),
+             "port": free_port()}  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.delenv(name)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    seen = look_at_store(part(source.format(**names), endpoint.format(**names)))
     found = wrong(judge_store(seen, "imagenet"))
-    assert "does not take connections" in found.what
-    assert "refused" in found.why
-    assert exit_code([found]) == 3
+    for words in says.format(**names).split("|"):
+        assert words in f"{found.what}\n{found.why}\n{found.remedy}"
+    assert exit_code([found]) == code
+    assert "not-the-secret" not in repr(found)
 
 
-def test_https_written_for_a_server_that_speaks_http(s3: S3, bucket: str) -> None:
-    endpoint = s3.endpoint.replace("http://", "https://")
-    found = wrong(judge_store(look_at_store(part(f"s3://{bucket}", endpoint)), "imagenet"))
-    assert f"write the endpoint as {s3.endpoint}" in found.remedy
-    assert exit_code([found]) == 2
-
-
-def test_a_server_s_own_keys_are_used_where_the_part_has_none(bucket: str, s3: S3) -> None:
+def test_a_part_has_its_own_keys_or_those_of_its_server(
+    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY)
     environment = {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
         "AWS_ENDPOINT_URL": s3.endpoint,
     }  # fmt: skip
     filled = with_keys_of(part(f"s3://{bucket}"), environment)
-    assert filled.store.keys == Keys(access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY)
-    assert filled.store.endpoint == s3.endpoint
-    given = part(f"s3://{bucket}", keys=Keys(access_key_id="given"))
-    assert with_keys_of(given, environment) is given
-    plain = part("file:///data")
-    assert with_keys_of(plain, environment) is plain
-
-
-def test_the_keys_of_the_part_win_over_those_of_the_environment(
-    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert (filled.store.keys, filled.store.endpoint) == (keys, s3.endpoint)
+    for given in (part(f"s3://{bucket}", keys=Keys(access_key_id="given")), part("file:///data")):
+        assert with_keys_of(given, environment) is given
+    # Those of the part win over those of the shell.
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret-of-the-shell")
-    keys = Keys(access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY)
     assert look_at_store(part(f"s3://{bucket}", s3.endpoint, keys)).refusal is None
-    keys = Keys(access_key_id=ACCESS_KEY, secret_access_key="a-wrong-secret-of-its-own")
-    refusal = look_at_store(part(f"s3://{bucket}", s3.endpoint, keys)).refusal
-    assert refusal is not None
-    assert refusal.code == "SignatureDoesNotMatch"
 
 
-# -- tiny servers that do one thing ----------------------------------------------------------
+# -- one step at a time ----------------------------------------------------------------------
 
 
-@contextmanager
-def answering(respond: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A listener on loopback; `respond` gets each connection."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            with peer:
-                respond(peer)
-
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-
-
-@contextmanager
-def dated(offset_s: float, status: int = 200, body: bytes = b"") -> Iterator[int]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def date_time_string(self, timestamp: float | None = None) -> str:
-            return formatdate(time.time() + offset_s, usegmt=True)
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-SKEWED = (b"<?xml version='1.0'?><Error><Code>RequestTimeTooSkewed</Code>"
-          b"<Message>The difference is too large.</Message></Error>")  # fmt: skip
-
-
-@pytest.mark.parametrize(("offset_s", "told"), [(-3620, "1h00m ahead of"), (7220, "2h00m behind")])
+@pytest.mark.parametrize(
+    ("skew_s", "severity", "told"),
+    [(3620, "bad", "1h00m ahead of"), (-7220, "bad", "2h00m behind"), (62, "note", "1m0")],
+)
 def test_a_clock_that_is_wrong_is_told_once_and_by_how_much(
-    s3: S3, offset_s: float, told: str
+    s3: S3, monkeypatch: pytest.MonkeyPatch, skew_s: float, severity: str, told: str
 ) -> None:
-    with dated(offset_s, 403, SKEWED) as port:
-        seen = look_at_store(part("s3://b", f"http://127.0.0.1:{port}"))
-    assert seen.endpoint is not None
-    assert seen.endpoint.skew_s == pytest.approx(-offset_s, abs=5)
-    assert seen.refusal is not None
-    assert seen.refusal.code == "RequestTimeTooSkewed"
-    found = wrong(judge_store(seen, "imagenet"))
-    assert f"clock is {told} the store's" in found.what
-    assert "timedatectl" in found.remedy
-    assert exit_code([found]) == 2
+    clock = SimpleNamespace(time=lambda: time.time() + skew_s, monotonic=time.monotonic)
+    monkeypatch.setattr(endpoints, "time", clock)
+    host, _, port = s3.endpoint.removeprefix("http://").partition(":")
+    endpoint = look_at_endpoint(Address("http", host, int(port)))
+    assert endpoint.skew_s == pytest.approx(skew_s, abs=5)
+    skewed = Refusal("denied", "RequestTimeTooSkewed", "the difference is too large", "")
+    seen = StoreSeen("s3://b", "", endpoint, objects=1)
+    seen = replace(seen, refusal=skewed) if severity == "bad" else seen
+    found = only(judge_store(seen, "imagenet"), severity)
+    assert f"clock is {told}" in found.what
+    assert exit_code([found]) == (2 if severity == "bad" else 0)
 
 
 def test_http_written_for_a_server_that_speaks_tls(tmp_path: Path) -> None:
     certify(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
-
-    def respond(peer: socket.socket) -> None:
-        try:
-            context.wrap_socket(peer, server_side=True).close()
-        except OSError:
-            return  # it was not spoken to in TLS, and has said so with an alert
-
-    with answering(respond) as port:
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         plain = look_at_endpoint(Address("http", "127.0.0.1", port))
         secured = look_at_endpoint(Address("https", "127.0.0.1", port))
+        server.shutdown()
     assert plain.other_scheme == "https"
     found = wrong(judge_store(StoreSeen("s3://b", "", plain), "x"))
     assert f"https://127.0.0.1:{port}" in found.remedy
@@ -239,21 +165,11 @@ def test_http_written_for_a_server_that_speaks_tls(tmp_path: Path) -> None:
 
 def test_a_server_that_never_answers_costs_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "_STEP_S", 1.0)
-    released = threading.Event()
-    with answering(lambda _: bool(released.wait(20)) and None) as port:
-        seen = look_at_endpoint(Address("http", "127.0.0.1", port))
-        released.set()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        seen = look_at_endpoint(Address("http", "127.0.0.1", silent.getsockname()[1]))
     assert seen.step == "answer"
     assert seen.error is not None
     assert "no answer within 1 s" in seen.error
-
-
-def test_a_name_that_nobody_knows() -> None:
-    seen = look_at_endpoint(Address("https", "no-such-host.invalid", 443))
-    assert seen.step == "name"
-    found = wrong(judge_store(StoreSeen("s3://b", "", seen), "x"))
-    assert "cannot be resolved" in found.what
-    assert found.unreachable
 
 
 # -- rules over facts that were made up ------------------------------------------------------
@@ -277,13 +193,11 @@ def test_a_slow_store_says_what_that_means_for_readers(seen: StoreSeen, says: st
     assert exit_code([slow]) == 0
 
 
-def test_a_clock_that_is_off_by_a_minute_is_only_noted() -> None:
-    endpoint = Endpoint("http://h:80", "answer", connect_ms=1.0, status=200, skew_s=60.0)
-    found = only(judge_store(StoreSeen("s3://b", "", endpoint, objects=1), "x"), "note")
-    assert found.what == "this machine's clock is 1m00s ahead of the store's"
-
-
-def test_a_store_that_fails_is_unreachable_and_one_that_takes_too_long_too() -> None:
+def test_a_store_without_an_answer_is_unreachable() -> None:
+    unknown = look_at_endpoint(Address("https", "no-such-host.invalid", 443))
+    found = wrong(judge_store(StoreSeen("s3://b", "", unknown), "x"))
+    assert "cannot be resolved" in found.what
+    assert found.unreachable
     refusal = Refusal("unreachable", None, "s3://b: it failed", "look at it")
     assert exit_code(judge_store(StoreSeen("s3://b", "", refusal=refusal), "x")) == 3
     assert exit_code(judge_store(StoreSeen("s3://b", "", too_slow=True), "x")) == 3

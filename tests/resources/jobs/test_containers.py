@@ -26,9 +26,9 @@ def podman(*words: str, data: bytes | None = None) -> str:
     return subprocess.run(asked, input=data, check=True, capture_output=True).stdout.decode()
 
 
-@pytest.fixture(scope="session")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Of an engine that keeps nothing where the machine's own does, with the image in it."""
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An engine that keeps nothing where the machine's own does, with the image in it."""
     if os.geteuid() != 0 or not shutil.which("podman") or not shutil.which("runc"):
         pytest.skip("root, and the packages podman, runc, catatonit and busybox-static, are needed")
     folder = tmp_path_factory.mktemp("podman")
@@ -41,10 +41,6 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
         '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
         '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
     )
-    settings = {
-        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-        "CONTAINERS_CONF": str(folder / "containers.conf"),
-    }
     root = folder / "root"
     (root / "bin").mkdir(parents=True)
     shutil.copy("/bin/busybox", root / "bin")
@@ -52,18 +48,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
         (root / "bin" / name).symlink_to("busybox")
     packed = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True).stdout
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
         podman("import", "-", IMAGE, data=packed)
-        yield settings
+        yield
         assert podman("ps", "-aq") == ""
         podman("rmi", "-f", IMAGE)
-
-
-@pytest.fixture
-def engine(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
 
 
 def test_it_sees_the_data_the_working_folder_and_its_variables(
@@ -79,26 +69,12 @@ def test_it_sees_the_data_the_working_folder_and_its_variables(
         env=[{"name": "PATH", "value": "/bin:/opt/mine"}, {"name": "TOKEN", "value": "s3same"},
              {"name": "N", "value": "two\nlines"}],
     )  # fmt: skip
-    log = jobs.log("net")
-    assert found.status["phase"] == "SUCCEEDED", (found.status, log)
-    lines = log.splitlines()
+    lines = jobs.log("net").splitlines()
+    assert found.status["phase"] == "SUCCEEDED", (found.status, lines)
     assert lines[0] == "alpha"
-    assert "read-only" in lines
-    assert str(tmp_path) in lines
-    assert f"/bin:/opt/mine {HIDDEN} two lines" in lines
-    assert "name net" in lines
+    expected = {"read-only", str(tmp_path), f"/bin:/opt/mine {HIDDEN} two lines", "name net"}
+    assert expected <= set(lines)
     assert (tmp_path / "made").exists()
-
-
-def test_too_little_memory_is_told(engine: None, jobs: Jobs) -> None:
-    """For certain where the engine knows it; podman does not on every machine."""
-    found = jobs.run("eater", ["tail", "/dev/zero"], image=IMAGE, memory="20Mi")
-    assert found.status["phase"] == "FAILED"
-    assert found.status["message"] in (
-        "worker-0 was killed by SIGKILL: out of memory (limit 20.0 MiB) "
-        "(hint: give it more with --memory)",
-        "worker-0 ended with exit code 137 (killed; it may use 20.0 MiB of memory)",
-    )
 
 
 @pytest.mark.parametrize("end", ["delete", "kill"])
@@ -119,10 +95,3 @@ def test_one_can_attach_to_it_and_it_ends_with_its_job_or_its_keeper(
         jobs.end("net")
     wait_until_gone(inside)
     assert podman("ps", "-aq") == ""
-
-
-def test_what_cannot_be_is_said(engine: None, jobs: Jobs) -> None:
-    found = jobs.run("none", ["true"], image="a:b:c")
-    assert "exit code 125; it said last: Error: " in found.status["message"]
-    found = jobs.run("lost", ["no-such-command"], image=IMAGE)
-    assert "No such file or directory" in found.status["message"]

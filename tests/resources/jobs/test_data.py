@@ -1,16 +1,23 @@
-"""Jobs on data sets: distributed, over a real mount of a real bucket."""
+"""Jobs on data sets, of root and of ordinary users; and where no namespace can be made."""
 
+import json
 import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import penstock as package
 from penstock import api
 from penstock.errors import InUse
+from penstock.resources.jobs.processes import marked
 from tests.support.datasets import of_folder, ours
-from tests.support.jobs import Jobs
+from tests.support.jobs import Jobs, job
 from tests.support.trees import write_tree
+from tests.support.users import NOBODY, User
 
 DATA = f"/penstock-job-{os.getpid()}"
 
@@ -70,35 +77,69 @@ def test_a_job_waits_for_its_data_set_and_keeps_it_from_being_deleted(
 ) -> None:
     write_tree(tmp_path / "data", {"a": b"alpha"})
     api.apply(of_folder("imagenet", tmp_path / "data"))
-    missing = {
-        "small": "there is no data set small",
-        "imagnet": "there is no data set imagnet (did you mean imagenet?)",
-    }
-    for name, message in missing.items():
-        data = [{"dataset": name, "mountPath": DATA}]
-        jobs.submit(name, f"cat {DATA}/a; sleep 1000", data=data)
-        waits = jobs.wait(name, lambda found: found.status.get("phase") == "PENDING").status
-        assert waits["message"] == message
-    api.apply([of_folder("small", tmp_path / "data"), ours("small", tmp_path / "cache")])
-    jobs.running("small")
-    with pytest.raises(InUse, match="job small is RUNNING and uses it"):
-        api.delete("dataset", "small")
-    api.delete("job", "small")
-    api.delete("dataset", "small")
+    data = [{"dataset": "imagnet", "mountPath": DATA}]
+    jobs.submit("net", f"cat {DATA}/a; sleep 1000", data=data)
+    waits = jobs.wait("net", lambda found: found.status.get("phase") == "PENDING").status
+    assert waits["message"] == "there is no data set imagnet (did you mean imagenet?)"
+    api.apply([of_folder("imagnet", tmp_path / "data"), ours("imagnet", tmp_path / "cache")])
+    jobs.running("net")
+    with pytest.raises(InUse, match="job net is RUNNING and uses it"):
+        api.delete("dataset", "imagnet")
+    api.delete("job", "net")
+    api.delete("dataset", "imagnet")
 
 
-def test_a_queued_job_whose_data_is_changed_is_loaded_again(
-    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENSTOCK_GPUS", "1")
-    write_tree(tmp_path / "data", {"a/x": b"alpha", "b/x": b"beta"})
-    api.apply([of_folder("small", tmp_path / "data"), ours("small", tmp_path / "cache")])
-    jobs.submit("first", "sleep 1000", gpus=1)
-    jobs.running("first")
-    (uid,) = [one.uid for one in jobs.state.all(["Dataset"])]
-    for below in ("a", "b"):
-        data = [{"dataset": "small", "mountPath": DATA, "subPath": below}]
-        jobs.submit("net", "true", gpus=1, warm=True, data=data)
-        wanted = [[uid, below]]
-        jobs.wait("net", lambda found, wanted=wanted: found.note.get("loaded") == wanted)
-    assert api.dataset("small").cached_bytes == 9
+# Applies manifests, waits for the job `net`, prints what became of it, and deletes everything.
+SCRIPT = """
+import json, sys
+from penstock import api
+from penstock.resources.state import State
+from penstock.resources.watching import wait_for_job
+from penstock.specs.keys import ResourceKey
+
+api.apply(json.loads(sys.argv[1]))
+state = State()
+found = wait_for_job(state, ResourceKey("TrainingJob", "default", "net"), timeout_s=60)
+logs = (state.folder / "jobs" / found.uid / "logs").glob("*.log")
+assert found.status["phase"] == "SUCCEEDED", found
+print(json.dumps({
+    "uid": found.uid, "log": "".join(log.read_text() for log in logs),
+    "events": [one.reason for one in state.events(found.uid)],
+}))
+api.delete_keys(state, [one.key for one in state.all()], force=True, wait=True)
+"""
+
+
+def outcome(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert result.returncode == 0, (result.stdout, result.stderr)
+    return json.loads(result.stdout)
+
+
+def test_where_no_namespace_can_be_made_processes_are_found_by_their_mark() -> None:
+    manifest = job("net", "setsid sleep 1000 & echo hi")
+    # In a user namespace in which no other can be made, and without capabilities.
+    become = "echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all"
+    program = shlex.join([sys.executable, "-c", SCRIPT, json.dumps(manifest)])
+    result = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", f"{become} {program}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = outcome(result)
+    assert "NoNamespace" in found["events"]
+    assert list(marked(found["uid"])) == []
+
+
+def test_an_ordinary_user_runs_a_distributed_job_on_a_data_set(user: User) -> None:
+    source = user.home / "data"
+    write_tree(source, {"a": b"alpha"})
+    source.chmod(0o755)
+    command = f'echo "$(id -u) $(cat {DATA}/a) $(ls /proc | grep -c ^[0-9])"'
+    data = [{"dataset": "data", "mountPath": DATA}]
+    net = job("net", command, trainer="mpi", workers=2, memory="1Gi", data=data)
+    manifests = json.dumps([of_folder("data", source), ours("data"), net])
+    path = str(Path(package.__file__).parent.parent)
+    found = outcome(user.run(sys.executable, "-c", SCRIPT, manifests, PYTHONPATH=path))
+    first, second = [line.split() for line in found["log"].splitlines()]
+    assert first[:2] == second[:2] == [str(NOBODY), "alpha"]
+    assert int(first[2]) < 20  # processes, of a /proc of its own
+    assert "NoNamespace" not in found["events"]

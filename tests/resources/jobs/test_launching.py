@@ -1,4 +1,4 @@
-"""What each trainer starts."""
+"""Who may start, and what each trainer starts."""
 
 import json
 from collections.abc import Sequence
@@ -6,16 +6,55 @@ from typing import Any
 
 import pytest
 
+from penstock.resources.jobs import launching
 from penstock.resources.jobs.containers import contained
-from penstock.resources.jobs.launching import (
-    Instance,
-    Machine,
-    chosen_launch,
-    hostfile,
-    instances_of,
-    ports_needed,
-)
-from penstock.specs.jobs import TrainingJobSpec
+from penstock.resources.jobs.launching import Instance, Machine, chosen_launch
+from penstock.resources.jobs.queue import Holding, Verdict, Waiting, decide
+from penstock.specs.jobs import TrainingJobSpec, cores
+
+
+def decided(
+    *waiting: Waiting, holding: Sequence[Holding] = (), gpus: int = 4, cores: float = 8
+) -> dict[str, Verdict]:
+    verdicts = decide(waiting, holding, range(gpus), cores)
+    return {one.name: verdicts[one.order] for one in waiting}
+
+
+def waits(name: str, **wants: Any) -> Waiting:
+    return Waiting(name, (0.0, name), **wants)
+
+
+def test_gpus_go_to_the_first_and_before_that_to_a_higher_priority() -> None:
+    found = decided(waits("a", gpus=1), waits("b", gpus=2), holding=[Holding("old", (1,))])
+    assert found == {"a": Verdict((0,)), "b": Verdict((2, 3))}
+    found = decided(waits("a", gpus=1), waits("b", gpus=1), gpus=1)
+    assert found == {"a": Verdict((0,)), "b": Verdict(None, "waits for 1 GPU; taken by job a")}
+    found = decided(waits("a", gpus=1), waits("b", gpus=1, priority=5), gpus=1)
+    assert (found["a"].gpus, found["b"].gpus) == (None, (0,))
+    found = decided(waits("a", gpus=2), gpus=1)  # the machine had two
+    assert found["a"] == Verdict(None, "waits for 2 GPUs; this machine has 1")
+
+
+def test_nobody_overtakes_one_that_waits_for_many() -> None:
+    waiting = (waits("big", gpus=4), waits("small", gpus=1), waits("without"))
+    assert decided(*waiting, holding=[Holding("old", (0,))]) == {
+        "big": Verdict(None, "waits for 4 GPUs; taken by job old"),
+        "small": Verdict(None, "waits for 1 GPU; job big is before it"),
+        "without": Verdict(()),
+    }
+
+
+def test_cores_that_were_asked_for_are_counted_too() -> None:
+    waiting = (waits("a", cores=2), waits("b", cores=3), waits("c"))
+    assert decided(*waiting, holding=[Holding("old", (), 4.0)]) == {
+        "a": Verdict(()),
+        "b": Verdict(None, "waits for 3 cores; taken by jobs old, a"),
+        "c": Verdict(()),
+    }
+    assert (cores("500m"), cores("2")) == (0.5, 2.0)
+    # One that wants more than there are starts when it is alone.
+    assert decided(waits("a", cores=100))["a"] == Verdict(())
+    assert decided(waits("a", cores=100), holding=[Holding("old", (), 0.5)])["a"].gpus is None
 
 
 def spec_of(trainer: str, command: Any = "python train.py", **more: Any) -> TrainingJobSpec:
@@ -25,14 +64,13 @@ def spec_of(trainer: str, command: Any = "python train.py", **more: Any) -> Trai
 def started(
     spec: TrainingJobSpec, launch: str = "ranks", gpus: Sequence[int] = (), root: bool = True
 ) -> list[Instance]:
-    ports = tuple(range(7000, 7000 + ports_needed(spec)))
+    ports = tuple(range(7000, 7000 + launching.ports_needed(spec)))
     machine = Machine(root, tuple(gpus), ports, "/hosts", "/scratch")
-    return instances_of("net", spec, launch, {"A": "b"}, machine)
+    return launching.instances_of("net", spec, launch, {"A": "b"}, machine)
 
 
-@pytest.mark.parametrize("trainer", ["mpi", "horovod"])
-def test_ranks_are_started_by_one_mpirun_with_one_process_for_each_gpu(trainer: str) -> None:
-    spec = spec_of(trainer, workers=2, gpus=2)
+def test_ranks_are_started_by_one_mpirun_with_one_process_for_each_gpu() -> None:
+    spec = spec_of("horovod", workers=2, gpus=2)
     (launcher,) = started(spec, gpus=(0, 1, 4, 5))
     assert launcher.name == "net-launcher"
     assert launcher.argv == (
@@ -42,12 +80,10 @@ def test_ranks_are_started_by_one_mpirun_with_one_process_for_each_gpu(trainer: 
     assert launcher.env["CUDA_VISIBLE_DEVICES"] == "0,1,4,5"
     assert launcher.env["OMPI_MCA_btl_tcp_if_include"] == "lo"
     assert launcher.workers == 2
-    assert hostfile(spec) == "localhost slots=4\n"
-    (planned,) = started(spec_of(trainer, plan=True))
+    assert launching.hostfile(spec) == "localhost slots=4\n"
+    (planned,) = started(spec_of("mpi", plan=True))
     assert planned.argv[:4] == ("penstock", "run", "--", "mpirun")
-
-
-def test_a_launcher_finds_hosts_and_slots_in_its_environment() -> None:
+    # A command that calls mpirun itself finds hosts and slots in its environment.
     (launcher,) = started(spec_of("mpi", "mpirun ./a", workers=2), "launcher", root=False)
     assert launcher.argv == ("/bin/sh", "-c", "mpirun ./a")
     assert launcher.env["OMPI_MCA_orte_default_hostfile"] == "/hosts"
@@ -64,9 +100,7 @@ def test_pytorch_has_a_torchrun_for_each_worker_that_meet_at_one_port() -> None:
     )  # fmt: skip
     assert master.env["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert worker.env["CUDA_VISIBLE_DEVICES"] == "2,3"
-
-
-def test_a_command_that_calls_torchrun_itself_is_told_where_to_meet() -> None:
+    # A command that calls torchrun itself is told where to meet.
     _, worker = started(spec_of("pytorch", "torchrun train.py", workers=2), "launcher")
     assert worker.argv == ("/bin/sh", "-c", "torchrun train.py")
     told = {name: worker.env[name] for name in ("MASTER_PORT", "RANK", "WORLD_SIZE", "PET_NNODES")}
@@ -84,11 +118,18 @@ def test_tf_is_told_its_cluster_and_its_task() -> None:
     assert (ps.awaited, first.awaited, second.gpus) == (False, True, (7,))
 
 
+SCRIPTS = {
+    "./launch.sh": "#!/bin/bash\nexec mpirun -np 2 ./a\n",
+    "launch.sh": "mpirun ./a",
+    "./rank.sh": "#!/bin/sh\n# started by mpirun\n./a\n",
+    "./tool.py": "#!/usr/bin/env python3\nprint('mpirun me')\n",
+}
+
+
 @pytest.mark.parametrize(
     ("trainer", "command", "launch"),
     [("mpi", "cd /x && /usr/bin/mpirun -np 4 ./a", "launcher"),
      ("mpi", ["mpiexec", "./a"], "launcher"),
-     ("horovod", "horovodrun -np 4 python train.py", "launcher"),
      ("mpi", "python train.py --name mpirun-like", "ranks"),
      ("mpi", "./launch.sh --epochs 3", "launcher"),
      ("mpi", "X=1 bash launch.sh", "launcher"),
@@ -103,15 +144,10 @@ def test_tf_is_told_its_cluster_and_its_task() -> None:
 def test_a_command_that_starts_its_ranks_itself_is_known_by_its_words(
     trainer: str, command: Any, launch: str
 ) -> None:
-    scripts = {
-        "./launch.sh": "#!/bin/bash\nexec mpirun -np 2 ./a\n", "launch.sh": "mpirun ./a",
-        "./rank.sh": "#!/bin/sh\n# started by mpirun\n./a\n",
-        "./tool.py": "#!/usr/bin/env python3\nprint('mpirun me')\n",
-    }  # fmt: skip
-    assert chosen_launch(spec_of(trainer, command), scripts.get) == launch
+    assert chosen_launch(spec_of(trainer, command), SCRIPTS.get) == launch
     if trainer == "mpi":  # what the manifest says wins
         other = {"ranks": "launcher", "launcher": "ranks"}[launch]
-        assert chosen_launch(spec_of("mpi", command, launch=other), scripts.get) == other
+        assert chosen_launch(spec_of("mpi", command, launch=other), SCRIPTS.get) == other
 
 
 @pytest.mark.parametrize(

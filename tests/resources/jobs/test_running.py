@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from penstock import api
 from penstock.errors import ManifestError, NoSuchResource, UsageError
 from penstock.resources import nudge
+from penstock.resources.diagnosis.bundle import write_bundle
+from penstock.resources.diagnosis.examination import examine
 from penstock.resources.jobs.attaching import attach_argv
 from penstock.resources.jobs.attempts import scratch_place
 from penstock.resources.jobs.processes import pids_of
@@ -24,6 +27,7 @@ from tests.support.datasets import processes_of
 from tests.support.isolation import isolate
 from tests.support.jobs import Jobs, job
 from tests.support.mounts import penstock
+from tests.support.trees import read_tree
 from tests.support.waiting import wait_until, wait_until_gone
 
 FORKS_AWAY = "setsid sh -c 'sleep 1000 & touch forked' & until test -e forked; do sleep 0.02; done"
@@ -55,7 +59,6 @@ def begin(jobs: Jobs, folder: Path) -> None:
     jobs.submit("second", "echo $CUDA_VISIBLE_DEVICES", gpus=1)
     jobs.submit("fails", "echo oh no; exit 3")
     jobs.submit("missing", "./train.sh --epochs 3", retries=5)
-    jobs.submit("unknown", ["no-such-command"])
     jobs.submit("nameless", "kill -40 $$")
     jobs.submit("lost", "true", workingDir="/no/such")
     jobs.submit("hangs", "sleep 100", timeoutSeconds=1)
@@ -119,10 +122,6 @@ def test_a_job_ends_with_its_exit_codes_its_times_and_its_log(jobs: Jobs) -> Non
     shown = [(one["name"], one["phase"], one["exitCode"]) for one in status["instances"]]
     assert shown == [("net-worker-0", "SUCCEEDED", 0), ("net-worker-1", "SUCCEEDED", 0)]
     assert jobs.log("net", "worker-1").startswith("net .\n/")
-    head, *rows = [line.split() for line in penstock("get", "jobs").stdout.splitlines()]
-    assert head == ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)",
-                    "NODE"]  # fmt: skip
-    assert [row[:3] for row in rows if row[0] == "net"] == [["net", "SUCCEEDED", "TFJOB"]]
 
 
 def test_gpus_are_allotted_and_others_queue(jobs: Jobs, folder: Path) -> None:
@@ -141,7 +140,6 @@ def test_gpus_are_allotted_and_others_queue(jobs: Jobs, folder: Path) -> None:
     ("name", "reason", "message"),
     [("fails", "Error", "worker-0 ended with exit code 3; it said last: oh no"),
      ("missing", "CannotStart", "./train.sh: no such command (hint: it is looked for in "),
-     ("unknown", "CannotStart", "no-such-command: no such command"),
      ("nameless", "Killed", "worker-0 was killed by signal 40"),
      ("lost", "CannotStart", "workingDir /no/such: No such file"),
      ("hangs", "Timeout", "timeout after 1s"),
@@ -197,18 +195,15 @@ def test_a_job_that_prints_much_is_not_blocked_and_its_log_is_bounded(jobs: Jobs
     assert len(log) < 65 * 1024
     assert "bytes are missing here" in log
     assert log.endswith("end\n")
-
-
-def test_a_job_is_removed_when_its_time_is_over(jobs: Jobs) -> None:
-    wait_until(lambda: jobs.find("brief") is None)
+    wait_until(lambda: jobs.find("brief") is None)  # its time is over
 
 
 def test_one_can_attach_to_a_job_that_runs_and_not_to_others(jobs: Jobs, folder: Path) -> None:
     found = jobs.running("attached")
-    script = "echo $PENSTOCK_JOB_NAME; pwd; grep -q jobs.init /proc/1/cmdline && exit 4"
+    script = "pwd; grep -q jobs.init /proc/1/cmdline && exit 4"
     argv = attach_argv(jobs.state, found, "worker-0", ["sh", "-c", script])
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == (f"attached\n{folder}\n", 4)
+    assert (done.stdout, done.returncode) == (f"{folder}\n", 4)
     with pytest.raises(UsageError, match="no instance master-0"):
         attach_argv(jobs.state, found, "master-0", [])
     with pytest.raises(ManifestError, match="job attached runs, and cannot be changed"):
@@ -219,13 +214,28 @@ def test_one_can_attach_to_a_job_that_runs_and_not_to_others(jobs: Jobs, folder:
         attach_argv(jobs.state, jobs.see("attached"), None, [])
 
 
-def test_secrets_reach_the_job_and_nothing_else(jobs: Jobs) -> None:
+def test_secrets_reach_the_job_and_nothing_else_not_even_the_doctor(
+    jobs: Jobs, tmp_path: Path
+) -> None:
     assert jobs.end("secret").status["message"].startswith("worker-0 ended with exit code 3")
     assert "API_TOKEN=" in jobs.log("secret")
     # Not read in this process: closing a file of SQLite drops the locks that we have on it.
     for secret in ("open-sesame", "of-the-one-who-applied"):
         found = subprocess.run(["grep", "-rl", secret, jobs.state.folder], capture_output=True)
         assert (found.stdout, found.returncode) == (b"", 1)
+    write_bundle(examine(None), tmp_path / "b.tar.gz")
+    with tarfile.open(tmp_path / "b.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    held = read_tree(tmp_path / "b")
+    assert b"API_TOKEN=" in held["logs/jobs/default/secret-worker-0.log"]
+    assert b"kind: TrainingJob" in held["resources.yaml"]
+    assert b"open-sesame" not in b"".join(held.values())
+    told = penstock("doctor", "job/secret")
+    assert told.returncode == 2
+    assert "wrong job/secret: it failed: worker-0 ended with exit code 3" in told.stdout
+    with pytest.raises(NoSuchResource) as refused:
+        examine("secret")
+    assert refused.value.hint == "there is a job of that name: penstock doctor job/secret"
 
 
 def test_a_folder_that_somebody_else_has_made_is_not_used_as_scratch() -> None:
@@ -248,8 +258,4 @@ def test_more_gpus_than_there_are_and_an_image_without_docker_are_refused(
         api.apply(job("a", "true", workers=2, gpus=1))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ManifestError, match="neither docker nor podman is installed"):
-        api.apply(job("a", "true", image="torch:2"))
-    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "docker").chmod(0o755)
-    with pytest.raises(ManifestError, match="but `docker info` gets no answer"):
         api.apply(job("a", "true", image="torch:2"))

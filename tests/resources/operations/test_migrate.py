@@ -23,7 +23,7 @@ from tests.support.operation_work import Bench, BenchWork, kill_when, operation,
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, ObjectPath
 from tests.support.trees import read_tree, write_tree
 
-Copy = Callable[[dict[str, str]], tuple[dict[str, Any], BenchWork]]
+Copy = Callable[..., tuple[dict[str, Any], BenchWork]]
 FILES = {
     f"{folder}/{number}.bin": random.Random(number).randbytes(2000 + number)
     for folder in ("a", "b/deep")
@@ -66,20 +66,27 @@ def target(tmp_path: Path) -> Path:
 @pytest.fixture
 def copy(source: Path, target: Path, tmp_path: Path) -> Copy:
     """Migrates from `source` to `target`, with these options."""
-    return lambda options: run(migrate(tmp_path, outside(source), outside(target), **options))
+    return lambda **options: run(migrate(tmp_path, outside(source), outside(target), **options))
 
 
-def test_all_of_it_is_there_afterwards_and_the_second_time_nothing_is_copied(
+def test_all_of_it_is_copied_once_and_what_differs_is_left_or_written_over_as_wished(
     target: Path, copy: Copy
 ) -> None:
-    infos, work = copy({"check-all": "true"})
+    infos, work = copy(**{"check-all": "true"})
     assert read_tree(target) == FILES
     assert infos["Copied"].startswith(f"{len(FILES)} files")
     assert [reason for reason, _ in work.told] == ["NoEffect"]  # an option of another engine
     inodes = {path: path.stat().st_ino for path in target.rglob("*")}
-    infos, _ = copy({})
+    infos, _ = copy()
     assert (infos["Copied"], infos["Skipped"]) == ("0 files, 0 B", f"{len(FILES)} files")
     assert inodes == {path: path.stat().st_ino for path in target.rglob("*")}
+    write_tree(target, {"a/0.bin": b"ours"})
+    copy(**{"ignore-existing": "true"})
+    assert read_tree(target) == {**FILES, "a/0.bin": b"ours"}
+    with pytest.raises(UsageError, match="timeout is over"):
+        copy(**{"force-update": "true", "timeout": "0.3s", "rate": "1KiB/s"})
+    copy(**{"force-update": "true"})
+    assert read_tree(target) == FILES
 
 
 def test_what_differs_is_copied_by_size_etag_or_date(
@@ -113,9 +120,9 @@ def test_a_bucket_with_keys_from_a_secret_and_the_endpoint_in_its_address(
     bench.secrets = {"default/keys/id": ACCESS_KEY, "default/keys/secret": SECRET_KEY}
     run(bench)
     assert read_tree(bucket / "in/side") == FILES
-    kept = [path.read_bytes() for path in Path(bench.folder).rglob("*") if path.is_file()]
+    kept = read_tree(Path(bench.folder))
     assert kept
-    assert SECRET_KEY.encode() not in b"".join(kept)
+    assert SECRET_KEY.encode() not in b"".join(kept.values())
 
 
 def test_an_upload_of_many_parts_that_is_killed_leaves_none_behind(s3: S3, tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ def test_an_upload_of_many_parts_that_is_killed_leaves_none_behind(s3: S3, tmp_p
     assert infos["Copied"] == "0 files, 0 B"
 
 
-def test_what_goes_into_a_data_set_goes_into_the_mount_that_is_there_and_is_seen_at_once(
+def test_into_a_data_set_and_out_of_it_goes_what_its_mounts_show(
     source: Path, tmp_path: Path, mounter: Mounter
 ) -> None:
     outer, inner = tmp_path / "outer", tmp_path / "inner"
@@ -158,23 +165,14 @@ def test_what_goes_into_a_data_set_goes_into_the_mount_that_is_there_and_is_seen
         f"new/{path}" for path in FILES if not path.startswith("b/deep")
     }
     assert (mount.path / "new/a/3.bin").read_bytes() == FILES["a/3.bin"]
-
-
-@pytest.mark.parametrize(
-    ("path", "copied"),
-    [("/b", {"deep/hides": b"this is seen"}), ("/a/3.bin", {"3.bin": FILES["a/3.bin"]})],
-)
-def test_out_of_a_data_set_comes_what_the_mount_shows(
-    source: Path, target: Path, tmp_path: Path, path: str, copied: dict[str, bytes]
-) -> None:
-    write_tree(tmp_path / "other", {"hides": b"this is seen"})
-    bench = migrate(tmp_path, dataset("set", path), outside(target))
-    bench.datasets["default/set"] = (
-        "/nowhere",
-        [("", f"file://{source}", None), ("b/deep", f"file://{tmp_path}/other", None)],
-    )
-    run(bench)
-    assert read_tree(target) == copied
+    # And out of it comes what the mounts show.
+    write_tree(outer, {"new/b/deep/hidden": b"below the inner mount"})
+    for path, shown in (("/new", FILES), ("/new/a/3.bin", {"3.bin": FILES["a/3.bin"]})):
+        target = tmp_path / f"out-{len(shown)}"
+        back = migrate(tmp_path, dataset("set", path), outside(target))
+        back.datasets = bench.datasets
+        run(back)
+        assert read_tree(target) == shown
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,6 @@ def test_out_of_a_data_set_comes_what_the_mount_shows(
     [
         ({"exclude": "4.bin,/b/"},
          {path for path in FILES if not path.startswith("b/") and path != "a/4.bin"}),
-        ({"include": "a/*.bin"}, {path for path in FILES if path.startswith("a/")}),
         ({"include": "3.bin", "exclude": "*.bin"},
          {path for path in FILES if path.endswith("3.bin") or not path.endswith(".bin")}),
         ({"include": "**/deep/[0-2].bin"}, {f"b/deep/{number}.bin" for number in range(3)}),
@@ -194,40 +191,30 @@ def test_out_of_a_data_set_comes_what_the_mount_shows(
 def test_which_files_are_meant(
     target: Path, copy: Copy, options: dict[str, str], copied: set[str]
 ) -> None:
-    copy(options)
+    copy(**options)
     assert set(read_tree(target)) == copied
 
 
-def test_what_is_there_can_be_left_as_it_is_or_written_over(target: Path, copy: Copy) -> None:
-    write_tree(target, {"a/0.bin": b"ours"})
-    copy({"ignore-existing": "true"})
-    assert read_tree(target) == {**FILES, "a/0.bin": b"ours"}
-    copy({"force-update": "true"})
-    assert read_tree(target) == FILES
-
-
-def test_what_the_source_does_not_have_is_deleted_if_so_wished(target: Path, copy: Copy) -> None:
+def test_what_the_source_does_not_have_is_deleted_if_so_wished_unless_the_source_is_empty(
+    source: Path, target: Path, copy: Copy
+) -> None:
     write_tree(target, {"old/file": b"", "old/kept.txt": b""})
-    infos, _ = copy({"delete-dst": "true", "exclude": "*.txt"})
+    infos, _ = copy(**{"delete-dst": "true", "exclude": "*.txt"})
     assert infos["Deleted"] == "1 files"
     expected = {path for path in FILES if not path.endswith(".txt")} | {"old/kept.txt"}
     assert set(read_tree(target)) == expected
-
-
-def test_an_empty_source_deletes_nothing(source: Path, target: Path, copy: Copy) -> None:
     shutil.rmtree(source)
     source.mkdir()
-    write_tree(target, {"kept": b""})
     with pytest.raises(UsageError, match="is empty"):
-        copy({"delete-dst": ""})
-    assert (target / "kept").exists()
+        copy(**{"delete-dst": ""})
+    assert set(read_tree(target)) == expected
 
 
 def test_a_source_is_deleted_only_where_its_copy_is_beyond_doubt(
     source: Path, target: Path, copy: Copy
 ) -> None:
     write_tree(target, {"a/0.bin": FILES["a/0.bin"][::-1]})  # newer, of the same size
-    copy({"delete-src": "true", "update": "true"})
+    copy(**{"delete-src": "true", "update": "true"})
     assert set(read_tree(source)) == {"a/0.bin"}
     assert set(read_tree(target)) == set(FILES)
 
@@ -273,30 +260,22 @@ def test_a_flipped_bit_never_arrives(s3: S3, tmp_path: Path) -> None:
 def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(target: Path, copy: Copy) -> None:
     write_tree(target, {"a": b"a file where a folder should be"})
     with pytest.raises(StoreError, match="5 of 12 objects could not be copied; a/"):
-        copy({})
+        copy()
     assert set(read_tree(target)) == {path for path in FILES if path[:2] != "a/"} | {"a"}
 
 
 @pytest.mark.parametrize(
     ("to", "options", "what"),
-    [("SOURCE", {}, "overlap"), ("SOURCE/below", {}, "overlap"),
-     ("https://host/folder", {}, "not written to"),
-     ("TARGET", {"exclud": "x"}, "exclud is not an option"),
-     ("TARGET", {"threads": "many"}, "threads: 'many'"),
-     ("TARGET", {"rate": "10Gb/s"}, "rate: '10Gb/s'")],
+    [("/source/below", {}, "overlap"), ("https://host/folder", {}, "not written to"),
+     ("/target", {"exclud": "x"}, "exclud is not an option"),
+     ("/target", {"threads": "many"}, "threads: 'many'"),
+     ("/target", {"rate": "10Gb/s"}, "rate: '10Gb/s'")],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_before_anything_is_copied(
-    source: Path, target: Path, tmp_path: Path, to: str, options: dict[str, str], what: str
+    source: Path, tmp_path: Path, to: str, options: dict[str, str], what: str
 ) -> None:
-    to = to.replace("SOURCE", str(source)).replace("TARGET", str(target))
+    there = f"{tmp_path}{to}" if to.startswith("/") else to
     with pytest.raises(UsageError, match=what):
-        run(migrate(tmp_path, outside(source), outside(to), **options))
+        run(migrate(tmp_path, outside(source), outside(there), **options))
     assert read_tree(source) == FILES
-    assert read_tree(target) == {}
-
-
-def test_when_its_time_is_over_it_fails_and_can_go_on(target: Path, copy: Copy) -> None:
-    with pytest.raises(UsageError, match="timeout is over"):
-        copy({"timeout": "0.3s", "rate": "1KiB/s"})
-    copy({})
-    assert read_tree(target) == FILES
+    assert not (tmp_path / "target").exists()

@@ -9,9 +9,14 @@ import pytest
 
 from penstock.resources.operations.schedule import Action, Decision, decide
 from penstock.specs.load import model_of
-from penstock.specs.resource import Resource
+from tests.support.operation_work import operation
 
 NOON_S = datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()
+TTL = {"ttlSecondsAfterFinished": 100}
+AFTER = {"runAfter": {"kind": "DataMigrate", "name": "copy"}}
+EVERY_10_MIN = {"policy": "Cron", "schedule": "*/10 * * * *"}
+HOURLY = {"policy": "Cron", "schedule": "@hourly"}
+ON_EVENT = {"policy": "OnEvent"}
 
 
 @pytest.fixture(autouse=True)
@@ -23,95 +28,67 @@ def _clock_in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def load(**spec: Any) -> Resource:
-    return model_of({
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": "DataLoad", "metadata": {"name": "one"},
-        "spec": {"dataset": {"name": "set"}, **spec},
-    })  # fmt: skip
+def ended(after_noon_s: float = 0, phase: str = "Complete", **more: Any) -> dict[str, Any]:
+    stamp = datetime.fromtimestamp(NOON_S + after_noon_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    condition = {"type": phase, "status": "True", "lastTransitionTime": stamp}
+    return {"phase": phase, "conditions": [condition], "lastScheduleTime": stamp, **more}
 
 
-def stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def ask(spec: dict[str, Any], status: dict[str, Any], after_noon_s: float, **more: Any) -> Decision:
+    load = model_of(operation("DataLoad", {"dataset": {"name": "set"}, **spec}))
+    given = {"preceding_done": None, "last_change": None, "created_s": None, **more}
+    return decide(load, status, NOON_S + after_noon_s, **given)
 
 
-def ended(seconds: float, phase: str = "Complete", **more: Any) -> dict[str, Any]:
-    condition = {"type": phase, "status": "True", "lastTransitionTime": stamp(seconds)}
-    return {"phase": phase, "conditions": [condition], **more}
+@pytest.mark.parametrize(
+    ("spec", "status", "at_s", "action", "until"),
+    [({}, {}, 0, Action.START, None),
+     ({}, ended(), 0, Action.NOTHING, None),
+     ({}, ended(phase="Failed"), 0, Action.NOTHING, None),
+     (TTL, ended(), 99, Action.WAIT, 100),
+     (TTL, ended(), 100, Action.EXPIRE, None),
+     (TTL, ended(phase="Failed"), 100, Action.EXPIRE, None),
+     # Of times that were missed, one is made up for.
+     (EVERY_10_MIN, ended(), 7205, Action.START, None),
+     (EVERY_10_MIN, ended(7205), 7205, Action.WAIT, 7800),
+     # Its beginning is not known.
+     (HOURLY, {}, -5, Action.WAIT, 0),
+     (HOURLY, {}, 5, Action.START, None),
+     # Its age does not remove it.
+     ({**HOURLY, **TTL}, ended(1), 500, Action.WAIT, 3600)],
+)  # fmt: skip
+def test_an_operation_starts_waits_or_goes(
+    spec: dict[str, Any], status: dict[str, Any], at_s: float, action: Action, until: float | None
+) -> None:
+    found = ask(spec, status, at_s)
+    assert (found.action, found.until_s) == (action, None if until is None else NOON_S + until)
 
 
-def ask(
-    operation: Resource, status: dict[str, Any] | None = None, now_s: float = NOON_S, **more: Any
-) -> Decision:
-    asked = {"preceding_done": None, "last_change": None, "created_s": None, **more}
-    return decide(operation, status or {}, now_s, **asked)
-
-
-def test_once_is_now_and_never_again() -> None:
-    assert ask(load()).action is Action.START
-    assert ask(load(), {"phase": "Pending"}).action is Action.START
-    assert ask(load(), ended(NOON_S)).action is Action.NOTHING
-    assert ask(load(), ended(NOON_S, "Failed")).action is Action.NOTHING
+def test_a_schedule_begins_at_its_next_time_after_it_was_created() -> None:
+    early = ask(EVERY_10_MIN, {}, 599, created_s=NOON_S)
+    assert (early.action, early.until_s) == (Action.WAIT, NOON_S + 600)
+    assert ask(EVERY_10_MIN, {}, 600, created_s=NOON_S).action is Action.START
 
 
 def test_what_comes_after_another_waits_for_it_and_says_for_which() -> None:
-    operation = load(runAfter={"kind": "DataMigrate", "name": "copy"})
-    waiting = ask(operation, preceding_done=False)
+    waiting = ask(AFTER, {}, 0, preceding_done=False)
     assert (waiting.action, waiting.until_s) == (Action.WAIT, None)
     assert "datamigrate/copy" in waiting.why
-    assert ask(operation, preceding_done=True).action is Action.START
+    assert ask(AFTER, {}, 0, preceding_done=True).action is Action.START
 
 
-def test_what_has_ended_is_kept_for_its_time_and_then_goes() -> None:
-    operation = load(ttlSecondsAfterFinished=100)
-    kept = ask(operation, ended(NOON_S - 99))
-    assert (kept.action, kept.until_s) == (Action.WAIT, NOON_S + 1)
-    assert ask(operation, ended(NOON_S - 100)).action is Action.EXPIRE
-    assert ask(operation, ended(NOON_S - 100, "Failed")).action is Action.EXPIRE
-
-
-def test_a_schedule_begins_at_its_next_time_and_not_before() -> None:
-    operation = load(policy="Cron", schedule="*/10 * * * *")
-    early = ask(operation, now_s=NOON_S + 599, created_s=NOON_S)
-    assert (early.action, early.until_s) == (Action.WAIT, NOON_S + 600)
-    assert ask(operation, now_s=NOON_S + 600, created_s=NOON_S).action is Action.START
-
-
-def test_times_that_were_missed_are_made_up_for_once() -> None:
-    operation = load(policy="Cron", schedule="*/10 * * * *")
-    status = ended(NOON_S, lastScheduleTime=stamp(NOON_S))
-    late_s = NOON_S + 7200 + 5
-    assert ask(operation, status, late_s).action is Action.START
-    after = ask(operation, ended(late_s, lastScheduleTime=stamp(late_s)), late_s)
-    assert (after.action, after.until_s) == (Action.WAIT, NOON_S + 7800)
-
-
-def test_a_schedule_without_a_known_beginning_still_comes() -> None:
-    operation = load(policy="Cron", schedule="0 * * * *")
-    assert ask(operation, now_s=NOON_S - 5).action is Action.WAIT
-    assert ask(operation, now_s=NOON_S + 5).action is Action.START
-
-
-def test_a_schedule_is_never_removed_by_its_age() -> None:
-    operation = load(policy="Cron", schedule="@hourly", ttlSecondsAfterFinished=1)
-    status = ended(NOON_S - 1000, lastScheduleTime=stamp(NOON_S - 1000))
-    assert ask(operation, status, NOON_S - 500).action is Action.WAIT
-
-
-@pytest.mark.parametrize("schedule", ["", "often", "61 * * * *", "0 0 31 2 *"])
+@pytest.mark.parametrize("schedule", ["", "61 * * * *", "0 0 31 2 *"])
 def test_what_is_no_schedule_waits_and_says_why(schedule: str) -> None:
-    waiting = ask(load(policy="Cron", schedule=schedule))
+    waiting = ask({"policy": "Cron", "schedule": schedule}, {}, 0)
     assert (waiting.action, waiting.until_s) == (Action.WAIT, None)
     assert "spec.schedule" in waiting.why
 
 
 def test_on_event_runs_once_and_then_for_each_change() -> None:
-    operation = load(policy="OnEvent")
-    first = ask(operation, last_change=7)
+    first = ask(ON_EVENT, {}, 0, last_change=7)
     assert (first.action, first.change) == (Action.START, 7)
-    assert ask(operation, ended(NOON_S, lastChange=7), last_change=7).action is Action.WAIT
-    again = ask(operation, ended(NOON_S, lastChange=7), last_change=9)
+    again = ask(ON_EVENT, ended(lastChange=7), 0, last_change=9)
     assert (again.action, again.change) == (Action.START, 9)
     # The changes of a mount that was made anew are counted from 0 again.
-    for last_change in (None, 0):
-        waits = ask(operation, ended(NOON_S, lastChange=7), last_change=last_change)
-        assert waits.action is Action.WAIT
+    for change in (7, None, 0):
+        assert ask(ON_EVENT, ended(lastChange=7), 0, last_change=change).action is Action.WAIT

@@ -1,0 +1,410 @@
+"""Experiments as a run starts them, small: what is proven, what fails, and that nothing is left."""
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.bench import measure
+from penstock.bench.dataset import Dataset, Entry
+from penstock.bench.experiments import proofs
+from penstock.bench.experiments.datasets import make_dataset, scan
+from penstock.bench.experiments.jobs import EpochLines
+from penstock.bench.experiments.storeline import Came
+from penstock.bench.experiments.wire import Wire
+from penstock.bench.plans.model import (
+    ArmPlan,
+    DatasetAccess,
+    DatasetPlan,
+    Experiment,
+    ExperimentConfig,
+    Shape,
+    StoreAccess,
+    WorkloadPlan,
+)
+from penstock.bench.programs import find_program
+from penstock.bench.s3server import S3Server, create_bucket, upload
+from penstock.bench.workspace import MARK, BenchError
+from penstock.errors import UsageError
+from penstock.units import KIB, MIB
+from tests.support.bench_ground import assert_nothing_left
+from tests.support.certificates import certify
+
+FILES = 20
+SIZE = FILES * 110 * KIB
+READ = WorkloadPlan("read", "read", epochs=1, readers=2)
+# A fiftieth of an H100: 8 samples in a step of 0.224 s.
+TRAIN = WorkloadPlan("resnet50", "emulated", "resnet50", "h100", epochs=1, scale=0.02)
+FAR = Shape("far", 0.2, 1e6)
+COLD = ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False)
+
+needs_root = pytest.mark.skipif(not measure.can_drop_pages(), reason="dropping pages needs root")
+
+
+def drops_pages(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that drops the pages of the whole machine, which other tests count on."""
+    return pytest.mark.slow(pytest.mark.alone(needs_root(test)))
+
+
+@dataclass
+class Outcome:
+    status: int
+    result: dict[str, Any]
+    phases: list[str]
+    folder: Path
+
+    def proof(self, name: str) -> dict[str, Any]:
+        return next(proof for proof in self.result["proofs"] if proof["name"] == name)
+
+    def other(self, name: str) -> dict[str, Any]:
+        return json.loads((self.folder / "output" / f"{name}.json").read_text())
+
+
+@dataclass
+class Bench:
+    """A bucket with a data set, and what experiments on it need."""
+
+    server: S3Server
+    bucket: str
+    folder: Path
+    medium: Path
+    runs: int = 0
+    prefix: list[str] = field(default_factory=list[str])  # of the command
+
+    @property
+    def root(self) -> Path:
+        """The files. The folder above could be served as a store with this one bucket."""
+        return self.folder / "served" / self.bucket
+
+    def run(
+        self, arm: ArmPlan, workload: WorkloadPlan = READ, shape: Shape | None = None, *,
+        endpoint: str = "", in_first_epoch: Callable[[subprocess.Popen[str]], None] | None = None,
+    ) -> Outcome:  # fmt: skip
+        """One experiment as a run starts it: a process."""
+        self.runs += 1
+        place = self.folder / str(self.runs)
+        for name in ("output", "logs"):
+            (place / name).mkdir(parents=True)
+        keys = self.folder / "keys.json"
+        keys.touch(mode=0o600)
+        keys.write_text(
+            json.dumps({"access_key": self.server.access_key, "secret_key": self.server.secret_key})
+        )
+        config = ExperimentConfig(
+            run="test",
+            experiment=Experiment(
+                f"{arm.name}-{self.runs}", arm, workload, shape or Shape("plain"), 0, 0, 7
+            ),
+            store=StoreAccess(
+                True, endpoint or self.server.endpoint, self.server.region, self.bucket, "",
+                str(keys), f"{self.bucket}-scratch", f"volume{self.runs}",
+            ),
+            dataset=DatasetAccess(str(self.folder / "dataset.json"), str(self.root)),
+            output=str(place / "output"),
+            logs=str(place / "logs"),
+            medium=str(self.medium),
+        )  # fmt: skip
+        (place / "config.json").write_text(json.dumps(config.to_json()))
+        command = [sys.executable, "-Pm", "penstock.bench.experiments", str(place / "config.json")]
+        with subprocess.Popen(
+            [*self.prefix, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            if in_first_epoch is not None:
+                assert process.stdout is not None
+                assert any(json.loads(line)["phase"] == "epoch 1" for line in process.stdout)
+                in_first_epoch(process)
+            output, _ = process.communicate(timeout=100)
+        assert_nothing_left(self.medium)
+        result = json.loads((place / "output" / "result.json").read_text())
+        phases = [json.loads(line)["phase"] for line in output.splitlines()]
+        return Outcome(process.returncode, result, phases, place)
+
+
+BenchMaker = Callable[[DatasetPlan], Bench]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def bench_of(on_disk: Path, medium: Path, server: S3Server) -> BenchMaker:
+    """bench_of(plan) makes a data set and puts it into a bucket of its own."""
+
+    def make(plan: DatasetPlan) -> Bench:
+        bench = Bench(server, f"bench-experiment-{next(_numbers)}", on_disk, medium)
+        manifest = make_dataset(plan, bench.root)
+        (on_disk / "dataset.json").write_text(json.dumps(manifest.to_json()))
+        create_bucket(server, bench.bucket)
+        upload(server, bench.bucket, bench.root)
+        return bench
+
+    return make
+
+
+@pytest.fixture
+def bench(bench_of: BenchMaker) -> Bench:
+    return bench_of(DatasetPlan("small", files=FILES))
+
+
+# A network of its own, whose only interface nobody else uses.
+_OWN_NETWORK = """
+import fcntl, socket, struct, sys
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+print("ready", flush=True)
+sys.stdin.read()
+"""
+_WAIT = """
+import socket, time
+while socket.socket().connect_ex(("127.0.0.1", 443)):
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def tls(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The same bucket, from a server with a certificate, in a network of its own."""
+    certify(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["unshare", "--net", sys.executable, "-c", _OWN_NETWORK], **pipes) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"ready\n"
+        bench.prefix = ["nsenter", "--net", "--target", str(one.pid), "--"]
+        keys = f"{bench.server.access_key},{bench.server.secret_key}"
+        serve = [*bench.prefix, find_program("rclone"), "serve", "s3", "--config=/dev/null",
+                 f"--auth-key={keys}", "--addr=127.0.0.1:443", f"--cert={tmp_path}/server.pem",
+                 f"--key={tmp_path}/server.key", bench.root.parent]  # fmt: skip
+        with subprocess.Popen(serve, stderr=subprocess.DEVNULL) as server:
+            try:
+                subprocess.run([*bench.prefix, sys.executable, "-c", _WAIT], timeout=20, check=True)
+                yield "https://127.0.0.1"
+            finally:
+                server.kill()
+
+
+@drops_pages
+def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> None:
+    done = bench.run(COLD, replace(READ, epochs=2), Shape("far", 0.002, 100e6))
+    result = done.result
+    assert (done.status, result["valid"], result["failure"]) == (0, True, None)
+    assert [epoch["store"]["get_bytes"] >= SIZE for epoch in result["epochs"]] == [True, False]
+    assert "1.000 of the data read" in done.proof("cold-epoch-1")["said"]
+    assert done.proof("pages-dropped")["said"].startswith(f"0 of {FILES * 28} pages")
+    assert not result["arm"]["hinted"]
+    assert result["arm"]["command"].startswith(f"penstock mount s3://{bench.bucket} ")
+    assert [epoch["samples"] for epoch in result["epochs"]] == [FILES] * 2
+    assert sum(done.other("series")["bytes"]) == 2 * SIZE
+    assert [len(epoch["seconds"]) for epoch in done.other("latencies")["epochs"]] == [FILES] * 2
+    assert done.phases[-2:] == ["epoch 2", "done"]
+    keys = json.loads((bench.folder / "keys.json").read_text())
+    written = [path for path in done.folder.rglob("*") if path.is_file()]
+    assert len(written) > 4
+    assert not any(keys["secret_key"] in path.read_text() for path in written)
+
+
+def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
+    done = bench.run(replace(COLD, name="warm", state="warm"), shape=Shape("far", 0.05, 1e6))
+    assert (done.status, done.result["valid"]) == (0, True)
+    assert "0 bytes in 0 GETs" in done.proof("warm-epoch-1")["said"]
+    assert sum(done.result["epochs"][0]["hit_bytes"].values()) == SIZE
+
+
+@drops_pages
+def test_a_warm_run_that_was_not_warm_is_marked_invalid(bench_of: BenchMaker) -> None:
+    bench = bench_of(DatasetPlan("webdataset", files=4, size_bytes=4 * MIB))
+    # It says warm, and has no cache that could be.
+    done = bench.run(ArmPlan("liar", "rclone", "warm", 0.0))
+    assert (done.status, done.result["failure"]) == (0, None)
+    assert not done.result["valid"]
+    assert not done.proof("warm-epoch-1")["ok"]
+    size_bytes = sum(entry.size_bytes for entry in scan(bench.root))
+    assert f"{size_bytes:,} bytes" in done.proof("warm-epoch-1")["said"]
+    assert done.other("latencies")["what"] == "read of one sample of a shard"
+
+
+@drops_pages
+def test_a_planned_run_is_hinted_and_proves_it(bench: Bench) -> None:
+    done = bench.run(replace(COLD, name="planned", state="planned"), TRAIN)
+    assert (done.status, done.result["valid"]) == (0, True)
+    assert done.result["arm"]["hinted"]
+    assert "the plans of 1 of 1 readers, with 20 files each" in done.proof("hinted")["said"]
+    workload = done.result["workload"]
+    assert (workload["emulated"], workload["batch"], workload["step_s"]) == (True, 8, 0.224)
+    assert "resnet50_h100.yaml" in workload["published"]["source"]
+
+
+@drops_pages
+def test_a_cache_of_half_the_data_asks_for_the_other_half(bench: Bench) -> None:
+    done = bench.run(ArmPlan("half", "penstock", "cold", 0.5), replace(READ, epochs=2))
+    assert (done.status, done.result["valid"]) == (0, True)
+    second = done.result["epochs"][1]
+    assert second["store"]["get_bytes"] + second["hit_bytes"]["MEM"] == SIZE
+    assert second["hit_bytes"]["MEM"] > 0
+    assert done.proof("cache-within-its-share")["ok"]
+
+
+@pytest.mark.slow
+def test_the_ceiling_reads_nothing_and_is_measured_for_each_number_of_accelerators(
+    bench_of: BenchMaker,
+) -> None:
+    bench = bench_of(DatasetPlan("tfrecord", files=4, size_bytes=2 * MIB))
+    arm = ArmPlan("ceiling", "ceiling", "warm", drops_pages=False)
+    done = bench.run(arm, replace(TRAIN, accelerators=(1, 2)))
+    assert (done.status, done.result["valid"]) == (0, True)
+    assert [run["accelerators"] for run in done.result["accelerator_runs"]] == [1, 2]
+    assert done.result["epochs"][0]["store"]["gets"] == 0
+    assert len(done.other("steps")["epochs"][0]["load_s"]) == 3  # of 8 samples, of about 20
+    done = bench.run(replace(arm, system="native"), replace(TRAIN, accelerators=(1, 8)))
+    assert (done.status, done.result["valid"]) == (2, False)
+    assert done.result["failure"]["what"] == "8 accelerators need as many shards, and there are 4"
+
+
+@drops_pages
+def test_a_mount_that_dies_is_a_failure_and_leaves_nothing(bench: Bench) -> None:
+    def kill_mount(process: subprocess.Popen[str]) -> None:
+        (place,) = bench.medium.iterdir()
+        for pid in measure.marked_processes(f"{MARK}={place}/rclone\0"):
+            os.kill(pid, signal.SIGKILL)
+
+    # Slow enough to be alive when it is killed.
+    done = bench.run(ArmPlan("rclone", "rclone", "cold", 0.0), READ, FAR, in_first_epoch=kill_mount)
+    assert done.status == 1
+    assert "readers ended with status 1" in done.result["failure"]["what"]
+    assert done.result["epochs"] == []
+
+
+@drops_pages
+def test_an_interrupted_experiment_says_so_and_leaves_nothing(bench: Bench) -> None:
+    arm = ArmPlan("rclone", "rclone", "cold", 0.0)
+    done = bench.run(arm, READ, FAR, in_first_epoch=subprocess.Popen.terminate)
+    assert (done.status, done.result["failure"]["what"]) == (130, "interrupted")
+
+
+@drops_pages
+def test_native_files_prove_that_their_pages_are_gone_or_there(bench: Bench) -> None:
+    dataset = Dataset("small", bench.root, scan(bench.root))
+    assert proofs.pages_dropped(dataset, native=True).ok
+    assert not proofs.pages_resident(dataset).ok
+    for entry in dataset.entries:
+        (dataset.root / entry.path).read_bytes()
+    assert proofs.pages_resident(dataset).ok
+
+
+def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
+    (tmp_path / "left").write_bytes(b"data")
+    assert not proofs.cache_empty(tmp_path).ok
+    assert proofs.cache_empty(tmp_path / "missing").ok
+    assert proofs.whole(0, 20, SIZE, (20, SIZE)).ok
+    assert not proofs.whole(0, 19, SIZE, (20, SIZE)).ok
+    assert not proofs.whole(0, 20, SIZE - 1, (20, SIZE)).ok
+    of_ten = Dataset("small", tmp_path, (Entry("a", 1000),))
+    assert not proofs.from_the_store(Came(2, 999, 0), of_ten, 0).ok
+    assert not proofs.nothing_from_the_store(Came(1, 0, 0), of_ten, 0).ok
+    assert proofs.nothing_from_the_store(Came(None, 10, None), of_ten, 0).ok
+    assert not proofs.nothing_from_the_store(Came(None, 11, None), of_ten, 0).ok
+
+
+@drops_pages
+def test_bytes_of_a_store_that_speaks_tls_are_counted_at_the_network(
+    bench: Bench, tls: str
+) -> None:
+    done = bench.run(COLD, endpoint=tls)
+    assert (done.result["failure"], done.result["valid"]) == (None, True)
+    assert "bytes (the store speaks TLS)" in done.proof("cold-epoch-1")["said"]
+    store = done.result["epochs"][0]["store"]
+    assert store["gets"] is None
+    assert store["get_bytes"] >= SIZE
+
+
+def test_the_interface_is_the_one_by_which_the_kernel_would_send() -> None:
+    before = Wire("https://localhost:9").received_bytes()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(bytes(1000), ("127.0.0.1", 9))
+    assert Wire("https://127.0.0.1:9").received_bytes() - before >= 1000
+    with pytest.raises(UsageError, match=r"https://no-such-host\.invalid"):
+        Wire("https://no-such-host.invalid")
+
+
+def test_each_epoch_that_a_job_prints_is_taken_once_and_when_its_line_is_whole(
+    tmp_path: Path,
+) -> None:
+    logs = [tmp_path / "launcher.log", tmp_path / "worker-0.log"]
+    rest = '"images_per_s": 20, "data_wait_share": 0.25, "seconds": 2}'
+    lines = EpochLines()
+
+    def grow(log: Path, text: str, *, ended: bool = False) -> list[int]:
+        with log.open("a") as file:
+            file.write(text)
+        return [said["epoch"] for said in lines.new(logs, ended=ended)]
+
+    logs[0].touch()
+    assert grow(logs[1], f'[0] {{"epoch": 1, {rest}\n{{"epoch": 2, ') == [1]
+    # Found later, though its log comes first.
+    assert grow(logs[0], f'{{"epoch": 0, {rest}\n') == [0]
+    assert grow(logs[1], f'{rest}\n{{"epoch": 2, {rest}\n') == [2]
+    logs[1].write_text("--- 300 bytes are missing here ---\n")
+    assert grow(logs[1], f'{{"epoch": 2, {rest}\n{{"epoch": 3, {rest}') == []
+    assert grow(logs[0], "", ended=True) == [3]
+    for torn in ('{"epoch": 4, {"epoch": 5}', '{"epoch": 4}'):
+        with pytest.raises(BenchError, match="the job printed an epoch"):
+            grow(logs[0], f"{torn}\n")
+
+
+def job(command: str) -> WorkloadPlan:
+    """Before a cold job the pages of the whole machine are dropped, so jobs here are warm."""
+    manifest = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "resnet"},
+        "spec": {
+            "trainer": "mpi",
+            "launch": "launcher",
+            "command": command,
+            "data": [{"dataset": "imagenet", "mountPath": "/data"}],
+        },
+    }
+    return WorkloadPlan("job", "job", epochs=2, job=manifest)
+
+
+# Reads everything, epoch by epoch, and says so; or stops at once.
+JOB = """
+for epoch in $(seq 0 $((EPOCHS - 1))); do
+  test "$(find $DATA_DIR -type f -name '*.bin' | xargs cat | wc -c)" -gt 0 || exit 1
+  echo '{"epoch": '$epoch', "images_per_s": 20, "data_wait_share": 0.25, "seconds": 2, "top1": 9}'
+done
+"""
+
+
+@pytest.mark.slow  # a job takes 4 s to start and to end
+def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures(bench: Bench) -> None:
+    done = bench.run(replace(COLD, state="warm"), job(JOB))
+    assert (done.status, done.result["failure"]) == (0, None)
+    # Two seconds of 20 images each second.
+    assert [epoch["samples"] for epoch in done.result["epochs"]] == [40, 40]
+    assert [epoch["busy_share"] for epoch in done.result["epochs"]] == [0.75] * 2
+    assert done.result["epochs"][1]["top1"] == 9
+    assert not done.result["workload"]["emulated"]
+    assert list((done.folder / "logs").glob("job-*.log"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("echo no such model >&2; exit 3", ("the job failed after 0 epochs", "no such model")),
+        ("true", ("the job succeeded after 0 epochs", '"images_per_s": …')),
+    ],
+)
+def test_a_job_without_figures_is_a_failure_that_says_why(
+    bench: Bench, command: str, said: tuple[str, str]
+) -> None:
+    done = bench.run(ArmPlan("native", "native", "warm", drops_pages=False), job(command))
+    assert done.status == 1
+    assert all(part in done.result["failure"]["what"] for part in said)
