@@ -1,5 +1,6 @@
 """The one way in which a test waits for something that happens elsewhere."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +26,13 @@ def wait_until(ready: Callable[[], T], what: object = None, *, timeout_s: float 
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and not a zombie."""
+    """Whether a process is there, and more than a zombie.
+
+    The first thread of a killed process may be a zombie while others still hold files and locks.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 
