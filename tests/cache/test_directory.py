@@ -53,6 +53,27 @@ def test_two_processes_share_it(opened: Opener) -> None:
     assert two.used_bytes == 5000
 
 
+def test_two_processes_that_make_it_at_the_same_time_share_it(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folders = files.make_folders
+    others: list[CacheDirectory] = []
+
+    def make_while_another_opens(path: Path) -> bool:
+        all_new = make_folders(path)
+        monkeypatch.undo()
+        others.append(opened())
+        return all_new
+
+    monkeypatch.setattr(files, "make_folders", make_while_another_opens)
+    one = opened()
+    (other,) = others
+    what, data = sample("shared", 5000)
+    assert put(other, what, data)
+    other.index.flush()
+    assert get(one, what, 0, 5000) == data
+
+
 def test_what_is_being_noted_counts_once(opened: Opener) -> None:
     """Counted twice for a moment, a tier that is almost full would evict for nothing."""
     cache = opened()
@@ -86,6 +107,30 @@ def test_a_damaged_block_is_found_and_dropped(opened: Opener) -> None:
     assert cache.cached_bytes(what.digest) == 0
     assert cache.used_bytes == 0
     assert cache._counters.total("corrupt_blocks") == 1
+
+
+@pytest.mark.parametrize("size", [5000, 2 * BLOCK])
+def test_a_damaged_block_that_another_thread_has_filled_again_meanwhile_stays(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    cache = opened()
+    what, data = sample("object", size)
+    put(cache, what, data)
+    file = Path(cache.file(what.digest))
+    file.write_bytes(bytes(size))
+    pread = os.pread
+
+    def read_before_another_fills_it(*place: int) -> bytes:
+        wrong = pread(*place)
+        monkeypatch.undo()
+        assert get(cache, what, 0, 1000) is None
+        assert put(cache, what, data)
+        return wrong
+
+    monkeypatch.setattr(os, "pread", read_before_another_fills_it)
+    assert get(cache, what, 0, 1000) == data[:1000]
+    assert cache._counters.total("corrupt_blocks") == 1
+    assert cache.has(block_of(what, 0, BLOCK))
 
 
 def test_keep_stops_at_the_high_watermark_and_drops_nothing(opened: Opener) -> None:
@@ -143,6 +188,22 @@ def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: 
     digests = [what.digest for what in (whole[0], gone[0], cut[0], unknown)]
     assert cache.cached_sizes(digests) == {whole[0].digest: 1000}
     assert cache.used_bytes == 1000
+
+
+def test_blocks_whose_file_is_gone_are_forgotten_when_another_of_them_is_stored(
+    opened: Opener,
+) -> None:
+    """In the new file they would be holes."""
+    cache = opened()
+    what, data = sample("object", 3 * BLOCK)
+    assert put(cache, what, data)
+    assert cache.cached_bytes(what.digest) == 3 * BLOCK
+    os.unlink(cache.file(what.digest))
+    assert cache.write(what, BLOCK, block_of(what, 1, BLOCK), data[BLOCK : 2 * BLOCK])
+    assert cache.cached_bytes(what.digest) == cache.used_bytes == BLOCK
+    assert get(cache, what, 0, 1000) is None
+    assert get(cache, what, BLOCK, BLOCK + 1000) == data[BLOCK : BLOCK + 1000]
+    assert cache._counters.total("corrupt_blocks") == 0
 
 
 @pytest.mark.parametrize(
@@ -344,6 +405,25 @@ def test_a_file_that_changed_is_never_read_never_handed_on_and_filled_again(
     assert get(cache, what, 0, 1000) == data[:1000]
     assert cache.used_bytes == size
     assert outside(cache) == before, "nothing was written through a link"
+
+
+def test_a_file_that_changes_while_it_is_verified_is_not_handed_on(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    what, data = sample("object", SIZES["small"])
+    assert put(cache, what, data)
+    verify = cache.verify
+
+    def verify_and_flip(digest: bytes) -> list[int]:
+        bad = verify(digest)
+        flip(Path(cache.file(digest)))
+        return bad
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "verify", verify_and_flip)
+        assert cache.complete_file(what) is None
+    assert cache.complete_file(what) is None, "its bytes are wrong now"
 
 
 def test_a_folder_with_something_in_it_is_left_alone_and_costs_one_object(opened: Opener) -> None:

@@ -36,6 +36,10 @@ SMALL_BYTES = 1024 * 1024
 _FULL_PAUSE_S = 1.0
 
 
+class _Wrong(Exception):
+    """Bytes of a file do not match their checksums."""
+
+
 class CacheDirectory:
     def __init__(
         self, path: Path, *, name: str, quota_bytes: int, high: float, low: float,
@@ -53,12 +57,15 @@ class CacheDirectory:
         _refuse_what_is_no_cache(path)
         self._membership = join(path / "users.lock")
         try:
-            if files.make_folders(path):  # an index that is there knows files that are not
-                distrust = identity_of(path / "index.sqlite")
+            # Looked at before: another process may be making both at this moment.
+            before = identity_of(path / "index.sqlite")
+            if files.make_folders(path):  # an index that was there knows files that are not
+                distrust = before
             self.index = Index(path / "index.sqlite", distrust)
         except BaseException:
             os.close(self._membership.descriptor)
             raise
+        self._drop_lock = threading.Lock()
         self._room_lock = threading.Lock()
         self._reserved_bytes = 0  # on their way to the disk
         self._full_until_s = 0.0
@@ -82,6 +89,21 @@ class CacheDirectory:
 
     def _load(self, block: Block, low: int, high: int) -> memoryview | None:
         """Whole units of the block, if they match their checksums."""
+        try:
+            return self._load_right(block, low, high)
+        except _Wrong:
+            pass
+        # Another thread may have found it too, and have filled it again since. Its row comes after
+        # its bytes: with a row, and while nobody drops it, wrong bytes are no half-written ones.
+        with self._drop_lock:
+            try:
+                return self._load_right(block, low, high)
+            except _Wrong:
+                self._drop_corrupt(block, "its checksum does not match")
+                return None
+
+    def _load_right(self, block: Block, low: int, high: int) -> memoryview | None:
+        """Raises _Wrong if they are there and do not match."""
         # The file first: on a miss, which is all that a cold epoch has, opening it fails in 2 us,
         # while a query lets go of the interpreter's lock four times.
         try:
@@ -95,18 +117,13 @@ class CacheDirectory:
             if sums is None:
                 return None
             data = memoryview(os.pread(descriptor, high - low, block.start + low))
-            if _is_right(data, high - low, sums, low):
-                return data
-            # Another thread may have found it too, and have filled it again since.
-            data = memoryview(os.pread(descriptor, high - low, block.start + low))
-            if _is_right(data, high - low, sums, low):
-                return data
         except OSError as error:
             return self._not_loaded(block, error)
         finally:
             os.close(descriptor)
-        self._drop_corrupt(block, "its checksum does not match")
-        return None
+        if len(data) != high - low or not matches(data, sums, low // UNIT_BYTES):
+            raise _Wrong
+        return data
 
     def _not_loaded(self, block: Block, error: OSError) -> None:
         if files.is_odd(error):
@@ -219,6 +236,8 @@ class CacheDirectory:
         stamp, is_new = None, False
         try:
             path = self.file(what.digest)
+            if not block.whole:
+                self._forget_lost_blocks(what.digest)
             stamp, is_new = files.write_file(path, what.size_bytes, block.start, view)
         except OSError as error:
             if not is_full(error):
@@ -233,6 +252,18 @@ class CacheDirectory:
         if what.size_bytes > SMALL_BYTES:
             self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
         return True
+
+    def _forget_lost_blocks(self, digest: bytes) -> None:
+        """Someone has deleted the file of an object: in the next one its blocks would be holes. The
+        row is looked at first, since it comes after the file."""
+        if self._is_without_file(digest):
+            with self._drop_lock:
+                if self._is_without_file(digest):  # another thread may have filled it again
+                    self._distrust(digest)
+                    self.index.drop_object(digest)
+
+    def _is_without_file(self, digest: bytes) -> bool:
+        return self.index.entry(digest) is not None and not os.path.lexists(self.file(digest))
 
     def reserve(self, length: int) -> bool:
         """Keeps room for so many bytes that are about to be written, until `commit` or
@@ -371,10 +402,6 @@ class CacheDirectory:
             )
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def _is_right(data: memoryview, length: int, sums: bytes, low: int) -> bool:
-    return len(data) == length and matches(data, sums, low // UNIT_BYTES)
 
 
 def _refuse_what_is_no_cache(path: Path) -> None:
