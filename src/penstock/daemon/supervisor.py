@@ -14,6 +14,7 @@ reason to die. One thread; only the control socket has others, which hand their 
 
 import contextlib
 import logging
+import operator
 import os
 import queue
 import selectors
@@ -110,6 +111,9 @@ class Supervisor:
                 self._look_at_the_clock()
         finally:
             self._put_away()
+            # It is over: one more Ctrl-C must not end it in another way, or while Python ends.
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
         return self._exit_code
 
     def _put_away(self) -> None:
@@ -460,10 +464,12 @@ class Supervisor:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-                signal.signal(number, lambda received, _frame: self._signals.append(received))
+                # Its number in the pipe is enough. A handler in Python could be interrupted by the
+                # next signal, and that one by the next, until there are too many.
+                signal.signal(number, operator.is_)
 
     def _on_wake(self) -> None:
-        os.read(self._wake_reader, 4096)
+        self._signals += [number for number in os.read(self._wake_reader, 4096) if number]
         if self._signals:
             self._leave()
             self._end_if_told_twice()

@@ -67,12 +67,33 @@ class Telling:
         restart_for: list[str],
     ) -> None:  # fmt: skip
         now_s = time.time()
+        brief = ask_brief(plan.settings.mountpoint)
+        if dataset.status.get("phase") != BOUND:
+            self._state.add_event(dataset.uid, "Bound", f"to {runtime.key.kind} {runtime.key.name}")
+        # The data set last: with its note, whoever waits for the pair goes on and looks.
+        conditions = [
+            Condition("MasterReady", True, "Master is ready", "The master is ready."),
+            Condition("WorkersReady", True, "Workers are ready", "The workers are ready."),
+            Condition("FusesReady", True, "Fuses are ready", "The fuses are ready."),
+            *_without_effect(runtime, plan.of_runtime),
+            *_adjusted(plan),
+        ]
+        self._state.observe(
+            runtime.uid,
+            status={
+                **_phases(READY), "observedGeneration": runtime.generation,
+                "valueFile": None,
+                **({"cacheStates": dataset_amounts(brief)["cacheStates"]} if brief else {}),
+                "conditions": with_conditions(
+                    runtime.status.get("conditions", []), conditions, now_s, probed=True
+                ),
+            },
+        )  # fmt: skip
         conditions = [
             Condition(READY, True, "DatasetReady", "The ddc runtime is ready."),
             *_update_condition(restart_for, dataset),
             *_without_effect(dataset, plan.of_dataset),
         ]
-        brief = ask_brief(plan.settings.mountpoint)
         kind = runtime.key.kind
         self._state.observe(
             dataset.uid,
@@ -90,26 +111,6 @@ class Telling:
             },
             note={
                 "settled": fingerprint, "attempts": None, "retry_at_s": None, "trouble": None,
-            },
-        )  # fmt: skip
-        if dataset.status.get("phase") != BOUND:
-            self._state.add_event(dataset.uid, "Bound", f"to {runtime.key.kind} {runtime.key.name}")
-        conditions = [
-            Condition("MasterReady", True, "Master is ready", "The master is ready."),
-            Condition("WorkersReady", True, "Workers are ready", "The workers are ready."),
-            Condition("FusesReady", True, "Fuses are ready", "The fuses are ready."),
-            *_without_effect(runtime, plan.of_runtime),
-            *_adjusted(plan),
-        ]
-        self._state.observe(
-            runtime.uid,
-            status={
-                **_phases(READY), "observedGeneration": runtime.generation,
-                "valueFile": None,
-                **({"cacheStates": dataset_amounts(brief)["cacheStates"]} if brief else {}),
-                "conditions": with_conditions(
-                    runtime.status.get("conditions", []), conditions, now_s, probed=True
-                ),
             },
         )  # fmt: skip
 
@@ -131,6 +132,10 @@ class Telling:
             # Of a store that is away for days the exponent would outgrow what a float can hold.
             retry_s = min(trouble.retry_s * 2 ** min(tried, _MOST_DOUBLINGS), _LAST_RETRY_S)
         still_served = trouble.phase == FAILED and _still_served(dataset)
+        if trouble.phase == FAILED:
+            self._state.add_event(dataset.uid, trouble.reason, message, kind="Warning")
+        if runtime is not None and not still_served:
+            self.not_ready(runtime, plan.of_runtime if plan is not None else [])
         self._state.observe(
             dataset.uid,
             status={
@@ -150,10 +155,6 @@ class Telling:
                             "exit_code": trouble.exit_code} if trouble.exit_code else None,
             },
         )  # fmt: skip
-        if trouble.phase == FAILED:
-            self._state.add_event(dataset.uid, trouble.reason, message, kind="Warning")
-        if runtime is not None and not still_served:
-            self.not_ready(runtime, plan.of_runtime if plan is not None else [])
 
     def not_ready(self, runtime: Stored, options: list[NoEffect] | None = None) -> None:
         """`options`: those of it that change nothing here; None if nobody has looked."""
@@ -169,20 +170,20 @@ class Telling:
     def lone(self, runtime: Stored, fingerprint: str) -> None:
         """A runtime without a data set."""
         self.not_ready(runtime, [])
-        self._state.observe(runtime.uid, note={"settled": fingerprint})
         self._state.add_event(runtime.uid, "WaitsForDataset", f"{runtime.key.name} is not there")
+        self._state.observe(runtime.uid, note={"settled": fingerprint})
 
     def second(self, other: Stored, pair: Pair) -> None:
         """A runtime whose data set has another one."""
         assert pair.runtime is not None
         first = pair.runtime.key.kind
         message = f"{pair.label} has a runtime already: {first}"
+        self._state.add_event(other.uid, "SecondRuntime", message, kind="Warning")
         self._state.observe(
             other.uid,
             status={**_phases(NOT_READY), "observedGeneration": other.generation},
             note={"settled": "second"},
         )
-        self._state.add_event(other.uid, "SecondRuntime", message, kind="Warning")
 
 
 def _still_served(dataset: Stored) -> bool:
