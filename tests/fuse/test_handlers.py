@@ -1,10 +1,14 @@
 """Each request of the kernel, over a folder and without a kernel; its layouts and numbers."""
 
+import enum
 import errno
+import os
+import re
 import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,10 +16,11 @@ from penstock import errors
 from penstock.catalog.tree import ROOT
 from penstock.errors import MountpointError
 from penstock.fuse import protocol as p
+from penstock.fuse.backing import Backings
 from penstock.fuse.errno_table import errno_of
 from penstock.fuse.handlers import Handlers, KernelOptions
 from penstock.fuse.mounting import check_mountpoint
-from penstock.fuse.session import FuseError, Later
+from penstock.fuse.session import FuseError, Later, OnDisk
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
 
@@ -28,10 +33,12 @@ OPTIONS = KernelOptions(
 class Kernel:
     """Sends requests to the handlers, and takes their answers apart."""
 
-    def __init__(self, some: Set, options: KernelOptions = OPTIONS) -> None:
+    def __init__(
+        self, some: Set, options: KernelOptions = OPTIONS, backings: Backings | None = None
+    ) -> None:
         self.some = some
         self.agreed: list[p.Init] = []
-        self.table = Handlers(some.files, options, None, self.agreed.append).table()
+        self.table = Handlers(some.files, options, backings, self.agreed.append).table()
 
     def ask(self, op: p.Op, ino: int, body: bytes = b"") -> bytes:
         request = bytearray(p.IN_HEADER_BYTES) + body
@@ -40,6 +47,8 @@ class Kernel:
             arrived: list[object] = []
             answer.start(arrived.append)
             (answer,) = wait_until(lambda: arrived)
+        if isinstance(answer, OnDisk):
+            answer = answer.answer()
         assert isinstance(answer, list | tuple)
         return b"".join(answer)
 
@@ -156,10 +165,38 @@ def test_whatever_changes_something_is_refused(kernel: Kernel) -> None:
     assert p.Op.OPEN not in kernel.table
 
 
+class FakeBackings:
+    """Opens each file as handle 7 over backing 8, and notes what is released."""
+
+    released: tuple[object, ...] = ()
+
+    def open(self, _ino: int) -> tuple[int, int, int]:
+        return 7, p.OpenFlag.PASSTHROUGH, 8
+
+    def release(self, ino: int, handle: int, *, resent: bool) -> None:
+        self.released = (ino, handle, resent)
+
+
+def test_with_passthrough_a_file_is_opened_for_reading_only_and_released(make_set: MakeSet) -> None:
+    backings = FakeBackings()
+    kernel = Kernel(make_set(FILES), backings=cast("Backings", backings))
+    init(kernel, p.KERNEL_VERSION, 40, 2**64 - 1)
+    assert p.Init.PASSTHROUGH in kernel.agreed[0]
+    assert p.Init.NO_OPEN_SUPPORT not in kernel.agreed[0]
+    ino = kernel.some.ino("a")
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND):
+        assert kernel.refused(p.Op.OPEN, ino, struct.pack("<II", flags, 0)) == errno.EROFS
+    read_only = struct.pack("<II", os.O_RDONLY | os.O_NONBLOCK, 0)
+    opened = kernel.ask(p.Op.OPEN, ino, read_only)
+    assert p.OPEN_OUT.unpack(opened) == (7, p.OpenFlag.PASSTHROUGH, 8)
+    kernel.ask(p.Op.RELEASE, ino, p.RELEASE_IN.pack(7))
+    assert backings.released == (ino, 7, False)
+
+
 def init(kernel: Kernel, major: int, minor: int, offered: int, *, extended: bool = True) -> bytes:
     if extended:
         offered |= p.Init.INIT_EXT
-    body = p.INIT_IN.pack(major, minor, 1 << 20, offered & 0xFFFF_FFFF)
+    body = p.INIT_IN.pack(major, minor, 128 << 10, offered & 0xFFFF_FFFF)
     return kernel.ask(p.Op.INIT, 0, body + (offered >> 32).to_bytes(4, "little"))
 
 
@@ -203,8 +240,29 @@ def test_the_layouts_have_the_sizes_that_the_header_of_the_kernel_gives_them() -
     assert {struct.format: struct.size for struct in sizes} == {
         struct.format: size for struct, size in sizes.items()
     }
-    assert p.Init.PASSTHROUGH >> 32 == 1 << 5, "the high half of the abilities travels apart"
-    assert p.Init.HAS_RESEND >> 32 == 1 << 7
+
+
+NEWER = {  # than the header that Debian 12 has
+    "FUSE_STATX": 52, "FUSE_NOTIFY_RESEND": 7, "FUSE_PASSTHROUGH": 1 << 37,
+    "FUSE_HAS_RESEND": 1 << 39, "FOPEN_PASSTHROUGH": 1 << 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ours", "prefix"),
+    [(p.Op, "FUSE_"), (p.Notify, "FUSE_NOTIFY_"), (p.Init, "FUSE_"), (p.OpenFlag, "FOPEN_")],
+)
+def test_the_numbers_are_those_of_the_header_of_the_kernel(
+    ours: type[enum.IntEnum | enum.IntFlag], prefix: str
+) -> None:
+    header = Path("/usr/include/linux/fuse.h").read_text()
+    number = r"\s*=?\s*\(?(\d+)(?:ULL)?(?: << (\d+))?"
+    for one in ours:
+        if NEWER.get(f"{prefix}{one.name}") == one:
+            continue
+        found = re.search(rf"\b{prefix}{one.name}\b{number}", header)
+        assert found, one.name
+        assert one == int(found[1]) << int(found[2] or 0), one.name
 
 
 OURS = [

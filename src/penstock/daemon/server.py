@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 
 # Files of this mean size are better read straight from the cache's own files.
 _PASSTHROUGH_MEAN_BYTES = 4 * MIB
-_READAHEAD_KB = 1024
 _FETCHERS = 16
 _DISK_WAITERS = 4
 # After this many quick ends in a row of servers that had taken requests, those that every new
@@ -390,7 +389,7 @@ class Server:
 
     def _tune_readahead(self) -> None:
         entry = find_mount(self._settings.mountpoint)
-        if entry is None or not mounting.raise_readahead(entry, _READAHEAD_KB):
+        if entry is None or not mounting.raise_readahead(entry):
             self._notes.append("readahead stays at 128 KiB: raising it needs root")
 
     # -- verbs of the control socket --------------------------------------------------------

@@ -13,8 +13,9 @@ from functools import partial
 from penstock.catalog.tree import ROOT, Node
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
+from penstock.fuse.mounting import READAHEAD_KB
 from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, OnDisk, Reply, Request
-from penstock.units import MIB
+from penstock.units import KIB, MIB
 from penstock.vfs.filesystem import FileSystem
 
 _BLOCK = 512
@@ -85,7 +86,7 @@ class Handlers:
     # -- the connection -----------------------------------------------------------------
 
     def init(self, _node: int, request: Request, length: int) -> Reply:
-        major, minor, max_readahead, flags = p.INIT_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        major, minor, offered_readahead, flags = p.INIT_IN.unpack_from(request, p.IN_HEADER_BYTES)
         if major != p.KERNEL_VERSION or minor < 31:
             raise FuseError(errno.EPROTO)
         offered = p.Init(flags)
@@ -108,6 +109,9 @@ class Handlers:
         agreed = int(wanted & offered)
         depth = self._options.stack_depth if agreed & p.Init.PASSTHROUGH else 0
         pages = max(1, self._options.max_read_bytes // _PAGE)
+        # The kernel takes the lower of this and of what the mount has when the answer arrives. The
+        # server may have raised that by then, and the kernel's own offer would lower it again.
+        max_readahead = max(offered_readahead, READAHEAD_KB * KIB)
         self._on_init(p.Init(agreed))
         reply = p.INIT_OUT.pack(
             p.KERNEL_VERSION, min(minor, p.KERNEL_MINOR), max_readahead, agreed & 0xFFFFFFFF,

@@ -17,6 +17,7 @@ from penstock.mounttable import FILESYSTEM_TYPE, MountEntry, find_mount
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
 _MNT_DETACH = 2
+READAHEAD_KB = 1024  # one request of the largest size; the kernel's default is 128
 # Who looks at files for a plan opens each for some microseconds: that is no user to wait for. But
 # it has one open most of the time; at uneven intervals, so that the two do not go in step.
 # Tries and no deadline: on a busy machine each try takes longer, and is worth no less.
@@ -103,10 +104,10 @@ def is_disconnected(mountpoint: Path) -> bool:
     return False
 
 
-def raise_readahead(entry: MountEntry, kilobytes: int) -> bool:
-    """The kernel reads 128 KiB ahead by default, whatever was agreed. Needs root."""
+def raise_readahead(entry: MountEntry) -> bool:
+    """Make the kernel read `READAHEAD_KB` ahead. Needs root; INIT alone can only lower it."""
     try:
-        Path(f"/sys/class/bdi/{entry.device}/read_ahead_kb").write_text(str(kilobytes))
+        Path(f"/sys/class/bdi/{entry.device}/read_ahead_kb").write_text(str(READAHEAD_KB))
     except OSError:
         return False
     return True

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from penstock.fuse.mounting import READAHEAD_KB
 from penstock.resources.diagnosis.facts.mounts import Mount
 from penstock.resources.diagnosis.finding import Finding, ok
 from penstock.resources.diagnosis.rules.machine import judge_cgroup
@@ -10,7 +11,6 @@ from penstock.units import KIB, format_duration, format_size
 
 Json = Mapping[str, Any]
 
-READ_AHEAD_KB = 1024
 _NEAR = 0.9
 # Reads so small, of files that are not, are a reader's choice.
 _SMALL_READ_BYTES, _LARGE_FILE_BYTES, _MANY_READS = 16 * KIB, 64 * KIB, 1000
@@ -133,11 +133,11 @@ def _read_ahead(mount: Mount, subject: str) -> Iterator[Finding]:
     kilobytes = mount.read_ahead_kb
     if kilobytes is None:
         return
-    if kilobytes < READ_AHEAD_KB:
+    if kilobytes < READAHEAD_KB:
         yield Finding(
             "slow", subject, f"the kernel reads only {kilobytes} KiB ahead of a reader",
-            f"read_ahead_kb is {kilobytes}, and should be {READ_AHEAD_KB}; raising it needs root",
-            f"echo {READ_AHEAD_KB} > /sys/class/bdi/{mount.device}/read_ahead_kb",
+            f"read_ahead_kb is {kilobytes}, and should be {READAHEAD_KB}; raising it needs root",
+            f"echo {READAHEAD_KB} > /sys/class/bdi/{mount.device}/read_ahead_kb",
         )  # fmt: skip
     else:
         yield ok(subject, "the kernel reads far enough ahead", f"{kilobytes} KiB")
