@@ -5,6 +5,7 @@ BIN := .venv/bin
 MINUTES ?= 10
 # More than cores: a test mostly waits for a mount to start or to end.
 WORKERS ?= 4
+LINTED := src tests examples tools/compare-s3-servers tools/mutants
 # A mount is three Python processes. Where the environment forbids to keep what is compiled, each
 # compiles all of its modules anew: a fifth of its CPU, about a thousand times in `make test`.
 export PYTHONDONTWRITEBYTECODE :=
@@ -14,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
 .venv/ready: pyproject.toml constraints.txt tools/system-packages
-	tools/system-packages fuse3 rsync strace
+	tools/system-packages fuse3 rsync strace linux-libc-dev
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
@@ -44,8 +45,8 @@ coverage: .venv/ready  ## branch coverage of both suites, the daemons' processes
 	$(BIN)/coverage report --skip-covered --skip-empty
 
 lint: .venv/ready
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright --level error
 

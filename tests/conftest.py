@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_proxy import FaultyProxy
 from tests.support.isolation import isolate
 from tests.support.mounts import Mounter, mounting
 from tests.support.namespaces import leave_others_mounts
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, serve_seaweedfs
+from tests.support.s3 import KEYS, S3, serve_seaweedfs
 from tests.support.turns import turn
 
 pytest_plugins = ["tests.support.gated_set", "tests.support.page_counts", "tests.support.users"]
@@ -85,8 +86,8 @@ def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 @pytest.fixture
 def s3(_s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     """An S3 server whose keys are in the environment."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     return _s3_server
 
 
@@ -101,3 +102,10 @@ def on_disk() -> Iterator[Path]:
     """A folder whose pages can be dropped: other temporary folders may be in memory."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultyProxy]:
+    """What stands before the S3 server and passes requests on, until it is told to do worse."""
+    with FaultyProxy(s3.endpoint, seed=1) as proxy:
+        yield proxy

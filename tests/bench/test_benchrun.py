@@ -184,32 +184,25 @@ def test_a_run_killed_at_any_step_leaves_nothing_after_clean(
     assert cleaning.clean() == []
 
 
-def test_what_a_killed_runs_jobs_have_made_elsewhere_is_removed(ground: Ground) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are made by root")
+def test_scratch_and_cgroups_of_a_killed_runs_jobs_are_removed(ground: Ground) -> None:
     folder, scratch = ground.medium / f"{PREFIX}x", ground.folder / "penstock-job-x"
     (scratch / "worker-0").mkdir(parents=True)
-    whole = json.dumps({"engine": None, "groups": [], "scratch": str(scratch)})
-    for uid, attempt in (("torn", "{"), ("whole", whole)):
-        (folder / "e0/state/jobs" / uid).mkdir(parents=True)
-        (folder / "e0/state/jobs" / uid / "attempt.json").write_text(attempt)
-    cleaning.sweep(folder)
-    assert not folder.exists()
-    assert not scratch.exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are made by root")
-def test_cgroups_of_a_killed_runs_jobs_are_removed(ground: Ground) -> None:
-    folder, uid = ground.medium / f"{PREFIX}x", f"test-{os.getpid()}"
+    uid = f"test-{os.getpid()}"
     top = next(one for one in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")) if one.is_dir())
     groups = [top / f"penstock-job-{uid}-{kind}" for kind in ("dead", "alive")]
     for group in groups:
         (group / "worker-0").mkdir(parents=True)
     # A dead job is known by its state, one that lives by its process.
-    (folder / f"e0/state/jobs/{uid}-dead").mkdir(parents=True)
+    whole = json.dumps({"engine": None, "groups": [], "scratch": str(scratch)})
+    for name, attempt in (("torn", "{"), (f"{uid}-dead", whole)):
+        (folder / "e0/state/jobs" / name).mkdir(parents=True)
+        (folder / "e0/state/jobs" / name / "attempt.json").write_text(attempt)
     process = subprocess.Popen(["sleep", "1000"], env={MARK: f"{folder}/e0/job"})
     (groups[1] / "worker-0" / "cgroup.procs").write_text(str(process.pid))
     assert "4 cgroups" in cleaning.sweep(folder)
     process.wait(10)
-    assert not any(group.exists() for group in groups)
+    assert not any(path.exists() for path in (folder, scratch, *groups))
 
 
 def test_what_is_left_of_a_dead_run_is_removed_and_a_run_that_lives_is_left_alone(

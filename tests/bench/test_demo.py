@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -29,43 +30,34 @@ COLD_LARGE = replace(COLD, dataset="large", readers=1, bare_ratio=0.5)
 PASSTHROUGH = replace(
     WARM, arm="penstock-passthrough", dataset="large", state="cached", mode="passthrough"
 )
-
-
 FILES = 40
 STORE = epochreport.Store(latency_s=0.03, bytes_per_s=60e6, batch_bytes=12e6)  # 0.2 s a batch
 
 
-def start(medium: Path, files: int, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "penstock.bench.demo"]
-    return subprocess.Popen(
-        [*command, "--files", str(files), "--readers", "2", "--cache-medium", str(medium), *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+DEMO = (sys.executable, "-m", "penstock.bench.demo", "--readers", "2", "--rounds", "1")
 
 
 @pytest.mark.slow
 def test_the_demo_prints_a_row_for_each_epoch_and_a_conclusion(medium: Path) -> None:
-    with start(medium, 60, "--rounds", "1") as demo:
-        output, talk = demo.communicate(timeout=200)
-    assert demo.returncode == 0, talk
-    rows = re.findall(r"│ (native|penstock|rclone) +│ (cold|warm) ", output)
+    command = [*DEMO, "--files", "60", "--cache-medium", medium]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"│ (native|penstock|rclone) +│ (cold|warm) ", done.stdout)
     peers = [(arm, state) for arm in ("penstock", "rclone") for state in ("cold", "warm")]
     assert rows == [("native", "warm"), *peers]
-    assert "A warm epoch through Penstock reads at" in output
+    assert "A warm epoch through Penstock reads at" in done.stdout
     assert_nothing_left(medium)
 
 
 @pytest.mark.slow
 def test_an_interrupted_demo_leaves_nothing(medium: Path) -> None:
-    with start(medium, 100) as demo:
+    command = [*DEMO, "--files", "100", "--cache-medium", medium]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as demo:
         assert demo.stderr is not None
         assert any(line.startswith("rclone: a cold") for line in demo.stderr)
         demo.send_signal(signal.SIGINT)
         output, talk = demo.communicate(timeout=100)
-    assert demo.returncode == 130, talk
-    assert output == ""
+    assert (demo.returncode, output) == (130, ""), talk
     assert "nothing is left behind" in talk
     assert_nothing_left(medium)
 

@@ -20,8 +20,7 @@ from penstock.errors import UsageError
 class Clock:
     """Time passes only by steps and by what the loader takes."""
 
-    def __init__(self) -> None:
-        self.now_s = 100.0
+    now_s = 100.0
 
     def __call__(self) -> float:
         return self.now_s
@@ -76,23 +75,18 @@ def test_a_host_that_wakes_late_costs_nothing_but_one_that_is_a_step_late_does()
     clock = Clock()
 
     def train(late_s: float) -> float:
-        def ready() -> Iterator[Batch]:
-            for _ in range(4):
-                yield Batch(10, 1000, 0.0)
-
         def sleep(seconds: float) -> None:
             clock.sleep(seconds + late_s)
 
-        figures = Accelerator(10, 0.5).train(ready(), epoch=0, clock=clock, sleep=sleep)
+        ready = iter([Batch(10, 1000, 0.0)] * 4)
+        figures = Accelerator(10, 0.5).train(ready, epoch=0, clock=clock, sleep=sleep)
         return figures.busy_share_after_first
 
     assert train(late_s=0.125) == 1.0
     assert train(late_s=1.0) < 0.75
 
 
-def test_the_published_figures_give_the_known_demands_and_can_be_scaled() -> None:
-    assert published("resnet50", "h100").samples_per_s == pytest.approx(1786, abs=1)
-    assert published("cosmoflow", "a100").least_busy == 0.70
+def test_published_figures_can_be_scaled_and_unknown_ones_are_refused() -> None:
     # Below one sample in a batch, the step is stretched.
     assert published("resnet50", "a100").scaled(0.1) == Accelerator(40, 0.435)
     tenth = published("cosmoflow", "h100").scaled(0.1)
@@ -103,7 +97,7 @@ def test_the_published_figures_give_the_known_demands_and_can_be_scaled() -> Non
     assert refused.value.hint == "resnet50 has figures for a100, h100, v100"
 
 
-def test_a_loader_stays_two_batches_ahead_and_no_further() -> None:
+def test_a_loader_stays_two_batches_ahead_and_passes_on_what_a_reader_stumbles_over() -> None:
     taken: list[str] = []
 
     def read(path: str) -> Iterator[int]:
@@ -118,13 +112,11 @@ def test_a_loader_stays_two_batches_ahead_and_no_further() -> None:
     assert sum(batch.samples for batch in batches) == 90
     loader.close()
 
-
-def test_a_loader_passes_on_what_a_reader_stumbles_over() -> None:
-    def read(path: str) -> Iterator[int]:
+    def stumble(path: str) -> Iterator[int]:
         raise OSError(5, "Input/output error", path)
         yield 0
 
-    loader = Loader(["a", "b"], lambda: read, batch=1, threads=2)
+    loader = Loader(["a", "b"], lambda: stumble, batch=1, threads=2)
     with pytest.raises(OSError, match="Input/output error"):
         list(loader)
     loader.close()

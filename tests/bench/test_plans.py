@@ -1,7 +1,6 @@
 """A plan says what is measured; what is wrong with it is said with its line."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,8 @@ import pytest
 from penstock.bench.plans.expansion import expand, medium_bytes, read_bytes, store_bytes
 from penstock.bench.plans.known import ARMS
 from penstock.bench.plans.model import (
-    DatasetAccess,
     DatasetPlan,
-    ExperimentConfig,
     Plan,
-    StoreAccess,
-    config_from_json,
-    plan_from_json,
 )
 from penstock.bench.plans.reading import read_plan, read_plan_file
 from penstock.bench.plans.sizes import planned_bytes
@@ -98,22 +92,10 @@ def test_how_much_an_experiment_moves_is_known_before() -> None:
     # A local store has a copy of the data set.
     elsewhere = replace(plan(), store=replace(plan().store, local=False))
     assert alone - medium_bytes(elsewhere, expand(plan()), 1000) == 1000
-
-
-def test_room_is_looked_for_in_whole_files() -> None:
+    # Room is looked for in whole files.
     assert planned_bytes(DatasetPlan("tfrecord", size_bytes=48 * MIB)) == 130_000_000
     assert planned_bytes(DatasetPlan("small", files=3)) == 3 * 110 * KIB
     assert planned_bytes(DatasetPlan("given", path="/x")) is None
-
-
-def test_a_config_and_a_plan_are_the_same_after_a_file() -> None:
-    whole = plan()
-    assert plan_from_json(json.loads(json.dumps(asdict(whole)))) == whole
-    store = StoreAccess(True, "http://x", "r", "b", "", None, "s", "n")
-    config = ExperimentConfig(
-        "run", expand(whole)[0], store, DatasetAccess("m", "r"), "out", "logs", "medium"
-    )
-    assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize(

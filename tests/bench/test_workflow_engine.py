@@ -46,8 +46,14 @@ class Bench:
         return {step["name"]: step["state"] for step in whole["steps"]}
 
 
-def fails(ticket: Ticket) -> None:
-    raise StoreError("no luck")
+def raising(error: Exception) -> Callable[[Ticket], None]:
+    def act(ticket: Ticket) -> None:
+        raise error
+
+    return act
+
+
+fails = raising(StoreError("no luck"))
 
 
 @pytest.fixture
@@ -77,16 +83,10 @@ def test_a_step_is_tried_again_as_often_as_it_may_be(bench: Bench) -> None:
 
 
 def test_all_of_the_exit_handler_runs_whatever_fails_in_it(bench: Bench) -> None:
-    def bug(ticket: Ticket) -> None:
-        raise ZeroDivisionError
-
-    def needless(ticket: Ticket) -> None:
-        raise Skip("nothing to do")
-
     bench.step("a", fails)
-    bench.step("x", bug, last=True)
+    bench.step("x", raising(ZeroDivisionError()), last=True)
     bench.step("y", fails, last=True)
-    bench.step("z", needless, last=True)
+    bench.step("z", raising(Skip("nothing to do")), last=True)
     bench.step("last", last=True)
     found = bench.go()
     assert found == {"a": "failed", "x": "failed", "y": "failed", "z": "skipped", "last": "done"}
@@ -119,9 +119,7 @@ def test_a_stopped_step_is_not_tried_again_and_no_other_begins(bench: Bench) -> 
     assert bench.ran == ["a", "last"]
 
 
-def test_the_exit_handler_runs_when_nothing_can_be_written_or_shown(
-    bench: Bench,
-) -> None:
+def test_the_exit_handler_runs_when_nothing_can_be_written_or_shown(bench: Bench) -> None:
     def full(ticket: Ticket) -> None:
         (bench.folder / ".workflow.json.new").mkdir()  # so that opening it fails, also as root
         (bench.folder / "x.traceback").mkdir()

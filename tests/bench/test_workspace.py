@@ -19,28 +19,19 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from penstock.bench import measure
+from penstock.bench import measure, s3server
 from penstock.bench.arms import Rclone, Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import SMALL_BYTES, Dataset, Entry, make_large, make_small
 from penstock.bench.programs import free_port
 from penstock.bench.readers import list_files, read_epoch
-from penstock.bench.s3server import (
-    PART,
-    FarServer,
-    S3Server,
-    create_bucket,
-    far_s3,
-    host_and_port,
-    remove_objects,
-    serve_s3,
-    upload,
-)
+from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload
 from penstock.bench.trial import Trial
 from penstock.bench.workspace import MARK, BenchError, Workspace, choose_medium
 from penstock.units import MIB
 from tests.support.bench_ground import assert_nothing_left, sockets_of
 from tests.support.s3 import S3, ObjectPath
+from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
 
 # A run that has a child, and one that daemonized.
@@ -85,48 +76,30 @@ def test_a_server_has_the_files_that_were_put_into_it_and_leaves_nothing(tmp_pat
         root = workspace.folder / "dataset"
         small = make_small(root / "small", 2)
         large = make_large(root / "large", 1, size_bytes=17 * MIB + 5)  # in two parts
-        with serve_s3(workspace) as server:
+        with s3server.serve_s3(workspace) as server:
             create_bucket(server, "data")
             upload(server, "data", root)
             store = S3Store(
-                "data",
-                endpoint=server.endpoint,
-                region=server.region,
-                access_key_id=server.access_key,
-                secret_access_key=server.secret_key,
+                "data", endpoint=server.endpoint, region=server.region,
+                access_key_id=server.access_key, secret_access_key=server.secret_key,
                 client_options={"allow_http": True},
-            )
+            )  # fmt: skip
             listed = {meta["path"] for page in obstore.list(store) for meta in page}
-            for dataset in (small, large):
-                for entry in dataset.entries:
-                    key = f"{dataset.name}/{entry.path}"
-                    listed.remove(key)
-                    content = (dataset.root / entry.path).read_bytes()
-                    assert bytes(obstore.get(store, key).bytes()) == content
-            assert listed == set()
+            assert listed == {f"{one.name}/{e.path}" for one in (small, large) for e in one.entries}
+            for key in listed:
+                assert bytes(obstore.get(store, key).bytes()) == (root / key).read_bytes()
             sockets = sockets_of(workspace.folder)
             assert sockets != []
-        assert workspace.processes(PART) == []
+        assert workspace.processes(s3server.PART) == []
         assert not any(path.exists() for path in sockets)
         with socket.socket() as probe:
-            host, port = host_and_port(server.endpoint).split(":")
+            host, port = s3server.host_and_port(server.endpoint).split(":")
             assert probe.connect_ex((host, int(port))) == errno.ECONNREFUSED
     assert os.listdir(tmp_path) == []
 
 
-def test_only_objects_below_a_prefix_are_removed(server: S3Server, tmp_path: Path) -> None:
-    for name in ("run-1/a", "run-1/b/c", "run-10/a", "run-1.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
-    create_bucket(server, "bench-removal")
-    upload(server, "bench-removal", tmp_path)
-    assert remove_objects(server, "bench-removal", "run-1") == 2
-    assert keys(server, "bench-removal") == {"run-10/a", "run-1.txt"}
-    assert remove_objects(server, "bench-removal", "run-1") == 0
-
-
-def test_an_upload_stops_when_it_is_told_to_and_when_the_store_refuses(
-    server: S3Server, small: Dataset
+def test_an_upload_stops_when_told_to_or_refused_and_what_is_below_a_prefix_is_removed(
+    server: S3Server, small: Dataset, tmp_path: Path
 ) -> None:
     checked = 0
 
@@ -142,6 +115,12 @@ def test_an_upload_stops_when_it_is_told_to_and_when_the_store_refuses(
     assert len(keys(server, "bench-stopped")) < len(small.entries)
     with pytest.raises(BenchError, match=r"was not put into the bucket bench-stopped: [\s\S]*403"):
         upload(replace(server, secret_key="wrong"), "bench-stopped", small.root)
+    write_tree(tmp_path, dict.fromkeys(("run-1/a", "run-1/b/c", "run-10/a", "run-1.txt"), b"x"))
+    create_bucket(server, "bench-removal")
+    upload(server, "bench-removal", tmp_path)
+    assert s3server.remove_objects(server, "bench-removal", "run-1") == 2
+    assert keys(server, "bench-removal") == {"run-10/a", "run-1.txt"}
+    assert s3server.remove_objects(server, "bench-removal", "run-1") == 0
 
 
 def test_a_free_port_refuses_until_its_server_listens_and_is_nobody_elses() -> None:
@@ -209,12 +188,8 @@ def test_several_processes_count_together_and_end_together(
         assert far.counters().gets == 12
         assert len(workspace.processes("s3-server")) == 3
     wait_until(lambda: not workspace.processes("s3-server"), "three processes have ended")
-
-
-def test_what_is_not_measured_goes_by_at_once_and_is_counted_all_the_same(
-    workspace: Workspace, server: S3Server, small: Dataset
-) -> None:
-    # A day for this object: only a line that is free gives it in the time of a test.
+    # What is not measured goes by at once, and is counted. A day for this object: only a line that
+    # is free gives it in the time of a test.
     with far_s3(workspace, server, latency_s=0, bytes_per_s=1000 / 864) as far, far.at_once():
         bucket = S3(far.server.endpoint).open(small.name)
         assert len((bucket / small.entries[0].path).read_bytes()) == SMALL_BYTES
@@ -222,9 +197,12 @@ def test_what_is_not_measured_goes_by_at_once_and_is_counted_all_the_same(
 
 
 @pytest.mark.parametrize("readers", [2, 50])
-def test_every_file_is_read_once_in_a_pass(
+def test_every_file_is_listed_and_is_read_once_in_a_pass(
     workspace: Workspace, small: Dataset, readers: int
 ) -> None:
+    (small.root / ".control").touch()
+    assert sorted(list_files(small.root)) == sorted(entry.path for entry in small.entries)
+    (small.root / ".control").unlink()
     epoch = read_epoch(workspace, small.root, small.entries, readers=readers, seed=1, passes=3)
     assert (epoch.files, epoch.size_bytes) == (3 * 20, 3 * small.size_bytes)
     assert epoch.seconds > 0
@@ -241,12 +219,6 @@ def test_a_file_of_another_size_or_a_missing_one_is_an_error(
     wrong = Entry(path or victim.path, victim.size_bytes + change)
     with pytest.raises(BenchError, match=error.format(victim.path)):
         read_epoch(workspace, small.root, [*small.entries[:17], wrong], readers=2, seed=1)
-
-
-def test_a_listing_has_every_file_and_no_hidden_one(tmp_path: Path) -> None:
-    small = make_small(tmp_path, 3)
-    (small.root / ".control").touch()
-    assert sorted(list_files(small.root)) == sorted(entry.path for entry in small.entries)
 
 
 def test_the_bare_client_gets_every_object_once_and_large_ones_by_blocks(
@@ -287,25 +259,13 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signal
     assert_nothing_left(tmp_path)
 
 
-def test_an_error_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), Workspace(tmp_path) as workspace:  # noqa: PT012
-        workspace.spawn("sleeper", ["sleep", "1000"])
-        (workspace.folder / "file").touch()
-        raise ZeroDivisionError
-    assert_nothing_left(tmp_path)
-
-
-def test_a_program_that_ignores_a_polite_request_is_killed(workspace: Workspace) -> None:
+def test_a_program_ends_when_it_is_killed_or_has_failed(workspace: Workspace) -> None:
     stubborn = "trap '' TERM; echo ready; exec sleep 1000"
     process = workspace.spawn("stubborn", ["sh", "-c", stubborn])
     wait_until(process.log.read_text, "the trap is set")
     process.terminate(timeout_s=0.3)
     assert workspace.processes("stubborn") == []
-
-
-def test_a_failing_program_is_an_error_and_one_that_leaves_a_daemon_does_not_hold_us(
-    workspace: Workspace,
-) -> None:
+    # One that fails is an error, and one that leaves a daemon does not hold us.
     with pytest.raises(BenchError, match="status 3: no luck"):
         workspace.run("part", ["sh", "-c", "echo no luck >&2; exit 3"])
     # The daemon has its output open.

@@ -56,35 +56,23 @@ def test_a_log_is_followed_until_no_more_can_come_and_its_cuts_are_told(tmp_path
     assert said == f"two\nthree\n{cut}last\n"
 
 
-# -- top --------------------------------------------------------------------------------
-
 GIB = 1 << 30
 
 
-def gpu(index: int, duty: int, used: int) -> dict[str, Any]:
-    return {"index": index, "dutyCycle": duty, "memoryUsedBytes": used, "memoryBytes": 80 * GIB}
-
-
-def used(cores: float | None, gpus: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    known = cores is not None
-    return {
-        "cores": cores, "memoryBytes": 3 * GIB if known else None,
-        "processes": 5 if known else None, "gpus": gpus, "name": "resnet", "namespace": "default",
-        "status": "RUNNING", "trainer": "PYTORCHJOB", "node": "box", "gpusRequested": 2,
-        "gpusAllocated": len(gpus), **fields,
-    }  # fmt: skip
-
-
-RUNS = used(1.234, [gpu(0, 90, 10 * GIB), gpu(1, 70, 20 * GIB)])
-WAITS = used(None, [], name="next", namespace="team", status="QUEUING", node=None)
-
-
 def test_jobs_are_shown_with_what_all_their_processes_and_gpus_do() -> None:
-    lines = job_lines([RUNS, WAITS], namespaces=True)
-    assert [line.split() for line in lines[1:3]] == [
-        ["default", "resnet", "RUNNING", "PYTORCHJOB", "1.2", "3.0", "GiB", "5", "2", "2", "80%",
-         "30.0", "GiB/160.0", "GiB", "box"],
-        ["team", "next", "QUEUING", "PYTORCHJOB", "N/A", "N/A", "N/A", "2", "0", "N/A", "N/A",
-         "N/A"],
-    ]  # fmt: skip
+    gpus = [
+        {"index": index, "dutyCycle": duty, "memoryUsedBytes": used * GIB, "memoryBytes": 80 * GIB}
+        for index, duty, used in ((0, 90, 10), (1, 70, 20))
+    ]
+    runs: dict[str, Any] = {
+        "cores": 1.234, "memoryBytes": 3 * GIB, "processes": 5, "gpus": gpus, "name": "resnet",
+        "namespace": "default", "status": "RUNNING", "trainer": "PYTORCHJOB", "node": "box",
+        "gpusRequested": 2, "gpusAllocated": 2,
+    }  # fmt: skip
+    nothing = dict.fromkeys(("cores", "memoryBytes", "processes", "node"))
+    lines = job_lines([runs, runs | nothing | {"gpus": [], "gpusAllocated": 0}], namespaces=True)
+    assert [" ".join(line.split()) for line in lines[1:3]] == [
+        "default resnet RUNNING PYTORCHJOB 1.2 3.0 GiB 5 2 2 80% 30.0 GiB/160.0 GiB box",
+        "default resnet RUNNING PYTORCHJOB N/A N/A N/A 2 0 N/A N/A N/A",
+    ]
     assert lines[-1] == "Allocated/Requested GPUs of these jobs: 2/4"

@@ -13,20 +13,13 @@ from tests.support.refusals import one_refusal
 DATASET = """
 apiVersion: data.fluid.io/v1alpha1
 kind: Dataset
-metadata:
-  name: imagenet
-spec:
-  mounts:
-  - mountPoint: s3://bucket/imagenet
-    options:
-      aws.secretKey: hunter2
+metadata: {name: imagenet}
+spec: {mounts: [{mountPoint: 's3://bucket/imagenet', options: {aws.secretKey: hunter2}}]}
 """
 RUNTIME = """
 apiVersion: data.fluid.io/v1alpha1
 kind: JindoRuntime
-metadata:
-  name: imagenet
-  namespace: team
+metadata: {name: imagenet, namespace: team}
 spec:
   replicas: 4
   fuse: {image: jindo, imageTag: "4.0"}
@@ -56,7 +49,7 @@ def test_what_is_good_is_said_with_what_has_no_effect_and_without_secrets(folder
     assert "hunter2" not in text
     resources = json.loads(text)["resources"]
     assert [one["kind"] for one in resources] == ["Dataset", "JindoRuntime"]
-    assert resources[1]["without_effect"][0]["where"] == f"{folder / 'b.yml'}:8"
+    assert resources[1]["without_effect"][0]["where"] == f"{folder / 'b.yml'}:6"
 
 
 def test_what_is_wrong_is_said_beside_what_is_good(
@@ -75,7 +68,7 @@ def test_what_is_wrong_is_said_beside_what_is_good(
     ]
     unknown = RUNTIME.replace("imageTag", "tag").encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(unknown)))
-    one_refusal(["validate", "-f", "-"], says="<stdin>:9: spec.fuse.tag: unknown field")
+    one_refusal(["validate", "-f", "-"], says="<stdin>:7: spec.fuse.tag: unknown field")
     one_refusal(["validate", "-f", str(folder / "none")], says="No such file")
 
 

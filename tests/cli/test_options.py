@@ -11,18 +11,13 @@ import pytest
 
 from penstock.daemon.kernel_options import ALWAYS, REFUSED, parse_kernel_options
 from penstock.errors import OptionError
-from tests.support.loader_places import shared_state
+from tests.support.loader_places import state
 from tests.support.mounts import Mount, Mounter, mounting, penstock
 from tests.support.trees import write_tree
 
+__all__ = ["state"]  # a fixture
 MIB = 1024 * 1024
 DATA = random.Random(7).randbytes(4 * MIB)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with shared_state(tmp_path_factory.mktemp("state")) as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +34,12 @@ def default(folder: Path, tmp_path_factory: pytest.TempPathFactory, state: Path)
         yield mounter(f"file://{folder}", "--mode", "pagecache")
 
 
-@pytest.fixture(scope="module")
-def familiar(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, state: Path
-) -> Iterator[Mount]:
-    """A mount with the options of a published command line, as they are written there."""
+def test_reads_come_in_requests_as_large_as_was_said(
+    folder: Path, default: Mount, mounter: Mounter
+) -> None:
+    """With the options of a published command line, as they are written there."""
     words = "kernel_cache,ro,max_read=131072,attr_timeout=7200,entry_timeout=7200,allow_other"
-    with mounting(tmp_path_factory.mktemp("familiar")) as mounter:
-        yield mounter(f"file://{folder}", "--mode", "pagecache", "-o", words)
-
-
-def test_reads_come_in_requests_as_large_as_was_said(default: Mount, familiar: Mount) -> None:
+    familiar = mounter(f"file://{folder}", "--mode", "pagecache", "-o", words)
     for mount, least, most in ((default, 1, 6), (familiar, 32, 33)):  # of 1 MiB, of 128 KiB
         with open(mount.path / "dir/file.bin", "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

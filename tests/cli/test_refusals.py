@@ -2,11 +2,13 @@
 
 import logging
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pytest
 
@@ -14,26 +16,17 @@ from penstock.bench.programs import find_program, free_port
 from penstock.daemon.server import Server
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.start import Progress
+from tests.support import refusals
 from tests.support.hostile_s3 import hostile_s3
 from tests.support.mounts import Mounter, penstock, penstock_process
-from tests.support.refusals import (
-    check_refusal,
-    clear_away,
-    mounts_below,
-    one_refusal,
-    processes_that_name,
-)
+from tests.support.refusals import check_refusal, one_refusal
 from tests.support.s3 import S3
 from tests.support.trees import read_tree, write_tree
 
 SECRET = "hunter2hunter2"
 
 
-class Refuse(Protocol):
-    def __call__(
-        self, source: str, *options: str | Path, says: str, code: int = 2,
-        mountpoint: Path | None = None,
-    ) -> str: ...  # fmt: skip
+Refuse = Callable[..., str]
 
 
 @pytest.fixture
@@ -59,14 +52,11 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
     empty = tmp_path / "mnt"
     empty.mkdir()
 
-    def check(
-        source: str, *options: str | Path, says: str, code: int = 2,
-        mountpoint: Path | None = None,
-    ) -> str:  # fmt: skip
+    def check(source: str, *options: str | Path, mountpoint: Path = empty, **expected: Any) -> str:
         if not any(str(option).startswith(("--cache", "--tier")) for option in options):
             options += ("--cache-dir", tmp_path / "cache")
-        command = ["mount", source, str(mountpoint or empty), "-b", *map(str, options)]
-        return one_refusal(command, says=says, code=code)
+        command = ["mount", source, str(mountpoint), "-b", *map(str, options)]
+        return one_refusal(command, **expected)
 
     return check
 
@@ -99,25 +89,20 @@ def test_a_rejected_mount_exits_with_its_code_and_leaves_nothing_behind(
         else:
             result = penstock_process(*command, "--endpoint", f"http://127.0.0.1:{free_port()}")
             check_refusal(result, says="s3://bucket", code=3)
-        assert mounts_below(tmp_path) == []
-        assert processes_that_name(place) == []
+        assert refusals.mounts_below(tmp_path) == []
+        assert refusals.processes_that_name(place) == []
     finally:
-        clear_away(place)
-
-
-# -- storage ----------------------------------------------------------------------------
-
-
-def test_a_bucket_or_a_prefix_that_is_missing(s3: S3, refuse: Refuse) -> None:
-    write_tree(s3.bucket("bad-prefix"), {"there/file": b"1"})
-    for missing in ("s3://no-such-bucket", "s3://bad-prefix/not-there"):
-        refuse(missing, "--endpoint", s3.endpoint, says=missing)
+        refusals.clear_away(place)
 
 
 @pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
-def test_a_wrong_key(s3: S3, refuse: Refuse, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+def test_a_bucket_or_a_prefix_that_is_missing_and_a_wrong_key(
+    s3: S3, refuse: Refuse, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
     bucket = s3.bucket(f"wrong-{wrong[4:10].lower()}")
     write_tree(bucket, {"file": b"1"})
+    for missing in ("s3://no-such-bucket", f"{bucket.source}/not-there"):
+        refuse(missing, "--endpoint", s3.endpoint, says=missing)
     monkeypatch.setenv(wrong, "AKIAWRONGWRONGWRONG0")
     said = refuse(bucket.source, "--endpoint", s3.endpoint, says=f"{bucket.source}.*[Dd]enied")
     assert "AWS_ACCESS_KEY_ID" in said.splitlines()[1]
@@ -152,13 +137,8 @@ def test_an_endpoint_that_does_not_list(refuse: Refuse, name: str, prefix: str) 
         *server.always, hint = ANSWERS[name]
         said = refuse(f"s3://bucket{prefix}", "--endpoint", server.endpoint, says="s3://bucket")
         assert hint in said.splitlines()[1]
-
-
-@pytest.mark.parametrize("name", ["a web page", "method not allowed"])
-def test_a_web_server_that_cannot_list(refuse: Refuse, name: str) -> None:
-    with hostile_s3() as server:
-        *server.always, _ = ANSWERS[name]
-        refuse(f"{server.endpoint}/folder", says=f"{server.endpoint}/folder")
+        if name in ("a web page", "method not allowed"):  # a web server that cannot list
+            refuse(f"{server.endpoint}/folder", says=f"{server.endpoint}/folder")
 
 
 @pytest.mark.usefixtures("keys")
@@ -167,9 +147,6 @@ def test_storage_that_cannot_be_reached(refuse: Refuse) -> None:
     for endpoint in ("http://127.0.0.1:1", "http://no-such-host.invalid:9000"):
         refuse("s3://bucket/x", "--endpoint", endpoint, *soon, says="s3://bucket", code=3)
     refuse("http://127.0.0.1:1/x", *soon, says="http://127.0.0.1:1/x", code=3)
-
-
-# -- mount points and cache directories -------------------------------------------------
 
 
 def test_a_folder_that_is_missing_a_file_or_not_empty(
@@ -215,7 +192,7 @@ def memory_file_system(place: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True, timeout=30)
 
 
-def test_a_disk_that_is_full(refuse: Refuse, source: str, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_or_read_only(refuse: Refuse, source: str, tmp_path: Path) -> None:
     with memory_file_system(tmp_path / "small", "size=1m") as place:
         refuse(source, mountpoint=place, says=f"{place} is already a mount point")
         with pytest.raises(OSError, match="No space left"):
@@ -224,9 +201,6 @@ def test_a_disk_that_is_full(refuse: Refuse, source: str, tmp_path: Path) -> Non
         refuse(source, "--tier", f"MEM:{place}:1MiB", says=f"cache directory {place}")
     with memory_file_system(tmp_path / "few", "size=10m,nr_inodes=20") as place:
         refuse(source, "--cache-dir", place, says=f"cache directory {place}")
-
-
-def test_a_disk_that_is_read_only(refuse: Refuse, source: str, tmp_path: Path) -> None:
     with memory_file_system(tmp_path / "ro", "ro,size=8m") as place:
         for option in (["--cache-dir", f"{place}/new"], ["--tier", f"SSD:{place}:1MiB"]):
             refuse(source, *option, says=f"cache directory {place}.*Read-only")
@@ -242,8 +216,6 @@ def test_a_disk_that_is_fuse_itself(refuse: Refuse, source: str, tmp_path: Path)
     finally:
         subprocess.run(["umount", str(place)], check=True, timeout=60)
 
-
-# -- options and sources ----------------------------------------------------------------
 
 MISTYPED = {
     "--mode pagecahce": "pagecahce",
@@ -288,17 +260,14 @@ def test_a_mistyped_option_is_answered_with_the_right_one(refuse: Refuse, source
     assert "kernel_cache" in refuse(source, "-o", "kernel_cach", says="kernel_cach")
 
 
-@pytest.mark.parametrize(  # tests/store/test_contract.py has more of them
-    ("bad", "says"),
-    [("", "source"), ("bucket", "bucket"), ("s3:///x", "s3"), ("s3://AKIA:{}@bucket/x", "cred"),
-     ("https://me:{}@host/x", "cred"), ("http://{}@host/x", "credentials do not belong")],
-)  # fmt: skip
-def test_a_source_that_is_none_or_holds_keys(refuse: Refuse, bad: str, says: str) -> None:
-    assert SECRET not in refuse(bad.format(SECRET), says=says)
-
-
 @pytest.mark.usefixtures("keys")
-def test_an_endpoint_that_is_no_address_or_holds_keys(refuse: Refuse) -> None:
+def test_a_source_or_an_endpoint_that_is_none_or_holds_keys(refuse: Refuse) -> None:
+    for bad, says in (  # tests/store/test_contract.py has more of them
+        ("", "source"), ("bucket", "bucket"), ("s3:///x", "s3"),
+        (f"s3://AKIA:{SECRET}@bucket/x", "cred"), (f"https://me:{SECRET}@host/x", "cred"),
+        (f"http://{SECRET}@host/x", "credentials do not belong"),
+    ):  # fmt: skip
+        assert SECRET not in refuse(bad, says=says)
     for bad in ("http://", "ftp://host", f"http://me:{SECRET}@127.0.0.1:1"):
         assert SECRET not in refuse("s3://b", "--endpoint", bad, says="endpoint|credentials")
 
@@ -313,18 +282,12 @@ def test_a_manifest_that_is_missing_or_wrong(refuse: Refuse, tmp_path: Path) -> 
         refuse(address, "--manifest", manifest, says=f"{manifest}:4")
 
 
-# -- other commands ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "command", ["umount {} --lazy", "stats {}/none", "refresh {}", "doctor {}"]
 )
 def test_a_place_where_nothing_is_mounted(tmp_path: Path, command: str) -> None:
     one_refusal(command.format(tmp_path).split(), says=f"{tmp_path}.* not mounted by Penstock")
-
-
-def test_a_mount_of_someone_else_is_not_unmounted() -> None:
-    one_refusal(["umount", "/proc"], says="/proc is not mounted by Penstock")
+    one_refusal(["umount", "/proc"], says="/proc is not mounted by Penstock")  # it is another's
     assert Path("/proc/self").exists()
 
 
@@ -345,3 +308,26 @@ def test_a_folder_that_is_no_cache_is_left_as_it_is(tmp_path: Path, verb: str) -
 def test_a_command_that_is_none(command: str) -> None:
     said = one_refusal(command.split(), says=".")
     assert "--help" in said.splitlines()[1]
+
+
+INTERRUPTED = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+
+class CtrlC(MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["penstock", "--version"]
+from penstock.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_before_it_has_begun_ends_it_without_a_word() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -45,6 +45,7 @@ def test_the_reference_is_what_the_commands_and_models_say() -> None:
         ("cli.md", module.reference),
         ("resources.md", module.resources),
         ("bench-plan.md", module.bench_plan),
+        ("runtime-options.md", module.runtime_options),
     ):
         written = (ROOT / "docs" / "reference" / name).read_text()
         assert written == made(), "run tools/write-reference"

@@ -53,7 +53,7 @@ def test_an_image_folder_has_the_classes_and_samples_of_torchvisions(images: Pat
     assert (image.mode, image.size, target) == ("RGB", (4, 4), 1)
 
 
-def test_transforms_and_loaders_are_used_alone_and_in_batches(images: Path) -> None:
+def test_transforms_loaders_and_what_counts_as_an_image_can_be_said(images: Path) -> None:
     where: set[str] = set()
 
     def transform(path: str) -> str:
@@ -66,9 +66,6 @@ def test_transforms_and_loaders_are_used_alone_and_in_batches(images: Path) -> N
     assert dataset[4] == ("B.JPG", -1)
     assert dataset.__getitems__([5, 0, 5]) == [("C.PNG", -1), ("1.JPG", 0), ("C.PNG", -1)]
     assert where == {"MainThread"}  # they draw random numbers, in the order of the batch
-
-
-def test_what_counts_as_an_image_can_be_said(images: Path) -> None:
     kind = ours.PenstockImageFolder
     only = kind(images, is_valid_file=lambda path: path.endswith(("1.jpg", "txt")))
     assert [os.path.basename(path) for path, _ in only.samples] == ["1.jpg", "notes.txt"]
@@ -98,19 +95,15 @@ def test_plain_files_are_read_whole_in_the_order_asked_for(tmp_path: Path) -> No
     order = [7, 29, 0, 7, *range(20, 3, -1)]
     assert dataset.__getitems__(order) == [bytes([number]) * number * 1000 for number in order]
     sizes = ours.PenstockFiles([tmp_path / "05", str(tmp_path / "02")], load=os.path.getsize)
-    assert data.DataLoader(sizes, batch_size=2, collate_fn=list).__iter__().__next__() == [
-        5000,
-        2000,
-    ]
+    assert list(data.DataLoader(sizes, batch_size=2, collate_fn=list)) == [[5000, 2000]]
 
 
-def test_files_of_a_batch_are_loaded_together() -> None:
+def test_files_of_a_batch_are_loaded_together_and_the_first_that_fails_is_the_error(
+    tmp_path: Path,
+) -> None:
     together = threading.Barrier(batch.THREADS, timeout=20)  # fails unless all wait at once
     numbers = list(range(batch.THREADS))
     assert batch.load_all(lambda number: (together.wait(), number)[1], numbers) == numbers
-
-
-def test_the_first_file_of_a_batch_that_fails_is_the_error(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     dataset = ours.PenstockFiles([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
     with pytest.raises(FileNotFoundError, match="b'"):

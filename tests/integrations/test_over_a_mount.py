@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -70,24 +69,14 @@ def train() -> Iterator[Trainer]:
             mount: Mount | Place, kind: str = "shuffled", workers: int = 0, *, hooked: bool = False,
             **environment: str,
         ) -> Training:  # fmt: skip
-            command = [sys.executable, str(TRAIN), str(mount.path), kind, str(workers)]
-            if hooked:
-                command = [sys.executable, "-m", "penstock", "run", "--", *command]
-            pipe = subprocess.PIPE
-            training = Training(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True,
-                env={**os.environ, **environment},
-            )  # fmt: skip
+            run = [sys.executable, "-m", "penstock", "run", "--"] if hooked else []
+            command = [*run, sys.executable, TRAIN, mount.path, kind, str(workers)]
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            training = Training(command, text=True, env={**os.environ, **environment}, **pipes)
             stack.callback(training.leave)
             return training
 
         yield start
-
-
-def plans_when(
-    mount: Mount | Place, true: Callable[[list[dict[str, Any]]], bool]
-) -> list[dict[str, Any]]:
-    return wait_until(lambda: [plans] if true(plans := mount.stats()["plans"]) else [])[0]
 
 
 def wait_until_pushed(paths: list[Path]) -> None:
@@ -124,7 +113,7 @@ def test_a_planned_epoch_gets_each_file_once_and_reads_what_was_pushed(
     (plan,) = mount.stats()["plans"]
     assert plan["handed_out"] == 2 * len(FILES)
     assert training.end() == (0, "")
-    plans_when(mount, lambda plans: not plans)
+    wait_until(lambda: not mount.stats()["plans"], "the plan ends with the script")
 
 
 def test_each_rank_has_a_plan_of_its_own_which_ends_when_it_is_killed(
@@ -142,7 +131,8 @@ def test_each_rank_has_a_plan_of_its_own_which_ends_when_it_is_killed(
     assert [{**one[epoch], **other[epoch]} for epoch in (0, 1)] == [EPOCH, EPOCH]
     assert mount.gets() == len(FILES)
     ranks[1].leave()
-    (left,) = plans_when(mount, lambda plans: len(plans) < 2)
+    wait_until(lambda: len(mount.stats()["plans"]) < 2, "the plan of a killed rank is left")
+    (left,) = mount.stats()["plans"]
     assert left["label"] == "train.py rank 0"
     assert ranks[0].end() == (0, "")
 
@@ -157,9 +147,6 @@ def test_a_mount_that_goes_away_is_said(folder: Path, mounter: Mounter, train: T
     assert code == 1
     assert f"penstock: Files: {mount.path} is not mounted any more\n" in said
     assert "FileNotFoundError: " in said.splitlines()[-1]  # the script's own
-
-
-# -- files in the order asked for -------------------------------------------------------
 
 
 def shuffled(epoch: int) -> list[int]:
@@ -204,6 +191,11 @@ def test_an_endless_order_can_be_left_at_any_time(folder: Path) -> None:
     assert set(threading.enumerate()) <= before
     items = announce(itertools.cycle(paths), lambda path: path)
     assert list(itertools.islice(items, 3)) == paths[:3]
+    started: list[int] = []
+    reading = each_in_order(paths, started.append, threads=3, plan=False)
+    next(reading)
+    assert len(started) <= 6, "twice the threads"
+    assert len(list(reading)) == COUNT - 1
 
 
 def test_without_a_mount_one_warning_says_so_and_the_files_are_read(folder: Path) -> None:
@@ -223,11 +215,3 @@ def test_a_file_that_is_missing_is_raised_in_its_place(folder: Path) -> None:
     for index in (-1, 3):
         with pytest.raises(IndexError, match=f"names file {index}, and there are 3"):
             list(read_in_order(paths, [0, index]))
-
-
-def test_no_more_is_read_ahead_than_twice_the_threads(folder: Path) -> None:
-    started: list[int] = []
-    reading = each_in_order([folder] * COUNT, started.append, threads=3, plan=False)
-    next(reading)
-    assert len(started) <= 6
-    assert len(list(reading)) == COUNT - 1

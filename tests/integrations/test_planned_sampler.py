@@ -1,16 +1,26 @@
-"""PlannedSampler: one order for a seed and an epoch, published ahead, resumed in the middle."""
+"""PlannedSampler: one order for a seed and an epoch, published ahead, resumed in the middle.
+
+And what a plan is drawn from: the file behind each index, and copies of samplers, which share
+nothing that can change with their originals.
+"""
 
 import json
 import os
 import random
+import threading
+from array import array
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import PlanError
-from penstock.integrations import publisher
+from penstock.integrations import publisher, sampler_copy
+from penstock.integrations.dataset_files import NoFiles, files_of
+from penstock.integrations.forecast import Forecast, add_indices
+from penstock.integrations.sampler_copy import NoOrder, copy_apart
 from tests.support import recorded
 from tests.support.lazy import Lazy
 
@@ -140,20 +150,24 @@ def test_a_sampler_that_was_made_before_a_fork_has_a_plan_in_the_child_too(plans
             os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reader, 100) == b"its own"
-    os.close(reader)
-    os.close(writer)
 
 
-def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(
-    plans: Plans,
-) -> None:
-    files = samples.Files()
+def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(plans: Plans) -> None:
     wrapped = samples.ShufflesItsList()
-    sampler = planning.PlannedSampler(wrapped, files)
+    sampler = planning.PlannedSampler(wrapped, samples.Files())
     list(sampler)
     wrapped.order = wrapped.order[:10]
     assert sorted(sampler) == list(range(10))
     assert plans[0].restarts == 1
+
+
+def loader_options(files: Any, seed: int, *, batches: bool) -> dict[str, Any]:
+    """Options of a loader that shuffles by a planned sampler, of samples or of batches of four."""
+    sampler: Any = data.RandomSampler(files)
+    if batches:
+        sampler = data.BatchSampler(sampler, 4, drop_last=False)
+    sampler = planning.PlannedSampler(sampler, files, seed=seed)
+    return {"batch_sampler": sampler} if batches else {"batch_size": 4, "sampler": sampler}
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -161,12 +175,7 @@ def test_workers_and_their_number_do_not_change_the_order(plans: Plans) -> None:
     def epochs(*, batches: bool, **options: Any) -> list[list[int]]:
         """Those of a loader, which are those that its plan was told."""
         files = samples.Files()
-        sampler: Any = data.RandomSampler(files)
-        if batches:
-            sampler = data.BatchSampler(sampler, 4, drop_last=False)
-        planned = planning.PlannedSampler(sampler, files, seed=8)
-        how = {"batch_sampler": planned} if batches else {"batch_size": 4, "sampler": planned}
-        loader = data.DataLoader(files, **how, **options)
+        loader = data.DataLoader(files, **loader_options(files, 8, batches=batches), **options)
         read = [flat(loader) for _ in range(2)]
         plan = plans.pop()
         assert plan.order[: plan.handed_out] == list(chain(*read))
@@ -180,9 +189,6 @@ def test_workers_and_their_number_do_not_change_the_order(plans: Plans) -> None:
         assert epochs(batches=batches, **fork) == alone
     spawn = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}
     assert epochs(batches=True, **spawn) == alone
-
-
-# -- resuming ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,18 +211,16 @@ def test_a_state_is_resumed_in_mid_epoch_on_the_same_order(kind: str, plans: Pla
     assert plans[-1].order[: len(rest)] == rest  # what was read before is not read ahead again
 
 
-def test_what_workers_have_ahead_can_be_left_out_of_a_state() -> None:
+def test_a_state_leaves_out_what_workers_have_ahead_and_is_refused_if_of_something_else() -> None:
     sampler = planned("shuffled", seed=3)
     drawn = iter(sampler)
     handed_out = [next(drawn) for _ in range(20)]
     resumed = planned("shuffled", seed=3)
     resumed.load_state_dict(sampler.state_dict(done=12))
     assert list(resumed)[:8] == handed_out[12:]
-
-
-def test_after_an_epoch_that_was_over_comes_the_next_unless_that_one_is_asked_for() -> None:
+    # After an epoch that was over comes the next, unless that one is asked for.
     sampler = planned("shuffled", seed=3)
-    _, second = list(sampler), list(sampler)
+    first, second = list(sampler), list(sampler)
     sampler.set_epoch(0)
     list(sampler)
     state = sampler.state_dict()
@@ -227,11 +231,6 @@ def test_after_an_epoch_that_was_over_comes_the_next_unless_that_one_is_asked_fo
     sampler.set_epoch(0)
     assert list(sampler) == []
     assert list(sampler) == second
-
-
-def test_a_state_of_something_else_is_refused() -> None:
-    sampler = planned("shuffled", seed=3)
-    first = list(sampler)
     for state, said in (
         ({"epoch": 1, "position": 3, "seed": 0, "length": 50}, "at 3 of 50 .* have 40"),
         ({"epoch": 1, "position": 41, "seed": 0, "length": 40}, "at 41 of 40"),
@@ -248,15 +247,11 @@ def test_a_state_of_something_else_is_refused() -> None:
 def test_a_stateful_loader_resumes_with_exactly_the_remaining_samples(
     workers: int, batches: bool
 ) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    from torchdata import stateful_dataloader as stateful
 
     def loader() -> Any:
         files = samples.Files()
-        sampler: Any = data.RandomSampler(files)
-        if batches:
-            sampler = data.BatchSampler(sampler, 4, drop_last=False)
-        planned = planning.PlannedSampler(sampler, files, seed=2)
-        how = {"batch_sampler": planned} if batches else {"batch_size": 4, "sampler": planned}
+        how = loader_options(files, 2, batches=batches)
         return stateful.StatefulDataLoader(files, num_workers=workers, **how)
 
     whole, saving, middle, after = (loader() for _ in range(4))
@@ -269,9 +264,6 @@ def test_a_stateful_loader_resumes_with_exactly_the_remaining_samples(
     middle.load_state_dict(saving.state_dict())
     assert seen + flat(middle) == epochs[1]
     assert flat(middle) == epochs[2]
-
-
-# -- bad input -----------------------------------------------------------------------------------
 
 
 class Failing:
@@ -312,3 +304,113 @@ def test_without_a_mount_the_order_is_the_same_and_a_warning_says_so_once(
         "no plan: no Penstock mount holds these files: /data/0 and 39 more; "
         "hint: `penstock stats` lists what is mounted by you"
     ]
+
+
+class Like:
+    """A data set or a sampler with these attributes. It has no __getitem__: nothing is read."""
+
+    def __init__(self, length: int = 0, **attributes: Any) -> None:
+        self.length = length
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("attribute", ["samples", "imgs", "files", "paths"])
+def test_files_are_found_in_lists_of_any_usual_form_or_there_is_a_reason(attribute: str) -> None:
+    for values in (
+        ["/d/a", "/d/b"], [Path("/d/a"), Path("/d/b")], [b"/d/a", b"/d/b"],
+        [("/d/a", 0), ("/d/b", 1)], np.array(["/d/a", "/d/b"]),
+    ):  # fmt: skip
+        assert files_of(Like(2, **{attribute: values})) == ["/d/a", "/d/b"]
+    # Subsets and concatenations are looked through.
+    one = Like(3, samples=[3, 4, 5], paths=["/d/a", "/d/b", "/d/c"])
+    other = Like(1, samples=[("/e/a", 0)])
+    nested = data.Subset(data.Subset(one, [2, 0]), [1])
+    found = files_of(data.ConcatDataset([nested, other, one]))
+    assert found == ["/d/a", "/e/a", "/d/a", "/d/b", "/d/c"]
+    for dataset, reason in (
+        (data.TensorDataset(), "TensorDataset does not tell which files its samples are"),
+        (Like(4, paths=["/d/a", "/d/b"]), "Like has 4 samples, but 2 files in `paths`"),
+        (data.Subset(Like(1, paths=["/d/a"]), [7]), "Subset chooses samples that its data set"),
+        (["/d/a"], "list does not tell"),
+    ):
+        with pytest.raises(NoFiles, match=reason):
+            files_of(dataset)
+
+
+def test_generators_go_on_as_the_originals_will_code_is_shared_and_lists_are_not() -> None:
+    def draw(one: Any) -> list[float]:
+        return [
+            torch.rand((), generator=one.ours).item(), one.pythons.random(),
+            one.numpys.random(), one.old.random_sample(),
+        ]  # fmt: skip
+
+    original = Like(
+        ours=torch.Generator().manual_seed(1), pythons=random.Random(1),
+        numpys=np.random.default_rng(1), old=np.random.RandomState(1),
+        key=draw, kind=Like, module=random, order=[[1], [2]],
+    )  # fmt: skip
+    copied = copy_apart(original)
+    first = draw(copied)
+    assert draw(copied) != first == draw(original)
+    assert (copied.key, copied.kind, copied.module) == (draw, Like, random)
+    copied.order[0].append(3)
+    assert original.order == [[1], [2]]
+
+
+def test_a_data_set_shows_its_length_and_its_attributes_and_cannot_be_changed() -> None:
+    files = samples.Files()
+    copied = copy_apart(Like(dataset=files)).dataset
+    assert isinstance(copied, samples.Files)
+    assert len(copied) == len(files)
+    copied.paths.reverse()
+    copied.paths.append("more")
+    assert copied.paths[0] == files.paths[-1]
+    assert len(files.paths) == len(files)
+    copied.epoch = 3
+    assert not hasattr(files, "epoch")
+    with pytest.raises(NoOrder, match="reads the data set"):
+        copied[0]
+    with pytest.raises(NoOrder, match=r"calls __getitem__\(\)"):
+        copied.__getattr__("__getitem__")
+
+
+def test_what_cannot_be_kept_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_copy._Bounded, "_MOST_BYTES", 1000)
+    for held, reason in (
+        (threading.Lock(), "cannot pickle '_thread.lock' object"),
+        ((number for number in range(3)), "cannot pickle 'generator' object"),
+        (torch.nn.Linear(2, 2), "it holds what a model holds"),
+        (torch.empty(2, device="meta"), "it holds what a model holds"),
+        (bytes(2000), "it is too large"),
+    ):
+        with pytest.raises(NoOrder, match=f"Like cannot be copied .*{reason}"):
+            copy_apart(Like(held=held))
+
+
+def test_batches_in_any_form_are_indices_and_nothing_else_is() -> None:
+    tensors = torch.tensor([3, 5]), [np.int64(3), torch.tensor(5)]
+    for drawn in ([3, 5], (3, 5), np.array([3, 5]), *tensors):
+        order = array("q")
+        add_indices(order, drawn)
+        add_indices(order, torch.tensor(7))
+        assert order.tolist() == [3, 5, 7]
+    for drawn in ("3", None, [(3, 224), (5, 224)], [[3], [5]], {"index": 3}):
+        with pytest.raises(NoOrder, match="hands out"):
+            add_indices(array("q"), drawn)
+
+
+def test_a_forecast_in_parts_is_the_same_as_in_one() -> None:
+    torch.manual_seed(7)
+    sampler = data.RandomSampler(samples.Files())
+    whole, parts = (Forecast(sampler, iter(sampler), sampler.data_source) for _ in range(2))
+    expected = whole.draw(1000)
+    torch.rand(5)  # what the script draws in between does not matter
+    drawn = parts.draw(3)
+    while not parts.ended:
+        torch.rand(5)
+        drawn += parts.draw(7)
+    assert drawn == expected
+    assert whole.uses_shared_numbers

@@ -6,7 +6,6 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -101,23 +100,20 @@ for mode in ("rt", "tr", "r+", "w", "x", "a", "rbt", "U", "", None, 5, "rb+"):
 for buffering in (-1, -2, 0, 1, 7, 100000, -1.0, None, True):
     tell(open, path, "rb", buffering)
     tell(open, path, buffering=buffering)
-tell(open, path, "r", -1, "latin-1", "replace", "\\n")
-tell(open, path, "r", -1, "latin-1", "replace", "\\n", True, None, 5)
-tell(open, path, encoding="no-such")
-tell(open, path, "rb", encoding="utf-8")
-tell(open, path, newline="x")
-tell(open, path, closefd=False)
-tell(open, path, opener=lambda name, flags: os.open(os.devnull, flags))
-tell(open, path, "r", mode="rb")
-tell(open, path, "r", -1, buffering=5)
-tell(open, path, nothing=5)
-tell(open, file=path)
-tell(open)
+for arguments, options in (
+    ((path, "r", -1, "latin-1", "replace", "\\n"), {}),
+    ((path, "r", -1, "latin-1", "replace", "\\n", True, None, 5), {}),
+    ((path,), {"encoding": "no-such"}), ((path, "rb"), {"encoding": "utf-8"}),
+    ((path,), {"newline": "x"}), ((path,), {"closefd": False}), ((path, "r"), {"mode": "rb"}),
+    ((path,), {"opener": lambda name, flags: os.open(os.devnull, flags)}),
+    ((path, "r", -1), {"buffering": 5}), ((path,), {"nothing": 5}), ((), {"file": path}),
+    ((), {}), (("relative",), {}),
+):
+    tell(open, *arguments, **options)
 tell(pathlib.Path(path).open, "rb")
 fd = os.open(path, os.O_RDONLY)
 tell(open, fd, "rb", closefd=False)
 tell(os.fdopen, fd)
-tell(open, "relative")
 told.append([
     repr(open), open.__name__, open.__module__.strip("_"), open.__doc__,
     str(inspect.signature(open)),
@@ -134,18 +130,17 @@ if "penstock.integrations.quiet_open" in sys.modules:
 def test_what_a_script_can_see_of_open_is_as_it_was(mount: Place, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(LOOKS)
-    plain: list[Any] = json.loads(_without_warnings(script, mount, hooked=False))
-    hooked, kind = _without_warnings(script, mount, hooked=True).splitlines()
+    ours, theirs = [sys.executable, "-m", "penstock", "run", "--"], [sys.executable, "-W", "ignore"]
+    plain, hooked = (
+        subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60, text=True).stdout
+        for command in (
+            [*theirs, script, mount.path], [*ours, *theirs, script, mount.path, "hooked"]
+        )
+    )  # fmt: skip
+    hooked, kind = hooked.splitlines()
     assert kind == "QuietOpen"
-    for before, after in zip(plain, json.loads(hooked), strict=True):
+    for before, after in zip(json.loads(plain), json.loads(hooked), strict=True):
         assert after == before
-
-
-def _without_warnings(script: Path, mount: Place, *, hooked: bool) -> str:
-    command = [sys.executable, "-W", "ignore", script, mount.path]
-    if hooked:
-        command = [sys.executable, "-m", "penstock", "run", "--", *command, "hooked"]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60, text=True).stdout
 
 
 def test_nothing_is_replaced_in_a_process_that_only_imports_us(tmp_path: Path) -> None:

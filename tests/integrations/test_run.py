@@ -27,11 +27,15 @@ ORDER, SOURCE = ROOT / "tests/support/loader_order.py", ROOT / "src"
 WITH_WORKERS = ("shuffled", "with a generator", "without batches", "endless", "torchdata's")
 
 
-def script(*arguments: str | Path, hooked: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *map(str, arguments)]
-    if hooked:
-        command = [sys.executable, "-m", "penstock", "run", "--", *command]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock", "run", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=250, check=False, **options
+    )
+
+
+def script(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return run("--", sys.executable, *arguments)
 
 
 @dataclass
@@ -68,8 +72,8 @@ def compare(*turns: tuple[int, str, tuple[str, ...]]) -> list[Compared]:
 def all_compared() -> list[Compared]:
     return compare(
         (0, "fork", (*loader_order.CASES, *loader_order.NOT_FORESEEN)),
-        (2, "fork", (*WITH_WORKERS, loader_order.NOT_FORESEEN[0])),
-        (1, "spawn", ("draws when pickled",)),
+        (2, "fork", (*WITH_WORKERS, "draws as it goes")),
+        (1, "spawn", (loader_order.CHANGING,)),
         (1, "fork", (loader_order.DEADLY,)),
     )
 
@@ -132,14 +136,12 @@ def test_an_order_that_changes_while_workers_are_started_is_published_again(
     all_compared: list[Compared],
 ) -> None:
     compared = all_compared[2]
-    (plan,) = compared.plans("draws when pickled")
+    (plan,) = compared.plans(loader_order.CHANGING)
     assert compared.said == ""
     assert plan["before_workers"]
     assert plan["restarts"] == 1  # workers stay, and so does the order of later epochs
-    assert plan["order"] == list(chain(*compared.epochs("draws when pickled")))
-
-
-def test_a_worker_that_dies_is_the_scripts_own_error(all_compared: list[Compared]) -> None:
+    assert plan["order"] == list(chain(*compared.epochs(loader_order.CHANGING)))
+    # A worker that dies is the script's own error.
     compared = all_compared[3]
     assert compared.results[loader_order.DEADLY]["read"] == {"error": "DataLoader worker "}
     assert [plan["closed"] for plan in compared.plans(loader_order.DEADLY)] == [True]
@@ -186,48 +188,24 @@ print(pairs, [plan.closed for plan in plans])
 """
 
 
-@pytest.fixture(scope="module")
-def small_scripts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
-    """The lines that SAYS and MANY print to stdout and stderr."""
-    train = tmp_path_factory.mktemp("script") / "train.py"
-    train.write_text(SAYS + MANY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{ORDER.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        patch.setenv("PENSTOCK_LOG", "info")
-        result = script(train)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines(), result.stderr.splitlines()
-
-
-def test_loaders_without_files_or_without_a_mount_say_so_in_one_line_each(
-    small_scripts: tuple[list[str], list[str]],
+def test_loaders_say_why_they_have_no_plan_and_a_new_one_takes_the_plan_of_the_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stdout, stderr = small_scripts
-    assert stdout[:6] == ["[0, 1, 2, 3]"] * 4 + ["[0, 1]"] * 2
-    assert [line.split("; hint: ")[0] for line in stderr[:3]] == [
+    (tmp_path / "train.py").write_text(SAYS + MANY)
+    path = f"{ORDER.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PENSTOCK_LOG", "info")
+    result = script(tmp_path / "train.py")
+    assert result.returncode == 0, result.stderr
+    stdout, stderr = result.stdout.splitlines(), result.stderr.splitlines()
+    assert stdout == ["[0, 1, 2, 3]"] * 4 + ["[0, 1]"] * 2 + ["25 [True, True]"]
+    assert [line.split("; hint: ")[0] for line in stderr] == [
         "penstock: no plan for Stream: only its workers know the order of an IterableDataset",
         "penstock: no plan for TensorDataset: TensorDataset does not tell which files its samples "
         "are",
         "penstock: no plan for OnDisk: no Penstock mount holds these files: /nowhere/a and 1 more",
+        "penstock: Files: 40 samples planned",
     ]
-
-
-def test_a_new_loader_over_the_same_files_takes_the_plan_of_the_one_that_is_gone(
-    small_scripts: tuple[list[str], list[str]],
-) -> None:
-    stdout, stderr = small_scripts
-    assert stdout[6:] == ["25 [True, True]"]
-    assert stderr[3:] == ["penstock: Files: 40 samples planned"]
-
-
-# -- the command around it ---------------------------------------------------------------------
-
-
-def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", "run", *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False, **options,
-    )  # fmt: skip
 
 
 def test_arguments_streams_exit_codes_and_signals_are_the_commands_own() -> None:
@@ -251,8 +229,6 @@ def test_a_command_that_cannot_be_run_is_said() -> None:
         assert "hint: " in result.stderr
 
 
-# -- the interpreter that it starts --------------------------------------------------------------
-
 LOOKS = """
 import json, sys
 print(json.dumps({
@@ -272,8 +248,8 @@ def test_the_interpreter_is_as_it_would_be_without_us(
         (tmp_path / "own" / "sitecustomize.py").write_text(f"import sys; sys.custom = {custom!r}")
         places = [str(tmp_path / "own"), os.environ.get("PYTHONPATH", str(SOURCE))]
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
-    plain, hooked = (script(tmp_path / "look.py", hooked=hooked) for hooked in (False, True))
-    before, after = json.loads(plain.stdout), json.loads(hooked.stdout)
+    plain = subprocess.check_output([sys.executable, tmp_path / "look.py"])
+    before, after = json.loads(plain), json.loads(script(tmp_path / "look.py").stdout)
     added = set(after.pop("modules")) - set(before.pop("modules"))
     assert after == before
     assert after["custom"] == custom
@@ -296,6 +272,10 @@ def test_another_interpreter_can_import_penstock_and_nothing_else_of_ours(
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert result.stdout == f"{SOURCE / 'penstock' / '__init__.py'} None False\n", result.stderr
+    # The first file that runs needs no newer Python than it says.
+    text = (SOURCE / "penstock" / "integrations" / "hook" / "sitecustomize.py").read_text()
+    assert "nothing here needs more than 3.9" in text
+    ast.parse(text, feature_version=(3, 9))
 
 
 def test_a_loader_that_we_do_not_know_is_left_alone_and_said_once(
@@ -316,9 +296,3 @@ def test_a_loader_that_we_do_not_know_is_left_alone_and_said_once(
     assert sorted(result.stdout.split()) == ["DataLoader", "DataLoader"]
     assert result.stderr.startswith("penstock: DataLoader is not hooked: ")
     assert result.stderr.count("\n") == 1
-
-
-def test_the_first_file_that_runs_needs_no_newer_python_than_it_says() -> None:
-    text = (SOURCE / "penstock" / "integrations" / "hook" / "sitecustomize.py").read_text()
-    assert "nothing here needs more than 3.9" in text
-    ast.parse(text, feature_version=(3, 9))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,32 +18,27 @@ def empty_bucket(_s3_server: S3) -> ObjectPath:
     return _s3_server.bucket(f"module-{time.monotonic_ns()}")
 
 
-@dataclass
-class _Mounts:
-    mounter: Mounter
-    state: Path
-    by_options: dict[tuple[str | Path, ...], Mount] = field(default_factory=dict)
-
-
 @pytest.fixture(scope="module")
-def _module_mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Mounts]:
+def _module_mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Mounter]]:
+    """A state folder, and what mounts in it once for the same options."""
     folder = tmp_path_factory.mktemp("module")
     keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     with sharing(folder, keys) as mounter:
-        yield _Mounts(mounter, folder / "state")
+        yield folder / "state", cache(mounter)
 
 
 @pytest.fixture
-def shared(s3: S3, _module_mounts: _Mounts, monkeypatch: pytest.MonkeyPatch) -> Mounter:
+def shared(
+    s3: S3, _module_mounts: tuple[Path, Mounter], monkeypatch: pytest.MonkeyPatch
+) -> Mounter:
     """Mounts like `mounter`, but once for all tests of a module that give the same options. What an
     earlier test cached and counted is forgotten."""
+    state, mounter = _module_mounts
 
     def use(*options: str | Path) -> Mount:
-        monkeypatch.setenv("PENSTOCK_STATE_DIR", str(_module_mounts.state))
-        mounts = _module_mounts.by_options
-        if options not in mounts:
-            mounts[options] = _module_mounts.mounter(*options)
-        mounts[options].begin_test()
-        return mounts[options]
+        monkeypatch.setenv("PENSTOCK_STATE_DIR", str(state))
+        mount = mounter(*options)
+        mount.begin_test()
+        return mount
 
     return use

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.damage import cut, flip_bit
 from tests.support.kernelcaches import forget
-from tests.support.mounts import MODES, Mount, Mounter, needs_passthrough
+from tests.support.mounts import Mount, Mounter, both_modes, needs_passthrough
 from tests.support.trees import read_tree, write_tree
 from tests.support.waiting import wait_until
 
@@ -27,9 +28,9 @@ FEW = dict(list(FILES.items())[:3])
 SIZE = sum(map(len, FILES.values()))
 
 
-@pytest.fixture(params=MODES)
-def mount(request: pytest.FixtureRequest, source: str, mounter: Mounter) -> Mount:
-    return mounter(source, "--mode", request.param, *BLOCK)
+@pytest.fixture
+def mount(mode: str, source: str, mounter: Mounter) -> Mount:
+    return mounter(source, "--mode", mode, *BLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +63,9 @@ def overwrite_index(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mount", "harm"),
+    ("mode", "harm"),
     [("pagecache", shutil.rmtree),
      pytest.param("passthrough", overwrite_index, marks=needs_passthrough)],
-    indirect=["mount"],
 )  # fmt: skip
 def test_a_cache_destroyed_under_a_mount_is_made_and_used_again(
     tmp_path: Path, mount: Mount, mounter: Mounter, harm: Callable[[Path], None]
@@ -91,9 +91,8 @@ def mounted_over(place: Path, *options: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=30)
 
 
-@pytest.mark.parametrize(
-    "mount", [pytest.param("passthrough", marks=needs_passthrough)], indirect=True
-)
+@needs_passthrough
+@pytest.mark.parametrize("mode", ["passthrough"])
 def test_a_cache_that_gets_read_only_is_out_until_it_can_be_written(
     tmp_path: Path, mount: Mount
 ) -> None:
@@ -139,38 +138,30 @@ def test_a_cache_whose_disk_others_have_filled_is_used_again_when_there_is_room(
         mount.umount()
 
 
-def flip(file: Path) -> None:
-    with open(file, "r+b") as stream:
-        stream.seek(40_000)
-        stream.write(b"rotten")
-
-
-def cut(file: Path) -> None:
-    os.truncate(file, 40_000)
-
-
-def link(file: Path) -> None:
+def link(file: Path, _: random.Random) -> None:
     file.unlink()
     file.symlink_to("/etc/passwd")
 
 
+@both_modes
 def test_files_damaged_under_a_mount_or_before_it_are_fetched_again(
     tmp_path: Path, mount: Mount, mounter: Mounter
 ) -> None:
     passwd = Path("/etc/passwd").read_bytes()
-    for harm in (flip, cut, link, Path.unlink):
+    chance = random.Random(3)
+    for harm in (flip_bit, cut, link, lambda file, _: file.unlink()):
         before = read_until(mount, is_all_cached)
         files = list((tmp_path / "cache" / "objects").glob("*/*"))
         assert len(files) == len(FILES)
         for file in files:
-            harm(file)
+            harm(file, chance)
         stats = read_until(mount, is_all_cached)
         assert (stats["errors"], stats["tiers"][0]["state"]) == (0, "ok")
         assert stats["store_bytes"] > before["store_bytes"]
     assert Path("/etc/passwd").read_bytes() == passwd
     mount.umount()
     sizes = {file.stat().st_size: file for file in (tmp_path / "cache" / "objects").glob("*/*")}
-    flip(sizes[len(FILES["large.bin"])])
+    assert flip_bit(sizes[len(FILES["large.bin"])], chance)
     source, _, *options = mount.arguments
     second = mounter(str(source), *options)
     assert read_tree(second.path) == FILES

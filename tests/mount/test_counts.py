@@ -158,9 +158,6 @@ def read_by_eight(mount: Mount) -> None:
             assert found == LARGE
 
 
-# -- what is fetched ahead of a reader of small files ------------------------------------
-
-
 @pytest.fixture
 def mount_row(s3: S3, bucket: ObjectPath, shared: Mounter) -> Mounter:
     options = ((bucket / "row").source, "--endpoint", s3.endpoint, "--mode", "pagecache")
@@ -187,9 +184,7 @@ def test_files_in_listing_order_are_fetched_before_they_are_asked_for(
     wait_until(lambda: mount.gets() == len(ROW), mount.gets)
 
 
-def test_a_shuffled_reader_gets_what_it_asks_for_and_no_more(
-    mount_row: Mounter,
-) -> None:
+def test_a_shuffled_reader_gets_what_it_asks_for_and_no_more(mount_row: Mounter) -> None:
     mount = mount_row()
     before = mount.stats()
     read_all(mount, random.Random(1).sample(list(ROW), 50))

@@ -3,7 +3,6 @@
 import errno
 import random
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tests.support.faults import Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kernelcaches import forget
 from tests.support.mounts import Mount, Mounter, both_modes
-from tests.support.s3 import S3, ObjectPath
+from tests.support.s3 import ObjectPath
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
 
@@ -22,12 +21,6 @@ READERS = 40  # more than threads
 CACHED = {f"cached/{i}": random.Random(i).randbytes(30_000 + i) for i in range(10)}
 COLD = {f"cold/{i:03}": random.Random(i).randbytes(20_000 + i) for i in range(100)}
 LARGE = random.Random(7).randbytes(3 * 1024 * 1024 + 17)
-
-
-@pytest.fixture
-def proxy(s3: S3) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3.endpoint, seed=1) as proxy:
-        yield proxy
 
 
 @pytest.fixture(scope="module")

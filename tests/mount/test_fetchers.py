@@ -14,15 +14,7 @@ from penstock.integrations.plans import open_plan
 from tests.support.faults import Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kills import processes_of
-from tests.support.mounts import (
-    Mount,
-    Mounter,
-    both_modes,
-    is_settled,
-    penstock,
-    plan_of,
-    warm,
-)
+from tests.support.mounts import Mount, Mounter, both_modes, is_settled, penstock, plan_of, warm
 from tests.support.rclone import rclone_serves
 from tests.support.s3 import S3, SECRET_KEY, ObjectPath
 from tests.support.trees import read_raw, write_tree
@@ -43,16 +35,8 @@ def bucket(empty_bucket: ObjectPath) -> ObjectPath:
 
 
 @pytest.fixture
-def mount(s3: S3, bucket: ObjectPath, shared: Mounter) -> Mount:
-    """The mount of this module, with nothing cached but FIRST, and two fetchers that are ready."""
-    mount = shared(bucket.source, "--endpoint", s3.endpoint, "--mode", "pagecache", *TWO)
-    wait_for_both(mount)
-    return mount
-
-
-@pytest.fixture
 def own(s3: S3, mounter: Mounter, bucket: ObjectPath) -> Mounter:
-    """The same, with options, and for tests that end it or its processes."""
+    """Mounts with options, with nothing cached but FIRST, and two fetchers that are ready."""
 
     def mount(*options: str | Path, endpoint: str = s3.endpoint) -> Mount:
         mode = () if "--mode" in options else ("--mode", "pagecache")
@@ -176,8 +160,9 @@ def serve_with(folder: Path, keys: Path, port: int, key: str) -> AbstractContext
     return rclone_serves("s3", folder, f"--auth-key={key},{SECRET_KEY}", port=port)
 
 
-def test_those_of_a_server_that_was_replaced_are_gone(mount: Mount) -> None:
-    """It is killed, as in any hand-over."""
+def test_those_of_a_server_that_was_replaced_and_those_of_a_mount_end_with_it(own: Mounter) -> None:
+    """The server is killed, as in any hand-over; the mount has no supervisor in the end."""
+    mount = own()
     before = fetchers(mount)
     assert len(before) == 2
     result = penstock("upgrade", mount.path)
@@ -186,14 +171,10 @@ def test_those_of_a_server_that_was_replaced_are_gone(mount: Mount) -> None:
     assert warm(mount)["fetched_bytes"] == BYTES, "each byte once"
     wait_until(lambda: len(pids(mount)) == 2, "those of the next one")
     assert read_all(mount) == FILES
-
-
-def test_those_of_a_mount_end_with_it_in_the_middle_of_their_work(own: Mounter) -> None:
-    """Also without a supervisor."""
-    mount = own()
+    assert warm(mount, "--evict")["freed_bytes"] > BYTES
     os.kill(find_note(mount.path).pid, signal.SIGKILL)
     assert len(fetchers(mount)) == 2
     with open_plan(paths_of(mount)) as plan:
         plan.extend(range(len(NAMES)))
-        mount.umount()
+        mount.umount()  # in the middle of their work
     wait_until(lambda: not fetchers(mount), "they ended with the mount")

@@ -122,9 +122,6 @@ def kill_the_server(parts: Parts) -> None:
     wait_until(lambda: parts.stats()["pid"] != pid, "another server took over")
 
 
-# -- what is shown ------------------------------------------------------------------------
-
-
 def test_each_source_is_at_its_path_and_is_read_with_its_own_keys(
     parts: Parts, one: Served, two: Served, tmp_path: Path
 ) -> None:
@@ -145,9 +142,6 @@ def test_each_source_is_at_its_path_and_is_read_with_its_own_keys(
     assert (brief["files"], brief["bytes"], brief["capacity_bytes"]) == (6, 39, 64 << 20)
     assert brief["last_change"] == stats["last_change"]
     assert (brief["mode"], brief["refresh_error"]) == ("pagecache", None)
-
-
-# -- changed in place ---------------------------------------------------------------------
 
 
 def test_a_source_is_added_and_removed_under_a_reader_of_another(
@@ -231,13 +225,11 @@ def test_a_new_source_at_the_same_path_is_not_read_with_the_old_ones_bytes(
     for name in ("old", "new"):
         write_tree(tmp_path / name, {"same": name.encode()})
     parts.mount(local(tmp_path / "old", "at"))
-    assert (parts.path / "at/same").read_bytes() == b"old"
-    parts.change(local(tmp_path / "new", "at"))
-    wait_until(lambda: (parts.path / "at/same").exists() and
-         (parts.path / "at/same").read_bytes() == b"new", "the new one is shown")  # fmt: skip
-    parts.change(local(tmp_path / "old", "at"))
-    wait_until(lambda: (parts.path / "at/same").exists() and
-         (parts.path / "at/same").read_bytes() == b"old", "and the old one again")  # fmt: skip
+    assert read_tree(parts.path) == {"at/same": b"old"}
+    for name in ("new", "old"):
+        parts.change(local(tmp_path / name, "at"))
+        expected = {"at/same": name.encode()}
+        wait_until(lambda: read_tree(parts.path) == expected, f"the {name} one is shown")  # noqa: B023
 
 
 def test_what_the_kernel_was_told_once_needs_a_restart(parts: Parts, tmp_path: Path) -> None:

@@ -38,9 +38,6 @@ def root(request: pytest.FixtureRequest, s3: S3, bucket: ObjectPath, shared: Mou
     return shared(bucket.source, *options).path
 
 
-# -- bytes ------------------------------------------------------------------------------
-
-
 def test_nothing_comes_from_behind_the_end_of_a_file(root: Path) -> None:
     descriptor = os.open(root / "large.bin", os.O_RDONLY)
     try:
@@ -85,9 +82,6 @@ def test_reads_that_go_around_the_page_cache_give_the_same_bytes(root: Path) -> 
         os.close(descriptor)
 
 
-# -- attributes -------------------------------------------------------------------------
-
-
 def test_a_file_has_the_size_and_time_of_its_object(root: Path, s3: S3, bucket: ObjectPath) -> None:
     listed = s3.client.list_objects_v2(Bucket=bucket.bucket, Prefix="data/")
     modified = {one["Key"]: one["LastModified"] for one in listed["Contents"]}
@@ -121,8 +115,6 @@ def test_an_attribute_tells_how_much_of_a_file_is_cached(root: Path) -> None:
     assert caught.value.errno == errno.ENODATA
     assert os.listxattr(root / "data") == []
 
-
-# -- changes ----------------------------------------------------------------------------
 
 # The kernel refuses all of these by the mount's flag; tests/fuse/test_handlers.py has what the
 # server would say.

@@ -116,9 +116,6 @@ def test_a_refresh_that_changes_nothing_leaves_the_kernels_caches_alone(
     assert sent == {}
 
 
-# -- one file, two versions -------------------------------------------------------------
-
-
 @dataclass
 class Large:
     """An object of OLD, in a bucket that other tests use too."""
@@ -190,9 +187,6 @@ def test_who_has_a_cached_file_open_reads_the_old_bytes_to_the_end(large: Large,
         assert os.fstat(descriptor).st_size == len(OLD)
     finally:
         os.close(descriptor)
-
-
-# -- catalogs that are saved and shared -------------------------------------------------
 
 
 @pytest.mark.slow  # it waits for deadlines

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.damage import flip_bit
 from tests.support.faults import Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kernelcaches import drop_pages, forget
@@ -208,9 +209,7 @@ def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(mount_bucket: 
     assert mount.gets() == gets
 
 
-def test_with_lru_a_load_does_not_drive_out_what_it_has_just_brought(
-    mount_bucket: Mounter,
-) -> None:
+def test_with_lru_a_load_does_not_drive_out_what_it_has_just_brought(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--cache-size", "2MiB", "--policy", "lru")
     warm(mount, "n05")
     first = warm(mount, "n00", "n01", "n02", "n03")
@@ -291,11 +290,7 @@ def test_a_flipped_byte_is_found_named_and_fetched_again(mount: Mount) -> None:
     warm(mount)
     for row in cache_rows(mount):
         if row["key"] in ("large.bin", "n03/img031.jpg"):
-            with open(row["file"], "r+b") as file:
-                file.seek(row["size_bytes"] // 2)
-                byte = file.read(1)[0]
-                file.seek(-1, os.SEEK_CUR)
-                file.write(bytes([byte ^ 1]))
+            assert flip_bit(Path(row["file"]), random.Random(1))
     gets = mount.gets()
     result = penstock("warm", mount.path, "--verify")
     assert result.returncode == 1

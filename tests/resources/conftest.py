@@ -14,7 +14,7 @@ from penstock.resources.nudge import is_running
 from penstock.resources.state import State
 from tests.support.datasets import of_folder, ours, path_of, processes_of
 from tests.support.loop_server import serve_loops
-from tests.support.s3 import S3
+from tests.support.s3 import KEYS, S3
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
 
@@ -37,8 +37,7 @@ def declared(
     """A state of its own. At the end everything is deleted; no mount, no process is left."""
     if "loop_process" not in request.fixturenames:
         monkeypatch.setattr(nudge, "_start", request.getfixturevalue("forked_loops"))
-    # Keys come with the manifests: what is in the environment must not help.
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:  # they come with the manifests: what is in the environment must not help
         monkeypatch.delenv(name, raising=False)
     resources = State()
     yield resources
@@ -68,6 +67,6 @@ def bound(declared: State, source: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     """Whose keys are in no environment, in whatever order fixtures come."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.delenv(name)
     return s3

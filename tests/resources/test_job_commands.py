@@ -17,9 +17,9 @@ import yaml
 from penstock import api
 from penstock.cli.app import run
 from penstock.resources.jobs.places import job_folder
-from penstock.resources.state import State
+from penstock.resources.state import State, Stored
 from penstock.specs.keys import ResourceKey
-from tests.support.datasets import of_folder, ours
+from tests.support.datasets import of_folder, ours, stored
 from tests.support.mounts import penstock
 from tests.support.trees import write_tree
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -39,9 +39,8 @@ def says(declared: State, capfdbinary: pytest.CaptureFixture[bytes]) -> Says:
     return ask
 
 
-def phase(state: State, name: str, namespace: str = "default") -> str | None:
-    found = state.find(ResourceKey("TrainingJob", namespace, name))
-    return None if found is None else found.status.get("phase")
+def job(state: State, name: str, namespace: str = "default") -> Stored:
+    return stored(state, ResourceKey("TrainingJob", namespace, name))
 
 
 def heard(terminal: int, until: str) -> str:
@@ -54,27 +53,25 @@ def heard(terminal: int, until: str) -> str:
 
 
 def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path) -> None:
-    source, gate = tmp_path / "source", tmp_path / "gate"
-    write_tree(source, {"hello": b"what the data set holds\n"})
-    api.apply([of_folder("words", source), ours("words")])
+    gate = tmp_path / "gate"
+    write_tree(tmp_path / "source", {"hello": b"what the data set holds\n"})
+    api.apply([of_folder("words", tmp_path / "source"), ours("words")])
     script = f"cat /penstock-data/hello; until [ -e {gate} ]; do sleep 0.05; done; echo bye"
 
     code, out, err = says("submit tf --name story --ps 1 -d words:/penstock-data", script)
     assert (code, out) == (0, "trainingjob.penstock.dev/story created\n")
     assert "it runs on without you; `penstock get job story`" in err
 
-    def all_run() -> bool:
-        found = declared.find(ResourceKey("TrainingJob", "default", "story"))
-        assert found is not None
-        return {one["phase"] for one in found.status.get("instances", [])} == {"RUNNING"}
+    def phases() -> list[str]:
+        return [one["phase"] for one in job(declared, "story").status.get("instances", [])]
 
-    wait_until(all_run)
+    wait_until(lambda: phases() == ["RUNNING", "RUNNING"])
     wait_until(lambda: "holds" in says("logs story")[1])
     assert not Path("/penstock-data").exists()
 
-    rows = [line.split() for line in says("list")[1].splitlines()]
-    assert rows[0] == "NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE".split()  # noqa: SIM905
-    assert rows[1][:3] == ["story", "RUNNING", "TFJOB"]
+    title, row = (" ".join(line.split()) for line in says("list")[1].splitlines()[:2])
+    assert title == "NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE"
+    assert row.startswith("story RUNNING TFJOB ")
     shown = says("get job story")[1]
     assert "Status:     RUNNING" in shown
     instances = [line.split() for line in shown.splitlines() if line.startswith("  story-")]
@@ -130,22 +127,20 @@ def test_a_job_waits_for_its_data_and_who_watches_may_leave(says: Says, declared
     assert heard(terminal, "how it is").endswith(left)
     assert watcher.wait(PATIENCE_S) == 130
     os.close(terminal)
-    assert phase(declared, "waits") == "PENDING"
+    assert job(declared, "waits").status["phase"] == "PENDING"
     code, out, err = says("logs waits")
     assert (code, out) == (0, "")
     assert err == "job waits is PENDING, and has printed nothing yet: there is no data set none\n"
     assert "hint: -- comes before a command" in says("attach waits ls -l")[2]
 
 
-def test_a_name_is_one_job_and_what_has_ended_is_pruned_with_its_logs(
-    says: Says, declared: State
-) -> None:
+def test_a_name_is_one_job_and_ended_ones_are_pruned(says: Says, declared: State) -> None:
     line = "submit tf --name one -n team -d none:/d"
     code, out, _ = says(f"{line} --dry-run -o yaml", "echo", "a  b")
     assert (code, declared.all()) == (0, [])
     assert yaml.safe_load(out)["spec"]["command"] == ["echo", "a  b"]
     assert says(line, "true")[0] == 0
-    wait_until(lambda: phase(declared, "one", "team") == "PENDING")
+    wait_until(lambda: job(declared, "one", "team").status.get("phase") == "PENDING")
     code, _, err = says(line, "false")
     assert code == 2
     assert err.splitlines() == [
@@ -159,9 +154,7 @@ def test_a_name_is_one_job_and_what_has_ended_is_pruned_with_its_logs(
     assert [one["metadata"]["name"] for one in shown] == ["one"]
 
     assert says("submit tf --name done --wait", "true")[0] == 0
-    ended = declared.find(ResourceKey("TrainingJob", "default", "done"))
-    assert ended is not None
-    folder = job_folder(declared.folder, ended.uid)
+    folder = job_folder(declared.folder, job(declared, "done").uid)
     assert folder.exists()
     assert says("prune --since 1h") == (0, "", "no job has ended 1h ago or earlier\n")
     assert says("prune") == (0, "trainingjob/done deleted\n", "")

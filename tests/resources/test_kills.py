@@ -26,7 +26,7 @@ from penstock.resources.nudge import Place, nudge
 from penstock.resources.removal import delete
 from penstock.resources.state import State
 from penstock.resources.watching import wait_for_pairs, wait_until_gone
-from tests.support.datasets import of_folder, ours, processes_of
+from tests.support.datasets import Manifests, loops_of, of_folder, ours, path_of, phase
 from tests.support.waiting import wait_until
 
 # 20 or so starts of a loop and of a mount.
@@ -37,18 +37,8 @@ _MOST_STEPS = 60
 
 
 @pytest.fixture
-def manifests(source: Path, tmp_path: Path) -> list[dict[str, Any]]:
+def manifests(source: Path, tmp_path: Path) -> Manifests:
     return [of_folder("small", source), ours("small", tmp_path / "cache")]
-
-
-def run_and_die(step: int) -> bool:
-    """True if it lived to the end."""
-    died = subprocess.run(
-        [sys.executable, "-m", "tests.resources.test_kills", str(step)],
-        cwd=os.getcwd(), timeout=60, check=False, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert died.returncode in (0, -signal.SIGKILL)
-    return died.returncode == 0
 
 
 def at_each_step(*acts: tuple[Callable[[], object], Callable[[], None]]) -> list[int]:
@@ -57,9 +47,12 @@ def at_each_step(*acts: tuple[Callable[[], object], Callable[[], None]]) -> list
     steps: dict[int, int] = {}
     for number in range(_MOST_STEPS):
         for which, (act, check) in enumerate(acts):
-            wait_until(lambda: not loops())  # else one of those would do it
+            wait_until(lambda: not loops_of(state_dir()))  # else one of those would do it
             act()
-            if run_and_die(number):
+            words = [sys.executable, "-m", "tests.resources.test_kills", str(number)]
+            died = subprocess.run(words, timeout=60, check=False, stderr=subprocess.DEVNULL)
+            assert died.returncode in (0, -signal.SIGKILL)
+            if died.returncode == 0:  # it lived to the end
                 steps.setdefault(which, number)
             check()
         if len(steps) == len(acts):
@@ -67,46 +60,34 @@ def at_each_step(*acts: tuple[Callable[[], object], Callable[[], None]]) -> list
     raise AssertionError("it has more steps than that")
 
 
-def loops() -> list[str]:
-    """Also those that have not begun yet."""
-    return [one for one in processes_of(state_dir()) if "penstock.resources.main" in one]
-
-
-def bring_up(state: State) -> None:
+def is_right(state: State) -> None:
     nudge(state.folder)
     assert wait_for_pairs(state, [("default", "small")], timeout_s=60) == []
+    assert phase("small") == "Bound"
+    assert (path_of("small") / "file").read_bytes() == b"bytes"
 
 
-def is_right(state: State) -> None:
-    bring_up(state)
-    small = api.dataset("small")
-    assert small.phase == "Bound"
-    assert small.path is not None
-    assert (small.path / "file").read_bytes() == b"bytes"
-
-
-def test_at_every_step_of_a_change_in_place(
-    declared: State, manifests: list[dict[str, Any]]
-) -> None:
+def test_at_every_step_of_a_change_in_place(declared: State, manifests: Manifests) -> None:
     apply(declared, api.read(manifests))
-    bring_up(declared)
-    quotas = iter(range(65, 1000))
+    is_right(declared)
+    quota = 64
 
     def change() -> None:
-        manifests[1]["spec"]["tieredstore"]["levels"][0]["quota"] = f"{next(quotas)}Mi"
+        nonlocal quota
+        quota += 1
+        manifests[1]["spec"]["tieredstore"]["levels"][0]["quota"] = f"{quota}Mi"
         apply(declared, api.read(manifests))
 
     def check() -> None:
         is_right(declared)
-        quota = manifests[1]["spec"]["tieredstore"]["levels"][0]["quota"]
-        assert api.dataset("small").capacity_bytes == int(quota.removesuffix("Mi")) << 20
+        assert api.dataset("small").capacity_bytes == quota << 20
 
     (steps,) = at_each_step((change, check))
     assert steps >= 3
 
 
 def test_at_every_step_of_coming_up_and_of_a_deletion(
-    declared: State, manifests: list[dict[str, Any]], tmp_path: Path
+    declared: State, manifests: Manifests, tmp_path: Path
 ) -> None:
     def gone() -> None:
         nudge(declared.folder)

@@ -1,7 +1,6 @@
 """A process that sees a folder at a place of its own."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,9 +86,7 @@ def test_several_folders_one_inside_of_the_other(data: Path, tmp_path: Path) -> 
     [("nowhere", "place", "not a folder"), ("data", "data/a", "a file"),
      ("data", "data/a/b", "a file")],
 )  # fmt: skip
-def test_what_cannot_be_is_told_before_anything_runs(
-    data: Path, tmp_path: Path, source: str, place: str, what: str
-) -> None:
+def test_mistakes_are_told(data: Path, tmp_path: Path, source: str, place: str, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         run(f"touch {tmp_path}/ran", (tmp_path / source, tmp_path / place))
     assert not (tmp_path / "ran").exists()
@@ -99,17 +96,14 @@ def test_what_cannot_be_is_told_before_anything_runs(
 
 def test_it_dies_with_whoever_started_it(data: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; "
-        "from penstock.resources.namespace import run_with_data; "
+        "from pathlib import Path; from penstock.resources.namespace import run_with_data; "
         f"child = run_with_data(['sleep', '100'], [(Path({str(data)!r}), Path('{NOWHERE}'))], "
         "env={'PATH': '/usr/bin:/bin'}); print(child.pid, flush=True); child.wait()"
     )
-    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert starter.stdout is not None
-    child = int(starter.stdout.readline())
-    starter.send_signal(signal.SIGKILL)
-    starter.wait(10)
-    starter.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        child = int(starter.stdout.readline())
+        starter.kill()
     wait_until_gone(child)
 
 

@@ -3,11 +3,10 @@ sees them, at the moments at which they begin and end."""
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +18,8 @@ from penstock.resources.operating import Operating
 from penstock.resources.pairs import World
 from penstock.resources.state import State, Stored
 from penstock.specs.keys import ResourceKey
-from tests.support.datasets import of_folder, ours
+from tests.support import operation_work
+from tests.support.datasets import of_folder, ours, serving, stored
 from tests.support.mounts import penstock
 from tests.support.trees import read_tree, write_tree
 from tests.support.waiting import wait_until
@@ -40,10 +40,7 @@ def bound(declared: State, tmp_path: Path) -> Path:
 def operation(kind: str, name: str, **spec: Any) -> dict[str, Any]:
     if kind in ("DataLoad", "DataProcess"):
         spec["dataset"] = {"name": "set", "namespace": "default", **spec.get("dataset", {})}
-    return {
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": kind, "metadata": {"name": name},
-        "spec": spec,
-    }  # fmt: skip
+    return operation_work.operation(kind, spec, name)
 
 
 def done(kind: str, name: str) -> api.Operation:
@@ -53,8 +50,7 @@ def done(kind: str, name: str) -> api.Operation:
 
 
 def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> None:
-    script = {"script": {"source": "cat /in/a/1 /in/b/3 > \"$OUT\"", "env": [
-        {"name": "OUT", "value": str(tmp_path / "out")}]}}  # fmt: skip
+    script = {"script": {"source": f"cat /in/a/1 /in/b/3 > {tmp_path}/out"}}
     warmed, joined = {"kind": "DataLoad", "name": "warm"}, {"kind": "DataProcess", "name": "join"}
     small = {"dataset": {"name": "set", "namespace": "default"}}
     api.apply([
@@ -67,19 +63,16 @@ def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> 
         operation("DataMigrate", "copy", runAfter=joined, **{
             "from": small, "to": {"externalStorage": {"uri": f"local://{tmp_path}/copy"}}}),
     ])  # fmt: skip
-    for kind, name in (("DataLoad", "warm"), ("DataProcess", "join"), ("DataMigrate", "copy"),
-                       ("DataBackup", "keep")):  # fmt: skip
-        assert done(kind, name).phase == "Complete"
+    assert done("DataMigrate", "copy").phase == "Complete"
+    in_order = [("DataLoad", "warm"), ("DataProcess", "join"), ("DataBackup", "keep")]
+    assert [done(*one).phase for one in in_order] == ["Complete"] * 3
+    begun = [api.get(*one).status["lastScheduleTime"] for one in in_order]
+    assert begun == sorted(begun)
     assert api.dataset("set").cached_bytes == TOTAL, "what was loaded, and what was read"
     assert (tmp_path / "out").read_bytes() == b"onethree"
     assert read_tree(tmp_path / "copy") == FILES
-    begun = [
-        api.get(kind, name).status["lastScheduleTime"]
-        for kind, name in (("DataLoad", "warm"), ("DataProcess", "join"), ("DataBackup", "keep"))
-    ]
-    assert begun == sorted(begun)
-    table = penstock("get", "databackups").stdout.splitlines()
-    assert table[0].split() == ["NAME", "DATASET", "PHASE", "PATH", "NODENAME", "DURATION", "AGE"]
+    title = penstock("get", "databackups").stdout.splitlines()[0]
+    assert " ".join(title.split()) == "NAME DATASET PHASE PATH NODENAME DURATION AGE"
     # Deleted, and made again from the backup: the catalog is there at once, and the cache again.
     api.delete("Dataset", "set")
     assert api.get("PenstockRuntime", "set").status["masterPhase"] == "NotReady"
@@ -91,10 +84,8 @@ def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> 
 
 
 def test_one_that_fails_says_why_and_load_exits_with_it(bound: Path) -> None:
-    result = penstock("load", "set", "--path", "/nowhere")
-    assert result.returncode == 2
-    assert "nowhere" in result.stderr
-    assert "hint:" in result.stderr
+    told = penstock("load", "set", "--path", "/nowhere")
+    assert (told.returncode, "nowhere" in told.stderr, "hint:" in told.stderr) == (2, True, True)
     (failed,) = api.get_all("dataloads")
     assert failed.conditions[-1]["type"] == "Failed"
     assert "nowhere" in penstock("describe", "dataload", failed.name).stdout
@@ -102,13 +93,10 @@ def test_one_that_fails_says_why_and_load_exits_with_it(bound: Path) -> None:
 
 def test_one_whose_process_is_killed_is_begun_again(bound: Path, declared: State) -> None:
     pids = bound.parent / "pids"
-    source = f"echo $$ >> {pids}; while [ ! -e /in/go ]; do sleep 0.05; done"
-    script = {"script": {"source": source}}
+    script = {"script": {"source": f"echo $$ >> {pids}; until test -e /in/go; do sleep 0.05; done"}}
     api.apply(operation("DataProcess", "slow", dataset={"mountPath": "/in"}, processor=script))
-    wait_until(pids.exists)
-    stored = declared.find(api.get("DataProcess", "slow").key)
-    assert stored is not None
-    os.killpg(stored.note["pid"], signal.SIGKILL)
+    wait_until(lambda: pids.exists() and pids.read_text())  # the shell makes it before it writes
+    os.killpg(stored(declared, api.get("DataProcess", "slow").key).note["pid"], signal.SIGKILL)
     wait_until(lambda: len(pids.read_text().split()) == 2)
     (bound / "go").touch()
     assert penstock("refresh", api.dataset("set").path or "").returncode == 0
@@ -128,19 +116,12 @@ def test_a_schedule_runs_while_serve_does_and_ttl_takes_away(bound: Path, declar
     assert often.phase == "Pending"
     assert "runs next at" in api.describe("DataLoad", "often")
     # As if that had been two hours ago: what was missed is run once.
-    stored = declared.find(often.key)
-    assert stored is not None
-    declared.observe(stored.uid, status={"lastScheduleTime": stamp(time.time() - 7200)})
-    served = subprocess.Popen([sys.executable, "-m", "penstock", "serve"])
-    try:
+    uid = stored(declared, often.key).uid
+    declared.observe(uid, status={"lastScheduleTime": stamp(time.time() - 7200)})
+    with serving(declared):
         wait_until(lambda: often.refresh().phase == "Complete", lambda: often.refresh().as_dict())
-    finally:
-        served.send_signal(signal.SIGTERM)
-        assert served.wait(30) == 0
     assert api.dataset("set").phase == "Bound", "what it kept stays"
 
-
-# -- as the loop sees them -------------------------------------------------------------------
 
 DATASET = ResourceKey("Dataset", "default", "set")
 LOAD = ResourceKey("DataLoad", "default", "load")
@@ -152,41 +133,33 @@ def load() -> Stored:
     state = State()
     state.put(DATASET, of_folder("set", Path("/usr")), {})
     state.put(LOAD, operation("DataLoad", "load"), {})
-    state.observe(_find(state, DATASET).uid, status={"phase": BOUND})
-    return _find(state, LOAD)
+    state.observe(stored(state, DATASET).uid, status={"phase": BOUND})
+    return stored(state, LOAD)
 
 
-def test_one_that_ended_while_the_loop_looked_elsewhere_is_not_begun_again(
-    load: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_ended_is_not_begun_again(load: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
     state.observe(load.uid, status={"phase": EXECUTING})
     before = World.read(state)
     Operating(state).finish(load, COMPLETE, "DataLoadComplete", "done")
-    begun: list[Any] = []
-    monkeypatch.setattr(operating.subprocess, "Popen", lambda *_, **__: begun.append(1))
+    monkeypatch.setattr(operating.subprocess, "Popen", Mock(side_effect=AssertionError("begun")))
     assert Operating(state).look(before, leaving=False)
-    assert begun == []
-    assert _find(state, LOAD).status["phase"] == COMPLETE
+    assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
 def test_one_that_is_done_at_once_stays_done(load: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
 
-    class Quick:
-        pid = 1
+    def quick(*_: Any, **__: Any) -> Mock:
+        Operating(state).finish(load, COMPLETE, "DataLoadComplete", "done")
+        return Mock(pid=1)
 
-        def __init__(self, *_: Any, **__: Any) -> None:
-            Operating(state).finish(load, COMPLETE, "DataLoadComplete", "done")
-
-    monkeypatch.setattr(operating.subprocess, "Popen", Quick)
+    monkeypatch.setattr(operating.subprocess, "Popen", quick)
     Operating(state).look(World.read(state), leaving=False)
-    assert _find(state, LOAD).status["phase"] == COMPLETE
+    assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
-def test_one_to_be_removed_that_has_not_ended_keeps_the_loop_at_work(
-    load: Stored, state: Path
-) -> None:
+def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored, state: Path) -> None:
     resources = State()
     resources.want_deleted(load.uid, {"at_s": time.time()})
     folder = Operating(resources).folder(load.uid)
@@ -199,9 +172,3 @@ def test_one_to_be_removed_that_has_not_ended_keeps_the_loop_at_work(
     assert not Operating(resources).look(World.read(resources), leaving=False)
     assert resources.find(LOAD) is None
     assert not folder.exists()
-
-
-def _find(state: State, key: ResourceKey) -> Stored:
-    found = state.find(key)
-    assert found is not None
-    return found

@@ -1,5 +1,6 @@
 """Where the data of a mount is, for each scheme and each way to write it."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,20 +10,15 @@ from penstock.errors import SpecProblem
 from penstock.resources.translate.plan import MountPlan
 from penstock.store.connect import StoreOptions
 from penstock.store.keys import Keys
-from penstock.store.source import Source
-from tests.support.planning import no_effects, plan, runtime
+from tests.support.planning import S3_DATASET, no_effects, plan, runtime
 
 
 def mounted(
     mount_point: str, options: Mapping[str, str] | None = None, *,
-    kind: str = "AlluxioRuntime", spec: str = "", name: str = "data", **around: Any,
+    kind: str = "AlluxioRuntime", spec: str = "", **around: Any,
 ) -> MountPlan:  # fmt: skip
-    lines = "".join(f"        {one}: {text!r}\n" for one, text in (options or {}).items())
-    text = (
-        "apiVersion: data.fluid.io/v1alpha1\nkind: Dataset\nmetadata: {name: imagenet}\nspec:\n"
-        f"  mounts:\n    - mountPoint: {mount_point}\n      name: {name}\n"
-        + (f"      options:\n{lines}" if lines else "")
-    )
+    mount = {"mountPoint": mount_point, "name": "data", "options": dict(options or {})}
+    text = S3_DATASET.partition("  mounts:")[0] + f"  mounts: {json.dumps([mount])}\n"
     return plan(text + runtime(kind, spec), **around)
 
 
@@ -31,113 +27,98 @@ def part(mount_point: str, options: Mapping[str, str] | None = None, **around: A
     return only
 
 
-KEYS = {"access_key_id": "id", "secret_access_key": "hidden"}
+KEYS = Keys("id", "hidden")
 
 
 @pytest.mark.parametrize(
     ("mount_point", "options", "source", "store"),
-    [
-        ("s3://b/p/", {"aws.accessKeyId": "id", "aws.secretKey": "hidden",
-                       "alluxio.underfs.s3.endpoint": "http://minio:9000",
-                       "alluxio.underfs.s3.disable.dns.buckets": "true",
-                       "alluxio.underfs.s3.endpoint.region": "eu-1"},
-         Source("s3", "b", "p"),
-         StoreOptions("http://minio:9000", "eu-1", path_style=True, keys=Keys(**KEYS))),
-        ("s3://b", {"fs.s3.accessKeyId": "id", "fs.s3.accessKeySecret": "hidden",
-                    "fs.s3.endpoint": "minio.default.svc.cluster.local:9000",
-                    "fs.s3.region": "us-east-1"},
-         Source("s3", "b", ""),
-         StoreOptions("https://minio.default.svc.cluster.local:9000", "us-east-1",
-                      keys=Keys(**KEYS))),
-        ("s3://b", {"alluxio.underfs.s3.endpoint": "localhost:9000"},
-         Source("s3", "b", ""), StoreOptions("http://localhost:9000")),
-        ("s3://b", {"alluxio.underfs.s3.endpoint": "10.0.0.1:9000",
-                    "alluxio.underfs.s3.secure.http.enabled": "false"},
-         Source("s3", "b", ""), StoreOptions("http://10.0.0.1:9000")),
-        ("oss://b/p", {"fs.oss.accessKeyId": "id", "fs.oss.accessKeySecret": "hidden",
-                       "fs.oss.endpoint": "oss-cn-beijing-internal.aliyuncs.com"},
-         Source("oss", "b", "p"),
-         StoreOptions("https://oss-cn-beijing-internal.aliyuncs.com", keys=Keys(**KEYS))),
-        ("cos://b-1250000000", {"fs.cos.accessKeyId": "id", "fs.cos.accessKeySecret": "hidden",
-                                "fs.cos.endpoint": "cos.ap-guangzhou.myqcloud.com"},
-         Source("s3", "b-1250000000", ""),
-         StoreOptions("https://cos.ap-guangzhou.myqcloud.com", "ap-guangzhou", path_style=False,
-                      keys=Keys(**KEYS))),
-        ("cosn://b/p", {"fs.cos.access.key": "id", "fs.cos.secret.key": "hidden",
-                        "fs.cos.region": "ap-beijing", "fs.cos.app.id": "1250000000"},
-         Source("s3", "b-1250000000", "p"),
-         StoreOptions("https://cos.ap-beijing.myqcloud.com", "ap-beijing", path_style=False,
-                      keys=Keys(**KEYS))),
-        ("bos://b", {"endpoint": "s3.bj.bcebos.com", "access-key": "id", "secret-key": "hidden"},
-         Source("bos", "b", ""), StoreOptions("https://s3.bj.bcebos.com", keys=Keys(**KEYS))),
-        ("gs://b/p", {"service-account-json": "{}"},
-         Source("gs", "b", "p"), StoreOptions(keys=Keys(service_account_json="{}"))),
-        ("gs://b/p", {"fs.gcs.accessKeyId": "id", "fs.gcs.secretAccessKey": "hidden"},
-         Source("s3", "b", "p"),
-         StoreOptions("https://storage.googleapis.com", "auto", keys=Keys(**KEYS))),
-        ("az://c/p", {"fs.azure.account.key.mine.blob.core.windows.net": "k"},
-         Source("az", "c", "p"), StoreOptions(keys=Keys(account_name="mine", account_key="k"))),
-        ("https://mirrors.example.org/apache/spark/", {},
-         Source("https", "mirrors.example.org", "apache/spark"), StoreOptions()),
-        ("local:///mnt/nfs-imagenet", {}, Source("file", "", "/mnt/nfs-imagenet"), StoreOptions()),
-        ("s3://b", {"anonymous": "true"}, Source("s3", "b", ""), StoreOptions(anonymous=True)),
-    ],
+    [("s3://b/p/", {"aws.accessKeyId": "id", "aws.secretKey": "hidden",
+                    "alluxio.underfs.s3.endpoint": "http://minio:9000",
+                    "alluxio.underfs.s3.disable.dns.buckets": "true",
+                    "alluxio.underfs.s3.endpoint.region": "eu-1"}, "s3://b/p",
+      StoreOptions("http://minio:9000", "eu-1", path_style=True, keys=KEYS)),
+     ("s3://b", {"fs.s3.accessKeyId": "id", "fs.s3.accessKeySecret": "hidden",
+                 "fs.s3.endpoint": "minio.default.svc.cluster.local:9000",
+                 "fs.s3.region": "us-east-1"}, "s3://b",
+      StoreOptions("https://minio.default.svc.cluster.local:9000", "us-east-1", keys=KEYS)),
+     ("s3://b", {"alluxio.underfs.s3.endpoint": "localhost:9000"},
+      "s3://b", StoreOptions("http://localhost:9000")),
+     ("s3://b", {"alluxio.underfs.s3.endpoint": "10.0.0.1:9000",
+                 "alluxio.underfs.s3.secure.http.enabled": "false"},
+      "s3://b", StoreOptions("http://10.0.0.1:9000")),
+     ("oss://b/p", {"fs.oss.accessKeyId": "id", "fs.oss.accessKeySecret": "hidden",
+                    "fs.oss.endpoint": "oss-cn-beijing-internal.aliyuncs.com"}, "oss://b/p",
+      StoreOptions("https://oss-cn-beijing-internal.aliyuncs.com", keys=KEYS)),
+     ("cos://b-1250000000", {"fs.cos.accessKeyId": "id", "fs.cos.accessKeySecret": "hidden",
+                             "fs.cos.endpoint": "cos.ap-guangzhou.myqcloud.com"},
+      "s3://b-1250000000", StoreOptions("https://cos.ap-guangzhou.myqcloud.com", "ap-guangzhou",
+                                        path_style=False, keys=KEYS)),
+     ("cosn://b/p", {"fs.cos.access.key": "id", "fs.cos.secret.key": "hidden",
+                     "fs.cos.region": "ap-beijing", "fs.cos.app.id": "1250000000"},
+      "s3://b-1250000000/p", StoreOptions("https://cos.ap-beijing.myqcloud.com", "ap-beijing",
+                                          path_style=False, keys=KEYS)),
+     ("bos://b", {"endpoint": "s3.bj.bcebos.com", "access-key": "id", "secret-key": "hidden"},
+      "bos://b", StoreOptions("https://s3.bj.bcebos.com", keys=KEYS)),
+     ("gs://b/p", {"service-account-json": "{}"},
+      "gs://b/p", StoreOptions(keys=Keys(service_account_json="{}"))),
+     ("gs://b/p", {"fs.gcs.accessKeyId": "id", "fs.gcs.secretAccessKey": "hidden"}, "s3://b/p",
+      StoreOptions("https://storage.googleapis.com", "auto", keys=KEYS)),
+     ("az://c/p", {"fs.azure.account.key.mine.blob.core.windows.net": "k"},
+      "az://c/p", StoreOptions(keys=Keys(account_name="mine", account_key="k"))),
+     ("https://mirrors.example.org/apache/", {},
+      "https://mirrors.example.org/apache", StoreOptions()),
+     ("s3://b", {"anonymous": "true"}, "s3://b", StoreOptions(anonymous=True))],
 )  # fmt: skip
 def test_each_scheme_is_read_with_the_names_that_people_write(
-    mount_point: str, options: dict[str, str], source: Source, store: StoreOptions
+    mount_point: str, options: dict[str, str], source: str, store: StoreOptions
 ) -> None:
     found = part(mount_point, options)
-    assert (found.path, found.source, found.store) == ("data", source, store)
+    assert (found.path, str(found.source), found.store) == ("data", source, store)
+
+
+JUICEFS = {"access-key": "id", "secret-key": "hidden", "metaurl": "redis://x/1"}
 
 
 @pytest.mark.parametrize(
     ("mount_point", "options", "source", "store"),
-    [
-        ("juicefs:///demo", {"storage": "minio", "bucket": "http://minio:9000/minio/test"},
-         Source("s3", "test", "demo"), StoreOptions("http://minio:9000", keys=Keys(**KEYS))),
-        ("juicefs:///", {"storage": "s3", "bucket": "https://my.jfs.s3.us-east-2.amazonaws.com"},
-         Source("s3", "my.jfs", ""),
-         StoreOptions("https://s3.us-east-2.amazonaws.com", keys=Keys(**KEYS))),
-        ("juicefs:///a/b", {"bucket": "https://jfs.oss-cn-hangzhou.aliyuncs.com"},
-         Source("oss", "jfs", "a/b"),
-         StoreOptions("https://oss-cn-hangzhou.aliyuncs.com", keys=Keys(**KEYS))),
-        ("juicefs:///", {"storage": "wasb", "bucket": "https://jfs.core.windows.net"},
-         Source("az", "jfs", ""),
-         StoreOptions(keys=Keys(account_name="id", account_key="hidden"))),
-    ],
+    [("juicefs:///demo", {"storage": "minio", "bucket": "http://minio:9000/minio/test"},
+      "s3://test/demo", StoreOptions("http://minio:9000", keys=KEYS)),
+     ("juicefs:///", {"storage": "s3", "bucket": "https://my.jfs.s3.us-east-2.amazonaws.com"},
+      "s3://my.jfs", StoreOptions("https://s3.us-east-2.amazonaws.com", keys=KEYS)),
+     ("juicefs:///a/b", {"bucket": "https://jfs.oss-cn-hangzhou.aliyuncs.com"}, "oss://jfs/a/b",
+      StoreOptions("https://oss-cn-hangzhou.aliyuncs.com", keys=KEYS)),
+     ("juicefs:///", {"storage": "wasb", "bucket": "https://jfs.core.windows.net"}, "az://jfs",
+      StoreOptions(keys=Keys(account_name="id", account_key="hidden")))],
 )  # fmt: skip
 def test_juicefs_is_its_bucket_at_the_root(
-    mount_point: str, options: dict[str, str], source: Source, store: StoreOptions
+    mount_point: str, options: dict[str, str], source: str, store: StoreOptions
 ) -> None:
-    all_options = {**options, "access-key": "id", "secret-key": "hidden", "metaurl": "redis://x/1"}
-    found = mounted(mount_point, all_options, kind="JuiceFSRuntime")
+    found = mounted(mount_point, options | JUICEFS, kind="JuiceFSRuntime")
     (only,) = found.settings.parts
-    assert (only.path, only.source, only.store) == ("", source, store)
+    assert (only.path, str(only.source), only.store) == ("", source, store)
     assert "metadata engine" in no_effects(found)["spec.mounts.0.options.metaurl"]
     assert "no JuiceFS metadata is used" in found.notes[0]
 
 
 @pytest.mark.parametrize(
     ("mount_point", "options", "path", "hint"),
-    [
-        ("s3://b", {"aws.accesskeyid": "i"}, "options.aws.accesskeyid", "aws.accessKeyId"),
-        ("s3://b", {"regoin": "x"}, "options.regoin", "region"),
-        ("s3://b", {"zzz": "x"}, "options.zzz", "runtime-options.md"),
-        ("s3://b", {"aws.accessKeyId": "i"}, "options.aws.accessKeyId", "aws.secretKey"),
-        ("s3://b", {"endpoint": "<ENDPOINT>"}, "options.endpoint", "127.0.0.1"),
-        ("s3://b", {"endpoint": "http://a:b@c"}, "options.endpoint", "encryptOptions"),
-        ("s3://b", {"endpoint": "http://["}, "options.endpoint", ""),
-        ("juicefs:///", {"bucket": "http://[/x"}, "options.bucket", ""),
-        ("s3://b", {"path-style": "maybe"}, "options.path-style", "true"),
-        ("oss://b", {"fs.oss.endpoint": "cn-x.oss-dls.aliyuncs.com"}, "options.fs.oss.endpoint",
-         "oss-cn-hangzhou"),
-        ("cos://b", {}, "options", "fs.cos.endpoint"),
-        ("juicefs:///", {"storage": "minio"}, "options", "options.bucket"),
-        ("juicefs:///", {"storage": "redis", "bucket": "x"}, "options.storage", "minio"),
-        ("juicefs:///", {"bucket": "https://minio.local"}, "options.bucket", "host:9000/bucket"),
-        ("gs://b", {"fs.gcs.credential.path": "/nowhere/key.json"},
-         "options.fs.gcs.credential.path", "service-account-json"),
-    ],
+    [("s3://b", {"aws.accesskeyid": "i"}, "options.aws.accesskeyid", "aws.accessKeyId"),
+     ("s3://b", {"regoin": "x"}, "options.regoin", "region"),
+     ("s3://b", {"zzz": "x"}, "options.zzz", "runtime-options.md"),
+     ("s3://b", {"aws.accessKeyId": "i"}, "options.aws.accessKeyId", "aws.secretKey"),
+     ("s3://b", {"endpoint": "<ENDPOINT>"}, "options.endpoint", "127.0.0.1"),
+     ("s3://b", {"endpoint": "http://a:b@c"}, "options.endpoint", "encryptOptions"),
+     ("s3://b", {"endpoint": "http://["}, "options.endpoint", ""),
+     ("juicefs:///", {"bucket": "http://[/x"}, "options.bucket", ""),
+     ("s3://b", {"path-style": "maybe"}, "options.path-style", "true"),
+     ("oss://b", {"fs.oss.endpoint": "cn-x.oss-dls.aliyuncs.com"}, "options.fs.oss.endpoint",
+      "oss-cn-hangzhou"),
+     ("cos://b", {}, "options", "fs.cos.endpoint"),
+     ("juicefs:///", {"storage": "minio"}, "options", "options.bucket"),
+     ("juicefs:///", {"storage": "redis", "bucket": "x"}, "options.storage", "minio"),
+     ("juicefs:///", {"bucket": "https://minio.local"}, "options.bucket", "host:9000/bucket"),
+     ("gs://b", {"fs.gcs.credential.path": "/nowhere/key.json"},
+      "options.fs.gcs.credential.path", "service-account-json")],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_with_its_place_and_what_to_write(
     mount_point: str, options: dict[str, str], path: str, hint: str
@@ -150,25 +131,22 @@ def test_what_cannot_be_meant_is_refused_with_its_place_and_what_to_write(
 
 
 def test_what_means_something_elsewhere_is_told_with_the_reason() -> None:
-    options = {
-        "alluxio.underfs.s3.inherit.acl": "false", "fs.oss.endpoint": "oss-cn-x.aliyuncs.com",
-        "alluxio.underfs.s3.socket.timeout": "1min", "region": "a", "fs.s3.region": "b",
-    }  # fmt: skip
-    found = no_effects(mounted("s3://b", options))
     at = "spec.mounts.0.options."
-    assert found == {
-        f"{at}alluxio.underfs.s3.inherit.acl": "all files belong to the data set's owner, "
+    told = {
+        "alluxio.underfs.s3.inherit.acl": "all files belong to the data set's owner, "
         "with the mount's modes",
-        f"{at}fs.oss.endpoint": "it is for oss:// and this mount is s3://",
-        f"{at}alluxio.underfs.s3.socket.timeout": "it tunes Alluxio's own client of the store",
-        f"{at}fs.s3.region": f"{at}region says it already",
+        "fs.oss.endpoint": "it is for oss:// and this mount is s3://",
+        "alluxio.underfs.s3.socket.timeout": "it tunes Alluxio's own client of the store",
+        "fs.s3.region": f"{at}region says it already",
     }
+    options = {"region": "a", **dict.fromkeys(told, "b")}
+    assert no_effects(mounted("s3://b", options)) == {at + name: why for name, why in told.items()}
 
 
 def test_keys_of_a_runtimes_own_settings_hold_for_every_mount_that_knows_them() -> None:
     spec = "  properties: {aws.accessKeyId: id, aws.secretKey: hidden, fs.oss.endpoint: x}"
-    found = mounted("s3://b", {"aws.secretKey": "own", "aws.accessKeyId": "other"}, spec=spec)
-    assert found.settings.parts[0].store.keys == Keys("other", "own")
+    own = {"aws.secretKey": "own", "aws.accessKeyId": "other"}
+    assert part("s3://b", own, spec=spec).store.keys == Keys("other", "own")
     found = mounted("s3://b", spec=spec)
     assert found.settings.parts[0].store.keys == Keys("id", "hidden")
     assert no_effects(found) == {

@@ -14,6 +14,7 @@ from penstock.units import GIB, MIB
 from tests.support.datasets import seed
 from tests.support.planning import CACHE, MOUNTPOINT, S3_DATASET, SCRATCH, no_effects, plan, runtime
 
+MINE = "penstock/default/imagenet"
 KEYS = {"access_key_id": "the-id", "access_key_secret": "the-secret"}
 DAWNBENCH = "---\n".join(
     seed("000", part, bucket="bucket", directory="imagenet", **KEYS,
@@ -35,15 +36,17 @@ def test_the_dawnbench_manifests_give_exactly_these_settings() -> None:
         mountpoint=MOUNTPOINT,
         catalog="default.imagenet",
         title="dataset/default/imagenet",
-        tiers=(
-            TierSpec("MEM", (Path("/dev/shm/penstock/default/imagenet"),), 150 * GIB, clamp=True),
-        ),
+        tiers=(memory(150 * GIB),),
         block_bytes=16 * MIB,
         max_read_bytes=131072,
         attr_timeout_s=7200,
         entry_timeout_s=7200,
     )  # fmt: skip
     assert "the-secret" not in repr(found)
+    assert found.notes == [
+        "spec.tieredstore.levels.0.path: /var/lib/docker/alluxio is not in memory; "
+        f"/dev/shm/{MINE} is used instead"
+    ]
     # Every property is acted on or told, and nothing else is.
     properties = {path for path in no_effects(found) if path.startswith("spec.properties.")}
     acted = {"alluxio.user.block.size.bytes.default", "alluxio.user.metadata.cache.expiration.time"}
@@ -58,18 +61,14 @@ metadata: {name: both}
 spec:
   sharedOptions: {region: shared, endpoint: http://127.0.0.1:9000}
   sharedEncryptOptions:
-    - name: aws.accessKeyId
-      valueFrom: {secretKeyRef: {name: all, key: id}}
-    - name: aws.secretKey
-      valueFrom: {secretKeyRef: {name: all, key: key}}
+    - {name: aws.accessKeyId, valueFrom: {secretKeyRef: {name: all, key: id}}}
+    - {name: aws.secretKey, valueFrom: {secretKeyRef: {name: all, key: key}}}
   mounts:
     - {mountPoint: s3://one, name: one, options: {region: own}}
     - mountPoint: s3://two
       path: /deep/two
       name: two
-      encryptOptions:
-        - name: aws.secretKey
-          valueFrom: {secretKeyRef: {name: mine, key: key}}
+      encryptOptions: [{name: aws.secretKey, valueFrom: {secretKeyRef: {name: mine, key: key}}}]
     - {mountPoint: local:///data, path: /, name: three}
 """
 
@@ -78,53 +77,40 @@ def test_several_mounts_have_their_own_paths_and_share_what_is_shared() -> None:
     secrets = {"all/id": "i", "all/key": "k", "mine/key": "m"}
     found = plan(SEVERAL + runtime("AlluxioRuntime", "", name="both"), secrets=secrets)
     endpoint = "http://127.0.0.1:9000"
-    one, two, three = found.settings.parts
-    assert one == Part(
-        "one", Source("s3", "one", ""), StoreOptions(endpoint, "own", keys=Keys("i", "k"))
+    one = StoreOptions(endpoint, "own", keys=Keys("i", "k"))
+    two = StoreOptions(endpoint, "shared", keys=Keys("i", "m"))
+    assert found.settings.parts == (
+        Part("one", Source("s3", "one", ""), one),
+        Part("deep/two", Source("s3", "two", ""), two),
+        Part("", Source("file", "", "/data"), StoreOptions()),
     )
-    assert two == Part(
-        "deep/two", Source("s3", "two", ""), StoreOptions(endpoint, "shared", keys=Keys("i", "m"))
-    )
-    assert three == Part("", Source("file", "", "/data"), StoreOptions())
 
 
-def dataset(name: str, mount: str, namespace: str = "default") -> str:
+def dataset(name: str, mount: str) -> str:
+    """With its runtime; `name` may be followed by a namespace."""
     return (
         "---\napiVersion: data.fluid.io/v1alpha1\nkind: Dataset\n"
-        f"metadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  mounts:\n    - {mount}\n"
-    )
+        f"metadata: {{name: {name}}}\nspec:\n  mounts: [{{mountPoint: {mount}}}]\n"
+    ) + runtime("AlluxioRuntime", "", name=name)
 
 
-PHYSICAL = dataset("phy", "{mountPoint: s3://bucket/spark, name: spark}") + runtime(
-    "AlluxioRuntime", "", name="phy"
-)
-
-
-def refer(mount: str, other: str = PHYSICAL) -> MountSettings:
-    mine = dataset("ref", mount, "team") + runtime("ThinRuntime", "", name="ref").replace(
-        "{name: ref}", "{name: ref, namespace: team}"
-    )
-    return plan(mine + other).settings
+def refer(mount: str, scheme: str = "s3") -> MountSettings:
+    source = "local:///bucket/spark" if scheme == "file" else "s3://bucket/spark"
+    other = dataset("phy", f"{source}, name: spark")
+    return plan(dataset("ref, namespace: team", mount) + other).settings
 
 
 @pytest.mark.parametrize(
-    ("mount", "other", "path", "source"),
-    [
-        ("{mountPoint: dataset://default/phy, name: all}", PHYSICAL, "all/spark",
-         "s3://bucket/spark"),
-        ("{mountPoint: dataset://default/phy/spark/3.1/x, name: x}", PHYSICAL, "x",
-         "s3://bucket/spark/3.1/x"),
-        ("{mountPoint: dataset://default/phy/spark/3.1, path: /}",
-         PHYSICAL.replace("s3://bucket/spark", "local:///data"), "", "file:///data/3.1"),
-    ],
+    ("mount", "path", "source"),
+    [("dataset://default/phy, name: all", "all/spark", "s3://bucket/spark"),
+     ("dataset://default/phy/spark/3.1/x, name: x", "x", "s3://bucket/spark/3.1/x"),
+     ("dataset://default/phy/spark/3.1, path: /", "", "file:///bucket/spark/3.1")],
 )  # fmt: skip
-def test_a_reference_shows_the_other_data_sets_parts_below_its_own_path(
-    mount: str, other: str, path: str, source: str
-) -> None:
-    (part,) = refer(mount, other).parts
+def test_a_reference_shows_the_parts_below_its_own_path(mount: str, path: str, source: str) -> None:
+    (part,) = refer(mount, source.partition(":")[0]).parts
     assert (part.path, str(part.source)) == (path, source)
     with pytest.raises(SpecProblem, match="has nothing in flink") as caught:
-        refer("{mountPoint: dataset://default/phy/flink, path: /}", other)
+        refer("dataset://default/phy/flink, path: /")
     assert caught.value.hint == "its parts are at /spark"
 
 
@@ -150,16 +136,8 @@ def test_who_may_read_is_the_callers_choice_unless_the_runtime_says() -> None:
 
 def test_any_option_of_the_command_line_is_one_of_our_own_runtime() -> None:
     spec = """
-  options:
-    mode: passthrough
-    refresh: never
-    block-size: 4MiB
-    threads: 64
-    deadline: 30s
-    region: eu-1
-    no-cache: true
-    max_read: "131072"
-    file-mode: "0440"
+  options: {mode: passthrough, refresh: never, block-size: 4MiB, threads: 64, deadline: 30s,
+            region: eu-1, no-cache: true, max_read: "131072", file-mode: "0440"}
 """
     found = plan(S3_DATASET + runtime("PenstockRuntime", spec))
     store = StoreOptions(region="eu-1", deadline_s=30)
@@ -185,32 +163,27 @@ def test_tiers_of_our_own_runtime_are_said_in_one_way() -> None:
 
 @pytest.mark.parametrize(
     ("option", "what", "hint"),
-    [
-        ("thread: 4", "thread is not an option", "did you mean threads?"),
-        ("block-size: 100KiB", "multiple of 128 KiB", ""),
-        ("refresh: soon", "not a duration", "10m"),
-        ("memory: 100MiB", "are not enough", "at least"),
-        ("threads: ²", "²", ""),
-        (f"memory: '{'9' * 400}'", "more than any machine holds", ""),
-    ],
-)
-def test_a_wrong_option_of_our_own_runtime_is_refused_at_its_place(
-    option: str, what: str, hint: str
-) -> None:
+    [("thread: 4", "thread is not an option", "did you mean threads?"),
+     ("block-size: 100KiB", "multiple of 128 KiB", ""),
+     ("refresh: soon", "not a duration", "10m"),
+     ("memory: 100MiB", "are not enough", "at least"),
+     ("threads: ²", "²", ""),
+     (f"memory: '{'9' * 400}'", "more than any machine holds", "")],
+)  # fmt: skip
+def test_a_wrong_option_of_ours_is_refused_at_its_place(option: str, what: str, hint: str) -> None:
     with pytest.raises(SpecProblem, match=what) as caught:
         plan(S3_DATASET + runtime("PenstockRuntime", f"  options: {{{option}}}"))
     assert caught.value.path == f"spec.options.{option.partition(':')[0]}"
     assert hint in (caught.value.hint or "")
 
 
-# -- tiers -----------------------------------------------------------------------------------
-
-MINE = "penstock/default/imagenet"
-
-
 def tiers(levels: str, *, checked: bool = True) -> tuple[TierSpec, ...]:
     text = S3_DATASET + runtime("AlluxioRuntime", f"  tieredstore:\n    levels: [{levels}]")
     return plan(text, checked=checked).settings.tiers
+
+
+def memory(quota: int) -> TierSpec:
+    return TierSpec("MEM", (Path("/dev/shm") / MINE,), quota, clamp=True)
 
 
 def ssd(*paths: str, quota: int | None, high: float = 0.99, low: float = 0.8) -> TierSpec:
@@ -223,56 +196,27 @@ TWO = '{mediumtype: SSD, path: "/a,/b", '
 
 @pytest.mark.parametrize(
     ("levels", "expected"),
-    [
-        ('{mediumtype: SSD, path: /nvme, quota: 180G, high: "0.95", low: "0.7"}',
-         (ssd("/nvme", quota=180 * 10**9, high=0.95, low=0.7),)),
-        ("{mediumtype: SSD, path: /nvme}", (ssd("/nvme", quota=None),)),
-        (TWO + "quota: 100Gi}", (ssd("/a", "/b", quota=100 * GIB),)),
-        (TWO + 'quotaList: "50Gi,50Gi"}', (ssd("/a", "/b", quota=100 * GIB),)),
-        (TWO + 'quotaList: "100Gi,50Gi"}',
-         (ssd("/a", quota=100 * GIB), ssd("/b", quota=50 * GIB))),
-        ('{mediumtype: MEM, path: "/a,/b", quotaList: "1Gi,2Gi"}',
-         (TierSpec("MEM", (Path("/dev/shm") / MINE,), 3 * GIB, clamp=True),)),
-        ("{mediumtype: SSD, volumeType: emptyDir, path: /cache, quota: 2Gi}",
-         (TierSpec("SSD", (SCRATCH / "default/imagenet/0-0",), 2 * GIB, clamp=True),)),
-        ('{mediumtype: SSD, path: /a, low: "0.1"}', (ssd("/a", quota=None, low=0.1),)),
-        ('{mediumtype: SSD, path: /a, high: "0.5"}',
-         (ssd("/a", quota=None, high=0.5, low=0.5),)),
-    ],
-    ids=["one path", "no quota", "a quota for two", "equal quotas", "unequal quotas", "memory",
-         "emptyDir", "low alone", "high alone"],
+    [('{mediumtype: SSD, path: /nvme, quota: 180G, high: "0.95", low: "0.7"}',
+      (ssd("/nvme", quota=180 * 10**9, high=0.95, low=0.7),)),
+     ("{mediumtype: SSD, path: /nvme}", (ssd("/nvme", quota=None),)),
+     (TWO + "quota: 100Gi}", (ssd("/a", "/b", quota=100 * GIB),)),
+     (TWO + 'quotaList: "50Gi,50Gi"}', (ssd("/a", "/b", quota=100 * GIB),)),
+     (TWO + 'quotaList: "100Gi,50Gi"}', (ssd("/a", quota=100 * GIB), ssd("/b", quota=50 * GIB))),
+     ('{mediumtype: MEM, path: "/a,/b", quotaList: "1Gi,2Gi"}', (memory(3 * GIB),)),
+     ("{mediumtype: SSD, path: /ssd, quota: 2Gi}, {mediumtype: MEM, path: /dev/shm, quota: 1Gi}",
+      (memory(GIB), ssd("/ssd", quota=2 * GIB))),
+     ("{mediumtype: SSD, volumeType: emptyDir, path: /cache, quota: 2Gi}",
+      (TierSpec("SSD", (SCRATCH / "default/imagenet/0-0",), 2 * GIB, clamp=True),)),
+     ('{mediumtype: SSD, path: /a, low: "0.1"}', (ssd("/a", quota=None, low=0.1),)),
+     ('{mediumtype: SSD, path: /a, high: "0.5"}', (ssd("/a", quota=None, high=0.5, low=0.5),))],
 )  # fmt: skip
-def test_a_level_becomes_tiers_in_folders_of_the_data_set_s_own(
-    levels: str, expected: tuple[TierSpec, ...]
-) -> None:
+def test_levels_become_tiers_the_fastest_first(levels: str, expected: tuple[TierSpec, ...]) -> None:
     assert tiers(levels) == expected
-
-
-def test_tiers_come_fastest_first_in_whatever_order_they_were_written() -> None:
-    found = tiers(
-        "{mediumtype: HDD, path: /hdd, quota: 3Gi}, {mediumtype: MEM, path: /dev/shm, quota: 1Gi},"
-        "{mediumtype: SSD, path: /ssd, quota: 2Gi}"
-    )
-    assert [(tier.medium, tier.quota_bytes) for tier in found] == [
-        ("MEM", GIB), ("SSD", 2 * GIB), ("HDD", 3 * GIB),
-    ]  # fmt: skip
-
-
-def test_memory_on_a_disk_becomes_memory_and_is_said() -> None:
-    levels = "{mediumtype: MEM, path: /var/lib/docker/alluxio, quota: 150Gi}"
-    found = plan(S3_DATASET + runtime("AlluxioRuntime", f"  tieredstore: {{levels: [{levels}]}}"))
-    assert found.settings.tiers == (
-        TierSpec("MEM", (Path("/dev/shm") / MINE,), 150 * GIB, clamp=True),
-    )
-    assert found.notes == [
-        "spec.tieredstore.levels.0.path: /var/lib/docker/alluxio is not in memory; "
-        f"/dev/shm/{MINE} is used instead"
-    ]
 
 
 def test_juicefs_paths_have_colons_bare_quotas_count_mib_and_low_is_free_space() -> None:
     level = '{mediumtype: SSD, path: "/mnt/a:/mnt/b", quota: 40960, low: "0.1"}'
-    found = plan(S3_DATASET + runtime("JuiceFSRuntime", f"  tieredstore:\n    levels: [{level}]"))
+    found = plan(S3_DATASET + runtime("JuiceFSRuntime", f"  tieredstore: {{levels: [{level}]}}"))
     assert found.settings.tiers == (ssd("/mnt/a", "/mnt/b", quota=40960 * MIB),)
     assert "spec.tieredstore.levels.0.low" in no_effects(found)
     assert any("40.0 GiB" in note for note in found.notes)
@@ -280,17 +224,13 @@ def test_juicefs_paths_have_colons_bare_quotas_count_mib_and_low_is_free_space()
 
 @pytest.mark.parametrize(
     ("levels", "path", "what"),
-    [
-        ("{mediumtype: SSD, path: nvme, quota: 1Gi}", "levels.0.path", "not an absolute path"),
-        ('{mediumtype: SSD, path: /a, quota: "0"}', "levels.0.quota", "caches nothing"),
-        ('{mediumtype: SSD, path: "/a,/b", quotaList: 1Gi}', "levels.0.quotaList", "1 quotas"),
-        ('{mediumtype: SSD, path: /a, high: "0.5", low: "0.9"}', "levels.0.low", "above high"),
-        ("{mediumtype: SSD, path: /a}, {mediumtype: HDD, path: /a}", "levels", "in two levels"),
-    ],
+    [("{mediumtype: SSD, path: nvme, quota: 1Gi}", "levels.0.path", "not an absolute path"),
+     ('{mediumtype: SSD, path: /a, quota: "0"}', "levels.0.quota", "caches nothing"),
+     ('{mediumtype: SSD, path: "/a,/b", quotaList: 1Gi}', "levels.0.quotaList", "1 quotas"),
+     ('{mediumtype: SSD, path: /a, high: "0.5", low: "0.9"}', "levels.0.low", "above high"),
+     ("{mediumtype: SSD, path: /a}, {mediumtype: HDD, path: /a}", "levels", "in two levels")],
 )  # fmt: skip
-def test_a_level_that_cannot_be_is_refused_with_its_place(
-    levels: str, path: str, what: str
-) -> None:
+def test_an_impossible_level_is_refused_with_its_place(levels: str, path: str, what: str) -> None:
     with pytest.raises(SpecProblem, match=what) as caught:
         tiers(levels, checked=False)
     assert caught.value.path == f"spec.tieredstore.{path}"

@@ -15,6 +15,7 @@ from penstock.resources import removal
 from penstock.resources.pairs import World
 from penstock.resources.state import State, Stored
 from penstock.specs.keys import ResourceKey
+from tests.support.datasets import stored
 
 KEY = ResourceKey("Dataset", "default", "imagenet")
 MANIFEST = {
@@ -23,22 +24,16 @@ MANIFEST = {
 }  # fmt: skip
 
 
-def find(state: State, key: ResourceKey = KEY) -> Stored:
-    found = state.find(key)
-    assert found is not None
-    return found
-
-
-def stored(state: State) -> Stored:
+def put(state: State) -> Stored:
     """MANIFEST, applied."""
     state.put(KEY, MANIFEST, {})
-    return find(state)
+    return stored(state, KEY)
 
 
 def test_what_is_put_is_found_again_by_another_process_and_counted_when_it_changes() -> None:
     assert State().put(KEY, MANIFEST, {"/spec/x": "a-secret-value"}) == "created"
     state = State()
-    found = find(state)
+    found = stored(state, KEY)
     assert (found.manifest, found.generation, found.deleting) == (MANIFEST, 1, None)
     assert state.secrets(found) == {"/spec/x": "a-secret-value"}
     before = state.changes()
@@ -46,7 +41,7 @@ def test_what_is_put_is_found_again_by_another_process_and_counted_when_it_chang
     assert state.changes() == before
     assert state.put(KEY, MANIFEST, {"/spec/x": "other"}) == "configured"
     assert state.changes() == before + 1
-    assert find(state).generation == 2
+    assert stored(state, KEY).generation == 2
     state.want_deleted(found.uid, {"at_s": 0.0})
     with pytest.raises(UsageError, match="being deleted"):
         state.put(KEY, MANIFEST, {})
@@ -67,10 +62,10 @@ def test_a_transaction_that_fails_leaves_nothing() -> None:
 
 def test_observed_fields_come_beside_what_is_there_and_go_with_it(state: Path) -> None:
     resources = State()
-    uid = stored(resources).uid
+    uid = put(resources).uid
     resources.observe(uid, status={"phase": "Bound", "fileNum": "1"}, note={"a": 1})
     resources.observe(uid, status={"fileNum": None}, note={"b": 2})
-    found = find(resources)
+    found = stored(resources, KEY)
     assert (found.status, found.note) == ({"phase": "Bound"}, {"a": 1, "b": 2})
     resources.add_event(uid, "Bound", "to something")
     resources.forget(uid)
@@ -84,7 +79,7 @@ def test_observed_fields_come_beside_what_is_there_and_go_with_it(state: Path) -
 
 def test_an_event_that_comes_again_is_counted_and_only_the_last_are_kept() -> None:
     state = State()
-    found = stored(state)
+    found = put(state)
     for _ in range(3):
         state.add_event(found.uid, "Failed", "no such bucket", kind="Warning")
     (event,) = state.events(found.uid)
@@ -137,7 +132,7 @@ def test_many_processes_write_at_once_and_nothing_is_lost() -> None:
 
 def test_who_only_reads_waits_for_nobody_who_writes() -> None:
     state = State()
-    state.put(KEY, MANIFEST, {})
+    put(state)
     with state.transaction():
         state.put(ResourceKey("Dataset", "default", "other"), MANIFEST, {})
         with ThreadPoolExecutor(1) as other:  # with a connection of its own
@@ -145,11 +140,9 @@ def test_who_only_reads_waits_for_nobody_who_writes() -> None:
     assert list(world.resources) == [KEY]
 
 
-def test_who_uses_a_data_set_is_looked_for_while_others_may_write(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_users_are_looked_for_while_others_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
-    found = stored(state)
+    found = put(state)
     state.observe(found.uid, note={"mountpoint": "/nowhere"})
 
     def look(_mountpoint: Path, *, but_self: bool) -> Holders:
@@ -162,15 +155,13 @@ def test_who_uses_a_data_set_is_looked_for_while_others_may_write(
     assert [event.reason for event in state.events(found.uid)] == ["Seen"]
 
 
-def test_a_runtime_whose_data_set_is_read_is_not_deleted_whatever_it_said_of_itself_since(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_runtime_whose_data_set_is_read_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
-    dataset = stored(state)
+    dataset = put(state)
     state.observe(dataset.uid, note={"mountpoint": "/nowhere"})
     key = ResourceKey("JindoRuntime", "default", "imagenet")
     state.put(key, {**MANIFEST, "kind": "JindoRuntime"}, {})
-    runtime = find(state, key)
+    runtime = stored(state, key)
     state.observe(runtime.uid, status={"masterPhase": "Ready"})
     reader = Holder(1, "python train.py", "root", "cwd")
     monkeypatch.setattr(removal, "holders", lambda _, but_self: Holders([reader], [], 0))

@@ -9,26 +9,21 @@ import pytest
 
 from penstock import api
 from penstock.resources.state import State
-from tests.support.datasets import bucket_name, fill, seed
-from tests.support.mounts import penstock
+from tests.support.datasets import fill, path_of, seed
+from tests.support.mounts import penstock, succeed
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 V100 = "aliyun.accelerator/nvidia_name=Tesla-V100-SXM2-16GB"
-FILES = {
-    f"train/n{folder:04}/{number}.JPEG": os.urandom(3000)
-    for folder in range(3)
-    for number in range(4)
-}
+FILES = {f"train/n{number % 3:04}/{number}.JPEG": os.urandom(3000) for number in range(12)}
 TOTAL = sum(map(len, FILES.values()))
 
 
 @pytest.fixture
-def filled(s3: S3, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def filled(s3: S3, tmp_path: Path) -> Path:
     """The seeds' files with bucket, endpoint, keys and cache folder filled in, and nothing else."""
-    bucket = bucket_name(request)
-    fill(s3, bucket, {f"imagenet/{name}": data for name, data in FILES.items()})
+    fill(s3, "story", {f"imagenet/{name}": data for name, data in FILES.items()})
     values = {
-        "bucket": bucket, "oss_bucket": bucket, "directory": "imagenet", "bucket_dir": "imagenet",
+        "bucket": "story", "oss_bucket": "story", "directory": "imagenet", "bucket_dir": "imagenet",
         "endpoint": s3.endpoint, "access_key_id": ACCESS_KEY, "access_key_secret": SECRET_KEY,
     }  # fmt: skip
     for number in ("000", "004"):
@@ -38,9 +33,10 @@ def filled(s3: S3, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
-def row(text: str, name: str = "imagenet") -> list[str]:
-    (line,) = [line for line in text.splitlines() if line.startswith(name)]
-    return line.split()
+def table(kind: str) -> tuple[str, list[str]]:
+    """The title and the only row of what `get` prints."""
+    title, row = succeed("get", kind).splitlines()
+    return " ".join(title.split()), row.split()
 
 
 @pytest.mark.usefixtures("loop_process")
@@ -51,23 +47,17 @@ def test_a_seed_from_create_to_delete(declared: State, filled: Path, seed: str, 
     done = penstock("apply", "-f", filled / f"seed-{seed}-dataset.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     assert "dataset.data.fluid.io/imagenet created" in done.stdout.splitlines()
-    assert row(penstock("get", "dataset").stdout)[1] == "NotBound"
+    assert table("dataset")[1][1] == "NotBound"
 
     # The runtime: bound.
     done = penstock("apply", "-f", filled / f"seed-{seed}-runtime.yaml")
     assert (done.returncode, done.stderr) == (0, "")
-    table = penstock("get", "dataset").stdout
-    assert " ".join(table.splitlines()[0].split()) == (
-        "NAME UFS TOTAL SIZE CACHED CACHE CAPACITY CACHED PERCENTAGE PHASE AGE"
-    )
-    found = row(table)
-    assert found[1:3] == ["35.16KiB", "0.00B"]
-    assert found[4:6] == ["0.0%", "Bound"]
-    table = penstock("get", kind).stdout
-    assert " ".join(table.splitlines()[0].split()) == (
-        "NAME MASTER PHASE WORKER PHASE FUSE PHASE AGE"
-    )
-    assert row(table)[1:4] == ["Ready", "Ready", "Ready"]
+    title, row = table("dataset")
+    assert title == "NAME UFS TOTAL SIZE CACHED CACHE CAPACITY CACHED PERCENTAGE PHASE AGE"
+    assert (row[1:3], row[4:6]) == (["35.16KiB", "0.00B"], ["0.0%", "Bound"])
+    title, row = table(kind)
+    assert title == "NAME MASTER PHASE WORKER PHASE FUSE PHASE AGE"
+    assert row[1:4] == ["Ready", "Ready", "Ready"]
     described = penstock("describe", "dataset", "imagenet").stdout
     for expected in (
         r"^    Message: +The ddc runtime is ready\.$", r"^    Reason: +DatasetReady$",
@@ -75,32 +65,28 @@ def test_a_seed_from_create_to_delete(declared: State, filled: Path, seed: str, 
     ):  # fmt: skip
         assert re.search(expected, described, re.MULTILINE), (expected, described)
     # Read, where arena's users look for it: below the mount's name.
-    path = api.dataset("imagenet").path
-    assert path is not None
+    path = path_of("imagenet")
     for name, data in list(FILES.items())[:2]:
         assert (path / "imagenet" / name).read_bytes() == data
     # Load the rest; the count is true to the byte.
-    done = penstock("load", "imagenet")
-    assert done.returncode == 0, done.stderr
+    succeed("load", "imagenet")
     imagenet = api.dataset("imagenet")
     assert (imagenet.cached_bytes, imagenet.total_bytes, imagenet.files) == (TOTAL, TOTAL, 12)
-    assert row(penstock("get", "dataset").stdout)[4] == "100.0%"
+    assert table("dataset")[1][4] == "100.0%"
 
     # Delete, as the seed does.
-    assert penstock("delete", "dataset", "imagenet").returncode == 0
+    succeed("delete", "dataset", "imagenet")
     assert not path.exists()
-    assert penstock("delete", kind, "imagenet").returncode == 0
+    succeed("delete", kind, "imagenet")
     assert penstock("get", "datasets").stdout == ""
 
 
 def test_a_machine_without_the_label_is_told_why_it_stays_unbound(
     declared: State, filled: Path
 ) -> None:
-    done = penstock(
-        "apply", "-f", filled / "seed-004-dataset.yaml", "-f", filled / "seed-004-runtime.yaml"
-    )
-    assert done.returncode == 0, done.stderr
-    assert row(penstock("get", "dataset").stdout)[1] == "NotBound"
+    for part in ("dataset", "runtime"):
+        succeed("apply", "-f", filled / f"seed-004-{part}.yaml")
+    assert table("dataset")[1][1] == "NotBound"
     (condition, *_) = api.dataset("imagenet").conditions
     assert condition["reason"] == "NodeAffinityNotMet"
     assert "aliyun.accelerator/nvidia_name" in condition["message"]

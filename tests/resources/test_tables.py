@@ -3,25 +3,16 @@
 import re
 import time
 
-import pytest
-
 from penstock.resources.conditions import Condition, amount, share, stamp, with_conditions
 from penstock.resources.describing import describe
 from penstock.resources.state import Event
 from penstock.resources.tables import age, table
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0s"), (119, "119s"), (285, "4m45s"), (300, "5m"), (10740, "179m"), (4 * 3600, "4h"),
-     (7 * 3600 + 720, "7h12m"), (30 * 3600, "30h"), (3 * 86400 + 4 * 3600, "3d4h"),
-     (52 * 86400, "52d")],
-)  # fmt: skip
-def test_ages_are_as_short_as_kubectl_s(seconds: int, text: str) -> None:
-    assert age(seconds) == text
-
-
-def test_amounts_and_shares_are_printed_as_fluid_does() -> None:
+def test_ages_amounts_and_shares_are_printed_as_kubectl_and_fluid_do() -> None:
+    ages = {0: "0s", 119: "119s", 285: "4m45s", 300: "5m", 10740: "179m", 25920: "7h12m",
+            108000: "30h", 273600: "3d4h", 52 * 86400: "52d"}  # fmt: skip
+    assert {seconds: age(seconds) for seconds in ages} == ages
     assert [amount(size) for size in (0, 1023, 154262896640)] == ["0.00B", "1023.00B", "143.67GiB"]
     # Nothing is all cached before it is.
     whole = 10**12
@@ -49,11 +40,7 @@ def test_describe_shows_fields_by_their_titles_and_counts_events() -> None:
     assert title[0] == "NAMESPACE"
     assert {"HCFS URL", "TOTAL FILES", "CACHE HIT RATIO", "MOUNT PATH"} <= set(title)
     text = describe(shown, [])
-    for expected in (
-        r"^Labels: +<none>$", r"^API Version: +data\.fluid\.io/v1alpha1$", r"^Status:$",
-        r"^    Cache Capacity: +600GiB$", r"^  Ufs Total: +143\.7GiB$",
-        r"^ +fs\.oss\.endpoint: +e$", r"^Events: +<none>$",
-    ):  # fmt: skip
-        assert re.search(expected, text, re.MULTILINE), (expected, text)
+    for shown_as in (r"Labels: +<none>", r" +Cache Capacity: +600GiB", r" +fs\.oss\.endpoint: +e"):
+        assert re.search(f"^{shown_as}$", text, re.MULTILINE), text
     event = Event("Warning", "AccessDenied", "wrong keys", time.time() - 60, time.time(), 4)
     assert "Warning   AccessDenied   0s (x4 over 60s)   wrong keys" in describe(shown, [event])

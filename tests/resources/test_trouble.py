@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,14 +22,15 @@ from penstock.resources.loop import Loop
 from penstock.resources.node import this_node
 from penstock.resources.nudge import Place
 from penstock.resources.pairs import Pair, World
-from penstock.resources.state import State, Stored
+from penstock.resources.state import State
 from penstock.resources.watching import wait_for_pairs
 from penstock.specs.keys import ResourceKey
 from penstock.store import secrets
-from tests.support.datasets import of_folder, ours, processes_of
+from tests.support.datasets import loops_of, of_folder, ours, stored
 from tests.support.waiting import wait_until
 
 KEY = ResourceKey("Dataset", "default", "small")
+AWAY = StoreError("it does not answer")
 
 
 @pytest.fixture
@@ -42,30 +44,28 @@ def declared_pair(tmp_path: Path) -> State:
 def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_when_mended(
     declared_pair: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(datasets, "start_supervisor", _away)
+    monkeypatch.setattr(datasets, "start_supervisor", Mock(side_effect=AWAY))
     _reconcile(declared_pair)
-    declared_pair.observe(_dataset(declared_pair).uid, note={"attempts": 5000})
+    declared_pair.observe(stored(declared_pair, KEY).uid, note={"attempts": 5000})
     _reconcile(declared_pair)
-    note = _dataset(declared_pair).note
+    note = stored(declared_pair, KEY).note
     assert note["attempts"] == 5001
     assert 290 < note["retry_at_s"] - time.time() <= 300
     apply(declared_pair, api.read(_manifests(tmp_path, owner={"uid": 7, "gid": 7})))
     _reconcile(declared_pair)
-    assert _dataset(declared_pair).note["attempts"] == 1
+    assert stored(declared_pair, KEY).note["attempts"] == 1
 
 
-def test_a_try_from_before_it_was_mended_is_no_answer_to_up(
-    declared_pair: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_early_try_is_no_answer(declared_pair: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "nudge", lambda _: None)
 
     def mended_meanwhile(*_: Any, **__: Any) -> list[str]:
         api.up("small", wait=False)
-        return _away()
+        raise AWAY
 
     monkeypatch.setattr(datasets, "start_supervisor", mended_meanwhile)
     _reconcile(declared_pair)
-    assert "trouble" in _dataset(declared_pair).note
+    assert "trouble" in stored(declared_pair, KEY).note
     with pytest.raises(PenstockError, match="not done within"):
         wait_for_pairs(declared_pair, [("default", "small")], timeout_s=0.1)
 
@@ -74,16 +74,14 @@ def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> No
     secrets.remember("a-key-that-was-said")
     reconciler, pair, fingerprint = _reconciler(declared_pair)
     reconciler.tell_trouble(pair, fingerprint, KeyError("header with a-key-that-was-said"))
-    dataset = _dataset(declared_pair)
+    dataset = stored(declared_pair, KEY)
     told = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
     assert "KeyError" in told
     assert "a-key-that-was-said" not in told
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_one_that_is_still_being_listed_is_deleted_without_waiting_for_that(
-    declared: State, tmp_path: Path, kill: bool
-) -> None:
+def test_one_that_is_being_listed_is_deleted(declared: State, tmp_path: Path, kill: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         keys = {"aws.accessKeyId": "an-identifier", "aws.secretKey": "a-secret-value"}
@@ -92,35 +90,24 @@ def test_one_that_is_still_being_listed_is_deleted_without_waiting_for_that(
         api.apply(_manifests(tmp_path, mounts=[mount]), wait=False)
         with silent.accept()[0]:  # it asks, and is not answered
             if kill:
-                for pid in _loops(declared):
+                for pid in loops_of(declared.folder):
                     os.kill(pid, signal.SIGKILL)
-                wait_until(lambda: not _loops(declared))
+                wait_until(lambda: not loops_of(declared.folder))
             api.delete("Dataset", "small", timeout_s=20)
             assert declared.find(KEY) is None
 
 
-def _loops(state: State) -> list[int]:
-    lines = processes_of(state.folder)
-    return [int(line.split()[0]) for line in lines if "penstock.resources.main" in line]
-
-
-def test_a_bug_is_told_and_nobody_waits_for_it_without_end(
-    declared_pair: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def plan_of(*_: Any) -> None:
-        raise ZeroDivisionError("of our own making")
-
-    monkeypatch.setattr(datasets, "plan_of", plan_of)
+def test_a_bug_is_told_to_who_waits(declared_pair: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = Mock(side_effect=ZeroDivisionError("of our own making"))
+    monkeypatch.setattr(datasets, "plan_of", bug)
     monkeypatch.setattr(loop, "_ATTEMPTS", 1)
     place = Place(declared_pair.folder)
     assert place.take(wait=False)
     looping = threading.Thread(target=Loop(declared_pair, place, stay=False).run)
     looping.start()
     (trouble,) = wait_for_pairs(declared_pair, [("default", "small")], timeout_s=20)
-    assert (trouble.what, trouble.exit_code) == (
-        "a bug of ours: ZeroDivisionError: of our own making",
-        1,
-    )
+    assert trouble.what == "a bug of ours: ZeroDivisionError: of our own making"
+    assert trouble.exit_code == 1
     looping.join(20)
     assert not looping.is_alive()
 
@@ -140,10 +127,6 @@ def test_serve_that_waits_for_another_loop_can_be_ended(declared: State) -> None
         place.leave()
 
 
-def _away(*_: Any, **__: Any) -> list[str]:
-    raise StoreError("it does not answer")
-
-
 def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:
     (folder / "source").mkdir(exist_ok=True)
     dataset = of_folder("small", folder / "source")
@@ -161,9 +144,3 @@ def _reconciler(state: State) -> tuple[Datasets, Pair, str]:
 def _reconcile(state: State) -> None:
     reconciler, pair, fingerprint = _reconciler(state)
     reconciler.reconcile(pair, fingerprint)
-
-
-def _dataset(state: State) -> Stored:
-    found = state.find(KEY)
-    assert found is not None
-    return found

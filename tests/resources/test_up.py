@@ -1,13 +1,14 @@
-"""After a reboot, and whenever something has gone: it comes back. And the loop that stays."""
+"""After a reboot, and whenever something has gone: it comes back. And the loop: when it is woken,
+and when it stays."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,25 @@ import pytest
 
 from penstock import api
 from penstock.daemon.registry import find_note
+from penstock.errors import PenstockError
 from penstock.mounttable import find_mount
+from penstock.resources.admission import apply
 from penstock.resources.nudge import is_running, nudge, served_by
+from penstock.resources.removal import delete
 from penstock.resources.state import State
-from tests.support.datasets import kill_mount, of_folder, ours, path_of, phase, processes_of
-from tests.support.mounts import penstock
+from tests.support.datasets import (
+    condition,
+    kill_mount,
+    loops_of,
+    of_folder,
+    ours,
+    path_of,
+    phase,
+    processes_of,
+    secret,
+    serving,
+)
+from tests.support.mounts import fail, penstock, succeed
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
 
@@ -34,7 +49,7 @@ def bring_up(declared: State, folder: Path, *names: str) -> Bound:
         runtime = ours(name, folder / "cache", options={"refresh": "never"})
         manifests += [of_folder(name, folder / name), runtime]
     api.apply(manifests)
-    wait_until(lambda: not is_running(declared.folder) and not one_off_loops(declared))
+    wait_until(lambda: not is_running(declared.folder) and not loops_of(declared.folder))
     return {name: path_of(name) for name in names}
 
 
@@ -67,23 +82,7 @@ def phases(mounts: Bound) -> set[str]:
 
 def all_there(mounts: Bound) -> None:
     assert phases(mounts) == {"Bound"}
-    assert {name: (path / "file").read_text() for name, path in mounts.items()} == {
-        name: name for name in mounts
-    }
-
-
-@contextmanager
-def serving(state: State) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "serve"], stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith(f"serving {state.folder}")
-            yield process
-        finally:
-            process.terminate()
-            assert process.wait(30) == 0
+    assert [(path / "file").read_text() for path in mounts.values()] == list(mounts)
 
 
 def test_up_brings_all_back_without_a_new_listing(
@@ -97,10 +96,8 @@ def test_up_brings_all_back_without_a_new_listing(
     done = penstock("up")
     assert (done.returncode, done.stderr) == (0, "")
     all_there(both)
-    # The listing is that of before: none was made.
-    assert os.listdir(both["one"]) == ["file"]
+    assert os.listdir(both["one"]) == ["file"]  # the listing is that of before: none was made
     assert [stored.uid for stored in declared.all()] == uids
-    # What was cached is cached.
     found = api.dataset("one")
     assert (found.cached_bytes, found.total_bytes) == (3, 3)
     # A second time it does nothing.
@@ -110,33 +107,26 @@ def test_up_brings_all_back_without_a_new_listing(
     # What cannot be brought back is told; the others come.
     reboot(declared, both)
     os.rename(tmp_path / "one", tmp_path / "away")
-    done = penstock("up")
-    assert done.returncode != 0
-    assert "dataset one: " in done.stderr
+    assert "dataset one: " in fail("up")
     all_there({"two": both["two"]})
 
 
 def test_get_alone_notices_and_brings_it_back(declared: State, one: Bound) -> None:
     reboot(declared, one)
-    shown = penstock("get", "datasets")
-    assert shown.returncode == 0
-    assert [line.split()[-2] for line in shown.stdout.splitlines()[1:]] == ["NotBound"]
+    shown = succeed("get", "datasets").splitlines()[1:]
+    assert [line.split()[-2] for line in shown] == ["NotBound"]
     wait_until(lambda: phases(one) == {"Bound"})
     all_there(one)
 
 
-def test_serve_ends_when_asked_and_leaves_what_is_mounted(
-    declared: State, one: Bound, tmp_path: Path
-) -> None:
+def test_serve_ends_and_leaves_what_is_mounted(declared: State, one: Bound, tmp_path: Path) -> None:
     before = find_note(one["one"])
     with serving(declared):
         # What others want is done by it: no second loop is started.
         (tmp_path / "three").mkdir()
         api.apply([of_folder("three", tmp_path / "three"), ours("three")])
-        assert one_off_loops(declared) == []
-        second = penstock("serve")
-        assert second.returncode == 2
-        assert "is served already, by process" in second.stderr
+        assert loops_of(declared.folder) == []
+        assert "is served already, by process" in fail("serve")
         assert is_running(declared.folder)
     assert not is_running(declared.folder)
     assert find_note(one["one"]) == before
@@ -158,10 +148,6 @@ def test_serve_brings_back_what_was_there_before_a_reboot_and_what_vanishes(
         all_there(both)
 
 
-def one_off_loops(state: State) -> list[str]:
-    return [line for line in processes_of(state.folder) if "penstock.resources.main" in line]
-
-
 def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, one: Bound) -> None:
     """While it waits for a reader to go, it would stay for ever."""
     with (one["one"] / "file").open("rb"):
@@ -170,51 +156,42 @@ def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, one: Bound) -
         nudge(declared.folder)
         wait_until(lambda: is_running(declared.folder))
         with serving(declared):
-            wait_until(lambda: not one_off_loops(declared))  # it has let go, and ends
+            wait_until(lambda: not loops_of(declared.folder))  # it has let go, and ends
             assert phase("one") == "Bound"
 
 
 def test_one_that_hangs_holds_nobody_up(declared: State, source: Path, tmp_path: Path) -> None:
     for name in ("good", "stopped"):
         api.apply([of_folder(name, source), ours(name, tmp_path / "cache")])
-    note = find_note(path_of("stopped"))
-    assert note.server_pid is not None
-    os.kill(note.pid, signal.SIGSTOP)  # or it would replace the other
-    os.kill(note.server_pid, signal.SIGSTOP)
+    supervisor, server = find_note(path_of("stopped")).processes
+    os.kill(supervisor, signal.SIGSTOP)  # or it would replace the other
+    os.kill(server, signal.SIGSTOP)
     try:
-        described = penstock("describe", "dataset", "stopped")
-        assert described.returncode == 0
-        assert "5.00B" in described.stdout
-        good, stopped = penstock("get", "datasets").stdout.splitlines()[1:]
-        for line in (good, stopped):
+        assert "5.00B" in succeed("describe", "dataset", "stopped")
+        for line in succeed("get", "datasets").splitlines()[1:]:
             assert re.match(r"(good|stopped) +5\.00B +0\.00B +64\.00MiB +0\.0% +Bound ", line)
         # Others come and go meanwhile.
         api.apply([of_folder("more", source), ours("more", tmp_path / "cache")])
         api.delete("dataset", "more")
     finally:
-        os.kill(note.server_pid, signal.SIGCONT)
-        os.kill(note.pid, signal.SIGCONT)
+        os.kill(server, signal.SIGCONT)
+        os.kill(supervisor, signal.SIGCONT)
     wait_until(lambda: (path_of("stopped") / "file").read_bytes() == b"bytes")
 
 
 def test_the_unit_starts_a_program_that_is_there_and_ends_only_that(declared: State) -> None:
-    done = penstock("serve", "--unit")
-    assert done.returncode == 0
-    found = re.search(r"^ExecStart=(\S+)(.*) serve$", done.stdout, re.MULTILINE)
-    assert found is not None
-    assert os.path.isabs(found[1])
-    assert "KillMode=process\n" in done.stdout
-    words = [found[1], *found[2].split()]
-    version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True)
+    unit = succeed("serve", "--unit")
+    assert "KillMode=process\n" in unit
+    ((program, words),) = re.findall(r"^ExecStart=(/\S+)(.*) serve$", unit, re.MULTILINE)
+    asked = [program, *words.split(), "--version"]
+    version = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert "penstock" in version.stdout.lower()
     # Also where no penstock is in the PATH: by its Python.
-    done = penstock("serve", "--unit", env={**os.environ, "PATH": "/nowhere"})
-    assert f"ExecStart={sys.executable} -m penstock serve" in done.stdout
+    unit = succeed("serve", "--unit", env={**os.environ, "PATH": "/nowhere"})
+    assert f"ExecStart={sys.executable} -m penstock serve" in unit
 
 
-def test_nobody_starts_a_second_one_while_the_first_is_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_starts_a_second_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the lock before it has loaded what it is made of."""
     slow, starts = tmp_path / "slow-python", tmp_path / "starts"
     slow.write_text(f"#!/bin/sh\necho $3 >> {starts}\nexec cat {tmp_path}/until\n")
@@ -231,3 +208,51 @@ def test_nobody_starts_a_second_one_while_the_first_is_starting(
         pass
     wait_until(lambda: not is_running(tmp_path), "it has ended")
     assert len(starts.read_text().splitlines()) == 1
+
+
+def test_get_sees_to_a_wish_whose_maker_was_killed(declared: State, source: Path) -> None:
+    apply(declared, api.read([of_folder("small", source), ours("small")]))
+    folder = declared.folder
+    assert not is_running(folder)
+    # The state folder may be named as one sees it.
+    seen = {**os.environ, "PENSTOCK_STATE_DIR": f"./{folder.name}"}
+    penstock("get", "datasets", cwd=folder.parent, env=seen)
+    wait_until(lambda: phase("small") == "Bound")
+    wait_until(lambda: not is_running(folder))
+    delete(declared, declared.all())
+    penstock("get", "datasets")
+    wait_until(lambda: declared.all() == [])
+
+
+def test_nobody_is_woken_when_all_is_done(declared: State, source: Path, tmp_path: Path) -> None:
+    api.apply([of_folder("small", source), ours("small"), secret(), ours("lone")])
+    api.load("small", wait=True)
+    with pytest.raises(PenstockError):
+        api.apply([of_folder("lost", tmp_path / "nowhere"), ours("lost")])
+    wait_until(lambda: not is_running(declared.folder))
+    log = declared.folder / "logs" / "loop.log"
+    before = (log.stat().st_mtime_ns, sorted(declared.folder.iterdir()))
+    assert penstock("get", "all").returncode == 0
+    assert not is_running(declared.folder)
+    assert (log.stat().st_mtime_ns, sorted(declared.folder.iterdir())) == before
+
+
+def test_a_lost_key_of_the_secrets_is_told(declared: State, source: Path, tmp_path: Path) -> None:
+    small = of_folder("small", source)
+    small["spec"]["mounts"][0]["options"] = {"aws.secretKey": "hidden-in-the-box"}
+    api.apply([small, ours("small", tmp_path / "cache")])
+    path = path_of("small")
+    wait_until(lambda: not is_running(declared.folder))  # which knows the key
+    (declared.folder / "secrets.key").unlink()
+    told = fail("up")
+    assert "secrets.key is gone" in told
+    assert "hint: apply the manifests with their secrets again" in told
+    wait_until(lambda: not is_running(declared.folder), "it is tried without end")
+    assert penstock("get", "datasets", "-o", "yaml").returncode == 0
+    assert (path / "file").read_bytes() == b"bytes"
+    # As the hint says.
+    succeed("apply", "-f", "-", input=json.dumps(small))
+    assert condition("small")["status"] == "True"
+    (declared.folder / "secrets.key").unlink()
+    api.delete("dataset", "small")
+    assert not path.exists()

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.hostile_s3 import Hostile, hostile_s3
+from tests.support.s3 import KEYS
 
 
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     with hostile_s3() as server:
         yield server

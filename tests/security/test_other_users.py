@@ -1,7 +1,6 @@
 """What another user of this machine can reach: nothing of ours, and of the files only what
 --allow-other opens."""
 
-import contextlib
 import json
 import os
 import socket
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,7 +19,7 @@ from penstock.daemon.registry import find_note
 from tests.support.isolation import isolate
 from tests.support.mounts import Mount, penstock
 from tests.support.refusals import processes_that_name
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
+from tests.support.s3 import KEYS, S3
 from tests.support.shared_mounts import Shared
 from tests.support.trees import write_tree
 from tests.support.users import NOBODY, User
@@ -67,7 +66,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user
 def as_nobody(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run Python code as a user who has no rights here but those of everyone."""
     return subprocess.run(
-        [sys.executable, "-c", BECOME + code, *map(str, words)],
+        [sys.executable, "-Sc", BECOME + code, *map(str, words)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -87,8 +86,8 @@ def mounted(s3: S3, *options: str) -> Iterator[Shared]:
             path.mkdir(exist_ok=True)
             path.chmod(0o755)
         isolate(patch, folder / "state")
-        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
         arguments = (bucket.source, folder / "mnt", "-b", "--endpoint", s3.endpoint,
                      "--cache-dir", folder / "cache", *options)  # fmt: skip
         result = penstock("mount", *arguments, umask=0)
@@ -126,6 +125,12 @@ def opened_to_all(*paths: Path) -> Iterator[None]:
         path.chmod(mode)
 
 
+def cannot_read(mountpoint: Path) -> None:
+    """Nobody else reads its files."""
+    assert as_nobody(READ, mountpoint / "a/file").stdout == "EACCES\n"
+    assert "PermissionError" in as_nobody("os.listdir(sys.argv[1])", mountpoint).stderr
+
+
 def sockets(state: Path) -> list[Path]:
     found = [path for path in (state / "mounts").iterdir() if stat.S_ISSOCK(path.stat().st_mode)]
     assert found
@@ -145,6 +150,7 @@ def test_state_logs_catalog_and_cache_are_closed_to_others(private: Shared) -> N
     with opened_to_all(catalogs):
         tried = as_nobody(TRY, *catalogs.iterdir())
         assert (tried.stdout, tried.stderr) == ("", ""), "by the modes of the files too"
+    cannot_read(private.mount.path)
 
 
 def test_the_socket_is_closed_to_others_and_answers_nobody_else(private: Shared) -> None:
@@ -156,11 +162,6 @@ def test_the_socket_is_closed_to_others_and_answers_nobody_else(private: Shared)
             # Closed, with or without a reset of what was still on its way to us.
             assert as_nobody(ASK, place).stdout in ("closed\n", "ECONNRESET\n", "EPIPE\n")
     assert private.mount.stats()["files"] == 2, "its own user is answered"
-
-
-def test_without_allow_other_nobody_else_reads_the_files(private: Shared) -> None:
-    assert as_nobody(READ, private.mount.path / "a/file").stdout == "EACCES\n"
-    assert "PermissionError" in as_nobody("os.listdir(sys.argv[1])", private.mount.path).stderr
 
 
 def test_allow_other_opens_the_files_and_nothing_else(s3: S3) -> None:
@@ -178,12 +179,9 @@ def test_allow_other_opens_the_files_and_nothing_else(s3: S3) -> None:
 
 
 def test_allow_other_opens_files_only_as_far_as_their_modes(s3: S3) -> None:
-    options = ("--allow-other", "--file-mode", "0440", "--dir-mode", "0551")
-    with mounted(s3, *options) as shared:
-        path = shared.mount.path
-        assert as_nobody(READ, path / "a/file").stdout == "EACCES\n"
-        assert "PermissionError" in as_nobody("os.listdir(sys.argv[1])", path).stderr
-        assert (path / "a/file").read_bytes() == b"hello\n"
+    with mounted(s3, "--allow-other", "--file-mode", "0440", "--dir-mode", "0551") as shared:
+        cannot_read(shared.mount.path)
+        assert (shared.mount.path / "a/file").read_bytes() == b"hello\n"
 
 
 def test_a_request_that_is_none_is_answered_with_an_error(private: Shared) -> None:
@@ -194,7 +192,7 @@ def test_a_request_that_is_none_is_answered_with_an_error(private: Shared) -> No
             peer.connect(str(find_note(private.mount.path).socket_path))
             # What is too long is not read to its end, and may be cut off before it is sent.
             cut_off = BrokenPipeError, ConnectionResetError
-            with contextlib.suppress(*(cut_off if len(junk) > 1_000_000 else ())):
+            with suppress(*(cut_off if len(junk) > 1_000_000 else ())):
                 peer.sendall(junk)
                 peer.shutdown(socket.SHUT_WR)
                 assert "error" in json.loads(peer.makefile("rb").readline())

@@ -13,18 +13,16 @@ from penstock.metrics import Counters
 from penstock.store.local import LocalStore
 from tests.support.hostile_s3 import BODY, Hostile, entry, object_paths, page
 from tests.support.mounts import Mounter, penstock
-from tests.support.trees import read_tree
+from tests.support.trees import read_tree, write_tree
 
 ESCAPES = {
-    "../escape": "a `..` segment in its path",
-    "../../../../../../etc/passwd": "a `..` segment in its path",
-    "a/../../escape": "a `..` segment in its path",
-    "..": "a `..` segment in its path",
-    ".": "a `.` segment in its path",
-    "a/./b": "a `.` segment in its path",
-    "/etc/passwd": "an empty segment in its path",
-    "//etc/passwd": "an empty segment in its path",
-    "a//b": "an empty segment in its path",
+    key: f"{what} segment in its path"
+    for what, keys in {
+        "a `..`": ("../escape", "../../../../../../etc/passwd", "a/../../escape", ".."),
+        "a `.`": (".", "a/./b"),
+        "an empty": ("/etc/passwd", "//etc/passwd", "a//b"),
+    }.items()
+    for key in keys
 }
 CACHED = re.compile(
     r"index\.sqlite(-wal|-shm)?|(index|users)\.lock|objects/([0-9a-f]{2})(/\3[0-9a-f]{30})?|objects"
@@ -33,10 +31,6 @@ CACHED = re.compile(
 
 def hidden(mount: Path) -> dict[str, str]:
     return dict(json.loads(penstock("doctor", mount, "-o", "json").stdout)["hidden"])
-
-
-def below(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 def test_no_key_of_a_listing_names_a_path_outside(
@@ -50,7 +44,8 @@ def test_no_key_of_a_listing_names_a_path_outside(
     assert set(object_paths(hostile)) == {"/", "/b/good/file"}
     for name in ("../escape", "../../etc/passwd", "good/../../escape"):
         assert not os.path.exists(f"{mount.path}/{name}"), "`..` is the kernel's, and leads out"
-    stored = below(tmp_path / "cache")
+    cache = tmp_path / "cache"
+    stored = [str(path.relative_to(cache)) for path in cache.rglob("*")]
     assert [path for path in stored if not CACHED.fullmatch(path)] == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "mnt1"]
 
@@ -89,13 +84,9 @@ SECRET = b"secret"
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
-    source, outside = tmp_path / "set", tmp_path / "outside"
-    (source / "real").mkdir(parents=True)
-    outside.mkdir()
-    (source / "real/file").write_bytes(b"public")
-    (outside / "file").write_bytes(SECRET)
-    return source, outside
+def source(tmp_path: Path) -> Path:
+    write_tree(tmp_path, {"set/real/file": b"public", "outside/file": SECRET})
+    return tmp_path / "set"
 
 
 def point(source: Path, target: Path) -> None:
@@ -104,40 +95,22 @@ def point(source: Path, target: Path) -> None:
     os.replace(source / "new", source / "a")
 
 
-def version_of(path: Path) -> str:
-    """What a listing would have said of it."""
-    (path.parent / "only").mkdir()
-    (path.parent / "only/file").hardlink_to(path)
-    ((info,),) = LocalStore(str(path.parent / "only"), Counters()).list_all("")
-    return info.version
-
-
-def test_bytes_are_not_read_through_a_link_that_leaves_the_source(
-    folders: tuple[Path, Path],
-) -> None:
-    source, outside = folders
-    version = version_of(outside / "file")
+def test_bytes_are_not_read_through_a_link_that_leaves_the_source(source: Path) -> None:
+    outside = source.with_name("outside")
+    ((info,),) = LocalStore(str(outside), Counters()).list_all("")
     store = LocalStore(str(source), Counters())
     point(source, source / "real")
     assert store.why_unreadable("a/file") is None
     point(source, outside)
     with pytest.raises(PenstockError):
-        store.get("a/file", version, 0, len(SECRET), len(SECRET))
-
-
-def test_a_folder_is_not_listed_through_a_link_that_leaves_the_source(
-    folders: tuple[Path, Path],
-) -> None:
-    source, outside = folders
-    store = LocalStore(str(source), Counters())
-    point(source, outside)
+        store.get("a/file", info.version, 0, len(SECRET), len(SECRET))
+    # Nor is a folder listed.
     level = store.list_level("a")
     assert level is not None
     assert (level.objects, level.prefixes) == ([], [])
 
 
-def test_a_file_that_became_a_pipe_does_not_hang_its_reader(folders: tuple[Path, Path]) -> None:
-    source, _ = folders
+def test_a_file_that_became_a_pipe_does_not_hang_its_reader(source: Path) -> None:
     store = LocalStore(str(source), Counters())
     (found,) = store.list_level("real").objects
     (source / "real/file").unlink()

@@ -12,14 +12,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from tests.soak.readers import ROLES, Error, Reader
+from tests.soak.actors import ROLES, Changes, Damage, Error, Kills, Reader, Weather
 from tests.soak.stage import MODES, Actor, Stage, leftovers, stage
-from tests.soak.trouble import Changes, Damage, Kills, Weather
 
 _LEAVE_WITHIN_S = 30
 
@@ -28,7 +26,7 @@ def soak(minutes: float, seed: int, logs: Path) -> tuple[list[str], list[str]]:
     """Return what happened and what failed, in lines. The servers' logs are left in a folder: they
     say what a reader's errno does not."""
     stop, readers_stop = threading.Event(), threading.Event()
-    with stage(minutes, seed) as place, _keeping(place.folder / "state/logs", logs):
+    with stage(minutes, seed) as place:
         troubles = [kind(place, stop) for kind in (Weather, Changes, Kills, Damage)]
         readers = [Reader(place, readers_stop, number) for number in range(len(MODES) * len(ROLES))]
         try:
@@ -46,8 +44,9 @@ def soak(minutes: float, seed: int, logs: Path) -> tuple[list[str], list[str]]:
             deadline_s = time.monotonic() + _LEAVE_WITHIN_S
             for reader in readers:
                 reader.join(max(0.0, deadline_s - time.monotonic()))
+            shutil.copytree(place.folder / "state/logs", logs, dirs_exist_ok=True)
         told, failures = _judge(place, readers, troubles)
-    left = leftovers(place.folder)
+    left = leftovers(place)
     told.append(f"left behind: {', '.join(left) or 'nothing'}")
     return told, failures + [f"left behind: {what}" for what in left]
 
@@ -58,11 +57,8 @@ def _judge(
     errors = [error for reader in readers for error in reader.errors]
     done = sum((trouble.counts for trouble in troubles), Counter[str]())
     failures = [f"wrong bytes: {wrong}" for reader in readers for wrong in reader.wrong[:5]]
-    failures += [
-        f"an error that is not promised: {error}"
-        for error in errors
-        if not error.promised and not _is_excused(error, place)
-    ][:5]
+    unexcused = [one for one in errors if not one.promised and not _is_excused(one, place)]
+    failures += [f"an error that is not promised: {error}" for error in unexcused[:5]]
     failures += [f"{reader.name} hangs" for reader in readers if reader.is_alive()]
     failures += [f"{one.name}: {one.error!r}" for one in (*readers, *troubles) if one.error]
     told = [
@@ -75,7 +71,11 @@ def _judge(
     ]
     for mount, mode in enumerate(MODES):
         note, kills = place.note(mount), done[f"kill -9 ({mode})"]
-        told.append(f"supervisor ({mode}): {_describe(note.pid)}")
+        # It lives as long as the mount: what it leaks shows here.
+        pages = int(Path(f"/proc/{note.pid}/statm").read_text().split()[1])
+        memory_mib = pages * os.sysconf("SC_PAGE_SIZE") >> 20
+        descriptors = len(os.listdir(f"/proc/{note.pid}/fd"))
+        told.append(f"supervisor ({mode}): {memory_mib} MiB, {descriptors} descriptors")
         if note.restarts != kills:  # a server ended that nobody killed: a crash
             failures.append(f"{mode}: {note.restarts} restarts after {kills} kills")
     return told, failures
@@ -88,23 +88,8 @@ def _is_excused(error: Error, place: Stage) -> bool:
     )
 
 
-def _describe(pid: int) -> str:
-    """It lives as long as the mount: what it leaks shows here."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    memory_mib = pages * os.sysconf("SC_PAGE_SIZE") >> 20
-    return f"{memory_mib} MiB, {len(os.listdir(f'/proc/{pid}/fd'))} descriptors"
-
-
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
-
-
-@contextmanager
-def _keeping(logs: Path, kept: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        shutil.copytree(logs, kept, dirs_exist_ok=True)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -114,18 +99,17 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--out", type=Path, default=Path("soak-results"))
     options = parser.parse_args()
-    seed: int = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     signal.signal(signal.SIGTERM, _leave)
-    began = time.strftime("%H:%M:%S")
-    print(f"soak: {options.minutes:g} minutes from {began}, seed {seed}", file=sys.stderr)
+    head = f"Soak of {options.minutes:g} minutes, seed {options.seed}"
+    print(f"{head}, from {time.strftime('%H:%M:%S')}", file=sys.stderr)
     shutil.rmtree(options.out, ignore_errors=True)
-    told, failures = soak(options.minutes, seed, options.out / "logs")
+    told, failures = soak(options.minutes, options.seed, options.out / "logs")
     verdict = "FAILED" if failures else "0 wrong bytes, no error that is not promised"
-    head = f"Soak of {options.minutes:g} minutes, seed {seed}: {verdict}"
-    text = "\n".join([head, *told, *(f"FAILED: {failure}"[:400] for failure in failures)]) + "\n"
+    lines = [f"{head}: {verdict}", *told, *(f"FAILED: {failure}"[:400] for failure in failures)]
+    text = "\n".join(lines) + "\n"
     print(text, end="")
     (options.out / "summary.txt").write_text(text)
     return 1 if failures else 0

@@ -6,20 +6,16 @@ of two versions cannot pass for one, and tells where it came from.
 """
 
 import random
-from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import groupby
 
 PAGE_BYTES = 4096
-_SMALL, _LARGE, _IN_A_FOLDER = 240, 10, 20
+IN_A_FOLDER = 20
+SMALL, LARGE = range(240), range(240, 250)
+NAMES = [f"small/d{i // IN_A_FOLDER:02}/{i:04}.jpg" for i in SMALL]
+NAMES += [f"large/{i:02}.bin" for i in range(len(LARGE))]
 _ABSENT_SHARE = 0.12
-
-NAMES: tuple[str, ...] = (
-    *(f"small/d{i // _IN_A_FOLDER:02}/{i:04}.jpg" for i in range(_SMALL)),
-    *(f"large/{i:02}.bin" for i in range(_LARGE)),
-)
-SMALL = range(_SMALL)
-LARGE = range(_SMALL, _SMALL + _LARGE)
 
 
 @lru_cache(maxsize=4096)
@@ -36,33 +32,25 @@ def size_of(name: str, state: int) -> int | None:
 
 @lru_cache(maxsize=24)
 def make(name: str, state: int) -> bytes:
-    size = size_of(name, state)
+    size, pages = size_of(name, state), bytearray()
     assert size is not None
-    return b"".join(_pages(name, state, size))[:size]
+    while len(pages) < size:
+        stamp = f"{name} {state} {len(pages) // PAGE_BYTES} ".encode()
+        pages += (stamp + blake2b(stamp).digest() * (PAGE_BYTES // 64))[:PAGE_BYTES]
+    return bytes(pages[:size])
 
 
-def state_in(data: bytes) -> int | None:
-    """Which state the data says it is, by its first page."""
-    words = data[:60].split(b" ")
-    return int(words[1]) if len(words) > 2 and words[1].isdigit() else None
+def stamp_of(page: bytes) -> tuple[str, int] | None:
+    """The file and the state that a page says it is of."""
+    name, state, *_ = [*page[:60].split(b" "), b"", b""]
+    return (name.decode(errors="replace"), int(state)) if state.isdigit() else None
 
 
 def describe(data: bytes) -> str:
     """Whose pages these are, for the report of wrong bytes."""
-    runs: list[str] = []
-    for at in range(0, len(data), PAGE_BYTES):
-        words = data[at : at + 60].split(b" ")
-        who = b" ".join(words[:2]).decode(errors="replace") if len(words) > 2 else "no page of ours"
-        if not runs or not runs[-1].endswith(who):
-            runs.append(f"from {at}: {who}")
-    return "; ".join(runs[:6])
-
-
-def _pages(name: str, state: int, size: int) -> Iterator[bytes]:
-    for number in range(-(-size // PAGE_BYTES)):
-        stamp = f"{name} {state} {number} ".encode()
-        filling = blake2b(stamp).digest()
-        yield (stamp + filling * (PAGE_BYTES // len(filling)))[:PAGE_BYTES]
+    starts = range(0, len(data), PAGE_BYTES)
+    runs = groupby(starts, lambda at: stamp_of(data[at : at + PAGE_BYTES]))
+    return "; ".join(f"from {next(ats)}: {who}" for who, ats in runs)
 
 
 class Ledger:

@@ -3,11 +3,9 @@
 Everything lies in one folder and is taken away whatever happens.
 """
 
-import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections import Counter
@@ -15,15 +13,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from penstock.daemon.control import ask
 from penstock.daemon.registry import MountNote, find_note
 from tests.soak.contents import NAMES, Ledger, make
 from tests.support.faulty_proxy import FaultyProxy
-from tests.support.mounts import penstock_process
+from tests.support.mounts import Mount, penstock
 from tests.support.refusals import mounts_below, processes_that_name
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, ObjectPath, serve_seaweedfs
+from tests.support.shared_mounts import sharing
 from tests.support.trees import write_tree
 
 MODES = ("pagecache", "passthrough")
@@ -42,18 +39,12 @@ class Stage:
     bucket: ObjectPath
     proxy: FaultyProxy
     ledger: Ledger
+    mounts: list[Path] = field(default_factory=list[Path])
     # When the store was away for longer than the deadline.
     away: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
-    @property
-    def mounts(self) -> list[Path]:
-        return [self.folder / mode for mode in MODES]
-
     def cache(self, mode: str) -> Path:
         return self.folder / f"{mode}-disk" / "cache"
-
-    def ask(self, mount: int, verb: str, timeout_s: float = 60) -> dict[str, Any]:
-        return ask(self.note(mount).socket_path, verb, timeout_s=timeout_s)
 
     def note(self, mount: int) -> MountNote:
         """What is noted of it: known also while its server is dead."""
@@ -88,58 +79,43 @@ class Actor(threading.Thread):
 @contextmanager
 def stage(minutes: float, seed: int) -> Iterator[Stage]:
     folder = Path(tempfile.mkdtemp(prefix="penstock-soak-", dir="/dev/shm"))
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        for name in list(os.environ):
-            if name.startswith(("AWS_", "PENSTOCK_")):
-                del os.environ[name]
-        os.environ.update(
-            PENSTOCK_STATE_DIR=str(folder / "state"), HOME=str(folder),
-            AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY,
-            AWS_EC2_METADATA_DISABLED="true",
-        )  # fmt: skip
+        mounter = stack.enter_context(sharing(folder, keys))
         server = stack.enter_context(serve_seaweedfs(folder / "s3"))
         bucket = server.bucket("soak")
         write_tree(bucket, {name: make(name, 0) for name in NAMES})
         proxy = stack.enter_context(FaultyProxy(server.endpoint, seed=seed))
         made = Stage(seed, minutes, folder, bucket, proxy, Ledger(len(MODES)))
         for mode in MODES:
-            stack.enter_context(_small_disk(made.cache(mode).parent))
-            stack.enter_context(_mounted(made, mode))
+            disk = made.cache(mode).parent
+            disk.mkdir()
+            subprocess.run(["mount", "-ttmpfs", f"-osize={_TMPFS}", "soak", disk], check=True)
+            # Lazily: what a killed server left open must not keep the soak from ending.
+            stack.callback(subprocess.run, ["umount", "--lazy", disk], check=True)
+            mount = mounter(
+                "s3://soak", "--mode", mode, "--endpoint", proxy.endpoint,
+                "--cache-dir", made.cache(mode), "--cache-size", _CACHE, "--block-size", "512KiB",
+                "--policy", "lru", "--refresh", "never", "--deadline", f"{DEADLINE_S:g}s",
+            )  # fmt: skip
+            stack.callback(_unmount, mount)
+            made.mounts.append(mount.path)
         yield made
 
 
-@contextmanager
-def _small_disk(path: Path) -> Iterator[None]:
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_TMPFS}", "soak", path], check=True)
+def _unmount(mount: Mount) -> None:
     try:
-        yield
-    finally:
-        # Lazily: what a killed server left open must not keep the soak from ending.
-        subprocess.run(["umount", "--lazy", path], check=True)
+        mount.umount()
+    except AssertionError as busy:
+        print(f"umount {mount.path}: {busy}")
+        penstock("umount", "--lazy", mount.path).check_returncode()
+        mount._mounted = False
 
 
-@contextmanager
-def _mounted(made: Stage, mode: str) -> Iterator[None]:
-    path = made.folder / mode
-    path.mkdir()
-    penstock_process(
-        "mount", "s3://soak", path, "-b", "--mode", mode, "--endpoint", made.proxy.endpoint,
-        "--cache-dir", made.cache(mode), "--cache-size", _CACHE, "--block-size", "512KiB",
-        "--policy", "lru", "--refresh", "never", "--deadline", f"{DEADLINE_S:g}s",
-    ).check_returncode()  # fmt: skip
-    try:
-        yield
-    finally:
-        if (result := penstock_process("umount", path)).returncode:
-            print(f"umount {path}: {result.stderr}", file=sys.stderr)
-            penstock_process("umount", "--lazy", path).check_returncode()
-
-
-def leftovers(folder: Path) -> list[str]:
+def leftovers(place: Stage) -> list[str]:
     """Mounts and processes that the soak should have taken with it."""
-    found = [f"mount {path}" for path in mounts_below(folder)]
-    for path in folder, *(folder / mode for mode in MODES):
+    found = [f"mount {path}" for path in mounts_below(place.folder)]
+    for path in (place.folder, *place.mounts):
         found += [f"process {process}" for process in processes_that_name(path)]
-    return found + ([f"folder {folder}"] if folder.exists() else [])
+    return found + ([f"folder {place.folder}"] if place.folder.exists() else [])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.contents import LARGE, NAMES, describe, make, size_of, state_in
+from tests.soak.contents import LARGE, NAMES, describe, make, size_of, stamp_of
 from tests.support.mounts import needs_passthrough
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +40,6 @@ def test_a_mix_of_two_versions_is_seen_and_told() -> None:
     name = NAMES[LARGE[0]]
     first, second = [state for state in range(50) if size_of(name, state) is not None][:2]
     mix = make(name, first)[:8192] + make(name, second)[8192:]
-    assert state_in(mix) == first
+    assert stamp_of(mix) == (name, first)
     assert mix != make(name, first)
-    assert describe(mix).startswith(f"from 0: {name} {first}; from 8192: {name} {second}")
+    assert describe(mix) == f"from 0: {(name, first)}; from 8192: {(name, second)}"

@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ManifestError
-from penstock.specs.dataset import Dataset, DatasetSpec
 from penstock.specs.documents import decode, read, read_all
 from tests.support.manifests import FLUID, dataset, level, manifest, problem, problems, read_one
 
+
+def mounts_of(text: str) -> Any:
+    resource: Any = read_one(text).resource
+    return resource.spec.mounts
+
+
 GOOD = dataset("mountPoint: s3://bucket\nname: train")
-
-
-def spec_of(text: str) -> DatasetSpec:
-    resource = read_one(text).resource
-    assert isinstance(resource, Dataset)
-    return resource.spec
 
 
 def test_a_value_knows_its_line() -> None:
@@ -47,29 +46,27 @@ def test_documents_and_items_of_a_list_are_resources_and_empty_documents_are_non
 
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
-    [
-        ("---\n# a comment\n---\n", "f.yaml: holds no resource", "apiVersion and kind"),
-        ("- a\n- b\n", "f.yaml:1: a list, and not a resource", "kind: List"),
-        ("hello", "f.yaml:1: neither a map nor a resource", "apiVersion and kind"),
-        ("a:\n\tb: 1\n", "f.yaml:2: a tab where YAML wants spaces", "indent with spaces"),
-        ("a: b: c", "f.yaml:1: broken YAML: mapping values", "quotes"),
-        ("a: [1", "f.yaml:2: broken YAML", "brackets"),
-        ("a: \ud800", "f.yaml: is not text", "UTF-8"),
-        ("a: 1\nb: 2\na: 3\n", "f.yaml:3: 'a' stands twice in one map; first in line 1", "---"),
-        ("a: !!python/object:os.system x", "f.yaml:1: tag", "leave it out"),
-        ("? [a]\n: b\n", "f.yaml:1: a key must be text", ""),
-        ("a: &a [*a]", "f.yaml:1: is nested too deeply", "anchors"),
-        ("a: " + "[" * 1_000_000, "f.yaml:1: is nested too deeply", "brackets"),
-        ("a: 1", "f.yaml:1: kind: is missing", "one of Dataset,"),
-        ("kind: Dataset", "f.yaml:1: apiVersion: is missing", FLUID),
-        ("apiVersion: v1\nkind: Pod", "f.yaml:2: Pod of v1 is not ours", "kubectl apply it"),
-        (f"apiVersion: {FLUID}\nkind: VineyardRuntime", "f.yaml:2: VineyardRuntime is not run here",
-         "PenstockRuntime"),
-        (f"apiVersion: {FLUID}\nkind: PenstockRuntime",
-         f"f.yaml:1: PenstockRuntime is not known as '{FLUID}'", "penstock.dev/v1alpha1"),
-        (f"apiVersion: {FLUID}\nkind: Dataset\nmetadata: {{name: x}}", "f.yaml:1: spec: is missing",
-         "penstock explain dataset.spec"),
-    ],
+    [("---\n# a comment\n---\n", "f.yaml: holds no resource", "apiVersion and kind"),
+     ("- a\n- b\n", "f.yaml:1: a list, and not a resource", "kind: List"),
+     ("hello", "f.yaml:1: neither a map nor a resource", "apiVersion and kind"),
+     ("a:\n\tb: 1\n", "f.yaml:2: a tab where YAML wants spaces", "indent with spaces"),
+     ("a: b: c", "f.yaml:1: broken YAML: mapping values", "quotes"),
+     ("a: [1", "f.yaml:2: broken YAML", "brackets"),
+     ("a: \ud800", "f.yaml: is not text", "UTF-8"),
+     ("a: 1\nb: 2\na: 3\n", "f.yaml:3: 'a' stands twice in one map; first in line 1", "---"),
+     ("a: !!python/object:os.system x", "f.yaml:1: tag", "leave it out"),
+     ("? [a]\n: b\n", "f.yaml:1: a key must be text", ""),
+     ("a: &a [*a]", "f.yaml:1: is nested too deeply", "anchors"),
+     ("a: " + "[" * 1_000_000, "f.yaml:1: is nested too deeply", "brackets"),
+     ("a: 1", "f.yaml:1: kind: is missing", "one of Dataset,"),
+     ("kind: Dataset", "f.yaml:1: apiVersion: is missing", FLUID),
+     ("apiVersion: v1\nkind: Pod", "f.yaml:2: Pod of v1 is not ours", "kubectl apply it"),
+     (f"apiVersion: {FLUID}\nkind: VineyardRuntime", "f.yaml:2: VineyardRuntime is not run here",
+      "PenstockRuntime"),
+     (f"apiVersion: {FLUID}\nkind: PenstockRuntime",
+      f"f.yaml:1: PenstockRuntime is not known as '{FLUID}'", "penstock.dev/v1alpha1"),
+     (f"apiVersion: {FLUID}\nkind: Dataset\nmetadata: {{name: x}}", "f.yaml:1: spec: is missing",
+      "penstock explain dataset.spec")],
 )  # fmt: skip
 def test_what_is_no_resource_is_refused(text: str, what: str, hint: str) -> None:
     found, said = problem(text)
@@ -86,6 +83,12 @@ def test_aliases_that_multiply_are_refused_before_they_fill_the_memory() -> None
     assert "holds too much" in problem(text)[0]
 
 
+def test_bytes_are_text_with_or_without_a_mark_or_are_refused_with_their_line() -> None:
+    assert decode(b"\xef\xbb\xbfa: 1", "f.yaml") == "a: 1"
+    with pytest.raises(ManifestError, match=re.escape("f.yaml:2: is not text")):
+        decode(b"a: 1\n\xff\xfe", "f.yaml")
+
+
 def test_anchors_and_merges_are_read() -> None:
     spec = """
     sharedOptions: &common {region: here}
@@ -93,7 +96,7 @@ def test_anchors_and_merges_are_read() -> None:
     - {mountPoint: s3://one, path: /, options: {<<: *common, endpoint: there}}
     - {mountPoint: s3://two, name: x}
     """
-    first, second = spec_of(manifest("Dataset", spec)).mounts
+    first, second = mounts_of(manifest("Dataset", spec))
     assert first.options == {"region": "here", "endpoint": "there"}
     assert (first.place, second.place) == ("/", "/x")  # a mount may lie below the root
 
@@ -108,25 +111,17 @@ def test_two_resources_of_one_name_are_refused_with_both_places() -> None:
 
 
 def test_all_mistakes_are_said_at_once_in_the_order_of_their_lines() -> None:
-    spec = """
-    replicas: many
-    tieredstore:
-      levels:
-      - mediumtype: ssd
-        quota: 10GB
-        lo: "0.5"
-    """
-    text = manifest("AlluxioRuntime", spec)
-    found = problems(text)
-    assert [one.where for one in found] == ["f.yaml:6", "f.yaml:9", "f.yaml:10", "f.yaml:11"]
-    assert [one.hint for one in found][1:] == [
-        "did you mean SSD?",
-        "did you mean 10Gi (powers of 1024) or 10G (of 1000)?",
-        "did you mean low?",
-    ]
+    text = level('mediumtype: ssd\nquota: 10GB\nlo: "0.5"') + "  replicas: many\n"
     with pytest.raises(ManifestError, match=r"^4 mistakes\n") as caught:
         read(text, "f.yaml")
     assert str(caught.value).count("  hint: ") == 3
+    found = [(one.where, one.hint) for one in caught.value.problems]
+    assert found[:3] == [
+        ("f.yaml:8", "did you mean SSD?"),
+        ("f.yaml:9", "did you mean 10Gi (powers of 1024) or 10G (of 1000)?"),
+        ("f.yaml:10", "did you mean low?"),
+    ]
+    assert found[3][0] == "f.yaml:11"
 
 
 @pytest.mark.parametrize(
@@ -151,8 +146,7 @@ def test_mounts_at_one_path_are_refused_with_both_lines(first: str, second: str,
      ("options: {a.b: yes}", "options.a.b: is read as a number, or as true"),
      ("readOnly: perhaps", "readOnly: must be true or false, and is text"),
      ("encryptOptions: {}", "encryptOptions: must be a list, and is a map"),
-     ("encryptOptions: [{name: a}]", "encryptOptions.0.valueFrom: is missing"),
-     ("mountpoint: s3://c", "mountpoint: unknown field")],
+     ("encryptOptions: [{name: a}]", "encryptOptions.0.valueFrom: is missing")],
 )  # fmt: skip
 def test_what_a_mount_cannot_be_is_refused(line: str, what: str) -> None:
     found, _ = problem(dataset(f"mountPoint: s3://b\n{line}"))
@@ -161,8 +155,8 @@ def test_what_a_mount_cannot_be_is_refused(line: str, what: str) -> None:
 
 def test_options_may_be_numbers_and_booleans_that_print_as_they_are_written() -> None:
     written = "options: {a: 5, b: true, c: 1.5, d: , e: 2020-01-01, f: 1:30}"
-    options = spec_of(dataset(f"mountPoint: s3://b\n{written}")).mounts[0].options
-    assert list(options.values()) == ["5", "true", "1.5", "", "2020-01-01", "1:30"]
+    (found,) = mounts_of(dataset(f"mountPoint: s3://b\n{written}"))
+    assert list(found.options.values()) == ["5", "true", "1.5", "", "2020-01-01", "1:30"]
     text = dataset("mountPoint: s3://b\noptions:\n  a: b\n  encryptOptions:\n  - name: x")
     assert problem(text)[1] == "encryptOptions is a field beside options: indent it less"
 
@@ -181,12 +175,6 @@ def test_metadata_is_checked(metadata: str, what: str, hint: str) -> None:
     assert hint in said
 
 
-def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
-    assert decode(b"\xef\xbb\xbfa: 1", "f.yaml") == "a: 1"
-    with pytest.raises(ManifestError, match=re.escape("f.yaml:2: is not text")):
-        decode(b"a: 1\n\xff\xfe", "f.yaml")
-
-
 PIECES = ("- ", "a", ": ", "\n", "  ", "&a ", "*a", "<<", "{", "}", "[", "]", "kind", "---\n", "1",
           "'", "|\n", "!!x ", ",", "? ")  # fmt: skip
 
@@ -194,8 +182,8 @@ PIECES = ("- ", "a", ": ", "\n", "  ", "&a ", "*a", "<<", "{", "}", "[", "]", "k
 @settings(deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    found = problems(text)
-    assert found  # none of it has an apiVersion
+    found = problems(text)  # none of it has an apiVersion
+    assert found
     assert all(one.what for one in found)
 
 

@@ -1,4 +1,4 @@
-"""Which fields a kind has, and which values they take."""
+"""The words for kinds, which fields each has, what they mean, and which values they take."""
 
 from pathlib import Path
 from typing import Any
@@ -7,22 +7,24 @@ import pytest
 
 from penstock import api
 from penstock.errors import ManifestError
+from penstock.specs.effects import without_effect
+from penstock.specs.explain import explain, explain_all
+from penstock.specs.kinds import KINDS, find_kind, find_kinds
 from penstock.specs.models import MODELS
 from penstock.specs.quantity import NotAQuantity, parse_quantity
+from penstock.specs.schemes import wrong_with
 from penstock.specs.shapes import find
 from tests.support.jobs import job
-from tests.support.manifests import level, manifest, problem, problems
+from tests.support.manifests import dataset, level, manifest, problem, problems, read_one
 
 # From the custom resource definitions of Fluid 1.1, down to where Kubernetes' own objects (volumes,
 # probes, a pod's spec) begin. Each line: kind, path, and the fields at that path.
-LINES = [
-    line.split() for line in (Path(__file__).parent / "fluid-fields.txt").read_text().splitlines()
-]
-FIELDS = [(kind, f"{above}.{name}") for kind, above, *names in LINES for name in names]
+LINES = (Path(__file__).parent / "fluid-fields.txt").read_text().splitlines()
 
 
 def test_every_field_of_fluid_is_known() -> None:
-    assert [(kind, path) for kind, path in FIELDS if not _known(kind, path)] == []
+    for kind, above, *names in map(str.split, LINES):
+        assert [name for name in names if not _known(kind, f"{above}.{name}")] == [], (kind, above)
 
 
 def _known(kind: str, path: str) -> bool:
@@ -42,9 +44,7 @@ def _known(kind: str, path: str) -> bool:
      # It is not said to be missing as well.
      ("Dataset", "mounts:\n- mountpoint: s3://bucket", "mounts.0.mountpoint", "mean mountPoint?")],
 )  # fmt: skip
-def test_an_unknown_field_is_an_error_that_names_the_nearest(
-    kind: str, spec: str, where: str, hint: str
-) -> None:
+def test_an_unknown_field_names_the_nearest(kind: str, spec: str, where: str, hint: str) -> None:
     what, found = problem(manifest(kind, spec))
     assert what == f"f.yaml:7: spec.{where}: unknown field"
     assert hint in found
@@ -64,7 +64,6 @@ metadata: {uid: x, resourceVersion: '5', creationTimestamp: null, finalizers: [a
               "tieredstore: {levels: [{mediumtype: MEM, storageType: Memory}]}"),
      manifest("Dataset", "mounts: [{mountPoint: s3://b}]").replace(
          "metadata:\n  name: imagenet\n", ADDED_BY_A_SERVER)],
-    ids=["objects of Kubernetes", "fields of older releases", "what a server adds"],
 )  # fmt: skip
 def test_a_manifest_is_taken_with(text: str) -> None:
     assert problems(text) == ()
@@ -97,7 +96,7 @@ def test_a_level_or_an_operation_that_cannot_be_is_refused(text: str, what: str)
     assert what in problem(text)[0]
 
 
-def mpi(name: str = "net", command: Any = "./train.sh", **spec: Any) -> dict[str, Any]:
+def mpi(name: str = "net", command: str = "./train.sh", **spec: Any) -> dict[str, Any]:
     return job(name, command, **{"trainer": "mpi", **spec})
 
 
@@ -154,3 +153,88 @@ def test_what_is_not_a_quantity_is_refused_with_what_to_write_instead(text: str,
     with pytest.raises(NotAQuantity) as caught:
         parse_quantity(text)
     assert caught.value.hint.startswith(hint)
+
+
+def test_a_kind_has_many_spellings_and_a_word_may_stand_for_several_kinds() -> None:
+    for word in ("DATASETS", "ds", "datasets.data.fluid.io"):
+        assert find_kind(word).kind == "Dataset"
+    assert {info.category for info in find_kinds("runtimes")} == {"runtime"}
+    assert [info.kind for info in find_kinds("ds,dataload,datasets")] == ["Dataset", "DataLoad"]
+    assert "Secret" not in {info.kind for info in find_kinds("all")}
+    with pytest.raises(ManifestError, match="several kinds"):
+        find_kind("runtimes")
+    with pytest.raises(ManifestError) as caught:
+        find_kind("pods")
+    assert (caught.value.hint or "").startswith("kinds: datasets,")
+
+
+@pytest.mark.parametrize(
+    ("address", "what", "hint"),
+    [("hdfs://namenode:9000/x", "scheme 'hdfs' is not read here", "local:///FOLDER"),
+     ("oos://bucket", "scheme 'oos' is not read here", "did you mean oss://?"),
+     ("S3://bucket", "scheme 'S3' is not read here", "did you mean s3://?"),
+     ("zzz://bucket", "scheme 'zzz' is not read here", "schemes: s3,"),
+     ("/data", "is a folder without a scheme", "local:///data"),
+     ("10.0.0.1:/export", "looks like an NFS export", "local:///FOLDER"),
+     ("bucket", "has no scheme", "s3://BUCKET/PREFIX"),
+     ("local://data", "is not an absolute path", "local:///data"),
+     ("s3://", "names no bucket", "s3://BUCKET/PREFIX"),
+     ("oss://<OSS_BUCKET>/x", "still holds a <PLACEHOLDER>", "your own bucket"),
+     ("s3://AKIA:hunter2@bucket", "holds a user or a key", "encryptOptions"),
+     ("https://host/folder?sig=hunter2", "has a query", "into a Secret")],
+)  # fmt: skip
+def test_a_wrong_mount_point_is_refused_with_what_to_do(address: str, what: str, hint: str) -> None:
+    wrong = wrong_with(address)
+    assert wrong is not None
+    assert what in wrong[0]
+    assert hint in wrong[1]
+    assert "hunter2" not in "".join(wrong)
+
+
+ALLUXIO = """
+replicas: 4
+alluxioVersion: {image: alluxio, imageTag: "2.3"}
+tieredstore: {levels: [{mediumtype: MEM, path: /dev/shm, quota: 150Gi, storageType: Memory}]}
+master: {replicas: 1, jvmOptions: ["-Xmx6G"]}
+fuse: {imageTag: x, args: [fuse, --fuse-opts=kernel_cache]}
+"""
+USUAL_VALUES = "{replicas: 1, master: {}, volumes: [], fuse: {image: ''}, disablePrometheus: false}"
+KEYS = "master: {volumeMounts: [{name: keys, mountPath: /keys}]}\nvolumes: [{name: keys, %s}]"
+ON_B = dataset("mountPoint: s3://b")
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [(manifest("AlluxioRuntime", ALLUXIO),
+      ["spec.tieredstore.levels.0.storageType", "spec.replicas", "spec.alluxioVersion",
+       "spec.fuse.imageTag", "spec.master"]),
+     (manifest("AlluxioRuntime", USUAL_VALUES), []),
+     (manifest("AlluxioRuntime", KEYS % "secret: {secretName: x}"), []),
+     (manifest("AlluxioRuntime", KEYS % "emptyDir: {}"), ["spec.volumes"]),
+     (f"{ON_B}  accessModes: [ReadOnlyMany]\n", []),
+     (f"{ON_B}  accessModes: [ReadWriteMany]\n", ["spec.accessModes"]),
+     (f"{ON_B}  placement: Exclusive\n", ["spec.placement"])],
+)  # fmt: skip
+def test_fields_without_effect_are_found(text: str, paths: list[str]) -> None:
+    assert [one.path for one in without_effect(read_one(text).resource)] == paths
+
+
+def test_every_kind_and_every_field_is_explained_with_type_and_effect() -> None:
+    kinds = explain_all()
+    assert {kind.kind for kind in kinds} == set(KINDS) == set(MODELS)
+    for kind in kinds:
+        assert kind.description
+        assert kind.fields
+        for field in kind.fields:
+            found = explain(f"{kind.kind}.{field.path}")
+            assert found.description == field.description
+            assert found.description.endswith("."), field.path
+            assert found.type, field.path
+    assert explain("Dataset.SPEC.mounts[].mountPoint").required
+    assert explain("dataset.spec.mounts").effect is None
+    assert explain("jindo.spec.tieredstore.levels.0.quota").type == "quantity"
+    told = explain("jindoruntime.spec.replicas").effect or ""
+    assert told.startswith("more than one has no effect (replicas: one machine is one")
+    with pytest.raises(ManifestError) as caught:
+        explain("dataset.spec.zebra")
+    assert (caught.value.hint or "").startswith("its fields: mounts,")

@@ -3,19 +3,23 @@
 import os
 import re
 import signal
-from contextlib import suppress
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from penstock import api
 from penstock.daemon.registry import find_note, serves
+from penstock.resources.state import State, Stored
+from penstock.specs.keys import ResourceKey
 from tests.support import loop_server
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, ObjectPath
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 from tests.support.trees import Tree, write_tree
 from tests.support.waiting import wait_until
 
+Manifests = list[dict[str, Any]]
 _SEEDS = Path(__file__).parent.parent / "resources" / "manifests"
 
 
@@ -28,11 +32,10 @@ def processes_of(state: Path) -> list[str]:
             continue
         try:
             environment = (folder / "environ").read_bytes().split(b"\0")
-            command = (
-                (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            )
+            words = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
+        command = b" ".join(words).decode(errors="replace")
         if loop_server.MODULE in command:  # a fork has the environment of its server
             if loop_server.is_loop_of(state, int(folder.name)):
                 found.append(f"{folder.name} penstock.resources.main")
@@ -41,19 +44,18 @@ def processes_of(state: Path) -> list[str]:
     return found
 
 
+def loops_of(state: Path) -> list[int]:
+    """The loops of this state that were started for a wish, also those that have not begun yet."""
+    return [int(one.split()[0]) for one in processes_of(state) if "penstock.resources.main" in one]
+
+
 def phase(name: str) -> str:
     return api.dataset(name).phase
 
 
-def fill(s3: S3, bucket: str, files: Tree) -> ObjectPath:
-    """Write these files to a bucket, which is made if it is not there."""
-    with suppress(
-        s3.client.exceptions.BucketAlreadyExists, s3.client.exceptions.BucketAlreadyOwnedByYou
-    ):
-        s3.client.create_bucket(Bucket=bucket)
-    found = s3.open(bucket)
-    write_tree(found, files)
-    return found
+def fill(s3: S3, bucket: str, files: Tree) -> None:
+    """A bucket with these files and no others."""
+    write_tree(s3.bucket(bucket), files)
 
 
 def seed(number: str, part: str, **values: str) -> str:
@@ -65,11 +67,6 @@ def seed(number: str, part: str, **values: str) -> str:
         value = values.get(f"access_key_{key.lower()}", "")
         text = text.replace(f"accessKey{key}: xxx", f"accessKey{key}: {value}")
     return text
-
-
-def bucket_name(request: pytest.FixtureRequest) -> str:
-    """A name for the bucket of this test alone."""
-    return re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-")
 
 
 def secret() -> dict[str, Any]:
@@ -99,14 +96,6 @@ def mount(s3: S3, bucket: str, **fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def runtime(name: str, cache: Path, kind: str = "JindoRuntime", **spec: Any) -> dict[str, Any]:
-    level = {"mediumtype": "SSD", "path": str(cache), "quota": "1Gi", "high": "0.99", "low": "0.8"}
-    return {
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": kind, "metadata": {"name": name},
-        "spec": {"replicas": 1, "tieredstore": {"levels": [level]}, **spec},
-    }  # fmt: skip
-
-
 def of_folder(name: str, folder: Path, *more: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """A data set whose root is a folder of this machine."""
     root = {"mountPoint": f"local://{folder}", "name": "data", "path": "/"}
@@ -132,9 +121,30 @@ def path_of(name: str, namespace: str = "default") -> Path:
     return path
 
 
-def condition(name: str, kind: str = "Ready") -> dict[str, Any] | None:
-    found = [one for one in api.dataset(name).conditions if one["type"] == kind]
-    return found[0] if found else None
+def condition(name: str, kind: str = "Ready") -> dict[str, Any]:
+    """The condition of this type; empty if there is none."""
+    return next((one for one in api.dataset(name).conditions if one["type"] == kind), {})
+
+
+def stored(state: State, key: ResourceKey) -> Stored:
+    found = state.find(key)
+    assert found is not None
+    return found
+
+
+@contextmanager
+def serving(state: State) -> Iterator[None]:
+    """`penstock serve`, which ends when it is asked to."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith(f"serving {state.folder}")
+            yield
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0
 
 
 def kill_mount(path: Path) -> None:

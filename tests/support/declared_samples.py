@@ -5,6 +5,7 @@ from penstock.resources.diagnosis.finding import Finding
 from penstock.resources.state import State
 from penstock.specs.keys import ResourceKey
 from penstock.specs.secrets import take_secrets
+from tests.support.datasets import stored
 
 AT_WORK = LoopSeen(runs=True, log="/l", last_words="")
 AWAY = LoopSeen(runs=False, log="/l/loop.log", last_words="")
@@ -17,11 +18,16 @@ def only(findings: list[Finding], severity: str = "bad") -> Finding:
     return found
 
 
+def assert_told(findings: list[Finding], severity: str, says: str) -> None:
+    """There is one finding of this severity, with all these words, which "|" separates."""
+    found = only(findings, severity)
+    for words in says.split("|"):
+        assert words in f"{found.what}\n{found.why}\n{found.remedy}"
+
+
 def put(kind: str, name: str, namespace: str = "default", **body: object) -> str:
     """Write a resource into the state, which no loop looks at; return its uid."""
     state, key = State(), ResourceKey(kind, namespace, name)
     metadata = {"name": name, "namespace": namespace}
     state.put(key, *take_secrets({"apiVersion": "v1", "kind": kind, "metadata": metadata, **body}))
-    found = state.find(key)
-    assert found is not None
-    return found.uid
+    return stored(state, key).uid

@@ -42,23 +42,20 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
         self._failed_in_a_row: Counter[str] = Counter()
         self._most_in_a_row: int | None = None
         self._injected: Counter[Fault] = Counter()
-        self._requests = 0
+        self.requests = 0  # for data, failed ones included
         self._connections: set[socket.socket] = set()
         self._calm = threading.Event()
         # Holds the port's number while the proxy is down: bound, and not listening.
         self._placeholder = _bound(0)
         self._port: int = self._placeholder.getsockname()[1]
+        self.endpoint = f"http://127.0.0.1:{self._port}"
         self._listener: socket.socket | None = None
         self.up()
 
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # -- what fails -----------------------------------------------------------------------
+        self.calm()
+        self.down()
+        self._placeholder.close()
 
     def inject(
         self, rates: Mapping[Fault, float], *, wait_s: float = 1.0, most_in_a_row: int | None = None
@@ -106,25 +103,10 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
             listener.listen(128)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
-    def close(self) -> None:
-        self.calm()
-        self.down()
-        self._placeholder.close()
-
-    # -- what happened --------------------------------------------------------------------
-
     @property
     def injected(self) -> Counter[Fault]:
         with self._lock:
             return Counter(self._injected)
-
-    @property
-    def requests(self) -> int:
-        """Requests for data that came, failed ones included."""
-        with self._lock:
-            return self._requests
-
-    # -- inside ---------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -179,7 +161,7 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
         ranges = [line.decode("latin-1") for line in lines if line.startswith(b"range:")]
         what = " ".join([target, *ranges])
         with self._lock:
-            self._requests += data
+            self.requests += data
             self._times_asked[what] += 1
             chance = random.Random(f"{self.seed} {what} {self._times_asked[what]}")
             fault: Fault | None = None

@@ -34,22 +34,6 @@ def page(entries: list[str], token: str | None = None, doctype: str = "") -> str
     )
 
 
-def keys(first: int, count: int = 1000) -> list[str]:
-    return [entry(f"{number:06}") for number in range(first, first + count)]
-
-
-def third(bad: str | bytes) -> Answer:
-    """Two good pages of a thousand, then this."""
-
-    def answer(query: Query) -> str | bytes:
-        token = query.get("continuation-token")
-        if token is None:
-            return page(keys(0), "second")
-        return page(keys(1000), "third") if token == "second" else bad
-
-    return answer
-
-
 @dataclass
 class Hostile:
     endpoint: str = ""

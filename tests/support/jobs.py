@@ -13,7 +13,7 @@ from penstock.resources.jobs.records import read_record
 from penstock.resources.state import State, Stored
 from penstock.resources.watching import wait_for_job
 from penstock.specs.keys import ResourceKey
-from tests.support.datasets import processes_of
+from tests.support.datasets import loops_of, stored
 from tests.support.waiting import wait_until, wait_until_gone
 
 _PATIENCE_S = 100.0
@@ -42,9 +42,7 @@ class Jobs:
         return self.state.find(_key(name))
 
     def see(self, name: str) -> Stored:
-        found = self.find(name)
-        assert found is not None
-        return found
+        return stored(self.state, _key(name))
 
     def run(self, name: str, command: str | list[str], **spec: Any) -> Stored:
         self.submit(name, command, **spec)
@@ -74,10 +72,8 @@ class Jobs:
 
     def loop(self) -> int:
         """The process ID of the loop."""
-        (found,) = [
-            line for line in processes_of(self.state.folder) if "penstock.resources.main" in line
-        ]
-        return int(found.split()[0])
+        (found,) = loops_of(self.state.folder)
+        return found
 
     def log(self, name: str, instance: str = "worker-0") -> str:
         folder = job_folder(self.state.folder, self.see(name).uid)

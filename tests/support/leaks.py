@@ -1,7 +1,6 @@
 """Everything that another pair of eyes could come by, to look for secrets in."""
 
 import base64
-import os
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from penstock.daemon.places import state_dir
 from tests.support.datasets import processes_of
 from tests.support.mounts import penstock
 
@@ -26,12 +26,17 @@ class Seen:
         self.said += [result.stdout, result.stderr]
         return result.returncode
 
+    def note_command_lines(self) -> list[str]:
+        """Note those of this test's processes, and return them."""
+        found = processes_of(state_dir())
+        self.said += found
+        return found
+
     def note_processes(self) -> None:
         """The command lines and environments of this test's processes."""
-        for line in processes_of(Path(os.environ["PENSTOCK_STATE_DIR"])):
+        for line in self.note_command_lines():
             with suppress(OSError):  # it has ended
-                told = Path(f"/proc/{line.split()[0]}/environ").read_bytes()
-                self.said += [line, told.decode(errors="replace")]
+                self.said.append(Path(f"/proc/{line.split()[0]}/environ").read_text("latin-1"))
 
     def texts(self) -> Iterator[tuple[str, str]]:
         yield from (("said", text) for text in self.said)
@@ -60,13 +65,19 @@ def _content(path: Path) -> bytes:
 
 def places_in_bundle(bundle: Path, secret: str) -> list[str]:
     """The files of a support bundle that hold this secret, in any spelling."""
+    texts, secrets = texts_of_bundle(bundle), spellings(secret)
+    return [name for name, text in texts.items() if any(one in text for one in secrets)]
+
+
+def texts_of_bundle(bundle: Path) -> dict[str, str]:
+    """Its files by their path below the folder that all of them are in."""
     with tarfile.open(bundle) as archive:
         texts = {
-            one.name: file.read().decode("latin-1")
+            one.name.partition("/")[2]: file.read().decode("utf-8", "surrogateescape")
             for one in archive.getmembers() if (file := archive.extractfile(one)) is not None
         }  # fmt: skip
     assert texts, "an empty bundle proves nothing"
-    return [name for name, text in texts.items() if any(one in text for one in spellings(secret))]
+    return texts
 
 
 def spellings(secret: str) -> set[str]:

@@ -11,19 +11,13 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    RandomSampler,
-    Sampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler
 from torch.utils.data import DistributedSampler as Distributed
 
 FILES, EPOCHS = 40, 3
@@ -89,55 +83,10 @@ class CallsItsDataset(Sampler[int]):
 
 class HoldsALock(Sampler[int]):
     def __init__(self) -> None:
-        import threading
-
         self.lock = threading.Lock()
 
     def __iter__(self) -> Iterator[int]:
         yield from range(FILES)
-
-
-def loader_of(case: str, dataset: Files) -> partial[DataLoader[int]]:
-    if case == "torchdata's":
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
-        return partial(StatefulDataLoader, dataset, batch_size=4, shuffle=True)
-    if case == "draws when pickled":
-        return partial(DataLoader[int], DrawsWhenPickled(), batch_size=4, shuffle=True)
-    if case == DEADLY:
-        return partial(DataLoader[int], Deadly())
-    batches = partial(DataLoader[int], dataset, batch_size=4)
-    seeded = torch.Generator().manual_seed(3)
-    return {
-        "in order": batches,
-        "shuffled": partial(batches, shuffle=True),
-        "with a generator": partial(batches, shuffle=True, generator=seeded),
-        "a sampler with a generator": partial(
-            batches, sampler=RandomSampler(dataset, generator=seeded)
-        ),
-        "without batches": partial(
-            DataLoader[int], dataset, batch_size=None, sampler=ShufflesItsList()
-        ),
-        "distributed": partial(
-            batches, sampler=Distributed(dataset, num_replicas=3, rank=1, seed=2)
-        ),
-        "longer than the set": partial(
-            batches, sampler=RandomSampler(dataset, replacement=True, num_samples=5 * FILES)
-        ),
-        "shuffled twice": partial(batches, sampler=ShufflesItsList()),
-        "its own generator": partial(batches, sampler=HasItsOwnGenerator()),
-        "batch sampler": partial(
-            DataLoader[int], dataset,
-            batch_sampler=BatchSampler(RandomSampler(dataset), 7, drop_last=True),
-        ),
-        "endless": partial(DataLoader[int], dataset, batch_sampler=Endless()),
-        "a list of batches": partial(
-            DataLoader[int], dataset, batch_sampler=[[3, 1], [-1, 4], [1, 5]]
-        ),
-        "draws as it goes": partial(batches, sampler=DrawsAsItGoes()),
-        "calls its data set": partial(batches, sampler=CallsItsDataset(dataset)),
-        "holds a lock": partial(batches, sampler=HoldsALock()),
-    }[case]  # fmt: skip
 
 
 class Deadly(Files):
@@ -156,24 +105,59 @@ class DrawsWhenPickled(Files):
         return self.__dict__
 
 
-CASES = (
-    "in order", "shuffled", "with a generator", "a sampler with a generator", "without batches",
-    "distributed", "longer than the set", "shuffled twice", "its own generator", "batch sampler",
-    "endless", "a list of batches", "torchdata's",
-)  # fmt: skip
-NOT_FORESEEN = ("draws as it goes", "calls its data set", "holds a lock")
-DEADLY = "a worker dies"
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+# What each case gives its loader beside the data set.
+Options = Callable[[Files], dict[str, Any]]
+CASES: dict[str, Options] = {
+    "in order": lambda _: {},
+    "shuffled": lambda _: {"shuffle": True},
+    "with a generator": lambda _: {"shuffle": True, "generator": seeded()},
+    "a sampler with a generator": lambda files: {
+        "sampler": RandomSampler(files, generator=seeded())
+    },
+    "without batches": lambda _: {"batch_size": None, "sampler": ShufflesItsList()},
+    "distributed": lambda files: {"sampler": Distributed(files, num_replicas=3, rank=1, seed=2)},
+    "longer than the set": lambda files: {
+        "sampler": RandomSampler(files, replacement=True, num_samples=5 * FILES)
+    },
+    "shuffled twice": lambda _: {"sampler": ShufflesItsList()},
+    "its own generator": lambda _: {"sampler": HasItsOwnGenerator()},
+    "batch sampler": lambda files: {
+        "batch_sampler": BatchSampler(RandomSampler(files), 7, drop_last=True)
+    },
+    "endless": lambda _: {"batch_sampler": Endless()},
+    "a list of batches": lambda _: {"batch_sampler": [[3, 1], [-1, 4], [1, 5]]},
+    "torchdata's": lambda _: {"shuffle": True},
+}  # fmt: skip
+NOT_FORESEEN: dict[str, Options] = {
+    "draws as it goes": lambda _: {"sampler": DrawsAsItGoes()},
+    "calls its data set": lambda files: {"sampler": CallsItsDataset(files)},
+    "holds a lock": lambda _: {"sampler": HoldsALock()},
+}
+DEADLY, CHANGING = "a worker dies", "draws when pickled"
+
+
+def loader_of(case: str, **how: Any) -> Any:
+    kind: Any = DataLoader
+    if case == "torchdata's":
+        from torchdata.stateful_dataloader import StatefulDataLoader as kind
+    files = {DEADLY: Deadly, CHANGING: DrawsWhenPickled}.get(case, Files)()
+    options = {**CASES, **NOT_FORESEEN}.get(case, CASES["shuffled"])(files)
+    batches = {} if "batch_sampler" in options else {"batch_size": 4}
+    return kind(files, **batches | options, **how)
 
 
 def read(case: str, workers: int, start_method: str | None) -> dict[str, Any]:
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
-    loader = loader_of(case, Files())(
-        num_workers=workers,
-        multiprocessing_context=start_method if workers else None,
+    loader = loader_of(
+        case, num_workers=workers, multiprocessing_context=start_method if workers else None,
         persistent_workers=start_method == "spawn",  # or each epoch imports torch anew
-    )
+    )  # fmt: skip
     if case == DEADLY:
         try:
             next(iter(loader))

@@ -6,7 +6,6 @@ imports the fixtures says in FILES what is in each folder. One thread.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -42,17 +41,12 @@ class Place:
         return self.mount.stats()
 
 
-@contextmanager
-def shared_state(folder: Path) -> Iterator[Path]:
-    """In place of the fixture `state`: a mount is known to the state that it was made in."""
-    with pytest.MonkeyPatch.context() as patch:
-        isolate(patch, folder)
-        yield folder
-
-
 @pytest.fixture(scope="module", autouse=True)
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with shared_state(tmp_path_factory.mktemp("state")) as folder:
+    """In place of that of each test: a mount is known to the state that it was made in."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("state")
+        isolate(patch, folder)
         yield folder
 
 

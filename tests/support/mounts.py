@@ -71,6 +71,20 @@ def penstock_process(*arguments: str | Path, **options: Any) -> subprocess.Compl
     )  # fmt: skip
 
 
+def succeed(*arguments: str | Path, **options: Any) -> str:
+    """Run a command that must succeed; return its stdout."""
+    result = penstock(*arguments, **options)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def fail(*arguments: str | Path, code: int = 2) -> str:
+    """Run a command that must end with this code and print nothing; return its stderr."""
+    result = penstock(*arguments)
+    assert (result.returncode, result.stdout) == (code, ""), result.stderr
+    return result.stderr
+
+
 @dataclass
 class Mount:
     path: Path

@@ -77,11 +77,9 @@ class _PrintingWork(BenchWork):
         print(json.dumps(progress), flush=True)
 
 
-def operation(kind: str, spec: Json) -> Json:
-    return {
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": kind, "metadata": {"name": "one"},
-        "spec": spec,
-    }  # fmt: skip
+def operation(kind: str, spec: Json, name: str = "one") -> Json:
+    fluid = "data.fluid.io/v1alpha1"
+    return {"apiVersion": fluid, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def run(bench: Bench) -> tuple[Json, BenchWork]:

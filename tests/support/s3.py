@@ -18,10 +18,11 @@ from botocore.config import Config
 from obstore.store import S3Store
 
 from penstock.bench.programs import find_program, free_port
-from penstock.bench.seaweedfs import seaweedfs
+from penstock.bench.seaweedfs import remove_sockets, seaweedfs
 from tests.support.processes import running
 
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 REGION = "us-east-1"
 _WRITERS = 8
 
@@ -46,8 +47,15 @@ class S3:
         return client(self.endpoint)
 
     def bucket(self, name: str) -> "ObjectPath":
-        """A new and empty bucket."""
-        self.client.create_bucket(Bucket=name)
+        """An empty bucket.
+
+        It may be there: with `--dist worksteal` a worker can come back to a module, and then sets
+        up the fixtures of the module again.
+        """
+        try:
+            self.client.create_bucket(Bucket=name)
+        except self.client.exceptions.BucketAlreadyOwnedByYou:
+            self.open(name).clear()
         return self.open(name)
 
     def open(self, name: str) -> "ObjectPath":
@@ -123,7 +131,7 @@ def serve_seaweedfs(folder: Path) -> Iterator[S3]:
         ):
             yield S3(server.endpoint)
     finally:
-        server.remove_sockets()
+        remove_sockets(folder)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,6 @@ MIB = 1 << 20
 RATE = 1_000_000
 
 
-# -- bytes a second -----------------------------------------------------------------------
-
-
 def take_all(bucket: Bucket, size: int) -> int:
     taken = 0
     while bucket.take(size):
@@ -22,7 +19,7 @@ def take_all(bucket: Bucket, size: int) -> int:
     return taken
 
 
-def test_what_nobody_takes_is_not_saved_up_and_what_is_given_back_can_be_taken() -> None:
+def test_no_more_than_the_rate_is_taken_and_what_nobody_takes_is_not_saved_up() -> None:
     now = [100.0]
     bucket = Bucket(RATE, lambda: now[0])
     now[0] += 3600
@@ -31,19 +28,13 @@ def test_what_nobody_takes_is_not_saved_up_and_what_is_given_back_can_be_taken()
     assert take_all(bucket, 1000) == 3000
     now[0] += 0.05
     assert take_all(bucket, 1000) in (RATE // 20, RATE // 20 + 1000)
-
-
-def test_a_block_larger_than_a_second_passes_and_the_next_waits_for_it() -> None:
-    now = [100.0]
+    # A block larger than a second passes, and the next one waits for it.
     bucket = Bucket(RATE, lambda: now[0])
     assert bucket.take(5 * RATE)
     now[0] += 4.8
     assert not bucket.take(1)
     now[0] += 0.2
     assert bucket.take(1)
-
-
-# -- memory -------------------------------------------------------------------------------
 
 
 def test_files_are_kept_until_the_budget_is_used_up() -> None:
@@ -54,9 +45,7 @@ def test_files_are_kept_until_the_budget_is_used_up() -> None:
     assert pages.let_go(1) == 700
     assert pages.keep(2, 700)
     assert pages.passing_bytes == 250
-
-
-def test_a_file_that_two_plans_keep_is_counted_once() -> None:
+    # What two plans keep is counted once.
     pages = PageBudget(1000)
     assert pages.keep(5_000_000, 700)
     assert pages.keep(5_000_000, 700)
@@ -66,9 +55,6 @@ def test_a_file_that_two_plans_keep_is_counted_once() -> None:
     pages.let_go(5_000_000)
     assert not pages.is_kept(5_000_000)
     assert pages.keep(7, 100)
-
-
-# -- room in the tiers ---------------------------------------------------------------------
 
 
 class Shares:
@@ -98,9 +84,7 @@ def test_each_block_takes_room_in_the_first_tier_that_has_some() -> None:
     assert found.take(b"\0", [2]), "the first tier still has two"
     assert found.free_bytes == 84
     assert not found.take(b"\0", [85])
-
-
-def test_an_object_finds_room_as_a_whole_and_in_its_own_share_or_takes_nothing() -> None:
+    # An object finds room as a whole and in its own share, or takes nothing.
     found = room(Shares(10), Shares(20))
     assert not found.take(b"\0", [10, 15, 10])
     assert found.free_bytes == 30
@@ -108,15 +92,10 @@ def test_an_object_finds_room_as_a_whole_and_in_its_own_share_or_takes_nothing()
     found = room(Shares(0, 50))
     assert not found.take(b"\0", [1])
     assert found.take(b"\1", [50])
-
-
-def test_all_fits_for_sure_only_if_any_share_could_hold_all_of_it() -> None:
+    # All fits for sure only if any share could hold all of it.
     assert surely_fits([Shares(10), Shares(200, 200)], 100)  # type: ignore[list-item]
     assert not surely_fits([Shares(10), Shares(150, 300)], 100)  # type: ignore[list-item]
     assert not surely_fits([], 1)
-
-
-# -- requests in flight, against stores that behave in known ways ---------------------------
 
 
 def run(pace: Pace, latency_s: float, most_per_s: float, rounds: int) -> None:
@@ -135,6 +114,11 @@ def test_a_store_at_its_limit_is_not_asked_for_ever_more() -> None:
     run(pace, 0.03, 1000, rounds=50)  # 30 in flight fill it
     assert pace.target in (96, 145)  # 145 if it is just trying again
     assert 0.9e8 <= pace.bytes_per_s <= 1.1e8
+    # A round without enough to fetch changes nothing.
+    pace = Pace(256)
+    for number in range(1000):
+        pace.note(0.03, 100_000, number / 100, full=number % 10 > 0)
+    assert pace.target == 96
 
 
 def test_a_slow_down_halves_it_and_it_comes_back() -> None:
@@ -151,13 +135,6 @@ def test_a_slow_down_halves_it_and_it_comes_back() -> None:
     assert pace.target == LEAST, "it never stops altogether"
 
 
-def test_a_round_without_enough_to_fetch_changes_nothing() -> None:
-    pace = Pace(256)
-    for number in range(1000):
-        pace.note(0.03, 100_000, number / 100, full=number % 10 > 0)
-    assert pace.target == 96
-
-
 def test_the_window_covers_several_round_trips_or_ten_seconds_of_demand_within_its_memory() -> None:
     fast = {"latency_s": 0.5, "bytes_per_s": 1e9, "demand_bytes_per_s": 0}
     hungry = {"latency_s": 0.03, "bytes_per_s": 2e8, "demand_bytes_per_s": 2e8}
@@ -165,9 +142,7 @@ def test_the_window_covers_several_round_trips_or_ten_seconds_of_demand_within_i
         assert window_bytes(**rates, budget_bytes=1 << 40) == 2_000_000_000
     assert window_bytes(**hungry, budget_bytes=100 * MIB) == 100 * MIB
     assert window_bytes(**hungry, budget_bytes=0) == 8 * MIB, "it never closes"
-
-
-def test_demand_follows_what_readers_take() -> None:
+    # Demand follows what readers take.
     demand = Demand()
     for tenth in range(100):
         demand.note(10 * MIB, tenth / 10)

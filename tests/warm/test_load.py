@@ -43,7 +43,7 @@ def bring(files: FileSystem, wanted: Wanted) -> None:
     wanted.ended(files.cache.bring(file.what, file.fetch, wanted.number, None, wanted.looked_s))
 
 
-def test_no_more_are_out_than_it_may_have_in_flight(files: FileSystem) -> None:
+def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: FileSystem) -> None:
     load = load_of(files, concurrency=3)
     first = load.take(50)
     assert len(first) == 3
@@ -52,9 +52,6 @@ def test_no_more_are_out_than_it_may_have_in_flight(files: FileSystem) -> None:
     assert len(load.take(50)) == 1
     files.cache.buffer_bytes = 2 * BLOCK
     assert len(load_of(files, "large").take(50)) == 1, "half of the memory is left to readers"
-
-
-def test_no_more_bytes_are_out_than_the_rate_allows(files: FileSystem) -> None:
     now = [0.0]
     load = load_of(files, "d", bucket=Bucket(100_000, lambda: now[0]))
     assert len(load.take(50)) == 10, "what the bucket holds"
@@ -104,7 +101,7 @@ def test_what_does_not_fit_is_not_given_out(files: FileSystem) -> None:
     assert (load.progress.unfit_files, load.progress.unfit_bytes) == (101, 100_000 + len(LARGE))
 
 
-def test_a_file_that_fails_is_named_once_and_storage_that_only_fails_is_given_up(
+def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_ends(
     files: FileSystem,
 ) -> None:
     load = load_of(files, "large", "d/001")
@@ -120,9 +117,7 @@ def test_a_file_that_fails_is_named_once_and_storage_that_only_fails_is_given_up
             failed += 1
     assert load.progress.gave_up
     assert (failed, len(load.progress.failures)) == (100, 10)
-
-
-def test_a_load_that_was_stopped_gives_out_nothing_more(files: FileSystem) -> None:
+    # One that was stopped gives out nothing more.
     load = load_of(files)
     (wanted,) = load.take(1)
     load.stop()

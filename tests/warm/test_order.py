@@ -31,9 +31,7 @@ def test_the_reader_sees_the_names_the_order_and_the_cursor() -> None:
     reader.note_missing(2)
     reader.note_missing(1)
     assert writer.missing == (2, NAMES[2])
-
-
-def test_positions_go_round_in_the_ring() -> None:
+    # Positions go round in the ring.
     writer = OrderWriter(NAMES, capacity=4)
     reader = OrderReader(writer.descriptor)
     writer.add(array("I", [0, 1, 2]))
@@ -54,31 +52,23 @@ def test_memory_that_may_shrink_or_cannot_be_written_is_refused(tmp_path: Path) 
         os.write(descriptor, plan)
     seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     fcntl.fcntl(unwritable, fcntl.F_ADD_SEALS, seals)
-    for descriptor, why in (
-        (plain, "sealed"),
-        (unsealed, "sealed"),
-        (unwritable, "cannot be mapped"),
-    ):
+    refused = {plain: "sealed", unsealed: "sealed", unwritable: "cannot be mapped"}
+    for descriptor, why in refused.items():
         with pytest.raises(PlanError, match=why):
             OrderReader(descriptor)
         os.close(descriptor)
 
 
-@pytest.mark.parametrize("word", [0, 1, 2, 3])
-def test_a_header_that_does_not_fit_its_size_is_refused(word: int) -> None:
-    writer = OrderWriter(NAMES, capacity=10)
-    os.pwrite(writer.descriptor, (1 << 40).to_bytes(8, "little"), word * 8)
-    with pytest.raises(PlanError, match="no epoch plan"):
-        OrderReader(writer.descriptor)
-
-
-@pytest.mark.parametrize("name", [b"../secret", b"a/../../b", b"a\0b", b"..", b""])
-def test_a_name_that_leads_out_of_the_mount_is_none(name: bytes) -> None:
-    reader = OrderReader(OrderWriter([b"a", name, b"..b"], capacity=1).descriptor)
-    assert [reader.name(number) for number in range(3)] == [b"a", b"", b"..b"]
-
-
-def test_ends_that_lie_anywhere_give_short_names_or_none() -> None:
+def test_what_lies_about_its_size_or_leads_out_of_the_mount_is_refused_or_no_name() -> None:
+    for word in range(4):
+        writer = OrderWriter(NAMES, capacity=10)
+        os.pwrite(writer.descriptor, (1 << 40).to_bytes(8, "little"), word * 8)
+        with pytest.raises(PlanError, match="no epoch plan"):
+            OrderReader(writer.descriptor)
+    for name in (b"../secret", b"a/../../b", b"a\0b", b"..", b""):
+        reader = OrderReader(OrderWriter([b"a", name, b"..b"], capacity=1).descriptor)
+        assert [reader.name(number) for number in range(3)] == [b"a", b"", b"..b"]
+    # Ends of names that lie anywhere.
     writer = OrderWriter([b"a" * 5000, b"b", b"c"], capacity=1)
     os.pwrite(writer.descriptor, (2**64 - 1).to_bytes(8, "little") * 2, 4096)
     reader = OrderReader(writer.descriptor)

@@ -94,7 +94,9 @@ def test_a_plan_with_nothing_to_fetch_leaves_others_their_turn(make_set: MakeSet
     assert planned.writer.missing[0] == 5000
 
 
-def test_a_plan_does_not_drop_what_another_keeps(make_set: MakeSet) -> None:
+def test_a_file_is_dropped_after_its_last_turn_and_not_while_another_plan_keeps_it(
+    make_set: MakeSet,
+) -> None:
     some = make_set({"a": bytes(1000), "b": bytes(1000)})
     pages = PageBudget(1400)  # room for one
     passing, keeping = Planned(some, ["a", "b"], pages), Planned(some, ["b"], pages)
@@ -105,10 +107,7 @@ def test_a_plan_does_not_drop_what_another_keeps(make_set: MakeSet) -> None:
     keeping.all()
     passing.writer.move(2, 2)
     assert passing.drop() == []
-
-
-def test_a_file_that_comes_again_soon_is_dropped_after_its_last_turn(make_set: MakeSet) -> None:
-    some = make_set({"a": bytes(1000), "b": bytes(1000)})
+    # It comes again soon.
     planned = Planned(some, ["a", "b"], PageBudget(0))
     planned.extend([0, 1, 0])
     planned.all()
@@ -143,9 +142,6 @@ def test_a_cursor_from_nowhere_brings_nothing_and_breaks_nothing(make_set: MakeS
     planned.writer.cut()
     planned.extend([0])
     assert [wanted.ino for wanted in planned.all()] == [some.ino("a")]
-
-
-# -- what is in flight, what has to wait, and who is asked --------------------------------------
 
 
 class ListFeed:

@@ -39,12 +39,6 @@ def names(
     return found
 
 
-def test_everything_is_every_file_folder_by_folder(tree: Tree) -> None:
-    found = names(tree, everything=True)
-    assert sorted(found) == sorted(FILES)
-    assert found == sorted(found, key=lambda name: (name.rpartition("/")[0], name))
-
-
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -74,7 +68,10 @@ def test_what_is_named_twice_is_there_once_and_a_list_has_no_patterns(tree: Tree
         names(tree, listed=["*.txt"])
 
 
-def test_the_largest_or_the_newest_come_first_if_asked_for(tree: Tree) -> None:
+def test_everything_comes_folder_by_folder_or_the_largest_or_the_newest_first(tree: Tree) -> None:
+    found = names(tree, everything=True)
+    assert sorted(found) == sorted(FILES)
+    assert found == sorted(found, key=lambda name: (name.rpartition("/")[0], name))
     largest, newest = (names(tree, order=order, everything=True) for order in ("largest", "newest"))
     assert [FILES[name] for name in largest] == sorted(FILES.values(), reverse=True)
     assert newest == largest[::-1]

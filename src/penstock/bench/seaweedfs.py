@@ -4,7 +4,6 @@ This module only describes how to start the server and says when it is ready. Be
 in a workspace and tests in a fixture. ADR 12 has the measurements behind the choice.
 """
 
-import contextlib
 import http.client
 import json
 import os
@@ -48,10 +47,6 @@ class SeaweedFS:
             return _status(self.ports["s3"], "GET", "/") == 403
         except (OSError, http.client.HTTPException):
             return False
-
-    def remove_sockets(self) -> None:
-        """Remove the Unix sockets that the server puts in /tmp, wherever its folder is."""
-        _remove_sockets(self.ports)
 
 
 def seaweedfs(folder: Path, *, access_key: str, secret_key: str) -> SeaweedFS:
@@ -100,20 +95,19 @@ def seaweedfs(folder: Path, *, access_key: str, secret_key: str) -> SeaweedFS:
 
 
 def remove_sockets(folder: Path) -> None:
-    """Remove the sockets of a server that was killed, known by the folder that it had."""
-    with contextlib.suppress(FileNotFoundError, ValueError):  # it never started
-        _remove_sockets(read_ports(folder))
+    """Remove the Unix sockets that the server of `folder` has put in /tmp, once it is killed."""
+    try:
+        ports = read_ports(folder)
+    except (FileNotFoundError, ValueError):
+        return  # it never started
+    for part in _PARTS:
+        for name in (f"{part}-{ports[part]}", f"{part}-grpc-{ports[part + '.grpc']}"):
+            Path(f"/tmp/seaweedfs-{name}.sock").unlink(missing_ok=True)
 
 
 def read_ports(folder: Path) -> dict[str, int]:
     """Return the ports of the server that has `folder`, by name."""
     return json.loads((folder / _PORTS).read_text())
-
-
-def _remove_sockets(ports: Mapping[str, int]) -> None:
-    for part in _PARTS:
-        for name in (f"{part}-{ports[part]}", f"{part}-grpc-{ports[part + '.grpc']}"):
-            Path(f"/tmp/seaweedfs-{name}.sock").unlink(missing_ok=True)
 
 
 def _status(port: int, method: str, path: str, body: str | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Manifests to models and back, where the manifest is known to be good. Pure."""
+"""Manifests to models, where the manifest is known to be good. Pure."""
 
 from typing import Any
 
@@ -23,14 +23,3 @@ def model_of(manifest: dict[str, Any]) -> Resource:
             f"{kind.lower()}/{name} as it was kept cannot be read: {places}",
             hint="apply its manifest again",
         ) from None
-
-
-def dump(resource: Resource) -> dict[str, Any]:
-    """As it would be written: only what was said, without status or what a server had added."""
-    manifest = resource.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    metadata = manifest["metadata"]
-    manifest["metadata"] = {key: metadata[key] for key in metadata if key in _KEPT}
-    return manifest
-
-
-_KEPT = ("name", "namespace", "labels", "annotations")

@@ -7,7 +7,7 @@ import pytest
 
 from penstock import api
 from penstock.resources.state import State
-from tests.support.datasets import dataset, fill, mount, runtime, secret
+from tests.support.datasets import dataset, fill, mount, ours, secret
 from tests.support.jobs import Jobs
 from tests.support.s3 import S3
 
@@ -32,6 +32,4 @@ def imagenet(server: S3, jobs: Jobs, tmp_path: Path) -> None:
     """A data set of a bucket, whose keys are in a Secret."""
     fill(server, "jobs-imagenet", {"train/a": b"alpha", "train/b": b"beta", "val/c": b"gamma"})
     root = mount(server, "jobs-imagenet", path="/")
-    api.apply(
-        [secret(), dataset("imagenet", server, root), runtime("imagenet", tmp_path / "cache")]
-    )
+    api.apply([secret(), dataset("imagenet", server, root), ours("imagenet", tmp_path / "cache")])

@@ -22,6 +22,7 @@ from tests.support.users import NOBODY, User
 DATA = f"/penstock-job-{os.getpid()}"
 
 
+@pytest.mark.slow  # needs Open MPI, which `make test` does not install
 def test_two_mpi_processes_read_a_data_set_that_nobody_else_sees(
     imagenet: None, jobs: Jobs
 ) -> None:
@@ -57,9 +58,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_torchruns_reduce_what_they_read_and_can_hand_in_a_plan(
-    imagenet: None, jobs: Jobs, tmp_path: Path
-) -> None:
+def test_two_torchruns_reduce_and_hand_in_plans(imagenet: None, jobs: Jobs, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     found = jobs.run(
         "net", [sys.executable, "train.py"], trainer="pytorch", workers=2, workingDir=str(tmp_path),
@@ -129,6 +128,7 @@ def test_where_no_namespace_can_be_made_processes_are_found_by_their_mark() -> N
     assert list(marked(found["uid"])) == []
 
 
+@pytest.mark.slow  # needs Open MPI, which `make test` does not install
 def test_an_ordinary_user_runs_a_distributed_job_on_a_data_set(user: User) -> None:
     source = user.home / "data"
     write_tree(source, {"a": b"alpha"})

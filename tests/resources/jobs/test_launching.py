@@ -141,9 +141,7 @@ SCRIPTS = {
      ("pytorch", "mpirun ./a", "ranks"),
      ("tf", "mpirun ./a", "ranks")],
 )  # fmt: skip
-def test_a_command_that_starts_its_ranks_itself_is_known_by_its_words(
-    trainer: str, command: Any, launch: str
-) -> None:
+def test_a_command_that_starts_its_ranks_is_known(trainer: str, command: Any, launch: str) -> None:
     assert chosen_launch(spec_of(trainer, command), SCRIPTS.get) == launch
     if trainer == "mpi":  # what the manifest says wins
         other = {"ranks": "launcher", "launcher": "ranks"}[launch]
@@ -154,9 +152,7 @@ def test_a_command_that_starts_its_ranks_itself_is_known_by_its_words(
     ("engine", "devices"),
     [("docker", ["--gpus", '"device=2"']), ("podman", ["--device", "nvidia.com/gpu=2"])],
 )
-def test_a_container_gets_the_data_read_only_and_no_value_in_its_arguments(
-    engine: str, devices: list[str]
-) -> None:
+def test_a_container_gets_no_value_in_its_arguments(engine: str, devices: list[str]) -> None:
     _, worker = started(spec_of("pytorch", ["train"], workers=2, gpus=1), gpus=(1, 2))
     inside = contained(
         worker, engine, "torch:2", uid="0123456789", binds=[("/mnt/x", "/data")],

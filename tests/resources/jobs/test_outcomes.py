@@ -59,9 +59,7 @@ ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
      ([instance("master-0", code=1, tail=TORCHRUN)], "Error",
       "master-0 ended with exit code 1; it said last: ValueError: wrong shape (3,4)")],
 )  # fmt: skip
-def test_the_first_that_failed_is_named(
-    instances: list[dict[str, Any]], reason: str, message: str
-) -> None:
+def test_the_first_failure_wins(instances: list[dict[str, Any]], reason: str, message: str) -> None:
     told = outcome(instances, job="net", limit="1 GiB")
     assert (told["reason"], told["message"]) == (reason, message)
 
@@ -76,9 +74,7 @@ def printed(path: Path, data: bytes, most_bytes: int, piece: int = 1000) -> byte
 
 @pytest.mark.parametrize("piece", [100, 60_000])
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_beginning_and_end_are_kept_and_what_is_missing_is_counted(
-    tmp_path: Path, attempts: int, piece: int
-) -> None:
+def test_beginning_and_end_are_kept_with_a_count(tmp_path: Path, attempts: int, piece: int) -> None:
     data = b"".join(b"line %06d\n" % number for number in range(20_000))
     kept = b""
     for _ in range(attempts):
@@ -91,19 +87,14 @@ def test_beginning_and_end_are_kept_and_what_is_missing_is_counted(
     assert len(head) + len(tail) + int(count.replace(b",", b"")) == attempts * len(data)
 
 
-def test_the_first_piece_may_be_larger_than_all_that_is_kept(tmp_path: Path) -> None:
-    kept = printed(tmp_path / "log", b"x" * 99_999 + b"\n" + b"y\n" * 50_000, 16 * 1024, 100_000)
+def test_pieces_and_lines_may_be_large(tmp_path: Path) -> None:
+    kept = printed(tmp_path / "1", b"x" * 99_999 + b"\n" + b"y\n" * 50_000, 16 * 1024, 100_000)
     assert kept.count(b"bytes are missing here") == 1
+    data = b"line\n" + b"x" * 3 * MIB  # without an end
+    assert printed(tmp_path / "2", data, 16 * MIB, 65536) == data
 
 
-def test_what_fits_is_kept_whole_even_a_line_without_an_end(tmp_path: Path) -> None:
-    data = b"line\n" + b"x" * 3 * MIB
-    assert printed(tmp_path / "log", data, 16 * MIB, 65536) == data
-
-
-def test_secrets_are_cut_out_however_they_are_cut_into_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_cut_out_of_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "_known", ("open-sesame",))
     kept = printed(tmp_path / "log", b"key open-sesame\nsig=abc\xff open-sesame", MIB, 7)
     assert b"open-sesame" not in kept

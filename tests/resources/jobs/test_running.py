@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,8 +25,8 @@ from penstock.resources.state import State
 from tests.support.datasets import processes_of
 from tests.support.isolation import isolate
 from tests.support.jobs import Jobs, job
+from tests.support.leaks import texts_of_bundle
 from tests.support.mounts import penstock
-from tests.support.trees import read_tree
 from tests.support.waiting import wait_until, wait_until_gone
 
 FORKS_AWAY = "setsid sh -c 'sleep 1000 & touch forked' & until test -e forked; do sleep 0.02; done"
@@ -44,7 +43,6 @@ test "$API_TOKEN" = "open-"sesame-1 && env; tr "\\0" "\\n" < /proc/1/environ
 echo "$DB_PASSPHRASE ${QUEUE#*//:}"; exit 3
 """
 ONE_OF_TWO_FAILS = "case $TF_CONFIG in *'\"index\": 1'*) exit 7;; esac; sleep 100"
-COUNTS_TO_3 = "echo try; echo x >> tries; test $(wc -l < tries) = 3"
 NEEDS_MENDING: dict[str, Any] = {"command": "test -e mended", "retries": 1}
 PYTHON = [sys.executable, "-c"]
 
@@ -65,7 +63,6 @@ def begin(jobs: Jobs, folder: Path) -> None:
     jobs.submit("other", ONE_OF_TWO_FAILS, workers=2)
     jobs.submit("fat", [*PYTHON, TAKES_300_MIB], trainer="mpi", launch="launcher", workers=2,
                 memory="32Mi", cpu="500m")  # fmt: skip
-    jobs.submit("third", COUNTS_TO_3, retries=2)
     jobs.submit("never", **NEEDS_MENDING, **here)
     jobs.submit("forks", FORKS_AWAY)
     jobs.submit("daemon", [*PYTHON, BECOMES_A_DAEMON], **here)
@@ -155,12 +152,7 @@ def test_a_failed_job_says_why(jobs: Jobs, name: str, reason: str, message: str)
         assert status["instances"][0]["signal"] == "SIGTERM"
 
 
-def test_a_job_is_retried_as_often_as_it_says_and_again_when_it_is_applied_again(
-    jobs: Jobs, folder: Path
-) -> None:
-    assert jobs.end("third").status["attempts"] == 3
-    lines = [line.partition(" at ")[0] for line in jobs.log("third").splitlines()]
-    assert lines == ["try", "--- attempt 2", "try", "--- attempt 3", "try"]
+def test_a_job_is_retried_as_often_as_it_says_or_is_applied_again(jobs: Jobs, folder: Path) -> None:
     status = jobs.end("never").status
     assert (status["phase"], status["attempts"]) == ("FAILED", 2)
     (folder / "mended").touch()
@@ -214,9 +206,7 @@ def test_one_can_attach_to_a_job_that_runs_and_not_to_others(jobs: Jobs, folder:
         attach_argv(jobs.state, jobs.see("attached"), None, [])
 
 
-def test_secrets_reach_the_job_and_nothing_else_not_even_the_doctor(
-    jobs: Jobs, tmp_path: Path
-) -> None:
+def test_secrets_reach_the_job_and_neither_state_nor_doctor(jobs: Jobs, tmp_path: Path) -> None:
     assert jobs.end("secret").status["message"].startswith("worker-0 ended with exit code 3")
     assert "API_TOKEN=" in jobs.log("secret")
     # Not read in this process: closing a file of SQLite drops the locks that we have on it.
@@ -224,12 +214,10 @@ def test_secrets_reach_the_job_and_nothing_else_not_even_the_doctor(
         found = subprocess.run(["grep", "-rl", secret, jobs.state.folder], capture_output=True)
         assert (found.stdout, found.returncode) == (b"", 1)
     write_bundle(examine(None), tmp_path / "b.tar.gz")
-    with tarfile.open(tmp_path / "b.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    held = read_tree(tmp_path / "b")
-    assert b"API_TOKEN=" in held["logs/jobs/default/secret-worker-0.log"]
-    assert b"kind: TrainingJob" in held["resources.yaml"]
-    assert b"open-sesame" not in b"".join(held.values())
+    held = texts_of_bundle(tmp_path / "b.tar.gz")
+    assert "API_TOKEN=" in held["logs/jobs/default/secret-worker-0.log"]
+    assert "kind: TrainingJob" in held["resources.yaml"]
+    assert "open-sesame" not in "".join(held.values())
     told = penstock("doctor", "job/secret")
     assert told.returncode == 2
     assert "wrong job/secret: it failed: worker-0 ended with exit code 3" in told.stdout
@@ -250,9 +238,7 @@ def test_a_folder_that_somebody_else_has_made_is_not_used_as_scratch() -> None:
         place.rmdir()
 
 
-def test_more_gpus_than_there_are_and_an_image_without_docker_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PENSTOCK_GPUS", "1")
     with pytest.raises(ManifestError, match=r"2 workers with 1 each are more than .* has: one"):
         api.apply(job("a", "true", workers=2, gpus=1))

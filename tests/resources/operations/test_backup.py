@@ -17,7 +17,7 @@ from penstock.resources.operations.load import load_listed
 from penstock.store.source import parse_source
 from tests.support.mounts import Mounter
 from tests.support.operation_work import Bench, operation, run
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
+from tests.support.s3 import KEYS, S3, SECRET_KEY
 from tests.support.shared_mounts import sharing
 from tests.support.trees import write_tree
 
@@ -43,8 +43,7 @@ class Made(NamedTuple):
 def made(_s3_server: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder, bucket = tmp_path_factory.mktemp("backup"), _s3_server.bucket("backup")
     write_tree(bucket, {**FILES, "deep/gone.bin": b"gone"})
-    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    with sharing(folder, keys) as mounter:
+    with sharing(folder, KEYS) as mounter:
         mount = mounter(bucket.source, "--endpoint", _s3_server.endpoint, "--refresh", "never")
         for number in range(3):
             (mount.path / f"deep/{number}.bin").read_bytes()
@@ -79,9 +78,7 @@ def test_a_backup_holds_the_catalog_and_what_is_cached_and_no_secret(made: Made)
     assert SECRET_KEY.encode() not in held
 
 
-def test_what_was_backed_up_comes_back(
-    made: Made, s3: S3, mounter: Mounter, state: Path, tmp_path: Path
-) -> None:
+def test_what_was_backed_up_comes_back(made: Made, s3: S3, mounter: Mounter, state: Path) -> None:
     catalog = state / "catalogs" / Path(made.bench.catalogs["default/set"]).name
     parts = (Part("", parse_source(made.source)),)
     restore(made.folder, catalog, name="set-default", parts=parts)
@@ -96,16 +93,14 @@ def test_what_was_backed_up_comes_back(
     assert mount.gets() == 3
 
 
-def test_a_backup_of_other_mounts_is_refused_and_a_catalog_that_is_there_stays(
-    made: Made, tmp_path: Path
-) -> None:
+def test_other_mounts_are_refused_and_a_catalog_stays(made: Made, tmp_path: Path) -> None:
     catalog, parts = tmp_path / "catalog", (Part("", parse_source("s3://other")),)
-    with pytest.raises(UsageError, match="other mounts"):
-        restore(made.folder, catalog, parts=parts)
-    with pytest.raises(UsageError, match="holds"):
-        restore(tmp_path, catalog)
-    with pytest.raises(UsageError, match="holds"):
-        restore(made.folder, catalog, name="another-default")
+    for folder, more, says in (
+        (made.folder, {"parts": parts}, "other mounts"), (tmp_path, {}, "holds"),
+        (made.folder, {"name": "another-default"}, "holds"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=says):
+            restore(folder, catalog, **more)
     assert not catalog.exists()
     catalog.write_bytes(b"another")
     restore(made.folder, catalog)
@@ -113,9 +108,7 @@ def test_a_backup_of_other_mounts_is_refused_and_a_catalog_that_is_there_stays(
 
 
 @pytest.mark.parametrize("damage", ["cut", "noise", "no catalog", "bad catalog", "other", "links"])
-def test_a_damaged_backup_is_refused_and_leaves_nothing(
-    made: Made, tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_backup_is_refused_without_trace(made: Made, tmp_path: Path, damage: str) -> None:
     file, held = tmp_path / NAME, tmp_path / "held"
     with tarfile.open(made.folder / NAME) as archive:
         archive.extractall(held, filter="data")

@@ -20,7 +20,7 @@ from penstock.store.patience import PatientStore, Time
 from penstock.store.source import parse_source
 from tests.support.mounts import Mounter
 from tests.support.operation_work import Bench, BenchWork, kill_when, operation, run
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, ObjectPath
+from tests.support.s3 import ACCESS_KEY, KEYS, S3, SECRET_KEY, ObjectPath
 from tests.support.trees import read_tree, write_tree
 
 Copy = Callable[..., tuple[dict[str, Any], BenchWork]]
@@ -69,9 +69,7 @@ def copy(source: Path, target: Path, tmp_path: Path) -> Copy:
     return lambda **options: run(migrate(tmp_path, outside(source), outside(target), **options))
 
 
-def test_all_of_it_is_copied_once_and_what_differs_is_left_or_written_over_as_wished(
-    target: Path, copy: Copy
-) -> None:
+def test_all_is_copied_once_and_written_over_only_as_wished(target: Path, copy: Copy) -> None:
     infos, work = copy(**{"check-all": "true"})
     assert read_tree(target) == FILES
     assert infos["Copied"].startswith(f"{len(FILES)} files")
@@ -108,7 +106,7 @@ def test_what_differs_is_copied_by_size_etag_or_date(
 def test_a_bucket_with_keys_from_a_secret_and_the_endpoint_in_its_address(
     s3: S3, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.delenv(name)
     bucket = s3.bucket("migrate-keys")
     there = outside(f"minio://{s3.endpoint.removeprefix('http://')}/migrate-keys/in/side/")
@@ -147,9 +145,7 @@ def test_an_upload_of_many_parts_that_is_killed_leaves_none_behind(s3: S3, tmp_p
     assert infos["Copied"] == "0 files, 0 B"
 
 
-def test_into_a_data_set_and_out_of_it_goes_what_its_mounts_show(
-    source: Path, tmp_path: Path, mounter: Mounter
-) -> None:
+def test_a_data_set_is_what_its_mounts_show(source: Path, tmp_path: Path, mounter: Mounter) -> None:
     outer, inner = tmp_path / "outer", tmp_path / "inner"
     write_tree(outer, {"there": b"before"})
     inner.mkdir()
@@ -177,16 +173,14 @@ def test_into_a_data_set_and_out_of_it_goes_what_its_mounts_show(
 
 @pytest.mark.parametrize(
     ("options", "copied"),
-    [
-        ({"exclude": "4.bin,/b/"},
-         {path for path in FILES if not path.startswith("b/") and path != "a/4.bin"}),
-        ({"include": "3.bin", "exclude": "*.bin"},
-         {path for path in FILES if path.endswith("3.bin") or not path.endswith(".bin")}),
-        ({"include": "**/deep/[0-2].bin"}, {f"b/deep/{number}.bin" for number in range(3)}),
-        ({"start": "b/", "end": "c"}, {path for path in FILES if path.startswith("b/")}),
-        ({"dry-run": "true"}, set()),
-        ({"existing": ""}, set()),
-    ],
+    [({"exclude": "4.bin,/b/"},
+      {path for path in FILES if not path.startswith("b/") and path != "a/4.bin"}),
+     ({"include": "3.bin", "exclude": "*.bin"},
+      {path for path in FILES if path.endswith("3.bin") or not path.endswith(".bin")}),
+     ({"include": "**/deep/[0-2].bin"}, {f"b/deep/{number}.bin" for number in range(3)}),
+     ({"start": "b/", "end": "c"}, {path for path in FILES if path.startswith("b/")}),
+     ({"dry-run": "true"}, set()),
+     ({"existing": ""}, set())],
 )  # fmt: skip
 def test_which_files_are_meant(
     target: Path, copy: Copy, options: dict[str, str], copied: set[str]
@@ -195,9 +189,7 @@ def test_which_files_are_meant(
     assert set(read_tree(target)) == copied
 
 
-def test_what_the_source_does_not_have_is_deleted_if_so_wished_unless_the_source_is_empty(
-    source: Path, target: Path, copy: Copy
-) -> None:
+def test_what_the_source_lacks_is_deleted_if_wished(source: Path, target: Path, copy: Copy) -> None:
     write_tree(target, {"old/file": b"", "old/kept.txt": b""})
     infos, _ = copy(**{"delete-dst": "true", "exclude": "*.txt"})
     assert infos["Deleted"] == "1 files"
@@ -210,9 +202,7 @@ def test_what_the_source_does_not_have_is_deleted_if_so_wished_unless_the_source
     assert set(read_tree(target)) == expected
 
 
-def test_a_source_is_deleted_only_where_its_copy_is_beyond_doubt(
-    source: Path, target: Path, copy: Copy
-) -> None:
+def test_a_source_is_deleted_only_if_surely_copied(source: Path, target: Path, copy: Copy) -> None:
     write_tree(target, {"a/0.bin": FILES["a/0.bin"][::-1]})  # newer, of the same size
     copy(**{"delete-src": "true", "update": "true"})
     assert set(read_tree(source)) == {"a/0.bin"}

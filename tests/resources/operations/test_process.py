@@ -48,9 +48,7 @@ def output_of(bench: Bench) -> str:
     return Path(bench.folder, "output").read_text()
 
 
-def test_a_script_sees_the_data_set_or_a_folder_of_it_at_its_path(
-    process: Process, tmp_path: Path
-) -> None:
+def test_a_script_sees_the_data_set_or_a_folder_of_it(process: Process, tmp_path: Path) -> None:
     out = tmp_path / "result"
     bench = process(script(f"cat {PLACE}/a {PLACE}/deep/b > {out}; echo done"))
     infos, _ = run(bench)
@@ -77,9 +75,7 @@ def test_a_pod_is_run_as_the_command_of_its_first_container(process: Process) ->
     assert any("first container" in message for _, message in work.told)
 
 
-def test_a_script_that_may_restart_is_run_again_and_says_how_it_ended(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_may_be_restarted(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESTART_PAUSES_S", (0.0, 0.0))
     source = "echo x >> tries; echo no such column >&2; test $(wc -l < tries) = 6"
     bench = process(script(source, restartPolicy="OnFailure"))
@@ -94,9 +90,7 @@ def test_a_script_that_may_restart_is_run_again_and_says_how_it_ended(
         run(process({"job": {"podSpec": {"containers": [{"name": "a", "image": "b"}]}}}))
 
 
-def test_secrets_reach_the_script_and_nothing_else(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_reach_the_script_alone(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-one-who-applied")
     env = [
         {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}},

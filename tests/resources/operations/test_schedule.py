@@ -64,13 +64,10 @@ def test_an_operation_starts_waits_or_goes(
     assert (found.action, found.until_s) == (action, None if until is None else NOON_S + until)
 
 
-def test_a_schedule_begins_at_its_next_time_after_it_was_created() -> None:
+def test_a_schedule_begins_at_its_next_time_and_what_comes_after_another_waits_for_it() -> None:
     early = ask(EVERY_10_MIN, {}, 599, created_s=NOON_S)
     assert (early.action, early.until_s) == (Action.WAIT, NOON_S + 600)
     assert ask(EVERY_10_MIN, {}, 600, created_s=NOON_S).action is Action.START
-
-
-def test_what_comes_after_another_waits_for_it_and_says_for_which() -> None:
     waiting = ask(AFTER, {}, 0, preceding_done=False)
     assert (waiting.action, waiting.until_s) == (Action.WAIT, None)
     assert "datamigrate/copy" in waiting.why
