@@ -206,6 +206,22 @@ def test_blocks_whose_file_is_gone_are_forgotten_when_another_of_them_is_stored(
     assert cache._counters.total("corrupt_blocks") == 0
 
 
+def test_a_file_that_lost_blocks_before_they_were_noted_is_never_taken_for_complete(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    monkeypatch.setattr(cache.index, "_write_batch", lambda: None)
+    what, data = sample("holes", 2 * BLOCK)
+    assert put(cache, what, data)
+    os.unlink(cache.file(what.digest))
+    assert cache.write(what, BLOCK, block_of(what, 1, BLOCK), data[BLOCK:])
+    assert cache.cached_bytes(what.digest) == cache.used_bytes == BLOCK
+    assert cache.complete_file(what) is None
+    assert get(cache, what, 0, 1000) is None, "and not zeros"
+    assert put(cache, what, data)
+    assert (cache.complete_file(what) or Path()).read_bytes() == data
+
+
 @pytest.mark.parametrize(
     ("code", "stays"), [(sqlite3.SQLITE_FULL, True), (sqlite3.SQLITE_CORRUPT, False)]
 )
@@ -258,25 +274,6 @@ def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path
     with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
         assert database.execute("SELECT count(*) FROM objects").fetchone() == (0,)
     database.close()
-
-
-def test_a_file_that_lost_blocks_on_the_way_is_never_taken_for_complete(
-    opened: Opener, tmp_path: Path
-) -> None:
-    """Removed by another process between two blocks: what is missing would read as zeros."""
-    cache = opened()
-    what, data = sample("holes", 4 * BLOCK)
-    blocks = [block_of(what, number, BLOCK) for number in range(4)]
-    for block in blocks[:2]:
-        cache.write(what, BLOCK, block, data[block.start : block.start + BLOCK])
-    os.unlink(cache.file(what.digest))
-    for block in blocks[2:]:
-        cache.write(what, BLOCK, block, data[block.start : block.start + BLOCK])
-    assert cache.complete_file(what) is None
-    put(cache, what, data)
-    path = cache.complete_file(what)
-    assert path is not None
-    assert path.read_bytes() == data
 
 
 def test_what_was_dropped_does_not_come_back_with_a_batch_that_another_thread_holds(

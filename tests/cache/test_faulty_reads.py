@@ -65,7 +65,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
         told = sum(readers.map(read_many, range(8)))
     wait_until(lambda: not cache._flights.flying())
     cache.close()
-    assert bool(told) == bool(faulty.injected["changed"])
+    assert min(told, faulty.injected["changed"]) > 0
     failures = sum(faulty.injected.values()) - faulty.injected["delay"] - faulty.injected["changed"]
     assert counters.total("store_retries") == failures > 0
     assert cache._flights._flights == {}

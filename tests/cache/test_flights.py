@@ -78,28 +78,6 @@ def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(
     assert join(flights, 0)[1], "a failure before the deadline is not remembered until it"
 
 
-def test_what_comes_after_the_deadline_is_dropped_and_its_bytes_stay_counted_until_then(
-    flights: Flights, clock: Clock
-) -> None:
-    gate = threading.Event()
-
-    def get() -> bytes:
-        gate.wait(30)
-        return DATA
-
-    flight = start(flights, 0, get)
-    with ThreadPoolExecutor(1) as threads:
-        fetching = threads.submit(flights.carry_out, flight)
-        wait_until(lambda: flight.fetching_s is not None)
-        clock.now_s += 60
-        assert flights.fail(flight, StoreError("overdue"))
-        assert flights.held_bytes == LENGTH
-        gate.set()
-        fetching.result(30)
-    assert flights.held_bytes == 0
-    assert flight.data is None
-
-
 def test_a_failure_that_is_remembered_holds_no_bytes(flights: Flights, clock: Clock) -> None:
     alive: list[weakref.ref[Bytes]] = []
 

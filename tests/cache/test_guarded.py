@@ -244,9 +244,7 @@ def test_two_mounts_that_find_the_same_damage_make_one_new_index(disk: Disk) -> 
     two.close()
 
 
-def test_one_bad_disk_of_a_tier_does_not_take_the_others_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_bad_disk_of_a_tier_does_not_take_the_others_out(tmp_path: Path) -> None:
     counters = Counters()
     spec = TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30)
     tier = build_tier(spec, "keep", counters)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.cache.flights import Flight
 from penstock.cache.hedging import MOST_AT_ONCE, Hedging
 from penstock.cache.watcher import Watcher
 from penstock.errors import StoreError
@@ -56,8 +57,8 @@ class Watched:
         self.gates: list[threading.Event] = []
         self.threads: list[threading.Thread] = []
 
-    def slow(self, number: int, first: bytes = DATA, second: bytes = DATA) -> threading.Event:
-        """Starts a fetch whose first attempt waits for the event; the second comes at once."""
+    def slow(self, number: int, first: bytes = DATA, second: bytes = DATA) -> Flight:
+        """Starts a fetch whose first attempt waits for its gate; the second comes at once."""
         gate, begun = threading.Event(), threading.Event()
         self.gates.append(gate)
 
@@ -73,7 +74,7 @@ class Watched:
         thread.start()
         self.threads.append(thread)
         assert begun.wait(20)
-        return gate
+        return flight
 
     def count(self, name: str) -> int:
         return self.counters.total(name)
@@ -95,16 +96,14 @@ def watched() -> Iterator[Watched]:
 
 
 def test_a_slow_fetch_gets_one_second_one_which_wins(watched: Watched) -> None:
-    gate = watched.slow(0, b"first", b"second")
-    flight = watched.flights.find(block(0))
-    assert flight is not None
+    flight = watched.slow(0, b"first", b"second")
     watched.watcher.look()
     assert watched.count("hedges") == 0
     watched.clock.now_s += 0.2
     wait_until(lambda: flight.done)
     assert flight.data == b"second"
     wait_until(lambda: watched.count("hedges_won") == 1)
-    gate.set()
+    watched.gates[0].set()
     wait_until(lambda: watched.flights.held_bytes == 0)
     assert (watched.count("hedges"), flight.data) == (1, b"second")
 
@@ -149,12 +148,11 @@ def test_a_share_of_requests_bounds_second_fetches(watched: Watched) -> None:
 
 def test_memory_bounds_second_fetches() -> None:
     watched = Watched(blocks=1)
-    gate = watched.slow(0)
+    watched.slow(0)
     watched.clock.now_s += 0.2
     for _ in range(MOST_AT_ONCE + 1):
         watched.watcher.look()
     assert watched.count("hedges") == 0
-    gate.set()
     watched.close()
 
 
@@ -162,23 +160,19 @@ def test_a_second_fetch_that_fails_changes_nothing(watched: Watched) -> None:
     def fail(_start: int, _length: int) -> bytes:
         raise StoreError("down")
 
-    gate = watched.slow(0, b"first")
-    flight = watched.flights.find(block(0))
-    assert flight is not None
+    flight = watched.slow(0, b"first")
     flight.fetch = fail
     watched.clock.now_s += 0.2
     wait_until(lambda: watched.count("hedges") == 1)
     assert not flight.done
-    gate.set()
+    watched.gates[0].set()
     wait_until(lambda: flight.done)
     assert flight.data == b"first"
     assert watched.count("hedges_won") == 0
 
 
 def test_a_fetch_that_hangs_fails_at_its_deadline(watched: Watched) -> None:
-    watched.slow(0)
-    flight = watched.flights.find(block(0))
-    assert flight is not None
+    flight = watched.slow(0)
     flight.hedged = True
     watched.clock.now_s += 59
     watched.watcher.look()

@@ -263,7 +263,7 @@ class CacheDirectory:
                     self.index.drop_object(digest)
 
     def _is_without_file(self, digest: bytes) -> bool:
-        return self.index.entry(digest) is not None and not os.path.lexists(self.file(digest))
+        return self.index.knows(digest) and not os.path.lexists(self.file(digest))
 
     def reserve(self, length: int) -> bool:
         """Keeps room for so many bytes that are about to be written, until `commit` or

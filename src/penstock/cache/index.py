@@ -150,6 +150,13 @@ class Index:
         row = self._one(f"{_ENTRY} WHERE digest = ?", digest)
         return _entry(row) if row is not None else None
 
+    def knows(self, digest: bytes) -> bool:
+        """Is anything of the object here, in the database or on the way to it?"""
+        with self._lock:
+            if any(block.digest == digest for block in self._waiting):
+                return True
+        return self.entry(digest) is not None
+
     def entries(self) -> Iterator[Entry]:
         yield from map(_entry, self._connection().execute(_ENTRY))
 
