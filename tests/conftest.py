@@ -1,24 +1,27 @@
 """Real parts for every test: an S3 server, mounts, and a state folder of their own."""
 
+import ctypes
+import fcntl
 import gc
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from penstock.mounttable import FILESYSTEM_TYPE, mount_table
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.isolation import isolate
 from tests.support.mounts import Mounter, mounting
-from tests.support.namespaces import leave_others_mounts
 from tests.support.s3 import KEYS, S3, serve_seaweedfs
-from tests.support.turns import turn
 
 pytest_plugins = ["tests.support.gated_set", "tests.support.page_counts", "tests.support.users"]
 _MEMORY, _ROOM_BYTES = Path("/dev/shm"), 8 << 30
+_NEW_MOUNTS, _PRIVATE_BELOW, _DETACH = 0x00020000, (1 << 18) | 16384, 2
 
 
 def pytest_configure() -> None:
@@ -31,10 +34,23 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    leave_others_mounts()
+    _leave_others_mounts()
     # A shell starts background jobs with SIGINT ignored, and every child would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave_others_mounts() -> None:
+    """Namespaces that tests make (jobs have one) hold copies of the mounts that there are, and a
+    mount does not end before its copies: those of several workers would wait for each other."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.geteuid() != 0 or libc.unshare(_NEW_MOUNTS) != 0:
+        return
+    if libc.mount(None, b"/", None, ctypes.c_ulong(_PRIVATE_BELOW), None) != 0:
+        raise OSError(ctypes.get_errno(), "mounts of tests would be seen by others")
+    for entry in mount_table():
+        if entry.kind == FILESYSTEM_TYPE:
+            libc.umount2(os.fsencode(entry.mountpoint), _DETACH)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,8 +71,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
     shared = Path(item.config.getoption("basetemp")).parent
-    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+    with _turn(shared, alone=item.get_closest_marker("alone") is not None):
         return (yield)
+
+
+@contextmanager
+def _turn(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Two locks on files that the workers share: the room, in which tests are together or one is
+    alone, and the gate before it. A test that waits to be alone keeps the gate, so that no other
+    goes in meanwhile. The kernel releases both when a worker dies."""
+    with open(folder / "gate", "a") as gate, open(folder / "room", "a") as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        finally:
+            fcntl.flock(gate, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            # Not left to the close: a child that was forked meanwhile has the lock too.
+            fcntl.flock(room, fcntl.LOCK_UN)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -71,6 +71,12 @@ class Ground:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
+    def kill_at(self, step: str, plan: Path, store: str = "rclone") -> None:
+        """Run this plan in a process that kills itself there."""
+        process = self.start(plan, step, store)
+        process.communicate(timeout=100)
+        assert process.returncode == -signal.SIGKILL
+
     def run(self, plan: Path, parts: Parts = PARTS) -> run.Outcome:
         return run.run_plan(read_plan_file(plan), plan.read_text(), self.settings(parts), Quiet())
 
@@ -122,7 +128,7 @@ def test_a_run_ends_with_its_results_and_nothing_else(ground: Ground) -> None:
     copied = ground.folder / "copied" / results.name
     assert (copied / "report.md").exists()
     assert len(list(copied.glob("experiments/*/output/result.json"))) == 3
-    # The keys of the store are in none of them.
+    # The keys of the store lie elsewhere.
     config = json.loads(next(results.glob("experiments/*/config/experiment.json")).read_text())
     assert not Path(config["store"]["keys_file"]).is_relative_to(results)
 
@@ -163,9 +169,7 @@ STEPS = (
 def test_a_run_killed_at_any_step_leaves_nothing_after_clean(
     ground: Ground, step: str, store: str
 ) -> None:
-    process = ground.start(ground.plan(["native", "juicefs"]), step, store)
-    process.communicate(timeout=100)
-    assert process.returncode == -signal.SIGKILL
+    ground.kill_at(step, ground.plan(["native", "juicefs"]), store)
     assert len(registry.entries()) == 1
     sockets = sockets_of(ground.medium)
     if step == "measuring":
@@ -268,8 +272,7 @@ def test_an_interrupt_runs_the_exit_handler(ground: Ground) -> None:
 
 
 def test_a_killed_run_is_resumed_without_measuring_anything_twice(ground: Ground) -> None:
-    process = ground.start(ground.plan(["native", "ceiling", "rclone"]), "report")
-    process.communicate(timeout=60)
+    ground.kill_at("report", ground.plan(["native", "ceiling", "rclone"]))
     (results,) = ground.results
     measured = {path: path.stat().st_mtime_ns for path in results.glob("*/*/output/result.json")}
     assert len(measured) == 2  # without I/O there is nothing to read
@@ -315,9 +318,7 @@ def test_what_is_put_into_a_bucket_is_removed_from_it(
         return [path.key for path in bucket.rglob()]
 
     def kill_a_run() -> None:
-        process = ground.start(ground.plan(["native", "juicefs"], more), "measuring")
-        process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGKILL
+        ground.kill_at("measuring", ground.plan(["native", "juicefs"], more))
         assert sum(key.startswith("sets/penstock-bench-") for key in keys()) == 3
 
     kill_a_run()

@@ -15,6 +15,7 @@ from penstock.bench.experiments.loading import Loader
 from penstock.bench.experiments.models import published
 from penstock.bench.experiments.results import EpochRead
 from penstock.errors import UsageError
+from tests.support.waiting import wait_until
 
 
 class Clock:
@@ -107,6 +108,7 @@ def test_a_loader_stays_two_batches_ahead_and_passes_on_what_a_reader_stumbles_o
     loader = Loader([str(n) for n in range(100)], lambda: read, batch=10, threads=2)
     batches = iter(loader)
     assert next(batches).samples == 10
+    wait_until(lambda: len(taken) >= 10 + 20, lambda: taken)
     # Every thread may have taken one item that it waits with.
     assert len(taken) <= 10 + 20 + 2
     assert sum(batch.samples for batch in batches) == 90

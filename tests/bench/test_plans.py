@@ -7,10 +7,7 @@ import pytest
 
 from penstock.bench.plans.expansion import expand, medium_bytes, read_bytes, store_bytes
 from penstock.bench.plans.known import ARMS
-from penstock.bench.plans.model import (
-    DatasetPlan,
-    Plan,
-)
+from penstock.bench.plans.model import DatasetPlan, Plan
 from penstock.bench.plans.reading import read_plan, read_plan_file
 from penstock.bench.plans.sizes import planned_bytes
 from penstock.bench.plans.template import PLAN

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import pytest
 from obstore.store import S3Store
 
 from penstock.bench import measure, s3server
+from penstock.bench import workspace as workspaces
 from penstock.bench.arms import Rclone, Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import SMALL_BYTES, Dataset, Entry, make_large, make_small
@@ -200,12 +202,11 @@ def test_several_processes_count_together_and_end_together(
 def test_every_file_is_listed_and_is_read_once_in_a_pass(
     workspace: Workspace, small: Dataset, readers: int
 ) -> None:
-    (small.root / ".control").touch()
     assert sorted(list_files(small.root)) == sorted(entry.path for entry in small.entries)
-    (small.root / ".control").unlink()
+    write_tree(workspace.folder / "juicefs", {".control": b"", "a/b": b""})
+    assert list_files(workspace.folder / "juicefs") == ["a/b"]
     epoch = read_epoch(workspace, small.root, small.entries, readers=readers, seed=1, passes=3)
     assert (epoch.files, epoch.size_bytes) == (3 * 20, 3 * small.size_bytes)
-    assert epoch.seconds > 0
     assert epoch.cpu_s > 0
 
 
@@ -287,7 +288,13 @@ def test_a_users_own_keys_do_not_reach_the_systems(
     assert "PATH=" in printed
 
 
-def test_memory_is_the_medium_only_when_it_is_large_enough(tmp_path: Path) -> None:
+def test_memory_is_the_medium_only_when_it_is_large_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {workspaces.SHARED_MEMORY: 10, Path(tempfile.gettempdir()): 20}
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "free_bytes", free.__getitem__)
+        assert [choose_medium(None, needed) for needed in (9, 10)] == list(free)
     assert choose_medium(tmp_path, 1) == tmp_path
     with pytest.raises(BenchError, match="free"):
         choose_medium(tmp_path, 1 << 60)

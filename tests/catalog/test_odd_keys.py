@@ -6,12 +6,13 @@ The server is moto, which takes any key. SeaweedFS and rclone make paths of keys
 import json
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.catalog.names import DOUBLE_ROLE, MARKER_WITH_DATA
-from penstock.catalog.refresh import Mounted, Summary, refresh
+from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import Tree
 from penstock.metrics import Counters
 from penstock.store.connect import StoreOptions, open_store
@@ -67,18 +68,6 @@ def fill(server: S3, bucket: str, keys: dict[str, bytes]) -> None:
         server.client.put_object(Bucket=bucket, Key=key, Body=data)
 
 
-def list_into(tree: Tree, server: S3, source: str) -> Summary:
-    store = open_store(parse_source(source), StoreOptions(endpoint=server.endpoint), Counters())
-    return refresh(tree, [Mounted("", store)], lambda *_: None)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    made = Tree(tmp_path / "catalog.sqlite")
-    yield made
-    made.close()
-
-
 def test_each_odd_key_is_shown_or_counted_with_its_reason(moto: S3, mounter: Mounter) -> None:
     fill(moto, "odd", {key: data for key, (data, _) in ODD.items()})
     mount = mounter("s3://odd", "--endpoint", moto.endpoint)
@@ -97,13 +86,16 @@ def test_each_odd_key_is_shown_or_counted_with_its_reason(moto: S3, mounter: Mou
 
 
 def test_empty_objects_are_told_from_directory_markers_without_an_exact_listing(
-    moto: S3, tree: Tree
+    moto: S3, tmp_path: Path
 ) -> None:
     """No key here makes the fast listing fail, which strips trailing slashes."""
     keys = {"empty-file": b"", "empty-dir/": b"", "dir/": b"", "dir/x": b"x", "dir/empty": b""}
     fill(moto, "markers", keys)
-    list_into(tree, moto, "s3://markers")
-    assert set(nodes_of(tree)) == {"empty-file", "empty-dir/", "dir/", "dir/x", "dir/empty"}
+    options = StoreOptions(endpoint=moto.endpoint)
+    store = open_store(parse_source("s3://markers"), options, Counters())
+    with closing(Tree(tmp_path / "catalog.sqlite")) as tree:
+        refresh(tree, [Mounted("", store)], lambda *_: None)
+        assert set(nodes_of(tree)) == set(keys)
 
 
 @pytest.fixture(scope="module")

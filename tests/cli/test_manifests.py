@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounts import penstock
+from tests.support.mounts import penstock, succeed
 from tests.support.refusals import one_refusal
 
 DATASET = """
@@ -35,9 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_is_good_is_said_with_what_has_no_effect_and_without_secrets(folder: Path) -> None:
-    said = penstock("validate", "-f", folder)
-    assert said.returncode == 0
-    assert said.stdout.splitlines() == [
+    assert succeed("validate", "-f", folder).splitlines() == [
         "dataset/imagenet: ok",
         "jindoruntime/imagenet in team: ok",
         "  no effect: spec.replicas (replicas: one machine is one worker)",
@@ -45,7 +43,7 @@ def test_what_is_good_is_said_with_what_has_no_effect_and_without_secrets(folder
         "(images: the engine is Penstock itself, no container is run)",
     ]
     files = ("-f", folder / "a.yaml", "-f", folder / "b.yml")
-    text = penstock("validate", *files, "-o", "json").stdout
+    text = succeed("validate", *files, "-o", "json")
     assert "hunter2" not in text
     resources = json.loads(text)["resources"]
     assert [one["kind"] for one in resources] == ["Dataset", "JindoRuntime"]

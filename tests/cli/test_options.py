@@ -130,7 +130,7 @@ def test_the_cache_commands_show_check_and_clear(
 @pytest.mark.parametrize(
     ("text", "says"),
     [(option, f"refused: {re.escape(reason)}") for option, reason in REFUSED.items()]
-    + [(text, text.split("=")[0]) for text in ("kernel_cach", "max_read", "max_read=1000", "uid=x")]
+    + [(text, text.split("=")[0]) for text in ("max_read", "max_read=1000", "uid=x")]
     + [("umask=022", "refused: ")],
 )
 def test_options_of_libfuse_that_cannot_be_are_refused(text: str, says: str) -> None:

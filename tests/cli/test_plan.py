@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mounts import Mount, Mounter, penstock
+from tests.support.mounts import Mount, Mounter, penstock, succeed
 from tests.support.refusals import one_refusal
 from tests.support.trees import write_tree
 
@@ -24,9 +24,8 @@ def plan(*arguments: str | Path) -> dict[str, Any]:
 
 
 def test_a_person_reads_a_row_for_each_epoch_and_two_sentences() -> None:
-    result = penstock("plan", "--dataset", WORDS, *H100, "--cache", "50%")
-    assert result.returncode == 0, result.stderr
-    head, _, _, *rows, _, first, second = result.stdout.splitlines()
+    printed = succeed("plan", "--dataset", WORDS, *H100, "--cache", "50%")
+    head, _, _, *rows, _, first, second = printed.splitlines()
     assert head.startswith("1,281,167 files, 134.4 GiB; the accelerator takes 1.61 Gbit/s")
     assert len(rows) == 3 * (3 + 1) + 1  # each way's epochs and their sum; a warm-up before
     assert rows[0].split()[:4] == ["no", "plan", "1", "15%"]

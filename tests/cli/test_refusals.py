@@ -85,7 +85,7 @@ def test_a_rejected_mount_exits_with_its_code_and_leaves_nothing_behind(
     try:
         if mistake == "option":
             result = penstock_process(*command, "--chache-dir", "/x")
-            check_refusal(result, says="--chache-dir")
+            assert "--cache-dir" in check_refusal(result, says="--chache-dir")
         else:
             result = penstock_process(*command, "--endpoint", f"http://127.0.0.1:{free_port()}")
             check_refusal(result, says="s3://bucket", code=3)
@@ -255,8 +255,9 @@ def test_an_option_with_a_mistake_in_it(
     refuse(source, *options.format(tmp_path).split(), says=says)
 
 
-def test_a_mistyped_option_is_answered_with_the_right_one(refuse: Refuse, source: str) -> None:
-    assert "--cache-dir" in refuse(source, "--chache-dir", "/x", says="--chache-dir")
+def test_a_mistyped_kernel_option_is_answered_with_the_right_one(
+    refuse: Refuse, source: str
+) -> None:
     assert "kernel_cache" in refuse(source, "-o", "kernel_cach", says="kernel_cach")
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from penstock.specs.documents import read
-from tests.support.mounts import penstock
+from tests.support.mounts import penstock, succeed
 from tests.support.refusals import one_refusal
 
 SEED = shlex.split("""mpi --name horovod-resnet50 --gpus=8 --workers=4
@@ -32,11 +32,10 @@ def shell(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def manifest(*arguments: str) -> dict[str, Any]:
     """What --dry-run -o yaml prints, which is a manifest that `apply` can read."""
     trainer, *rest = arguments
-    result = penstock("submit", trainer, "--dry-run", "-o", "yaml", *rest)
-    assert result.returncode == 0, result.stderr
-    (document,) = read(result.stdout, "stdout")
+    printed = succeed("submit", trainer, "--dry-run", "-o", "yaml", *rest)
+    (document,) = read(printed, "stdout")
     assert document.resource.kind == "TrainingJob"
-    return yaml.safe_load(result.stdout)
+    return yaml.safe_load(printed)
 
 
 def spec(*arguments: str) -> dict[str, Any]:

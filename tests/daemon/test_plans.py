@@ -48,7 +48,7 @@ class Job:
         self.writer = OrderWriter([b"a"], 10)
         self.writer.add(array("I", [0]))
         self.end, theirs = socket.socketpair()
-        self.end.settimeout(10)
+        self.end.settimeout(60)
         self.line = Line(theirs)
 
     def hand_over(self, plans: Plans, label: str = "job") -> None:

@@ -5,6 +5,8 @@ import importlib.util
 import inspect
 import re
 import shlex
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -15,17 +17,15 @@ from penstock.cli.app import SECTIONS, app
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir())
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
 def test_every_command_is_in_the_table_of_contents_and_ends_in_an_example() -> None:
-    context = click.Context(app)
-    modules = {path.stem for path in (ROOT / "src/penstock/cli").glob("*.py")}
-    names = {name for _, names in SECTIONS for name in names}
-    assert names <= modules
-    found = {name: app.get_command(context, name) for name in names}
-    commands = [command for command in found.values() if command is not None]
-    assert {command.name for command in commands} == names
+    modules = [path.stem for path in (ROOT / "src/penstock/cli").glob("*.py")]
+    named = [getattr(import_module(f"penstock.cli.{name}"), name, None) for name in modules]
+    commands = [one for one in named if isinstance(one, click.Command) and one is not app]
+    assert {command.name for command in commands} == {one for _, names in SECTIONS for one in names}
     while commands:
         command = commands.pop()
         if isinstance(command, click.Group):
@@ -51,20 +51,18 @@ def test_the_reference_is_what_the_commands_and_models_say() -> None:
         assert written == made(), "run tools/write-reference"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_links_lead_somewhere() -> None:
+    found = [(page, link) for page in PAGES for link in LINK.findall(page.read_text())]
+    inside = [page.parent / link for page, link in found if "://" not in link]
+    assert len(inside) > 40
+    assert [str(path) for path in inside if not path.exists()] == []
 
 
-def test_every_dependency_has_its_reason_beside_it() -> None:
-    lines = (ROOT / "pyproject.toml").read_text().split("dependencies = [")[1].split("]")[0]
-    for line in lines.strip().splitlines():
-        assert "#" in line, line
-
-
-def test_the_constraints_hold_no_addresses() -> None:
+def test_every_dependency_has_its_reason_beside_it_and_its_version_without_an_address() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().split("\ndependencies = [\n")[1].splitlines()
+    listed = list(takewhile(lambda line: line != "]", lines))
+    assert len(listed) > 5
+    assert [line for line in listed if "#" not in line] == []
     assert "://" not in (ROOT / "constraints.txt").read_text()
 
 

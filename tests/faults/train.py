@@ -1,4 +1,4 @@
-"""A training script's data part: `python train.py FOLDER fork|spawn` prints what it loaded."""
+"""A training script's data part: `python train.py FOLDER` prints what it loaded."""
 
 import hashlib
 import json
@@ -23,10 +23,10 @@ class Samples(Dataset[tuple[str, str]]):
         return str(path.relative_to(self.folder)), digest
 
 
-def main(folder: Path, start_method: str) -> None:
+def main(folder: Path) -> None:
     loader = DataLoader(
         Samples(folder), batch_size=8, shuffle=True, num_workers=2,
-        multiprocessing_context=start_method,
+        multiprocessing_context="fork",
     )  # fmt: skip
     epochs: list[dict[str, str]] = []
     for _ in range(2):
@@ -50,4 +50,4 @@ def wait_for_threads() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

@@ -144,7 +144,7 @@ def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(mount: Mou
     (beside / "f").write_bytes(b"")
     with process(OPEN, beside / "f", cwd=beside):
         assert holders(mount.path).processes == []
-    assert holders(beside).processes == []
+        assert holders(beside).processes == [], "nothing is mounted there"
 
 
 def test_a_server_that_hangs_does_not_hang_the_search(mount: Mount) -> None:

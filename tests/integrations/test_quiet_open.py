@@ -132,7 +132,7 @@ def test_what_a_script_can_see_of_open_is_as_it_was(mount: Place, tmp_path: Path
     script.write_text(LOOKS)
     ours, theirs = [sys.executable, "-m", "penstock", "run", "--"], [sys.executable, "-W", "ignore"]
     plain, hooked = (
-        subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60, text=True).stdout
+        subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=110, text=True).stdout
         for command in (
             [*theirs, script, mount.path], [*ours, *theirs, script, mount.path, "hooked"]
         )

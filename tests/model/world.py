@@ -24,6 +24,7 @@ from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kernelcaches import drop_pages
 from tests.support.mounts import Mount
 from tests.support.s3 import ObjectPath
+from tests.support.trees import read_or_errno
 from tests.support.waiting import wait_until
 
 _MAP = """
@@ -84,14 +85,7 @@ class World:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def wait_while_eio(self, path: Path) -> None:
-        def is_over() -> bool:
-            try:
-                path.read_bytes()
-            except OSError as error:
-                return error.errno != errno.EIO
-            return True
-
-        wait_until(is_over, "the store is back, and reads fail on")
+        wait_until(lambda: read_or_errno(path) != errno.EIO, "the store is back, and reads fail on")
 
     # -- trouble --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.mounts import Mount, Mounter
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, ObjectPath
+from tests.support.s3 import KEYS, S3, ObjectPath
 from tests.support.shared_mounts import sharing
 
 
@@ -22,8 +22,7 @@ def empty_bucket(_s3_server: S3) -> ObjectPath:
 def _module_mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Mounter]]:
     """A state folder, and what mounts in it once for the same options."""
     folder = tmp_path_factory.mktemp("module")
-    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    with sharing(folder, keys) as mounter:
+    with sharing(folder, KEYS) as mounter:
         yield folder / "state", cache(mounter)
 
 

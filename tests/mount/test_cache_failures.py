@@ -123,7 +123,7 @@ def test_a_cache_whose_disk_others_have_filled_is_used_again_when_there_is_room(
         mount = mounter(source, *BLOCK, "--cache-dir", disk / "cache")
         for name, data in FEW.items():
             assert (mount.path / name).read_bytes() == data
-        os.getxattr(mount.path / next(iter(FEW)), "user.penstock.cached")
+            mount.wait_until_cached(name)
         with pytest.raises(OSError, match="No space left"):
             (disk / "filler").write_bytes(bytes(32 << 20))
         forget(mount.path)

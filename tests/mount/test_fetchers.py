@@ -124,14 +124,14 @@ def test_one_that_hangs_is_replaced(own: Mounter) -> None:
     wait_until(lambda: not set(hanging) & set(fetchers(mount)), "they are gone")
 
 
-def test_a_store_that_fails_is_asked_again_by_the_server(s3: S3, own: Mounter) -> None:
-    with FaultyProxy(s3.endpoint, seed=1) as proxy:
-        mount = own(endpoint=proxy.endpoint)
-        proxy.inject({Fault.SLOW_DOWN: 0.5}, most_in_a_row=2)
-        assert warm(mount)["cached_percentage"] == 100
-        stats = mount.stats()
-        assert stats["fetchers"]["given_back"] > 0
-        assert stats["store_retries_by_kind"]["slow_down"] >= stats["fetchers"]["given_back"]
+def test_a_store_that_fails_is_asked_again_by_the_server(proxy: FaultyProxy, own: Mounter) -> None:
+    mount = own(endpoint=proxy.endpoint)
+    proxy.inject({Fault.SLOW_DOWN: 0.5}, most_in_a_row=2)
+    assert warm(mount)["cached_percentage"] == 100
+    stats = mount.stats()
+    assert stats["fetchers"]["given_back"] > 0
+    assert stats["store_retries_by_kind"]["slow_down"] >= stats["fetchers"]["given_back"]
+    proxy.down()
     assert read_all(mount) == FILES
 
 

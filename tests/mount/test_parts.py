@@ -174,12 +174,12 @@ def test_a_server_killed_while_it_lists_a_new_source_leaves_that_to_the_next(
     parts: Parts, one: Served, tmp_path: Path
 ) -> None:
     parts.mount(one.part("one"))
+    late = Served("one", free_port())
     with (
         reading(parts.path / "one", ONE, readers=1, seed=1) as readers,
-        socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", late.port)) as silent,
     ):
         silent.settimeout(60)
-        late = Served("one", silent.getsockname()[1])
         parts.change(one.part("one"), late.part("late", deadline_s=60))
         held: list[socket.socket] = []
         for _ in range(2):
@@ -206,7 +206,7 @@ def test_a_source_that_cannot_be_listed_costs_the_others_nothing(
     write_tree(tmp_path / "here", {"new": b"new"})
     refreshed = penstock("refresh", parts.path)
     assert (refreshed.returncode, "gone: s3://bucket" in refreshed.stderr) == (3, True)
-    assert "2 files" not in refreshed.stdout
+    assert refreshed.stdout.startswith("5 files, ")
     assert sorted(os.listdir(parts.path / "here")) == ["h", "new"]
     assert sorted(os.listdir(parts.path / "gone")) == ["a", "b"]
     assert (parts.path / "gone/b").stat().st_size == 5

@@ -17,7 +17,7 @@ from penstock.integrations.plans import mount_of, open_plan
 from penstock.warm import look
 from tests.support.kernelcaches import drop_pages
 from tests.support.kills import processes_of
-from tests.support.mounts import Mount, Mounter, at_hand, both_modes, is_settled, plan_of
+from tests.support.mounts import Mount, Mounter, both_modes, is_settled, needs_passthrough, plan_of
 from tests.support.page_counts import assert_kept, locked_pages
 from tests.support.s3 import S3, ObjectPath
 from tests.support.trees import read_raw, write_tree
@@ -53,6 +53,15 @@ def own(s3: S3, bucket: ObjectPath, mounter: Mounter) -> Mount:
 
 def paths_of(mount: Mount) -> list[str]:
     return [str(mount.path / name) for name in NAMES]
+
+
+def at_hand(mount: Mount, number: int = 0) -> int:
+    """The files of a plan that are there, whoever brought them.
+
+    On a mount that tests share, a file that was open while the test before ended keeps its pages.
+    """
+    plan = mount.stats()["plans"][number]
+    return sum(plan.get(how, 0) for how in ("fetched", "joined", "cached", "resident"))
 
 
 def shuffled(seed: int) -> list[int]:
@@ -126,10 +135,9 @@ def test_a_set_larger_than_memory_passes_through_it(mount_set: Mounter) -> None:
             read_raw(mount.path / NAMES[index])
             plan.reached(position)
         wait_until(lambda: is_settled(mount), "settled")
-        wait_until(lambda: plan_of(mount)["dropped"] > 0, "dropped")
-        assert BYTES * 0.3 <= plan_of(mount)["kept_bytes"] <= BYTES * 0.375
         rest = len(NAMES) - _fitting(order)
         wait_until(lambda: plan_of(mount)["dropped"] == rest, "all of the rest")
+        assert BYTES * 0.3 <= plan_of(mount)["kept_bytes"] <= BYTES * 0.375
     assert mount.gets() == len(NAMES)
 
 
@@ -187,9 +195,7 @@ def test_two_jobs_have_two_plans(mount: Mount) -> None:
         with open_plan(paths_of(mount), label="two") as two:
             one.extend(range(60))
             two.extend(range(60, 120))
-            wait_until(
-                lambda: [plan["fetched"] for plan in mount.stats()["plans"]] == [60, 60], "both"
-            )
+            wait_until(lambda: [at_hand(mount, number) for number in (0, 1)] == [60, 60], "both")
             assert {plan["label"] for plan in mount.stats()["plans"]} == {"one", "two"}
         wait_until(lambda: [plan["label"] for plan in mount.stats()["plans"]] == ["one"], "one")
 
@@ -289,6 +295,7 @@ def test_half_a_cache_hits_half(mount_set: Mounter, mode: str) -> None:
         assert 0.4 * len(NAMES) <= count <= 0.6 * len(NAMES)
 
 
+@needs_passthrough
 def test_in_passthrough_mode_files_are_in_the_cache_before_they_are_opened(
     mount_set: Mounter,
 ) -> None:
@@ -367,7 +374,8 @@ def test_pushed_pages_of_two_versions_never_meet(s3: S3, mounter: Mounter) -> No
         assert wrong == []
         assert reads[0] > 0
         plan.extend(range(len(REWRITTEN)))
-        wait_until(lambda: mount.stats()["plans"][0]["ahead"] == 6 * len(REWRITTEN), "looked at")
+        wait_until(lambda: plan_of(mount)["ahead"] == 6 * len(REWRITTEN), "looked at")
         for number, name in enumerate(REWRITTEN):
             assert (mount.path / name).read_bytes() == content(number, 5)
-        assert mount.stats()["plans"][0]["missing"] == 0
+        assert plan_of(mount)["missing"] == 0
+        assert mount.stats()["pushed_bytes"] > 0

@@ -101,4 +101,3 @@ def test_mistakes_of_several_files_are_told_at_once_and_nothing_is_applied(
 )  # fmt: skip
 def test_words_that_are_no_kind_name_or_option_are_mistakes(line: str, said: str) -> None:
     assert said in fail(*line.split())
-    assert State().all() == []

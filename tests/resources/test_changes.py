@@ -210,7 +210,11 @@ def test_a_mount_path_that_is_none_is_a_mistake(declared: State, source: Path, p
 def test_a_taken_place_is_told(bound: Path, source: Path, tmp_path: Path, mounter: Mounter) -> None:
     full, plain = tmp_path / "full", mounter(f"file://{source}", "--no-cache").path
     write_tree(full, {"mine": b"mine"})
-    taken = {full: "full", bound: "is where dataset/default/small is mounted", plain: "is mounted"}
+    taken = {
+        full: "is not empty",
+        bound: "is where dataset/default/small is mounted",
+        plain: "is mounted",
+    }
     for place, says in taken.items():
         with pytest.raises(PenstockError, match=says) as refused:
             api.apply([at(of_folder("x", source), place, name="x"), ours("x")])

@@ -94,7 +94,7 @@ def test_mistakes_are_told(data: Path, tmp_path: Path, source: str, place: str, 
         run_with_data(["no-such-command"], [], env={"PATH": "/usr/bin"})
 
 
-def test_it_dies_with_whoever_started_it(data: Path, tmp_path: Path) -> None:
+def test_it_dies_with_whoever_started_it(data: Path) -> None:
     code = (
         "from pathlib import Path; from penstock.resources.namespace import run_with_data; "
         f"child = run_with_data(['sleep', '100'], [(Path({str(data)!r}), Path('{NOWHERE}'))], "

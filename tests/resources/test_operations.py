@@ -49,7 +49,17 @@ def done(kind: str, name: str) -> api.Operation:
     return found.wait(60)
 
 
-def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> None:
+def started_s(state: State, kind: str, name: str) -> float:
+    """When it was started, the only time; its status has whole seconds."""
+    events = state.events(stored(state, ResourceKey(kind, "default", name)).uid)
+    (event,) = [one for one in events if one.reason == "Started"]
+    assert event.count == 1
+    return event.first_s
+
+
+def test_each_of_them_in_the_order_they_ask_for(
+    bound: Path, declared: State, tmp_path: Path
+) -> None:
     script = {"script": {"source": f"cat /in/a/1 /in/b/3 > {tmp_path}/out"}}
     warmed, joined = {"kind": "DataLoad", "name": "warm"}, {"kind": "DataProcess", "name": "join"}
     small = {"dataset": {"name": "set", "namespace": "default"}}
@@ -66,8 +76,9 @@ def test_each_of_them_in_the_order_they_ask_for(bound: Path, tmp_path: Path) -> 
     assert done("DataMigrate", "copy").phase == "Complete"
     in_order = [("DataLoad", "warm"), ("DataProcess", "join"), ("DataBackup", "keep")]
     assert [done(*one).phase for one in in_order] == ["Complete"] * 3
-    begun = [api.get(*one).status["lastScheduleTime"] for one in in_order]
-    assert begun == sorted(begun)
+    begun_s = [started_s(declared, *one) for one in in_order]
+    assert begun_s == sorted(begun_s)
+    assert started_s(declared, "DataMigrate", "copy") > begun_s[1]
     assert api.dataset("set").cached_bytes == TOTAL, "what was loaded, and what was read"
     assert (tmp_path / "out").read_bytes() == b"onethree"
     assert read_tree(tmp_path / "copy") == FILES
@@ -105,7 +116,7 @@ def test_one_whose_process_is_killed_is_begun_again(bound: Path, declared: State
 
 
 def test_a_schedule_runs_while_serve_does_and_ttl_takes_away(bound: Path, declared: State) -> None:
-    minute = (time.gmtime().tm_min + 30) % 60  # half an hour from now, and half an hour ago
+    minute = (time.localtime().tm_min + 30) % 60  # half an hour from now, and half an hour ago
     api.apply([
         operation("DataLoad", "gone", target=[{"path": "/"}], ttlSecondsAfterFinished=0),
         operation("DataLoad", "often", target=[{"path": "/"}], policy="Cron",
@@ -159,7 +170,7 @@ def test_one_that_is_done_at_once_stays_done(load: Stored, monkeypatch: pytest.M
     assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
-def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored, state: Path) -> None:
+def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored) -> None:
     resources = State()
     resources.want_deleted(load.uid, {"at_s": time.time()})
     folder = Operating(resources).folder(load.uid)

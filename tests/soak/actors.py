@@ -88,7 +88,7 @@ class Reader(Actor):
             starts = list(range(0, os.fstat(descriptor).st_size + 1, _STEP_BYTES))
             if self._how == "random":
                 self.chance.shuffle(starts)
-            pieces = {start: os.pread(descriptor, _STEP_BYTES, start) for start in starts}
+            pieces = {start: _read_piece(descriptor, start) for start in starts}
             if self.chance.random() < 0.5:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
@@ -118,6 +118,15 @@ class Reader(Actor):
     def _note(self, kind: str, file: int, promised: bool, began_s: float) -> None:
         ended_s, clock = time.monotonic(), time.strftime("%T")
         self.errors.append(Error(kind, NAMES[file], promised, began_s, ended_s, clock))
+
+
+def _read_piece(descriptor: int, start: int) -> bytes:
+    """Up to `_STEP_BYTES`. A read that meets an error behind its first pages is short, and the next
+    one raises the error; only one of 0 bytes is the end of the file."""
+    piece = b""
+    while more := os.pread(descriptor, _STEP_BYTES - len(piece), start + len(piece)):
+        piece += more
+    return piece
 
 
 class Changes(Actor):
@@ -219,7 +228,7 @@ class Damage(Actor):
                 self._flip(self.stage.cache("pagecache"))
                 continue
             mode = self.chance.choice(MODES)
-            kinds = [self._fill, self._delete, self._delete_all]
+            kinds = [self._fill, self._delete_some, self._delete_all]
             if mode == "pagecache":
                 kinds += [self._cut, self._flip, self._flip]
             self.chance.choice(kinds)(self.stage.cache(mode))
@@ -233,7 +242,7 @@ class Damage(Actor):
             cut(path, self.chance)
             self.counts["files cut"] += 1
 
-    def _delete(self, cache: Path) -> None:
+    def _delete_some(self, cache: Path) -> None:
         for path in self._some_files(cache):
             path.unlink(missing_ok=True)
             self.counts["files deleted"] += 1

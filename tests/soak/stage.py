@@ -19,7 +19,7 @@ from tests.soak.contents import NAMES, Ledger, make
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.mounts import Mount, penstock
 from tests.support.refusals import mounts_below, processes_that_name
-from tests.support.s3 import ACCESS_KEY, SECRET_KEY, ObjectPath, serve_seaweedfs
+from tests.support.s3 import KEYS, ObjectPath, serve_seaweedfs
 from tests.support.shared_mounts import sharing
 from tests.support.trees import write_tree
 
@@ -79,10 +79,9 @@ class Actor(threading.Thread):
 @contextmanager
 def stage(minutes: float, seed: int) -> Iterator[Stage]:
     folder = Path(tempfile.mkdtemp(prefix="penstock-soak-", dir="/dev/shm"))
-    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        mounter = stack.enter_context(sharing(folder, keys))
+        mounter = stack.enter_context(sharing(folder, KEYS))
         server = stack.enter_context(serve_seaweedfs(folder / "s3"))
         bucket = server.bucket("soak")
         write_tree(bucket, {name: make(name, 0) for name in NAMES})

@@ -179,14 +179,12 @@ class TestLocalStore(WritableContract):
         assert (folder.parent / "out").exists()
 
 
-class S3Contract(WritableContract):
-    """A class provides `server`."""
-
+class TestSeaweedFS(WritableContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def bucket(cls, server: S3) -> ObjectPath:
+    def bucket(cls, _s3_server: S3) -> ObjectPath:
         # A new one each time: a worker that steals tests may come back to a class it has left.
-        return server.bucket(f"contract-{next(_names)}")
+        return _s3_server.bucket(f"contract-{next(_names)}")
 
     @pytest.fixture
     def folder(self, bucket: ObjectPath) -> Folder:
@@ -195,17 +193,8 @@ class S3Contract(WritableContract):
         return folder
 
     @pytest.fixture
-    def store(self, server: S3, folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> Store:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        return opened(folder.source, endpoint=server.endpoint)
-
-
-class TestSeaweedFS(S3Contract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls, _s3_server: S3) -> S3:
-        return _s3_server
+    def store(self, s3: S3, folder: ObjectPath) -> Store:
+        return opened(folder.source, endpoint=s3.endpoint)
 
 
 class TestRcloneS3(StoreContract):
@@ -276,7 +265,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
-def test_a_store_costs_no_import_of_botocore_until_it_is_needed() -> None:
+def test_the_command_line_imports_no_botocore_until_a_store_needs_it() -> None:
     code = "import sys, penstock.cli.app; sys.exit('botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from penstock.daemon.registry import find_note, serves
 from penstock.resources.state import State, Stored
 from penstock.specs.keys import ResourceKey
 from tests.support import loop_server
+from tests.support.processes import commands
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 from tests.support.trees import Tree, write_tree
 from tests.support.waiting import wait_until
@@ -27,20 +28,15 @@ def processes_of(state: Path) -> list[str]:
     """The processes of Penstock with this state folder: `PID COMMAND` for each."""
     wanted = b"PENSTOCK_STATE_DIR=" + os.fsencode(state)
     found: list[str] = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            environment = (folder / "environ").read_bytes().split(b"\0")
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
+    for pid, words in commands().items():
         command = b" ".join(words).decode(errors="replace")
         if loop_server.MODULE in command:  # a fork has the environment of its server
-            if loop_server.is_loop_of(state, int(folder.name)):
-                found.append(f"{folder.name} penstock.resources.main")
-        elif wanted in environment and "penstock." in command:
-            found.append(f"{folder.name} {command}")
+            if loop_server.is_loop_of(state, pid):
+                found.append(f"{pid} penstock.resources.main")
+        elif "penstock." in command and pid != os.getpid():
+            with suppress(OSError):  # it has ended
+                if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.append(f"{pid} {command}")
     return found
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes import commands
 from tests.support.trees import Tree
 from tests.support.waiting import wait_until
 
@@ -25,15 +26,10 @@ def note(state: Path) -> dict[str, Any]:
 
 def processes_of(mountpoint: Path, program: str) -> list[int]:
     """Processes whose words name this mount and end with that program, such as "look.py"."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if os.fsencode(mountpoint) in words and any(w.endswith(program.encode()) for w in words):
-            found.append(int(path.parent.name))
-    return found
+    return [
+        pid for pid, words in commands().items()
+        if os.fsencode(mountpoint) in words and any(w.endswith(program.encode()) for w in words)
+    ]  # fmt: skip
 
 
 class Readers:

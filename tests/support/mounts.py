@@ -160,15 +160,6 @@ def plan_of(mount: Mount) -> dict[str, Any]:
     return mount.stats()["plans"][0]
 
 
-def at_hand(mount: Mount) -> int:
-    """The files of its plan that are there, whoever brought them.
-
-    On a mount that tests share, a file that was open while the test before ended keeps its pages.
-    """
-    plan = plan_of(mount)
-    return sum(plan.get(how, 0) for how in ("fetched", "joined", "cached", "resident"))
-
-
 def is_settled(mount: Mount) -> bool:
     """Nothing comes any more: not now, and not in the moment between asking and starting."""
     for _ in range(3):

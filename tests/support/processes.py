@@ -4,7 +4,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import environ
 from pathlib import Path
 
@@ -45,6 +45,15 @@ def running(
     finally:
         process.kill()
         process.wait()
+
+
+def commands() -> dict[int, list[bytes]]:
+    """The words of each process of this machine."""
+    found: dict[int, list[bytes]] = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            found[int(path.parent.name)] = path.read_bytes().split(b"\0")
+    return found
 
 
 def listens(port: int) -> bool:

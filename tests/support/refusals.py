@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.mounts import penstock
+from tests.support.processes import commands
 
 
 def one_refusal(command: list[str], *, says: str, code: int = 2, hint: bool | None = True) -> str:
@@ -41,12 +42,4 @@ def mounts_below(folder: Path) -> list[str]:
 
 
 def processes_that_name(path: Path) -> list[str]:
-    found: list[str] = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it ended
-        if os.fsencode(path) in words:
-            found.append(f"{process.name}: {words!r}")
-    return found
+    return [f"{pid}: {words!r}" for pid, words in commands().items() if os.fsencode(path) in words]

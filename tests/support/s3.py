@@ -17,9 +17,10 @@ import obstore
 from botocore.config import Config
 from obstore.store import S3Store
 
-from penstock.bench.programs import find_program, free_port
+from penstock.bench.programs import free_port
 from penstock.bench.seaweedfs import remove_sockets, seaweedfs
 from tests.support.processes import running
+from tests.support.rclone import rclone_serves
 
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "a-secret-for-loopback-only"
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
@@ -137,15 +138,9 @@ def serve_seaweedfs(folder: Path) -> Iterator[S3]:
 @contextlib.contextmanager
 def serve_rclone(folder: Path) -> Iterator[S3]:
     """rclone's server. Each folder below `folder` is a bucket, and each file an object."""
-    port = free_port()
-    # The server caches nothing: what a test changes in the folder is there at once.
-    command = [
-        find_program("rclone"), "serve", "s3", "--config=/dev/null", f"--addr=127.0.0.1:{port}",
-        f"--auth-key={ACCESS_KEY},{SECRET_KEY}", "--vfs-cache-mode=off", "--dir-cache-time=0s",
-        "--poll-interval=0", folder,
-    ]  # fmt: skip
-    with running(command, port):
-        yield S3(f"http://127.0.0.1:{port}")
+    keys = f"--auth-key={ACCESS_KEY},{SECRET_KEY}"
+    with rclone_serves("s3", folder, keys, "--vfs-cache-mode=off") as address:
+        yield S3(f"http://{address}")
 
 
 @contextlib.contextmanager

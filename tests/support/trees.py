@@ -28,6 +28,13 @@ def read_tree(root: Path | ObjectPath) -> Tree:
     }
 
 
+def read_or_errno(path: Path) -> bytes | int | None:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return error.errno
+
+
 def read_raw(path: Path) -> bytes:
     """Read a file as C does it. Python's `open` asks whether it is a terminal: a message more."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -21,7 +21,7 @@ from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kills import kill_again_and_again, note, reading
 from tests.support.mounts import Mount, Mounter, both_modes, needs_passthrough, penstock
 from tests.support.s3 import S3
-from tests.support.trees import write_tree
+from tests.support.trees import read_or_errno, write_tree
 from tests.support.waiting import wait_until, wait_until_gone
 
 FILES = {
@@ -237,7 +237,7 @@ def test_a_crash_loop_backs_off_says_why_and_readers_get_eio_and_do_not_hang(
     mend = break_the_catalog(state, tmp_path)
     os.kill(server, signal.SIGKILL)
     with ThreadPoolExecutor(8) as readers:
-        errors = list(readers.map(lambda name: error_of(mount.path / name), names[1:9]))
+        errors = list(readers.map(lambda name: read_or_errno(mount.path / name), names[1:9]))
     assert errors == [errno.EIO] * 8
     wait_until(lambda: note(state)["state"] == "waiting", "backs off")
     found = penstock("stats", mount.path)
@@ -252,14 +252,6 @@ def test_a_crash_loop_backs_off_says_why_and_readers_get_eio_and_do_not_hang(
     mend()
     wait_until(lambda: note(state)["state"] == "serving", "back")
     assert read_all(mount) == FILES
-
-
-def error_of(path: Path) -> int | None:
-    try:
-        path.read_bytes()
-    except OSError as error:
-        return error.errno
-    return None
 
 
 # -- upgrades -----------------------------------------------------------------------------

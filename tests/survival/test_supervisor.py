@@ -335,7 +335,7 @@ def test_nohup_keeps_a_mount_in_the_foreground_when_its_terminal_goes(
 
 
 def test_new_keys_are_not_mixed_with_old_ones_and_are_kept(
-    source: str, tmp_path: Path, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
+    source: str, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def keys() -> dict[str, str]:
         words = Path(f"/proc/{mount.stats()['pid']}/environ").read_bytes().split(b"\0")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache.tiered import Cache
+from penstock.cache.tier import TierSpec
 from penstock.errors import StaleInode, StoreError
 from penstock.vfs import filesystem
 from penstock.vfs.filesystem import FileSystem
@@ -43,14 +43,21 @@ def test_a_path_is_found_and_a_node_has_its_path(some: Set) -> None:
 
 
 def test_bytes_are_at_hand_once_they_have_been_fetched(
-    some: Set, monkeypatch: pytest.MonkeyPatch
+    make_set: MakeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, ino = some.files, some.ino("a")
+    some = make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20))
+    files, ino = some.files, some.ino("d/e/f")
     assert files.read_now(ino, 0, 100) is None
-    assert read(files, ino, 1, 3) == b"lph"
-    assert read(files, some.ino("d/e/f"), 0, 100) == b"deep"
+    assert files.complete_file(ino) is None
+    assert read(files, ino, 1, 2) == b"ee"
+    assert read(files, some.ino("a"), 0, 100) == b"alpha"
     assert read(files, some.ino("large"), BLOCK - 1, 2) == bytes(2)
-    assert some.store.asked == [("a", 0), ("d/e/f", 0), ("large", 0), ("large", BLOCK)]
+    some.cache.settle()
+    assert files.read_now(ino, 1, 2) == [b"ee"]
+    assert [files.cached_bytes(some.ino(name)) for name in FILES] == [5, 4, 2 * BLOCK]
+    assert (files.complete_file(ino) or Path()).read_bytes() == b"deep"
+    asked = [("a", 0), ("d/e/f", 0), ("large", 0), ("large", BLOCK)]
+    assert sorted(some.store.asked) == asked, "each once"
     error = StoreError("down")
 
     def fail(*_: object) -> bytes:
@@ -120,20 +127,10 @@ def test_what_was_remembered_is_forgotten_when_it_died(some: Set, tmp_path: Path
 
 
 def test_no_more_is_remembered_than_so_much(some: Set, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystem, "_NODES_REMEMBERED", 2)
+    monkeypatch.setattr(filesystem, "_NODES_REMEMBERED", 1)
     files = some.files
     for _ in range(2):
         for path in FILES:
             assert files.file(some.ino(path)).what.key == path
     for memo in (files._nodes, files._files, files._paths, files._folders):
-        assert len(memo) <= 2
-
-
-def test_the_cache_tells_what_it_holds_of_a_file(
-    some: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Cache, "cached_bytes", lambda _self, what: what.size_bytes)
-    monkeypatch.setattr(Cache, "complete_file", lambda _self, what: tmp_path / what.key)
-    ino = some.ino("d/e/f")
-    assert (some.files.cached_bytes(ino), some.files.complete_file(ino)) == (4, tmp_path / "d/e/f")
-    assert some.files.totals() == (3, 9 + 3 * BLOCK)
+        assert len(memo) == 1

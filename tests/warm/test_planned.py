@@ -203,5 +203,5 @@ def test_a_feed_that_comes_while_only_old_blocks_are_left_is_asked(make_set: Mak
     wait_until(lambda: not first.left and len(some.store.asked) == 2)
     prefetcher.remove(first)
     counters.act = lambda: prefetcher.add(second)
-    assert second.asked.wait(10)
+    assert second.asked.wait(60)
     prefetcher.close(0)
