@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from penstock.daemon import supervisor
+from penstock.daemon.child import Plan
 from penstock.daemon.places import name_of
 from penstock.daemon.registry import serves
-from penstock.daemon.supervisor import _SECOND_CTRL_C_AFTER_S
+from penstock.daemon.supervisor import _SECOND_CTRL_C_AFTER_S, Supervisor
 from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
 from tests.support.kills import note
@@ -358,3 +361,18 @@ def test_new_keys_are_not_mixed_with_old_ones_and_are_kept(
         monkeypatch.delenv(name)
     assert penstock("upgrade", mount.path).returncode == 0
     assert keys() == new
+
+
+def test_a_mount_that_it_hears_of_after_it_has_killed_the_server_is_unmounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_become_the_last_to_be_killed", lambda: 0)
+    leaving = Supervisor(Plan(tmp_path, "file:///set", {}, sys.executable), Mock())
+    mount = leaving._mount = Mock(is_held=False)
+    mount.is_over = lambda: mount.unmount.called
+    server = leaving._server = Mock(unmounted=False)
+    leaving._leave()
+    server.kill.assert_called_once()
+    mount.is_held = True  # its message was on the way
+    leaving._on_server_end(server)
+    assert leaving._exit_code == 0

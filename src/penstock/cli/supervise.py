@@ -54,10 +54,15 @@ def main() -> None:
     if report_to is not None:
         audience = Parent(report_to, no_claim)
     try:
-        sys.exit(Supervisor(plan, audience).run())
+        exit_code = Supervisor(plan, audience).run()
     except PenstockError as error:
         logging.error("%s", error)
-        sys.exit(error.exit_code)
+        exit_code = error.exit_code
+    logging.shutdown()
+    sys.stderr.flush()
+    # At once: while Python ends, its signal handlers are gone, and one more Ctrl-C would change the
+    # exit code.
+    os._exit(exit_code)
 
 
 class _Log(logging.handlers.WatchedFileHandler):

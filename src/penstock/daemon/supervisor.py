@@ -111,9 +111,6 @@ class Supervisor:
                 self._look_at_the_clock()
         finally:
             self._put_away()
-            # It is over: one more Ctrl-C must not end it in another way, or while Python ends.
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
         return self._exit_code
 
     def _put_away(self) -> None:
@@ -279,6 +276,8 @@ class Supervisor:
         self._lingering.append(child)
 
     def _on_server_end(self, child: Child) -> None:
+        if self._leave_by_s is not None:
+            self._unmount()  # of a mount that it told us about after it was killed
         if child.unmounted or self._mount.is_over():
             self._exit_code = 0
         elif self._leave_by_s is not None and not self._mount.is_held:
@@ -400,6 +399,10 @@ class Supervisor:
             if self._server is not None:
                 self._server.kill("the mount was not wanted any more")
             return
+        self._unmount()
+
+    def _unmount(self) -> None:
+        """Does nothing if that is done."""
         try:
             self._mount.unmount()
         except MountpointError as error:
