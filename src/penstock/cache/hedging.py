@@ -38,10 +38,6 @@ class Hedging:
         window = self._classes.get(_size_class(length))
         return window.p99_s() if window is not None else None
 
-    @property
-    def knows_enough(self) -> bool:
-        return any(window.count >= _LEAST_SAMPLES for window in list(self._classes.values()))
-
     def spend(self) -> bool:
         """May one more be sent? What is not spent is saved up, but not for long."""
         noted = sum(window.count for window in list(self._classes.values()))

@@ -131,8 +131,9 @@ class Backings:
             return fcntl.ioctl(self._descriptor, IOC_BACKING_OPEN, request)
         except OSError as error:
             # EPERM: not root. ELOOP: the cache lies on a stacked file system.
-            log.warning("passthrough is off: %s (%s)", error.strerror, path)
             self.enabled = error.errno not in (errno.EPERM, errno.ELOOP, errno.EOPNOTSUPP)
+            what = "a file is read through the server" if self.enabled else "passthrough is off"
+            log.warning("%s: %s (%s)", what, error.strerror, path)
             return 0
         finally:
             os.close(descriptor)
