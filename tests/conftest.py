@@ -35,9 +35,12 @@ def pytest_configure() -> None:
 
 def pytest_sessionstart() -> None:
     _leave_others_mounts()
-    # A shell starts background jobs with SIGINT ignored, and every child would inherit that.
+    # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP: every child
+    # would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _leave_others_mounts() -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock.cache import files
 from penstock.cache.build import build_cache, build_tier
 from penstock.cache.errands import Errand
+from penstock.cache.guarded import GuardedReservation
 from penstock.cache.identity import CachedObject, identify
 from penstock.cache.integrity import checksums
 from penstock.cache.striped import StripedTier
@@ -235,6 +236,17 @@ def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: 
     cache.close()
 
 
+def test_a_block_is_prefetched_once_and_only_if_there_is_room_for_it(store: Gated) -> None:
+    cache = build(buffer_bytes=BLOCK)
+    assert cache.prefetch(LARGE, store.fetch, 0)
+    assert cache.prefetch(LARGE, store.fetch, 0), "it is on its way"
+    assert not cache.prefetch(LARGE, store.fetch, 1), "it has all the memory there is"
+    store.gate.set()
+    assert wait_until(lambda: cache.read_now(LARGE, 0, 1000)) == [DATA[:1000]]
+    assert store.fetches == 1
+    cache.close()
+
+
 # -- what another process fetches into a tier: its room, its row, and who waits for it ---------
 
 QUOTA = 1 << 20
@@ -348,6 +360,14 @@ def test_what_is_not_there_after_all_is_fetched_by_whoever_had_it_fetched(cache:
     assert (answers, fetched) == ([SENT], [(0, len(SENT))])
     cache.settle()
     assert (used(cache), cache.buffered_bytes, cache.fetching) == (len(SENT), 0, 0)
+
+
+def test_what_cannot_be_noted_is_not_taken_for_stored(cache: Cache) -> None:
+    errand = begun(cache)
+    assert isinstance(errand.room, GuardedReservation)
+    errand.room.directory.abandon()  # as when its index has failed
+    assert not cache.note_stored(errand, write(errand), 0.1)
+    assert (cache.fetching, errand.flight.done) == (1, False), "its flight goes on"
 
 
 def test_what_is_given_back_is_carried_on_with_room_and_time_of_its_own(cache: Cache) -> None:

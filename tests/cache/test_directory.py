@@ -14,10 +14,11 @@ import pytest
 from penstock.cache import files, index
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.identity import block_of, identify
-from penstock.cache.indexfile import IndexDamaged
+from penstock.cache.indexfile import IndexDamaged, IndexReplaced, Opened
 from penstock.cache.policy import Keep, LeastRecentlyUsed, Policy
 from penstock.metrics import Counters
 from tests.support.cache_samples import BLOCK, get, put, sample
+from tests.support.waiting import wait_until
 
 KIB = 1024
 Opener = Callable[..., CacheDirectory]
@@ -70,8 +71,7 @@ def test_two_processes_that_make_it_at_the_same_time_share_it(
     (other,) = others
     what, data = sample("shared", 5000)
     assert put(other, what, data)
-    other.index.flush()
-    assert get(one, what, 0, 5000) == data
+    assert wait_until(lambda: get(one, what, 0, 5000), "no row without a flush") == data
 
 
 def test_what_is_being_noted_counts_once(opened: Opener) -> None:
@@ -95,13 +95,16 @@ def test_what_is_being_noted_counts_once(opened: Opener) -> None:
     assert counted == [1000 * (number + 1) for number in range(300)]
 
 
-def test_a_damaged_block_is_found_and_dropped(opened: Opener) -> None:
+@pytest.mark.parametrize("damaged", ["file", "checksums"])
+def test_a_damaged_block_is_found_and_dropped(opened: Opener, damaged: str) -> None:
     cache = opened()
     what, data = sample("bad", 300 * KIB)
     put(cache, what, data)
-    with open(cache.file(what.digest), "r+b") as stream:
-        stream.seek(200 * KIB)
-        stream.write(bytes([data[200 * KIB] ^ 1]))
+    if damaged == "file":
+        flip(Path(cache.file(what.digest)))
+    else:
+        cache.index.flush()
+        cache.index._connection().execute("UPDATE objects SET sums = substr(sums, 1, 8)")
     assert get(cache, what, 0, 100 * KIB) == data[: 100 * KIB], "only what is read is checked"
     assert get(cache, what, 0, len(data)) is None
     assert cache.cached_bytes(what.digest) == 0
@@ -174,6 +177,8 @@ def test_lru_evicts_the_oldest_down_to_the_low_watermark(
     assert cache.used_bytes == 50 * KIB
     left = [number for number, (one, _) in enumerate(samples) if cache.has(block_of(one, 0, BLOCK))]
     assert left == [0, 1, 8, 9], "the first was read again, the second is wanted"
+    assert cache.reserve(60 * KIB)
+    assert not cache.reserve(50 * KIB), "what is being written cannot be evicted"
 
 
 def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: Opener) -> None:
@@ -187,6 +192,7 @@ def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: 
     unknown = sample("unknown", 10)[0]
     digests = [what.digest for what in (whole[0], gone[0], cut[0], unknown)]
     assert cache.cached_sizes(digests) == {whole[0].digest: 1000}
+    assert [cache.verify(digest) for digest in digests] == [[]] * 4
     assert cache.used_bytes == 1000
 
 
@@ -241,6 +247,7 @@ def test_rows_that_cannot_be_written_are_not_cached(
         patch.setattr(cache.index, "flush", fail)
         put(cache, what, data)
         cache.index._write_batch()
+    assert cache.used_bytes == 0
     if stays:
         assert get(cache, what, 0, 1000) is None
         assert put(cache, what, data)
@@ -320,8 +327,10 @@ def test_bytes_that_come_after_an_object_is_outdated_are_counted_as_outdated(
     assert cache.index.source_bytes("s3://b") == 0
     assert cache.used_bytes == 2 * BLOCK
     (entry,) = cache.index.entries()
+    assert what.digest in cache._verified
     cache.remove(entry)
     assert cache.used_bytes == 0
+    assert not cache._verified, "nothing is remembered of what is gone"
 
 
 # -- files that are not as they were left ---------------------------------------------------
@@ -423,6 +432,25 @@ def test_a_file_that_changes_while_it_is_verified_is_not_handed_on(
     assert cache.complete_file(what) is None, "its bytes are wrong now"
 
 
+def test_a_file_that_is_replaced_while_its_last_block_is_noted_is_not_handed_on(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    what, data = sample("object", 2 * BLOCK)
+    stamp_of = files.stamp_of
+
+    def replace_and_stamp(path: str) -> files.Stamp | None:
+        monkeypatch.undo()
+        other = cache.path / "other"
+        other.write_bytes(bytes(2 * BLOCK))
+        other.rename(path)
+        return stamp_of(path)
+
+    monkeypatch.setattr(files, "stamp_of", replace_and_stamp)
+    assert put(cache, what, data)
+    assert cache.complete_file(what) is None
+
+
 def test_a_folder_with_something_in_it_is_left_alone_and_costs_one_object(opened: Opener) -> None:
     cache = opened()
     what, data = sample("object", 1000)
@@ -470,6 +498,17 @@ def test_files_without_rows_and_rows_without_files_are_swept_and_other_names_are
     assert cache.sweep(young_s=-100) == (0, 0), "a sweep ends early when the mount leaves"
 
 
+def test_a_file_whose_row_comes_while_its_folder_is_swept_stays(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    what, data = sample("new", 1000)
+    put(cache, what, data)
+    monkeypatch.setattr(cache.index, "digests", lambda _first: set[bytes]())  # read before the row
+    assert cache.sweep(young_s=-100) == (0, 0)
+    assert get(cache, what, 0, 1000) == data
+
+
 def test_what_a_dead_process_left_is_swept_at_once_by_the_next_and_not_by_a_sharer(
     opened: Opener,
 ) -> None:
@@ -481,6 +520,21 @@ def test_what_a_dead_process_left_is_swept_at_once_by_the_next_and_not_by_a_shar
     sharer.close()
     first.abandon()  # as a kill does: the kernel lets go of its locks
     assert opened().sweep() == (1, 0)
+
+
+def test_a_thread_that_finds_the_index_replaced_uses_neither_and_closes_the_new_one(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, connect, made = opened(), index.connect, list[Opened]()
+    for file in cache.path.glob("index.sqlite*"):
+        file.unlink()
+    opened()
+    monkeypatch.setattr(index, "connect", lambda path: made.append(connect(path)) or made[-1])
+    with pytest.raises(IndexReplaced):
+        cache.index.entry(b"")
+    (new,) = made
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        new.connection.execute("SELECT 1")
 
 
 def test_a_count_that_was_asked_for_earlier_never_replaces_a_later_one(

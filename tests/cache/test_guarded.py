@@ -16,6 +16,7 @@ from penstock.cache import files
 from penstock.cache.build import build_tier
 from penstock.cache.guarded import Guarded
 from penstock.cache.identity import CachedObject, block_of
+from penstock.cache.indexfile import stored_bytes
 from penstock.cache.integrity import checksums
 from penstock.cache.tier import TierSpec
 from penstock.metrics import Counters
@@ -89,12 +90,14 @@ def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
 def test_one_that_fails_again_as_soon_as_it_is_used_is_not_probed_every_second(
     disk: Disk, guarded: Guarded
 ) -> None:
+    failed_at: list[float] = []
     for _ in range(600):
         if guarded.status().state == "ok":
             shutil.rmtree(disk.path)
             put(guarded, WHAT, DATA)
+            failed_at.append(disk.now_s - 1000)
         disk.now_s += 1
-    assert 5 < disk.probes < 20
+    assert failed_at == [0, 1, 3, 7, 15, 31, 63, *range(123, 600, 60)]
 
 
 def test_a_server_that_takes_over_starts_without_a_directory_that_fails(disk: Disk) -> None:
@@ -132,7 +135,7 @@ def link_index(path: Path) -> None:
 
 
 def run_sql(path: Path, statement: str) -> None:
-    database = sqlite3.connect(path / "index.sqlite")
+    database = sqlite3.connect(path / "index.sqlite", isolation_level=None)
     database.execute(statement)
     database.close()
 
@@ -164,6 +167,7 @@ HARM: dict[str, Callable[[Path], object]] = {
     "index_is_a_link": link_index,
     "other_tables": lambda path: run_sql(path, "DROP TABLE blocks"),
     "other_version": lambda path: run_sql(path, "PRAGMA user_version = 77"),
+    "wrong_counts": lambda path: run_sql(path, "UPDATE sources SET bytes = 0.5"),
 }
 
 
@@ -208,6 +212,7 @@ def test_whatever_was_done_to_the_directory_it_can_be_opened(disk: Disk, harm: s
         put(guarded, *sample(f"o{number}", 2000))
     guarded.close()
     HARM[harm](disk.path)
+    assert stored_bytes(disk.path / "index.sqlite") in (0, 300 * 2000)
     guarded = disk.guard()
     no_answers(guarded)
     disk.now_s += 1
@@ -239,6 +244,7 @@ def test_two_mounts_that_find_the_same_damage_make_one_new_index(disk: Disk) -> 
     assert put(one, WHAT, DATA)
     settle(one)
     assert get(two, WHAT) == DATA, "they share the new one"
+    assert two.status().used_bytes == len(DATA)
     assert disk.counters.total("cache_warnings") == 2
     one.close()
     two.close()
@@ -279,7 +285,7 @@ def test_a_full_disk_is_not_a_failing_one(
         assert not put(guarded, other, data)
         file = disk.path / "objects" / other.digest.hex()[:2] / other.digest.hex()
         assert not file.exists(), "half of it would only take room"
-    assert guarded.status().state == "ok"
+    assert guarded.status()[1:] == ("ok", None, None, 1 << 30, len(DATA)), "its room is given back"
     assert get(guarded, WHAT) == DATA
 
 
@@ -288,6 +294,7 @@ def test_a_block_that_the_disk_cannot_read_goes_and_the_directory_is_back(
 ) -> None:
     put(guarded, WHAT, DATA)
     put(guarded, *sample("other", 100))
+    disk.now_s += 100
 
     def broken(*_: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
@@ -295,7 +302,7 @@ def test_a_block_that_the_disk_cannot_read_goes_and_the_directory_is_back(
     with monkeypatch.context() as patched:
         patched.setattr(os, "pread", broken)
         assert get(guarded, WHAT) is None
-    assert guarded.status().state == "out"
+    assert (guarded.status().state, guarded.status().out_s) == ("out", 0)
     disk.now_s += 1
     guarded.status()
     assert guarded.status().state == "ok"

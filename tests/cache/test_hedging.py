@@ -32,8 +32,10 @@ def test_slow_is_slower_than_ninety_nine_of_a_hundred_of_that_size() -> None:
     for number in range(1000):
         hedging.note(LENGTH, 1.0 if number % 200 == 0 else 0.1)
     assert hedging.slow_after_s(LENGTH) == 0.1
-    for _ in range(50):
+    for _ in range(49):
         hedging.note(LENGTH, 1.0)
+    assert hedging.slow_after_s(LENGTH) == 0.1, "not sorted again for each"
+    hedging.note(LENGTH, 1.0)
     assert hedging.slow_after_s(LENGTH) == 1.0
 
 

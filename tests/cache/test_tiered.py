@@ -135,11 +135,12 @@ def test_what_does_not_fit_the_first_tier_goes_to_the_next(
     assert isinstance(slow, StripedTier)
     assert fast.source_bytes("s3://b") == 2 * BLOCK
     assert slow.source_bytes("s3://b") == len(DATA) - 2 * BLOCK
-    again = build(counters, *specs)
+    again = build(counters, replace(specs[0], quota_bytes=1 << 30), specs[1])
     fetched = len(origin.ranges)
     assert read(again, origin, 0, len(DATA)) == DATA
     assert len(origin.ranges) == fetched
     assert counters.by_label("hit_bytes")["MEM"] == 2 * BLOCK
+    assert again.source_bytes("s3://b") == len(DATA), "what came from a tier is not stored again"
     again.close()
 
 
@@ -206,6 +207,31 @@ def test_a_block_in_two_tiers_counts_once(two: Cache) -> None:
     assert whole.cached_bytes == LARGE.size_bytes
 
 
+def test_only_an_object_in_part_in_a_tier_or_in_two_is_looked_up_block_by_block(
+    two: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents, asked, is_stored = Contents(two), list[int](), two.is_stored
+    monkeypatch.setattr(two, "is_stored", lambda one: asked.append(one.number) or is_stored(one))
+    put(two, 0, LARGE, 0, 1, 2, 3)
+    (held,) = contents.look([LARGE])
+    assert (contents.missing(LARGE, held), asked) == ([], [])
+    put(two, 1, LARGE, 0)
+    assert contents.look([LARGE])[0].cached_bytes == LARGE.size_bytes
+    assert asked == [0, 1, 2, 3]
+
+
+def test_a_tier_that_fails_holds_nothing_and_costs_a_warning(
+    two: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_digests: list[bytes]) -> dict[bytes, int]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    put(two, 0, SMALL, 0)
+    monkeypatch.setattr(two.tiers[1], "cached_sizes", fail)
+    assert Contents(two).look([SMALL]) == [Held((1000, 0), 1000)]
+    assert two._counters.total("cache_warnings") == 1
+
+
 def test_what_the_bucket_has_no_more_is_outdated_in_every_tier(two: Cache) -> None:
     put(two, 0, LARGE, 0)
     put(two, 1, LARGE, 1)
@@ -239,7 +265,9 @@ def test_a_damaged_block_is_dropped_from_its_tier_and_counted(two: Cache) -> Non
     assert contents.verify(LARGE) == 0
 
 
-def test_what_is_wanted_is_not_evicted_before_what_is_not(tmp_path: Path) -> None:
+def test_what_is_wanted_is_not_evicted_before_what_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = TierSpec("SSD", (tmp_path / "c",), 10_000, high=1.0, low=0.8)
     cache = build(Counters(), spec, policy="lru")
     tier = cache.tiers[0]
@@ -252,6 +280,14 @@ def test_what_is_wanted_is_not_evicted_before_what_is_not(tmp_path: Path) -> Non
         put(cache, 0, other, 0)
     # Full: what evicts goes down to the low watermark, and that has to hold what is wanted.
     assert tier.rooms_beside(lambda _share: 1000) == [7000]
+    cache.close()
+    cache = build(Counters(), replace(spec, quota_bytes=5000), policy="lru")
+    assert cache.tiers[0].rooms_beside(lambda _share: 5000) == [0], "more is there than its quota"
+    cache.close()
+    cache = build(Counters(), replace(spec, quota_bytes=50_000), policy="lru")
+    nearly_full = SimpleNamespace(f_bavail=3, f_frsize=1000)
+    monkeypatch.setattr(os, "statvfs", lambda _path: nearly_full)
+    assert cache.tiers[0].rooms_beside(lambda _share: 0) == [3000], "others use the disk too"
     cache.close()
 
 
@@ -309,3 +345,5 @@ def test_a_full_disk_has_room_only_for_what_is_cached_there(
     with pytest.raises(CacheDirError, match="is full"):
         prepare_directory(tmp_path, 1 << 20)
     assert prepare_directory(tmp_path, 1 << 20, used_bytes=1 << 20) == 1 << 20
+    full.f_bavail = 9_000_000
+    assert prepare_directory(tmp_path, None, used_bytes=1_000_000) == 9_000_000, "a share of it"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog import listing
+from penstock.catalog.incoming import Incoming
 from penstock.catalog.names import KEY_MAX_BYTES
 from penstock.catalog.refresh import Mounted, Summary, refresh
 from penstock.catalog.tree import ROOT, Tree
@@ -259,8 +260,16 @@ def test_directories_that_were_forgotten_meanwhile_are_found_again(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.catalog.incoming._DIRECTORIES_REMEMBERED", 3)
+    remember, remembered = Incoming._remember, list[int]()
+
+    def note(self: Incoming, path: str, found: int | str) -> None:
+        remember(self, path, found)
+        remembered.append(len(self._directories))
+
+    monkeypatch.setattr(Incoming, "_remember", note)
     keys = [f"{a}/{b}/{c}" for c in range(3) for b in range(4) for a in range(5)]
     first, again = (take_in(tree, [entry(key) for key in keys]) for _ in range(2))
     assert first.files == again.files == 60
     assert first.changed == 1 + 5 + 20 + 60 + 1, "each directory once"
     assert again.changed == 0, "and the same ones again"
+    assert max(remembered) == 3

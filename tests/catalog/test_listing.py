@@ -289,6 +289,7 @@ def test_inodes_of_what_is_still_mounted_never_change(tree: Tree) -> None:
 def test_files_of_the_outer_one_have_the_keys_that_they_have_there(tree: Tree) -> None:
     """Whichever comes first: a folder on the way to the inner one is the outer one's."""
     outer = written("a://", "s/outer", "s/b/hidden", "s/b")
+    outer.sizes["s/b/"] = 0  # a marker that the inner one covers hides nothing
     for mounts in (
         (Mounted("s/b", B), Mounted("", outer)),
         (Mounted("", outer), Mounted("s/b", B)),

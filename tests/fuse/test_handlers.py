@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from penstock import errors
+from penstock.cache.tier import TierSpec
 from penstock.catalog.tree import ROOT
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
@@ -112,7 +113,8 @@ def test_a_listing_with_attributes_has_the_same_entries(kernel: Kernel) -> None:
         assert p.ENTRY.unpack_from(plus)[0] == ino
         head = p.ENTRY.size + p.ATTR.size
         assert p.ATTR.unpack(plus[p.ENTRY.size : head]) == kernel.attr(ino)
-        assert p.DIRENT.unpack_from(plus, head)[:3] == (ino, next_at, len(name))
+        kind = stat.S_IFMT(kernel.attr(ino)[9]) >> 12
+        assert p.DIRENT.unpack_from(plus, head) == (ino, next_at, len(name), kind)
         end = head + p.DIRENT.size + len(name)
         plus = plus[end + (-(end - head) % 8) :]
     assert plus == b""
@@ -123,6 +125,10 @@ def test_an_empty_folder_lists_itself_once(make_set: MakeSet) -> None:
     kernel = Kernel(make_set({}))
     assert kernel.list(ROOT) == [(ROOT, ROOT, b".")]
     assert kernel.list(ROOT, after=ROOT) == []
+    first = p.READ_IN.pack(0, 0, 4096)
+    no_attributes = bytes(p.ENTRY.size + p.ATTR.size)
+    plus = kernel.ask(p.Op.READDIRPLUS, ROOT, first)
+    assert plus == no_attributes + kernel.ask(p.Op.READDIR, ROOT, first)
     # The kernel keeps listings, and needs not open them.
     assert kernel.refused(p.Op.OPENDIR, ROOT) == errno.ENOSYS
     kernel = Kernel(kernel.some, KernelOptions(0, 0, cache_listings=False))
@@ -135,6 +141,18 @@ def test_bytes_are_read_at_any_offset_and_counted(kernel: Kernel) -> None:
         assert kernel.ask(p.Op.READ, kernel.some.ino("a"), body) == expected
     blocks, free, _, files, *_ = p.STATFS.unpack(kernel.ask(p.Op.STATFS, ROOT))
     assert (blocks, free, files) == (-(-(40 * 600 + 5) // 4096), 0, 42)
+
+
+def test_bytes_that_are_in_the_cache_are_answered_at_once(
+    make_set: MakeSet, tmp_path: Path
+) -> None:
+    kernel = Kernel(make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20)))
+    ino, body = kernel.some.ino("a"), p.READ_IN.pack(0, 1, 3)
+    request = bytearray(p.IN_HEADER_BYTES) + body
+    assert isinstance(kernel.table[p.Op.READ](ino, request, len(request)), Later)
+    assert kernel.ask(p.Op.READ, ino, body) == b"lph"
+    kernel.some.cache.settle()
+    assert kernel.table[p.Op.READ](ino, request, len(request)) == [b"lph"]
 
 
 def test_extended_attributes_of_files(kernel: Kernel) -> None:
@@ -202,7 +220,7 @@ def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
     everything = 2**64 - 1
     answer = p.INIT_OUT.unpack(init(kernel, p.KERNEL_VERSION, 99, everything))
     (agreed,) = kernel.agreed
-    assert answer[:3] == (p.KERNEL_VERSION, p.KERNEL_MINOR, 1 << 20)
+    assert answer[:3] == (7, 40, 1 << 20)
     assert answer[3] | answer[10] << 32 == agreed
     assert answer[8] == (1 << 20) // 4096
     for ability in (p.Init.HAS_RESEND, p.Init.NO_OPEN_SUPPORT, p.Init.NO_OPENDIR_SUPPORT):
@@ -210,6 +228,9 @@ def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
     assert p.Init.PASSTHROUGH not in agreed
     init(kernel, p.KERNEL_VERSION, 31, int(p.Init.ASYNC_READ), extended=False)
     assert kernel.agreed[1] == p.Init.ASYNC_READ
+    without = Kernel(kernel.some, KernelOptions(0, 0, resend=False))
+    init(without, p.KERNEL_VERSION, 40, everything)
+    assert without.agreed == [agreed & ~p.Init.HAS_RESEND]
     for version in ((p.KERNEL_VERSION + 1, 40), (p.KERNEL_VERSION, 30)):
         assert kernel.refused(p.Op.INIT, 0, p.INIT_IN.pack(*version, 0, 0)) == errno.EPROTO
 

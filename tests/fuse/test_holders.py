@@ -164,6 +164,16 @@ def test_an_ordinary_user_is_told_that_others_may_hold_it_too(mount: Mount) -> N
     assert re.fullmatch(r"perhaps one of \d+ process(es)? that you may not look into\n", said)
 
 
+def test_root_hears_of_processes_that_it_may_not_look_into_only_if_no_holder_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, perhaps = Holder(1, "cat", "root", "cwd"), "perhaps one of 2 processes"
+    for uid, lines in ((0, 1), (NOBODY, 2)):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert len(Holders([one], [], 2).lines()) == lines
+        assert Holders([], [], 2).lines()[0].startswith(perhaps)
+
+
 def test_of_very_many_holders_the_first_are_named_and_the_rest_counted() -> None:
     many = Holders([Holder(n, "cat", "root", "cwd") for n in range(50)], [], 0)
     assert many.lines()[0] == "pid 0  cat  (root)  cwd"

@@ -37,8 +37,10 @@ def test_a_path_is_found_and_a_node_has_its_path(some: Set) -> None:
         assert files.path_of(node) == path
         assert files.node(node.ino) == node
     assert [files.find(path) for path in (b"x", b"x/a", b"a/b", b"d/x")] == [None] * 4
+    files.outdate([])  # nothing is remembered
     found = files.find_many([b"a", b"nowhere/a", b"a/b", b"d/e/f"])
     assert [node and node.name for node in found] == [b"a", None, None, b"f"]
+    assert all(files.node(node.ino) is node for node in found if node), "each is remembered"
     assert [node.name for node in files.children(1, 0, 10)] == [b"a", b"d", b"large"]
 
 

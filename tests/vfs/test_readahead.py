@@ -43,6 +43,16 @@ def test_a_sequential_reader_is_followed_further_and_further_and_nothing_twice()
     assert cache.blocks == sorted(cache.blocks)
     assert max(distances[-BLOCK // MIB :]) >= 8
     assert max(distances) <= 9
+    # Further with each block and not with each read; the last read of a block ends in the next.
+    assert distances[:9] == [2] * 7 + [5, 4]
+
+
+def test_a_reader_who_starts_again_is_followed_from_the_beginning() -> None:
+    cache = Asked()
+    ahead = Readahead(cache, most_blocks=8)
+    for offset in (50 * BLOCK, 0, MIB):
+        ahead.observe(WHAT, fetch, offset, MIB)
+    assert cache.blocks == [1, 2]
 
 
 def test_a_reader_slightly_out_of_order_is_followed_and_a_random_one_is_not() -> None:

@@ -1,0 +1,252 @@
+"""Requests and answers of a session, over a socket pair. The test plays the kernel."""
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.errors import ObjectChanged
+from penstock.fuse import protocol as p
+from penstock.fuse import session as module
+from penstock.fuse.journal import Journal, new_journal
+from penstock.fuse.session import Answer, FuseError, Handler, Later, OnDisk, Reply, Session
+from penstock.metrics import Counters
+from tests.support.waiting import PATIENCE_S, wait_until
+
+NODE = 77
+Received = tuple[int, int, bytes]  # unique, error, body
+
+
+class Kernel:
+    """The other end of a session's descriptor. Like /dev/fuse, it keeps messages apart."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.end, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.peer.settimeout(PATIENCE_S)
+        self.counters = Counters()
+        self.session = Session(self.end.fileno(), 1, self.counters)
+        self.gate = threading.Event()  # for handlers that block; open when the test is over
+        self.interruptions: Iterator[int] = iter(())  # errors of the next reads
+        self.ended: list[bool] = []
+        read = os.readv
+
+        def readv(descriptor: int, buffers: tuple[bytearray, ...]) -> int:
+            if number := next(self.interruptions, 0):
+                raise OSError(number, "interrupted")
+            if length := read(descriptor, buffers):
+                return length
+            raise OSError(errno.ENODEV, "unmounted")  # a socket has only the end of file for that
+
+        monkeypatch.setattr(module.os, "readv", readv)
+
+    def serve(self, handlers: dict[int, Handler]) -> None:
+        self.session.start(handlers, lambda: self.ended.append(True))
+
+    def send(self, op: int, unique: int, body: bytes = b"") -> None:
+        self.peer.send(request(op, unique, body))
+
+    def receive(self) -> Received:
+        message = self.peer.recv(1 << 16)
+        length, error, unique = p.OUT_HEADER.unpack_from(message)
+        assert length == len(message)
+        return unique, error, message[p.OUT_HEADER_BYTES :]
+
+    def ask(self, op: int, unique: int, body: bytes = b"") -> Received:
+        self.send(op, unique, body)
+        return self.receive()
+
+    def unmount(self) -> None:
+        self.gate.set()
+        self.peer.shutdown(socket.SHUT_WR)
+        self.session.join()
+
+
+def request(op: int, unique: int, body: bytes = b"") -> bytes:
+    return p.IN_HEADER.pack(p.IN_HEADER_BYTES + len(body), op, unique, NODE, 0, 0, 0, 0, 0) + body
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+    made = Kernel(monkeypatch)
+    with made.end, made.peer:
+        yield made
+        made.unmount()
+        assert len(made.ended) == len(made.session._takers)
+        made.peer.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nothing was answered twice
+            made.peer.recv(1)
+
+
+def echo(node: int, request: module.Request, length: int) -> Reply:
+    return node.to_bytes(1, "little"), memoryview(bytes(request[p.IN_HEADER_BYTES : length]))
+
+
+def test_an_answer_has_the_number_of_its_request_and_is_counted(kernel: Kernel) -> None:
+    kernel.interruptions = iter([errno.ENOENT, errno.EINTR, errno.EAGAIN])
+    kernel.serve({p.Op.READ: echo, p.Op.LOOKUP: echo})
+    assert kernel.ask(p.Op.READ, 10, b"four") == (10, 0, b"\x4dfour")
+    assert kernel.ask(p.Op.LOOKUP, 2**40, b"a name\0") == (2**40, 0, b"\x4da name\0")
+    assert kernel.ask(p.Op.READ, 14) == (14, 0, b"\x4d"), "nothing of the request before"
+    assert kernel.ask(p.Op.FLUSH, 16) == (16, -errno.ENOSYS, b""), "without a handler"
+    assert kernel.ask(4096, 18) == (18, -errno.ENOSYS, b"")
+    assert kernel.session.requests() == {"READ": 2, "LOOKUP": 1, "FLUSH": 1, "OP0": 1}
+    kernel.unmount()  # bytes are counted after they are sent
+    assert kernel.session.read_bytes() == 6
+    assert kernel.counters.by_label("errors") == {}
+
+
+def test_a_handler_that_returns_none_sends_no_reply(kernel: Kernel) -> None:
+    kernel.serve({p.Op.FORGET: lambda *_: None, p.Op.RELEASE: lambda *_: ()})
+    kernel.send(p.Op.FORGET, 10)
+    assert kernel.ask(p.Op.RELEASE, 12) == (12, 0, b""), "an empty answer is one"
+
+
+def later(work: Callable[[], Reply]) -> Reply:
+    def start(answer: Answer) -> None:
+        try:
+            answer(work())  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 - handed on
+            answer(error)
+
+    return Later(start)
+
+
+@pytest.mark.parametrize("way", [lambda work: work(), later, OnDisk], ids=["now", "later", "disk"])
+def test_an_error_is_answered_with_its_number_and_counted_unless_it_is_an_answer(
+    kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]
+) -> None:
+    errors = iter([FuseError(errno.ENODATA), ObjectChanged("x"), ValueError("a bug")])
+
+    def fail() -> Reply:
+        raise next(errors)
+
+    kernel.serve({p.Op.READ: lambda *_: way(fail), p.Op.LOOKUP: lambda *_: way(lambda: (b"ok",))})
+    numbers = [kernel.ask(p.Op.READ, unique)[:2] for unique in (10, 12, 14)]
+    assert numbers == [(10, -errno.ENODATA), (12, -errno.ESTALE), (14, -errno.EIO)]
+    assert kernel.counters.by_label("errors") == {"ESTALE": 1, "EIO": 1}
+    assert kernel.ask(p.Op.LOOKUP, 16) == (16, 0, b"ok")
+    assert kernel.session.read_bytes() == 0
+
+
+def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: Kernel) -> None:
+    waiting: list[Answer] = []
+
+    def wait_for_disk() -> tuple[bytes]:
+        assert kernel.gate.wait(PATIENCE_S)
+        return (b"opened",)
+
+    kernel.serve(
+        {
+            p.Op.READ: lambda *_: Later(waiting.append),
+            p.Op.OPEN: lambda *_: OnDisk(wait_for_disk),
+            p.Op.LOOKUP: echo,
+        }
+    )
+    for number in range(1, 5):  # more than there are takers
+        kernel.send(p.Op.OPEN, number)
+        kernel.send(p.Op.READ, 10 * number)
+    wait_until(lambda: len(waiting) == 4)
+    assert kernel.ask(p.Op.LOOKUP, 7) == (7, 0, b"\x4d")
+    for answer in waiting:
+        answer((b"by", b"tes"))
+    assert {kernel.receive() for _ in waiting} == {(n, 0, b"bytes") for n in (10, 20, 30, 40)}
+    assert kernel.session.read_bytes() == 20
+    kernel.gate.set()
+    assert {kernel.receive() for _ in waiting} == {(n, 0, b"opened") for n in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("refuse", [True, False])
+def test_a_resent_request_is_refused_only_if_it_crashed_every_server(
+    kernel: Kernel, *, refuse: bool
+) -> None:
+    kernel.session.take_over(refuse_resent=refuse)
+    assert kernel.receive() == (0, p.Notify.RESEND, b""), "the kernel is asked to send again"
+    kernel.serve({p.Op.READ: echo})
+    resent = 10 | p.UNIQUE_RESENT
+    expected = (resent, -errno.EIO, b"") if refuse else (resent, 0, b"\x4d")
+    assert kernel.ask(p.Op.READ, resent) == expected
+    assert kernel.ask(p.Op.READ, 12) == (12, 0, b"\x4d")
+
+
+@pytest.mark.parametrize("refuse", [True, False])
+def test_what_the_journal_has_unanswered_is_answered_or_refused_first(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, *, refuse: bool
+) -> None:
+    monkeypatch.setattr("penstock.fuse.journal._SLOTS", 4)
+    with os.fdopen(new_journal()) as memory:
+        before = Journal(memory.fileno())
+        slot, buffer = before.take_slot()
+        left = request(p.Op.READ, 10, b"left")
+        buffer[: len(left)] = left
+        before.note(10, slot)
+        journal = Journal(memory.fileno())
+        kernel.session = Session(kernel.end.fileno(), 1, kernel.counters, journal)
+        kernel.session.take_over(refuse_resent=refuse)
+        kernel.interruptions = iter([errno.EINTR] * 9)  # each gives its slot back
+        kernel.serve({p.Op.READ: echo, p.Op.FORGET: lambda *_: None})
+        assert kernel.receive() == ((10, -errno.EIO, b"") if refuse else (10, 0, b"\x4dleft"))
+        kernel.send(p.Op.FORGET, 12)
+        assert kernel.ask(p.Op.READ, 14, b"new") == (14, 0, b"\x4dnew")
+        kernel.unmount()
+        assert list(Journal(memory.fileno()).unanswered()) == []
+
+
+def test_the_kernel_is_told_what_to_drop_and_what_to_keep(kernel: Kernel) -> None:
+    kernel.session.invalidate_entry(5, b"name")
+    assert kernel.receive() == (0, 3, struct.pack("<QII", 5, 4, 0) + b"name\0")
+    kernel.session.invalidate_pages(6)
+    assert kernel.receive() == (0, 2, struct.pack("<Qqq", 6, 0, -1))
+    assert kernel.session.store_pages(7, 4096, memoryview(b"pages"))
+    assert kernel.receive() == (0, 4, struct.pack("<QQII", 7, 4096, 5, 0) + b"pages")
+    assert kernel.session.holds(8)
+    assert kernel.receive() == (0, 4, struct.pack("<QQII", 8, 0, 0, 0))
+
+
+def test_what_the_kernel_does_not_hold_is_no_error(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = [errno.ENOENT, errno.ENODEV, errno.EINVAL]
+
+    def fail(_descriptor: int, _data: object) -> int:
+        raise OSError(numbers[0], "refused")
+
+    monkeypatch.setattr(module, "os", SimpleNamespace(write=fail, writev=fail))
+    while numbers[0] != errno.EINVAL:
+        assert not kernel.session.holds(7)
+        kernel.session.invalidate_pages(7)
+        kernel.session._reply_error(10, errno.EIO)  # its reader was killed
+        del numbers[0]
+    for tell in (kernel.session.holds, kernel.session.invalidate_pages):
+        with pytest.raises(OSError, match="refused"):
+            tell(7)
+
+
+def test_it_is_stuck_for_as_long_as_a_taker_is_at_the_same_request(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    entered = threading.Event()
+
+    def block(*_: object) -> Reply:
+        entered.set()
+        assert kernel.gate.wait(PATIENCE_S)
+        return ()
+
+    kernel.serve({p.Op.READ: block, p.Op.LOOKUP: echo})
+    kernel.send(p.Op.READ, 10)
+    assert entered.wait(PATIENCE_S)
+    assert kernel.session.stuck_for_s() == 0, "since now"
+    now_s += 5
+    assert kernel.ask(p.Op.LOOKUP, 12)[0] == 12
+    assert kernel.session.stuck_for_s() == 5, "the other taker goes on"
+    kernel.gate.set()
+    assert kernel.receive() == (10, 0, b"")
+    wait_until(lambda: kernel.session.stuck_for_s() == 0)
+    now_s += 5
+    assert kernel.session.stuck_for_s() == 0, "idle"
