@@ -41,7 +41,7 @@ check: test test-slow  ## exactly what CI runs
 coverage: .venv/ready  ## branch coverage of both suites, the daemons' processes included
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal
-	$(BIN)/coverage combine --quiet 2>/dev/null  # what a killed process leaves cannot be read
+	$(BIN)/python -W ignore -m coverage combine --quiet  # a killed process leaves unreadable data
 	$(BIN)/coverage report --skip-covered --skip-empty
 
 lint: .venv/ready

@@ -16,7 +16,7 @@ from tests.support.faults import Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kernelcaches import drop_pages, forget
 from tests.support.mounts import Mount, Mounter, both_modes, fail, needs_passthrough, penstock, warm
-from tests.support.page_counts import assert_kept
+from tests.support.page_counts import assert_kept, locked_pages
 from tests.support.s3 import S3, ObjectPath
 from tests.support.trees import read_raw, read_tree, write_tree
 from tests.support.waiting import wait_until
@@ -182,7 +182,8 @@ def test_check_is_exact_to_the_byte_and_fetches_nothing(mount: Mount) -> None:
     assert some["tiers"] == [{"name": tier, "bytes": some["cached_bytes"], "files": 11}]
     assert some["page_cache_bytes"] == 0
     assert read_raw(mount.path / "n00/img001.jpg") == SMALL["n00/img001.jpg"]
-    warmer = warm(mount, "n00", "--check")
+    with locked_pages([mount.path / "n00/img001.jpg"]):
+        warmer = warm(mount, "n00", "--check")
     assert (warmer["page_cache_files"], warmer["page_cache_bytes"]) == (1, 60_001)
 
 

@@ -363,16 +363,42 @@ def test_new_keys_are_not_mixed_with_old_ones_and_are_kept(
     assert keys() == new
 
 
-def test_a_mount_that_it_hears_of_after_it_has_killed_the_server_is_unmounted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """A supervisor that has got SIGTERM, over a mount that can be unmounted."""
     monkeypatch.setattr(supervisor, "_become_the_last_to_be_killed", lambda: 0)
-    leaving = Supervisor(Plan(tmp_path, "file:///set", {}, sys.executable), Mock())
-    mount = leaving._mount = Mock(is_held=False)
+    made = Supervisor(Plan(tmp_path, "file:///set", {}, sys.executable), Mock())
+    made._mount = mount = Mock(is_held=False)
     mount.is_over = lambda: mount.unmount.called
-    server = leaving._server = Mock(unmounted=False)
-    leaving._leave()
+    made._server = Mock(unmounted=False)
+    os.write(made._wake_writer, bytes([signal.SIGTERM]))
+    made._on_wake()
+    return made
+
+
+def test_a_mount_that_it_hears_of_after_it_has_killed_the_server_is_unmounted(
+    leaving: Supervisor,
+) -> None:
+    server = leaving._server
+    assert isinstance(server, Mock)
     server.kill.assert_called_once()
-    mount.is_held = True  # its message was on the way
+    leaving._mount.is_held = True  # its message was on the way
     leaving._on_server_end(server)
+    leaving._mount.unmount.assert_called_once()
+    assert leaving._exit_code == 128 + signal.SIGTERM, "it was never ready"
+
+
+def test_a_mount_that_is_over_is_not_unmounted_again(leaving: Supervisor) -> None:
+    """Another may be at its place by now, with the same device number."""
+    leaving._note = Mock()
+    leaving._on_server_end(Mock(unmounted=True))
+    leaving._mount.unmount.assert_not_called()
     assert leaving._exit_code == 0
+
+
+def test_another_wish_is_not_taken_for_a_second_ctrl_c(leaving: Supervisor) -> None:
+    leaving._signals = [signal.SIGINT]
+    leave_by_s = leaving._leave_by_s = time.monotonic() + leaving._plan.grace_s - 10
+    os.write(leaving._wake_writer, b"\0")
+    leaving._on_wake()
+    assert leaving._leave_by_s == leave_by_s

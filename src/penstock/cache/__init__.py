@@ -25,7 +25,7 @@ Locks, in the order in which they may be taken (never the other way round):
     Flights._lock      who is fetching which block        held for dictionary access only
     Flight._lock       who waits for a block              held for list access only, alone
     Guarded._lock      is the directory in or out         held for a few assignments
-    _drop_lock         of a directory: what is wrong      held while a block is read and dropped
+    _drop_lock         of a directory: what is wrong      held while a block is checked and dropped
     _room_lock         of a directory: what is reserved   held while room is made
     index.lock         between processes                  held while a connection is opened
     Index._flushing    who writes the rows that wait      held for one batch

@@ -93,8 +93,9 @@ class CacheDirectory:
             return self._load_right(block, low, high)
         except _Wrong:
             pass
-        # Another thread may have found it too, and have filled it again since. Its row comes after
-        # its bytes: with a row, and while nobody drops it, wrong bytes are no half-written ones.
+        # Another thread may have found it too, and have filled it again since. A block's row is
+        # written after its bytes, so wrong bytes that have a row are damaged, not half written.
+        # Eviction and other processes do not take the lock: at worst a good block is fetched again.
         with self._drop_lock:
             try:
                 return self._load_right(block, low, high)
@@ -254,16 +255,16 @@ class CacheDirectory:
         return True
 
     def _forget_lost_blocks(self, digest: bytes) -> None:
-        """Someone has deleted the file of an object: in the next one its blocks would be holes. The
-        row is looked at first, since it comes after the file."""
-        if self._is_without_file(digest):
-            with self._drop_lock:
-                if self._is_without_file(digest):  # another thread may have filled it again
-                    self._distrust(digest)
-                    self.index.drop_object(digest)
-
-    def _is_without_file(self, digest: bytes) -> bool:
-        return self.index.knows(digest) and not os.path.lexists(self.file(digest))
+        """Someone has deleted the file of an object: in the next one its blocks would be holes."""
+        path = self.file(digest)
+        if os.path.lexists(path):  # for all blocks but the first, this is all that it costs
+            return
+        with self._drop_lock:
+            # The row first, since it comes after the file: another thread may be writing both.
+            if self.index.knows(digest) and files.stamp_of(path) is None:
+                log.warning("%s is gone; its blocks are fetched again", path)
+                self._distrust(digest)
+                self.index.drop_object(digest)
 
     def reserve(self, length: int) -> bool:
         """Keeps room for so many bytes that are about to be written, until `commit` or

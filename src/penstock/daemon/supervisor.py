@@ -276,12 +276,13 @@ class Supervisor:
         self._lingering.append(child)
 
     def _on_server_end(self, child: Child) -> None:
-        if self._leave_by_s is not None:
+        leaving = self._leave_by_s is not None
+        if leaving and not child.unmounted and not self._mount.is_over():
             self._unmount()  # of a mount that it told us about after it was killed
-        if child.unmounted or self._mount.is_over():
-            self._exit_code = 0
-        elif self._leave_by_s is not None and not self._mount.is_held:
+        if leaving and self._note is None and not child.unmounted:
             self._exit_code = 128 + (self._signals[0] if self._signals else signal.SIGTERM)
+        elif child.unmounted or self._mount.is_over():
+            self._exit_code = 0
         elif not self._note:
             hint = f"its log: {self._plan.log}" if self._plan.log else None
             what = f"the server did not get ready: {child.how_it_ended}"
@@ -402,7 +403,7 @@ class Supervisor:
         self._unmount()
 
     def _unmount(self) -> None:
-        """Does nothing if that is done."""
+        """Not once the mount is over: another may have its place, and its device number."""
         try:
             self._mount.unmount()
         except MountpointError as error:
@@ -472,8 +473,9 @@ class Supervisor:
                 signal.signal(number, operator.is_)
 
     def _on_wake(self) -> None:
-        self._signals += [number for number in os.read(self._wake_reader, 4096) if number]
-        if self._signals:
+        arrived = [number for number in os.read(self._wake_reader, 4096) if number]
+        if arrived:
+            self._signals += arrived
             self._leave()
             self._end_if_told_twice()
         while not self._wishes.empty():
