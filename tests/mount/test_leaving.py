@@ -178,6 +178,26 @@ def test_a_source_that_is_gone_does_not_empty_the_mount_and_a_server_told_to_end
     mount._mounted = False
 
 
+def test_an_unmount_waits_for_processes_that_are_ending_already(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mnt"
+    path.mkdir()
+    assert penstock("mount", f"file://{folder}", path, "-b", "--no-cache").returncode == 0
+    processes = find_note(path).processes
+    assert len(processes) == 2
+    unmount, waited_for = stop.unmount, []
+
+    def unmount_late(mountpoint: Path, *, lazy: bool) -> None:
+        unmount(mountpoint, lazy=lazy)
+        wait_until(lambda: not any(serves(pid, str(path)) for pid in processes), "they ended")
+
+    monkeypatch.setattr(stop, "unmount", unmount_late)
+    monkeypatch.setattr(stop, "ends_within", lambda _seconds, pid: waited_for.append(pid) is None)
+    stop.stop_mount(path)
+    assert waited_for == processes
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces are made by root")
 def test_a_copy_in_another_namespace_is_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

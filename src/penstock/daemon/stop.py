@@ -26,11 +26,12 @@ def stop_mount(mountpoint: Path, *, lazy: bool = False) -> None:
             f"{mountpoint} is not mounted by Penstock",
             hint="`penstock stats` lists what is mounted",
         )
+    # Before: a process that is ending has no command line any more, but still its open files.
+    processes = note.processes if note is not None and not lazy else []
     unmount(mountpoint, lazy=lazy)
-    if note is not None and not lazy:
-        for pid in note.processes:
-            if not ends_within(_SERVER_ENDS_WITHIN_S, pid):
-                raise _still_runs(pid, entry)
+    for pid in processes:
+        if not ends_within(_SERVER_ENDS_WITHIN_S, pid):
+            raise _still_runs(pid, entry)
     if note is not None and not note.alive:
         remove_note(mountpoint)
 
