@@ -54,12 +54,12 @@ soak: .venv/ready  ## readers, kills, changes, faults at once; MINUTES=10, SEED=
 	MODEL_EXAMPLES=100 $(BIN)/pytest tests/model --timeout 1200 --hypothesis-seed=$(or $(SEED),random)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-bench: .venv/ready  ## native, Penstock, JuiceFS, rclone, s3fs in one run; needs root
-	tools/system-packages s3fs redis-server
+bench: .venv/ready  ## native, Penstock, JuiceFS, Alluxio, rclone, s3fs in one run; needs root
+	tools/system-packages s3fs redis-server $(if $(PENSTOCK_ALLUXIO_HOME),openjdk-17-jre-headless libfuse2)
 	$(BIN)/python -m penstock.bench.peers --out bench-results
 
-bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-up, none, rclone, JuiceFS; needs root
-	tools/system-packages redis-server
+bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-up, none, rclone, JuiceFS, Alluxio; needs root
+	tools/system-packages redis-server $(if $(PENSTOCK_ALLUXIO_HOME),openjdk-17-jre-headless libfuse2)
 	$(BIN)/python -m penstock.bench.epoch --out bench-results
 
 bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs, Penstock warm and cold, rclone; needs root

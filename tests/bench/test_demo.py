@@ -1,5 +1,6 @@
 """The demo and the epoch benchmark, tiny: what they count and claim, and that nothing is left."""
 
+import io
 import json
 import re
 import signal
@@ -10,8 +11,10 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
-from penstock.bench import epochreport, report
+from penstock.bench import epochreport, measure, publish, report
 from penstock.bench.accelerator import EpochFigures
 from penstock.bench.epochruns import WAYS, EpochSample
 from penstock.bench.targets import CatalogFigures, judge
@@ -24,9 +27,8 @@ WARM = Sample(
     memory_bytes=50_000_000, messages=6, mode="pagecache", native_ratio=0.97,
 )  # fmt: skip
 CACHED = replace(WARM, state="cached", native_ratio=None)
-JUICEFS = replace(CACHED, arm="juicefs", seconds=10.0)
 COLD = replace(WARM, state="cold", native_ratio=None, bare_ratio=0.81)
-COLD_LARGE = replace(COLD, dataset="large", readers=1, bare_ratio=0.5)
+COLD_LARGE = replace(COLD, dataset="large", readers=1, bare_ratio=0.7)
 PASSTHROUGH = replace(
     WARM, arm="penstock-passthrough", dataset="large", state="cached", mode="passthrough"
 )
@@ -37,14 +39,25 @@ STORE = epochreport.Store(latency_s=0.03, bytes_per_s=60e6, batch_bytes=12e6)  #
 DEMO = (sys.executable, "-m", "penstock.bench.demo", "--readers", "2", "--rounds", "1")
 
 
+def peer(arm: str, seconds: float, beside: Sample = COLD) -> Sample:
+    return replace(beside, arm=arm, seconds=seconds, bare_ratio=None)
+
+
+def unrated(sample: Sample) -> Sample:
+    """One whose bare client was not measured."""
+    return replace(sample, bare_ratio=None)
+
+
 @pytest.mark.slow
 def test_the_demo_prints_a_row_for_each_epoch_and_a_conclusion(medium: Path) -> None:
     command = [*DEMO, "--files", "60", "--cache-medium", medium]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = re.findall(r"│ (native|penstock|rclone) +│ (cold|warm) ", done.stdout)
-    peers = [(arm, state) for arm in ("penstock", "rclone") for state in ("cold", "warm")]
-    assert rows == [("native", "warm"), *peers]
+    rows = re.findall(r"│ (native|penstock 0\S+|rclone 1\S+) +│ (cold|warm) ", done.stdout)
+    assert [(arm.split()[0], state) for arm, state in rows] == [
+        ("native", "warm"),
+        *((arm, state) for arm in ("penstock", "rclone") for state in ("cold", "warm")),
+    ]
     assert "A warm epoch through Penstock reads at" in done.stdout
     assert_nothing_left(medium)
 
@@ -68,11 +81,51 @@ def test_a_row_is_the_median_of_its_samples() -> None:
     (row,) = report.rows([slower, WARM, slowest])
     assert (row.samples, row.files_per_s, row.mb_per_s) == (3, 5000, 500)
     assert (row.native_ratio, row.messages_per_epoch) == (0.5, 3)
-    assert row.cpu_s_per_gb == 0.3
+    # The readers' own CPU time is told apart.
+    assert (row.cpu_s_per_gb, row.reader_cpu_s_per_gb) == (0.05, 0.25)
     # States and reader counts are rows of their own.
     rows = report.rows([WARM, CACHED, replace(WARM, readers=1), WARM])
     found = [(row.state, row.readers, row.samples) for row in rows]
     assert found == [("warm", 8, 2), ("cached", 8, 1), ("warm", 1, 1)]
+
+
+def printed(table: Table) -> list[list[str]]:
+    """Its lines as words."""
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(table)
+    return [line.split() for line in console.export_text().splitlines()]
+
+
+def test_a_table_names_versions_and_what_all_processes_of_a_system_cost() -> None:
+    samples = [replace(WARM, arm="native", memory_bytes=0), CACHED, replace(WARM, arm="juicefs")]
+    versions = {"penstock": "0.1.0", "juicefs": "1.4.2 with Redis"}
+    lines = printed(report.dataset_table("files", report.rows(samples), versions))
+    assert ["native", "warm", "8", "10,000", "1,000", "0.97", "-", "-", "-", "3.0"] in lines
+    assert ["penstock", "0.1.0", "cached", "8", "10,000", "1,000", "-", "-", "0.05", "50",
+            "3.0"] in lines  # fmt: skip
+    assert any(line[:3] == ["juicefs", "1.4.2", "warm"] for line in lines)
+    # The tables of epochs, too.
+    versions = {"penstock": "0.1.0", "penstock-half": "0.1.0", "rclone": "1.75.2"}
+    epochs = [sample("plan"), sample("rclone"), HALF]
+    lines = printed(epochreport.epoch_table(epochs, versions))
+    for system in (["Penstock", "0.1.0,", "PlannedSampler"], ["rclone", "mount", "1.75.2"]):
+        assert [line[-3:-1] for line in lines if line[: len(system)] == system] == [["1.50", "50"]]
+    (half,) = [line for line in printed(epochreport.half_table(epochs, versions)) if "keep" in line]
+    assert (half[:2], half[-2:]) == (["Penstock", "0.1.0,"], ["1.50", "50"])
+
+
+def test_the_readme_names_versions_and_costs(tmp_path: Path) -> None:
+    samples = [COLD, WARM, replace(COLD, arm="juicefs"), replace(WARM, arm="juicefs")]
+    path = tmp_path / "peers.json"
+    report.write_json(
+        path, machine=measure.machine(),
+        versions={"penstock": "0.1.0", "juicefs": "1.4.2 with Redis"},
+        settings={"files": 1000, "large": 2, "medium": "tmpfs"},
+        samples=samples, verdicts=[], left_out={},
+    )  # fmt: skip
+    lines = publish.table(json.loads(path.read_text())).splitlines()
+    assert "| **Penstock** 0.1.0 | 10,000 | – | 10,000 | 0.97 | – |  | 0.05 | 50 |" in lines
+    assert "| JuiceFS 1.4.2 | 10,000 | – | 10,000 | 0.97 | – |  | 0.05 | 50 |" in lines
 
 
 @pytest.mark.parametrize(
@@ -81,23 +134,63 @@ def test_a_row_is_the_median_of_its_samples() -> None:
         ([WARM], ("warm small files, 8 readers", "0.97", True)),
         ([replace(WARM, native_ratio=0.94)], ("warm small files, 8 readers", "0.94", False)),
         # The local cache is held against JuiceFS of the same run.
-        ([CACHED, JUICEFS], ("cached small files, 8 readers", "5.0", False)),
+        ([CACHED, replace(CACHED, arm="juicefs", seconds=5.0)],
+         ("cached small files, 8 readers", "2.50", True)),
+        ([CACHED, replace(CACHED, arm="juicefs", seconds=4.9)],
+         ("cached small files, 8 readers", "2.45", False)),
         ([CACHED], None),
         ([COLD], ("cold small files, 8 readers", "0.81", True)),
-        ([COLD_LARGE], ("cold large files, 1 reader", "0.50", False)),
+        ([COLD_LARGE], ("cold large files, 1 reader", "0.70", True)),
+        ([replace(COLD_LARGE, readers=8, bare_ratio=0.69)],
+         ("cold large files, 8 readers", "0.69", False)),
+        # Medians are compared with the fastest peer, and the bare client is none.
+        ([unrated(COLD), peer("rclone", 2.1), peer("s3fs", 8.0), peer("bare client", 1.0)],
+         ("cold small files, 8 readers", "1.05 times rclone", True)),
+        ([unrated(COLD_LARGE), peer("s3fs", 2.0, COLD_LARGE), peer("rclone", 3.0, COLD_LARGE)],
+         ("cold large files, 1 reader", "1.00 times s3fs", False)),
+        ([unrated(COLD), peer("rclone", 1.0, COLD_LARGE)], None),
         ([PASSTHROUGH], ("cached large files, passthrough, 8 readers", "0.97", True)),
         # It fell back, and so proves nothing of passthrough.
         ([replace(PASSTHROUGH, mode="pagecache")], None),
     ],
-)
+)  # fmt: skip
 def test_targets_are_met_or_short_by_what_was_measured(
     samples: list[Sample], verdict: tuple[str, str, bool] | None
 ) -> None:
-    found = [(one.what, one.figure, one.met) for one in judge(samples, None)]
+    found = [(one.what, one.figure, one.met) for one in judge(samples, None, cores=2)]
     assert found == ([] if verdict is None else [verdict])
     # The catalog is judged when it was measured.
-    verdicts = judge([], CatalogFigures(files=1_280_000, ready_s=0.4, memory_bytes=250_000_000))
-    assert [verdict.met for verdict in verdicts] == [True, False]
+    catalog = CatalogFigures(files=1_280_000, ready_s=0.4, memory_bytes=250_000_000)
+    assert [verdict.met for verdict in judge([], catalog, cores=2)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("cores", "goals"),
+    [
+        (7, ["2.5 times JuiceFS", "2.5 times JuiceFS", "0.7 of the client"]),
+        (8, ["1.5 times JuiceFS", "2 times JuiceFS", "0.85 of the client"]),
+        (16, ["1.5 times JuiceFS", "60,000 files/s", "2 times JuiceFS", "0.85 of the client"]),
+    ],
+)
+def test_targets_are_set_for_the_cores_of_the_machine(cores: int, goals: list[str]) -> None:
+    cached = [
+        replace(CACHED, arm=arm, readers=readers)
+        for arm in ("penstock", "juicefs")
+        for readers in (8, 16)
+    ]
+    found = judge([*cached, COLD_LARGE], None, cores=cores)
+    assert [verdict.goal for verdict in found] == goals
+
+
+def test_only_the_most_readers_are_held_against_the_client_on_small_files() -> None:
+    cold = [replace(COLD, readers=readers) for readers in (1, 8)]
+    large = [replace(COLD_LARGE, readers=readers) for readers in (1, 8)]
+    found = [verdict.what for verdict in judge([*cold, *large], None, cores=2)]
+    assert found == [
+        "cold large files, 1 reader",
+        "cold small files, 8 readers",
+        "cold large files, 8 readers",
+    ]
 
 
 @pytest.mark.slow
@@ -136,7 +229,8 @@ def sample(way: str, epoch: int = 0, *, seconds: float = 10.0, first_s: float = 
     )  # fmt: skip
     return EpochSample(
         way=way, title=WAYS[way].title, told=WAYS[way].told, figures=figures, warm_s=0.0,
-        gets=4000, get_bytes=400_000_000, other_requests=1, hit_bytes=0, said=None,
+        gets=4000, get_bytes=400_000_000, other_requests=1, cpu_s=0.6, memory_bytes=50_000_000,
+        hit_bytes=0, said=None,
     )  # fmt: skip
 
 

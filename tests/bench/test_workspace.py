@@ -25,6 +25,7 @@ from penstock.bench import workspace as workspaces
 from penstock.bench.arms import Rclone, Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.dataset import SMALL_BYTES, Dataset, Entry, make_large, make_small
+from penstock.bench.juicefs import JuiceFS, juicefs_bucket
 from penstock.bench.programs import free_port
 from penstock.bench.readers import list_files, read_epoch
 from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload
@@ -278,6 +279,31 @@ def test_a_program_ends_when_it_is_killed_or_has_failed(workspace: Workspace) ->
     assert workspace.processes("part") == []
 
 
+def test_a_system_costs_what_all_of_its_processes_cost(workspace: Workspace) -> None:
+    # A child with no environment at all, and a grandchild of the first process.
+    script = "env -i sh -c 'sleep 1000; true' & wait"
+    process = workspace.spawn("part", ["sh", "-c", script])
+    marked = [process.popen.pid]
+    wait_until(
+        lambda: (
+            len(measure.with_descendants(marked)) == 3 and workspace.processes("part") == marked
+        ),
+        "all have started",
+    )
+    tree = measure.with_descendants(marked)
+    parts = [measure.usage([pid]).memory_bytes for pid in tree]
+    assert min(parts) > 0
+    assert measure.usage(tree).memory_bytes > max(parts)
+    for pid in tree:  # parents first: one whose child has ended ends by itself
+        os.kill(pid, signal.SIGKILL)
+    process.popen.wait()
+    # What has ended is not there any more, and costs nothing.
+    assert measure.usage(marked) == measure.Usage(0.0, 0)
+    later = measure.Usage(2.0, 5)
+    assert later.since(measure.Usage(0.5, 9)) == measure.Usage(1.5, 5)
+    assert later.since(measure.Usage(3.0, 9)) == measure.Usage(0.0, 5)
+
+
 def test_a_users_own_keys_do_not_reach_the_systems(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,3 +347,30 @@ def test_a_mounted_peer_is_measured_cold_and_warm(
         assert warm.messages >= 3 * warm.files
     assert measure.mounts_below(workspace.folder) == []
     assert workspace.processes("rclone") == []
+
+
+def test_juicefs_is_filled_once_and_then_mounted_read_only(
+    workspace: Workspace, server: S3Server, small: Dataset
+) -> None:
+    create_bucket(server, juicefs_bucket(small.name))
+    arm = JuiceFS(Site(workspace, server, small.name, small))
+    trial = Trial(arm)
+    try:
+        arm.prepare()
+        with trial.running():
+            assert "--read-only" in arm.command
+            assert trial.cold(2, small.entries).files == 20
+            trial.settle()
+            with pytest.raises(OSError, match="Read-only"):
+                (arm.root / "new").touch()
+            # It is two processes, and a killed one does not remove its socket.
+            processes = workspace.processes(arm.name)
+            sockets = [Path(f"/tmp/fuse_fd_comm.{pid}") for pid in processes]
+            assert [path.exists() for path in sockets] == [True, False]
+            for pid in processes:
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        arm.finish()
+    assert not any(path.exists() for path in sockets)
+    assert measure.mounts_below(workspace.folder) == []
+    assert workspace.processes(arm.name) == workspace.processes("juicefs-redis") == []

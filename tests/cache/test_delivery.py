@@ -1,5 +1,4 @@
-"""Reads answered by whoever lands their blocks, also another process: no thread held, no hang,
-bounded memory."""
+"""Reads answered by whoever lands their blocks: no thread held, no hang, bounded memory."""
 
 import random
 import threading
@@ -9,18 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache import files
-from penstock.cache.build import build_cache, build_tier
-from penstock.cache.errands import Errand
-from penstock.cache.guarded import GuardedReservation
+from penstock.cache.build import build_tier
 from penstock.cache.identity import CachedObject, identify
-from penstock.cache.integrity import checksums
-from penstock.cache.striped import StripedTier
 from penstock.cache.tier import TierSpec
-from penstock.cache.tiered import Brought, Cache
+from penstock.cache.tiered import Cache
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from tests.support.flights import Clock
+from tests.support.fetches import Clock
 from tests.support.waiting import wait_until
 
 BLOCK = 256 * 1024
@@ -49,10 +43,10 @@ class Gated:
     def __init__(self, data: bytes = DATA) -> None:
         self.data = data
         self.gate = threading.Event()
-        self.fetches = 0
+        self.requests = 0
 
-    def fetch(self, start: int, length: int) -> bytes:
-        self.fetches += 1
+    def get(self, start: int, length: int) -> bytes:
+        self.requests += 1
         self.gate.wait(30)
         return self.data[start : start + length]
 
@@ -79,16 +73,16 @@ def clock() -> Clock:
 def build(now: Callable[[], float] = time.monotonic, buffer_bytes: int = 1 << 30) -> Cache:
     """A cache without tiers, with a deadline of 60 s and two threads for each size."""
     return Cache(
-        [], counters=Counters(), block_bytes=BLOCK, buffer_bytes=buffer_bytes, fetchers=2,
+        [], counters=Counters(), block_bytes=BLOCK, buffer_bytes=buffer_bytes, large_threads=2,
         threads=2, now=now,
     )  # fmt: skip
 
 
 def bring(cache: Cache, store: Gated) -> threading.Thread:
     """A plan that waits for the first object."""
-    plan = threading.Thread(target=cache.bring, args=(small(0), store.fetch, 0, None, 0.0))
+    plan = threading.Thread(target=cache.bring, args=(small(0), store.get, 0, None, 0.0))
     plan.start()
-    wait_until(lambda: store.fetches == 1)
+    wait_until(lambda: store.requests == 1)
     return plan
 
 
@@ -97,15 +91,15 @@ def test_many_more_readers_than_threads_are_answered_by_one_fetch_of_each_block(
 ) -> None:
     cache, answers = build(), Answers()
     for _ in range(200):
-        cache.deliver(small(0), store.fetch, 0, 1000, answers)
-        cache.deliver(LARGE, store.fetch, BLOCK - 10, 20, answers)
+        cache.deliver(small(0), store.get, 0, 1000, answers)
+        cache.deliver(LARGE, store.get, BLOCK - 10, 20, answers)
     assert not answers.all
-    cache.deliver(LARGE, store.fetch, len(DATA), 10, answers)
+    cache.deliver(LARGE, store.get, len(DATA), 10, answers)
     assert answers.all == [[]], "behind the end there is nothing to wait for"
     answers.all.clear()
     store.gate.set()
     wait_until(lambda: len(answers.all) == 400)
-    assert store.fetches == 3
+    assert store.requests == 3
     texts = {b"".join(answer) for answer in answers.all if not isinstance(answer, Exception)}
     assert texts == {DATA[:1000], DATA[BLOCK - 10 : BLOCK + 10]}
     cache.close()
@@ -116,33 +110,33 @@ def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(
 ) -> None:
     cache, answers = build(clock), Answers()
     for number in range(200):
-        cache.deliver(small(number), store.fetch, 0, 1000, answers)
-    cache.deliver(LARGE, store.fetch, 0, len(DATA), answers)
-    wait_until(lambda: store.fetches == 4)
+        cache.deliver(small(number), store.get, 0, 1000, answers)
+    cache.deliver(LARGE, store.get, 0, len(DATA), answers)
+    wait_until(lambda: store.requests == 4)
     clock.now_s += 60
     wait_until(lambda: len(answers.all) == 201)
     assert answers.kinds == {StoreError}
-    assert store.fetches == 4, "two threads for small objects, two for blocks: all of them hang"
+    assert store.requests == 4, "two threads for small objects, two for blocks: all of them hang"
     # A read ends with the first of its blocks: the others are given up in the next moment.
     wait_until(lambda: cache.fetching == 0)
     assert cache.buffered_bytes == 2 * 1000 + 2 * BLOCK, "counted until the store answers"
     store.gate.set()
-    wait_until(lambda: cache._small._idle == cache._large._idle == 2)
+    wait_until(lambda: cache.fetches._small._idle == cache.fetches._large._idle == 2)
     assert cache.buffered_bytes == 0
-    assert store.fetches == 4, "what nobody waits for any more is not fetched"
+    assert store.requests == 4, "what nobody waits for any more is not fetched"
     assert len(answers.all) == 201
     cache.close()
 
 
 def test_one_block_that_fails_fails_the_read_once() -> None:
-    def fetch(start: int, length: int) -> bytes:
+    def get(start: int, length: int) -> bytes:
         if start == BLOCK:
             raise StoreError("down")
         return DATA[start : start + length]
 
     cache, answers = build(), Answers()
     for _ in range(10):
-        cache.deliver(LARGE, fetch, 0, len(DATA), answers)
+        cache.deliver(LARGE, get, 0, len(DATA), answers)
     wait_until(lambda: len(answers.all) == 10)
     cache.close()
     assert answers.kinds == {StoreError}
@@ -150,19 +144,19 @@ def test_one_block_that_fails_fails_the_read_once() -> None:
 
 
 def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Gated
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Gated, clock: Clock
 ) -> None:
-    """What waits to be stored is held: without a bound, 256 objects of a block each."""
+    """What waits to be stored is held: without a bound, as many as there are threads."""
     tier = build_tier(TierSpec("SSD", (tmp_path,), 1 << 30), "keep", Counters())
     disk, write = threading.Event(), tier.write
     monkeypatch.setattr(tier, "write", lambda *what: disk.wait(30) and write(*what))
-    cache = Cache([tier], block_bytes=BLOCK, buffer_bytes=4 * BLOCK, fetchers=2, threads=8,
-                  counters=Counters())  # fmt: skip
+    cache = Cache([tier], block_bytes=BLOCK, buffer_bytes=4 * BLOCK, large_threads=2, threads=8,
+                  counters=Counters(), now=clock)  # fmt: skip
     answers = Answers()
     store.gate.set()
     for number in range(50):
         what = identify("s3://b", f"{number}", "v", BLOCK, BLOCK)
-        cache.deliver(what, store.fetch, 0, BLOCK, answers)
+        cache.deliver(what, store.get, 0, BLOCK, answers)
     wait_until(lambda: len(answers.all) == 4)
     assert cache.buffered_bytes == 4 * BLOCK
     disk.set()
@@ -170,7 +164,7 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     assert answers.kinds == {list}
     wait_until(lambda: cache.buffered_bytes == 0)
     cache.close()
-    assert store.fetches == 50
+    assert store.requests == 50
 
 
 @pytest.mark.parametrize("in_time", [True, False])
@@ -181,11 +175,11 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
     cache, answers = build(clock), Answers()
     plan = bring(cache, store)
     clock.now_s += 30
-    cache.deliver(small(0), store.fetch, 0, 1000, answers)
+    cache.deliver(small(0), store.get, 0, 1000, answers)
     clock.now_s += 30
-    wait_until(lambda: store.fetches == 2)  # the plan has given up
+    wait_until(lambda: store.requests == 2)  # the plan has given up
     clock.now_s += 29.9
-    cache._watcher.look()
+    cache.fetches.look_at_the_clock()
     assert answers.all == []
     if in_time:
         store.gate.set()
@@ -204,7 +198,7 @@ def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated, clo
     clock.now_s += 60
     wait_until(lambda: cache.fetching == 0)
     store.gate.set()
-    cache.deliver(small(0), store.fetch, 0, 1000, answers)
+    cache.deliver(small(0), store.get, 0, 1000, answers)
     wait_until(lambda: bool(answers.all))
     assert answers.all == [[DATA[:1000]]]
     plan.join()
@@ -226,10 +220,10 @@ def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: 
         answers(answer)
         answered.set()
 
-    plan = threading.Thread(target=cache.bring, args=(LARGE, store.fetch, 0, place, 0.0))
+    plan = threading.Thread(target=cache.bring, args=(LARGE, store.get, 0, place, 0.0))
     plan.start()
     assert placing.wait(10)
-    cache.deliver(LARGE, store.fetch, BLOCK - 10, 20, done)
+    cache.deliver(LARGE, store.get, BLOCK - 10, 20, done)
     assert answered.wait(30)
     assert answers.all == [[DATA[BLOCK - 10 : BLOCK], DATA[BLOCK : BLOCK + 10]]]
     plan.join()
@@ -238,151 +232,10 @@ def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: 
 
 def test_a_block_is_prefetched_once_and_only_if_there_is_room_for_it(store: Gated) -> None:
     cache = build(buffer_bytes=BLOCK)
-    assert cache.prefetch(LARGE, store.fetch, 0)
-    assert cache.prefetch(LARGE, store.fetch, 0), "it is on its way"
-    assert not cache.prefetch(LARGE, store.fetch, 1), "it has all the memory there is"
+    assert cache.prefetch(LARGE, store.get, 0)
+    assert cache.prefetch(LARGE, store.get, 0), "it is on its way"
+    assert not cache.prefetch(LARGE, store.get, 1), "it has all the memory there is"
     store.gate.set()
     assert wait_until(lambda: cache.read_now(LARGE, 0, 1000)) == [DATA[:1000]]
-    assert store.fetches == 1
+    assert store.requests == 1
     cache.close()
-
-
-# -- what another process fetches into a tier: its room, its row, and who waits for it ---------
-
-QUOTA = 1 << 20
-SENT = DATA[:200_000]
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    built = build_cache(
-        [TierSpec("SSD", (tmp_path / "ssd",), QUOTA, high=1.0)], policy="keep", block_bytes=BLOCK,
-        buffer_bytes=1 << 22, fetchers=2, counters=Counters(),
-    )  # fmt: skip
-    yield built
-    built.close()
-
-
-def what(number: int = 0, size: int = len(SENT)) -> CachedObject:
-    return identify("s3://b", f"key{number}", "v1", size, BLOCK)
-
-
-def never(_start: int, _length: int) -> bytes:
-    raise AssertionError("it is another process that fetches it")
-
-
-def begun(cache: Cache, number: int = 0) -> Errand:
-    errand = cache.errands.begin(what(number), never, 0)
-    assert errand is not None
-    return errand
-
-
-def write(errand: Errand) -> bytes:
-    """What the other process does."""
-    files.write_file(errand.room.path, len(SENT), 0, memoryview(SENT))
-    return checksums(SENT)
-
-
-def used(cache: Cache) -> int:
-    cache.flush()  # while a row is being written, it is counted twice
-    (tier,) = cache.tiers
-    assert isinstance(tier, StripedTier)
-    return tier.describe()["used_bytes"]
-
-
-def in_a_thread(cache: Cache, answers: list[bytes]) -> threading.Thread:
-    thread = threading.Thread(
-        target=lambda: answers.append(b"".join(cache.read(what(), never, 0, len(SENT))))
-    )
-    thread.start()
-    return thread
-
-
-def test_room_is_kept_for_it_until_its_row_is_noted_and_who_waits_gets_it_from_the_tier(
-    cache: Cache,
-) -> None:
-    errand, answers = begun(cache), list[bytes]()
-    waiting = in_a_thread(cache, answers)
-    wait_until(lambda: errand.flight.awaited)
-    assert (used(cache), cache.buffered_bytes, cache.fetching) == (len(SENT), len(SENT), 1)
-    assert cache.errands.begin(what(), never, 0) is None, "it is on its way"
-    assert cache.note_stored(errand, write(errand), 0.1)
-    waiting.join()
-    assert answers == [SENT]
-    assert (used(cache), cache.buffered_bytes, cache.fetching) == (len(SENT), 0, 0)
-    assert cache.cached_bytes(what()) == len(SENT)
-    assert cache.errands.begin(what(), never, 0) is None, "it is there"
-    assert b"".join(cache.read(what(), never, 0, len(SENT))) == SENT
-
-
-def test_no_more_is_begun_than_there_is_room_for_and_nothing_large(cache: Cache) -> None:
-    assert cache.errands.begin(what(1, 2 * BLOCK), never, 0) is None
-    errands = [begun(cache, number) for number in range(QUOTA // len(SENT))]
-    assert cache.errands.begin(what(99), never, 0) is None
-    errands[0].room.give_back()
-    assert cache.errands.begin(what(99), never, 0) is not None
-
-
-def test_who_joins_in_the_last_moment_finds_it_in_the_tier(cache: Cache) -> None:
-    """He holds the flight already when nobody is seen to wait, and waits when it has ended."""
-    errand, answers, ended = begun(cache), list[bytes](), threading.Event()
-    then = errand.flight.then
-
-    class Late(type(errand.flight)):
-        __slots__ = ()
-
-        def then(self, callback: object) -> None:
-            assert cache.note_stored(errand, write(errand), 0.1)
-            ended.set()
-            then(callback)  # type: ignore[arg-type]
-
-    errand.flight.__class__ = Late
-    waiting = in_a_thread(cache, answers)
-    waiting.join()
-    assert ended.is_set()
-    assert answers == [SENT]
-
-
-def test_what_is_not_there_after_all_is_fetched_by_whoever_had_it_fetched(cache: Cache) -> None:
-    fetched = list[tuple[int, int]]()
-
-    def fetch(start: int, length: int) -> bytes:
-        fetched.append((start, length))
-        return SENT[start : start + length]
-
-    errand, answers = cache.errands.begin(what(), fetch, 0), list[bytes]()
-    assert errand is not None
-    waiting = in_a_thread(cache, answers)
-    wait_until(lambda: errand.flight.awaited)
-    assert not cache.note_stored(errand, checksums(SENT), 0.1)  # its file is missing
-    assert cache.carry_on(errand.flight, None).how is Brought.FETCHED
-    waiting.join()
-    assert (answers, fetched) == ([SENT], [(0, len(SENT))])
-    cache.settle()
-    assert (used(cache), cache.buffered_bytes, cache.fetching) == (len(SENT), 0, 0)
-
-
-def test_what_cannot_be_noted_is_not_taken_for_stored(cache: Cache) -> None:
-    errand = begun(cache)
-    assert isinstance(errand.room, GuardedReservation)
-    errand.room.directory.abandon()  # as when its index has failed
-    assert not cache.note_stored(errand, write(errand), 0.1)
-    assert (cache.fetching, errand.flight.done) == (1, False), "its flight goes on"
-
-
-def test_what_is_given_back_is_carried_on_with_room_and_time_of_its_own(cache: Cache) -> None:
-    asked_s = list[float]()
-
-    def fetch(start: int, length: int) -> bytes:
-        asked_s.append(errand.flight.asked_s)
-        return SENT[start : start + length]
-
-    errand = cache.errands.begin(what(), fetch, 0)
-    assert errand is not None
-    errand.room.give_back()
-    assert used(cache) == 0
-    given_back_s = time.monotonic()
-    assert cache.carry_on(errand.flight, None).how is Brought.FETCHED
-    assert asked_s[0] >= given_back_s
-    cache.settle()
-    assert (used(cache), cache.buffered_bytes) == (len(SENT), 0)

@@ -35,7 +35,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
     patient = PatientStore(faulty, counters, deadline_s=60, time=Time(sleep=lambda _: None))
     cache = build_cache(
         [TierSpec("MEM", (tmp_path / "cache",), 10 * BLOCK)], policy="lru", block_bytes=BLOCK,
-        buffer_bytes=6 * BLOCK, fetchers=4, threads=4, counters=counters,
+        buffer_bytes=6 * BLOCK, large_threads=4, threads=4, counters=counters,
     )  # fmt: skip
 
     def read_many(reader: int) -> int:
@@ -46,7 +46,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
             offset = draw.randrange(len(data))
             length = draw.randrange(1, 3 * BLOCK)
 
-            def fetch(start: int, length: int, key: str = key) -> bytes:
+            def get(start: int, length: int, key: str = key) -> bytes:
                 body = patient.get(key, versions[key], start, length, len(FILES[key]))
                 return bytes(memoryview(body))
 
@@ -54,7 +54,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
             try:
                 parts = cache.read_now(what, offset, length)
                 if parts is None:
-                    parts = cache.read(what, fetch, offset, length)
+                    parts = cache.read(what, get, offset, length)
             except ObjectChanged:
                 told += 1
                 continue
@@ -63,9 +63,10 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
 
     with ThreadPoolExecutor(8) as readers:
         told = sum(readers.map(read_many, range(8)))
-    wait_until(lambda: not cache._flights.flying())
+    wait_until(lambda: not cache.fetching)
     cache.close()
     assert min(told, faulty.injected["changed"]) > 0
     failures = sum(faulty.injected.values()) - faulty.injected["delay"] - faulty.injected["changed"]
     assert counters.total("store_retries") == failures > 0
-    assert cache._flights._flights == {}
+    cache.let_go()
+    assert (cache.fetching, cache.buffered_bytes) == (0, 0)

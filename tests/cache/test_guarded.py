@@ -7,21 +7,23 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from penstock.cache import files
 from penstock.cache.build import build_tier
-from penstock.cache.guarded import Guarded
+from penstock.cache.guarded import HUNG_S, Guarded
 from penstock.cache.identity import CachedObject, block_of
 from penstock.cache.indexfile import stored_bytes
-from penstock.cache.integrity import checksums
 from penstock.cache.tier import TierSpec
 from penstock.metrics import Counters
 from tests.support.cache_samples import BLOCK, Disk, put, sample
 from tests.support.cache_samples import get as get_range
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -379,17 +381,85 @@ def test_a_probe_does_not_keep_a_reader_waiting(disk: Disk) -> None:
     assert guarded.status().state == "out", "a probe that ends after the mount has left"
 
 
-def test_a_row_is_noted_only_in_the_directory_that_is_in_use(disk: Disk, guarded: Guarded) -> None:
-    """Another process has written the file meanwhile."""
-    block, sums = block_of(WHAT, 0, BLOCK), checksums(DATA)
-    directory, other = guarded._directory, disk.open(None)
-    assert directory is not None
-    for one in (directory, other):
-        assert one.reserve(len(DATA))
-    files.write_file(directory.file(WHAT.digest), WHAT.size_bytes, 0, memoryview(DATA))
-    assert not guarded.commit(other, WHAT, BLOCK, block, sums)
-    assert other.used_bytes == 0, "its room is given back"
-    assert get(guarded, WHAT) is None
-    assert guarded.commit(directory, WHAT, BLOCK, block, sums)
+# -- disks that do not answer -----------------------------------------------------------------
+
+
+class Hang:
+    """A call that does not return until it is let."""
+
+    def __init__(self, guarded: Guarded, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.entered, self.gate = threading.Event(), threading.Event()
+        directory = guarded._directory
+        assert directory is not None
+        self._call: Callable[..., object] = getattr(directory, name)
+        monkeypatch.setattr(directory, name, self)
+
+    def __call__(self, *arguments: object) -> object:
+        self.entered.set()
+        assert self.gate.wait(PATIENCE_S)
+        return self._call(*arguments)
+
+
+ASK: dict[str, Callable[[Guarded], object]] = {
+    "read": lambda guarded: get(guarded, WHAT),
+    "write_reserved": lambda guarded: put(guarded, WHAT, DATA),
+    "has": lambda guarded: guarded.has(block_of(WHAT, 0, BLOCK)),
+}
+
+
+@pytest.mark.parametrize("ask", ASK)
+def test_a_disk_that_does_not_answer_is_out_and_only_who_hangs_in_it_waits(
+    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    assert put(guarded, WHAT, DATA)
+    settle(guarded)
+    hang = Hang(guarded, monkeypatch, ask)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            hanging = thread.submit(ASK[ask], guarded)
+            assert hang.entered.wait(PATIENCE_S)
+            disk.now_s += HUNG_S
+            guarded.look_for_hang()
+            assert guarded._directory is not None, "a busy disk needs that"
+            disk.now_s += 0.1
+            guarded.look_for_hang()
+            guarded.look_for_hang()
+            assert guarded.status()[1:4] == (
+                "out", f"[Errno {errno.ETIMEDOUT}] the disk has not answered for 5.1 s: "
+                f"'{disk.path}'", 0,
+            )  # fmt: skip
+            assert get(guarded, WHAT) is None
+            assert not put(guarded, WHAT, DATA)
+            assert not guarded.has(block_of(WHAT, 0, BLOCK))
+            assert disk.counters.total("cache_warnings") == 1
+            assert not hanging.done()
+        finally:
+            hang.gate.set()
+        hanging.result(PATIENCE_S)
+    disk.now_s += 1
+    guarded.status()
+    guarded.look_for_hang()
+    assert guarded.status().state == "ok", "it answers again"
     assert get(guarded, WHAT) == DATA
-    other.close()
+
+
+def test_what_has_come_back_or_may_take_long_does_not_hang(
+    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert put(guarded, LARGE, LARGE_DATA)
+    no_answers(guarded)
+    guarded.verify(LARGE.digest)
+    guarded.flush()
+    disk.now_s += 100
+    guarded.look_for_hang(0)
+    assert guarded.status().state == "ok"
+    for name in ("verify", "complete_file"):
+        hang = Hang(guarded, monkeypatch, name)
+        argument = LARGE.digest if name == "verify" else LARGE
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(getattr(guarded, name), argument)
+            assert hang.entered.wait(PATIENCE_S)
+            disk.now_s += 100
+            guarded.look_for_hang()
+            hang.gate.set()
+        assert guarded.status().state == "ok", "every byte of it is read"

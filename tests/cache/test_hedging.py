@@ -2,23 +2,25 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.cache.flights import Flight
+from penstock.cache.fetches import Fetch, Fetches
 from penstock.cache.hedging import MOST_AT_ONCE, Hedging
-from penstock.cache.watcher import Watcher
 from penstock.errors import StoreError
-from penstock.metrics import Counters
-from tests.support.flights import DATA, LENGTH, WHAT, Clock, block, build, start
-from tests.support.waiting import wait_until
+from tests.support.fetches import DATA, LENGTH, Rig, Shelf, Unwatched, block, small
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
-def seasoned(seconds: float = 0.1, count: int = 1000) -> Hedging:
-    hedging = Hedging()
+def season(hedging: Hedging, seconds: float = 0.1, count: int = 1000) -> Hedging:
     for _ in range(count):
         hedging.note(LENGTH, seconds)
     return hedging
+
+
+def seasoned(seconds: float = 0.1, count: int = 1000) -> Hedging:
+    return season(Hedging(), seconds, count)
 
 
 def test_slow_is_slower_than_ninety_nine_of_a_hundred_of_that_size() -> None:
@@ -47,158 +49,230 @@ def test_at_most_one_in_twenty_is_hedged_and_little_is_saved_up() -> None:
     assert [hedging.spend() for _ in range(3)] == [True, True, False]
 
 
-class Watched:
-    """Flights with a watcher that looks when the test says so."""
+FIRST, SECOND = b"first".ljust(LENGTH), b"second".ljust(LENGTH)
 
-    def __init__(self, blocks: int = 100) -> None:
-        self.clock = Clock()
-        self.counters = Counters()
-        self.flights = build(self.clock, blocks=blocks)
-        self.hedging = seasoned()
-        self.watcher = Watcher(self.flights, self.hedging, self.counters, 60.0, self.clock)
-        self.gates: list[threading.Event] = []
-        self.threads: list[threading.Thread] = []
 
-    def slow(self, number: int, first: bytes = DATA, second: bytes = DATA) -> Flight:
+class Slow(Rig):
+    """What is fetched takes an eighth of a second, but for what is slow."""
+
+    def __init__(self, shelf: Shelf | None = None, *, blocks: int = 100) -> None:
+        super().__init__(shelf, blocks=blocks, threads=32)
+        season(self.fetches._hedging, 0.125)
+        self.second_error: Exception | None = None
+        self.second_gate = self.gate()
+        self.second_gate.set()
+
+    def slow(self, number: int) -> tuple[Fetch, threading.Event]:
         """Starts a fetch whose first attempt waits for its gate; the second comes at once."""
-        gate, begun = threading.Event(), threading.Event()
-        self.gates.append(gate)
+        gate, attempts, lock = self.gate(), list[bytes](), threading.Lock()
 
-        def wait() -> bytes:
-            begun.set()
-            gate.wait(30)
-            return first
+        def get() -> bytes:
+            with lock:
+                attempts.append(SECOND if attempts else FIRST)
+                mine = attempts[-1]
+            if mine is FIRST:
+                gate.wait(PATIENCE_S)
+                return mine
+            self.second_gate.wait(PATIENCE_S)
+            if self.second_error is not None:
+                raise self.second_error
+            return mine
 
-        attempts = iter((wait, lambda: second))
-        flight = start(self.flights, number, lambda: next(attempts)())
-        flight.then(lambda _: None)
-        thread = threading.Thread(target=self.flights.carry_out, args=(flight,))
-        thread.start()
-        self.threads.append(thread)
-        assert begun.wait(20)
-        return flight
-
-    def count(self, name: str) -> int:
-        return self.counters.total(name)
-
-    def close(self) -> None:
-        for gate in self.gates:
-            gate.set()
-        for thread in self.threads:
-            thread.join()
-        wait_until(lambda: self.flights.held_bytes == 0)
-        self.watcher.close(10)  # drops second fetches that have not begun, with what they hold
+        self.want(small(number), get)
+        wait_until(lambda: attempts)
+        fetch = self.fetches.find(small(number))
+        assert fetch is not None
+        return fetch, gate
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    watched = Watched()
-    yield watched
-    watched.close()
+def slow() -> Iterator[Slow]:
+    with Slow() as rig:
+        yield rig
 
 
-def test_a_slow_fetch_gets_one_second_one_which_wins(watched: Watched) -> None:
-    flight = watched.slow(0, b"first", b"second")
-    watched.watcher.look()
-    assert watched.count("hedges") == 0
-    watched.clock.now_s += 0.2
-    wait_until(lambda: flight.done)
-    assert flight.data == b"second"
-    wait_until(lambda: watched.count("hedges_won") == 1)
-    watched.gates[0].set()
-    wait_until(lambda: watched.flights.held_bytes == 0)
-    assert (watched.count("hedges"), flight.data) == (1, b"second")
+def test_a_slow_fetch_gets_one_second_one_which_wins() -> None:
+    with Slow(Shelf()) as slow:
+        fetch, gate = slow.slow(0)
+        slow.look_after(0.125)
+        assert slow.count("hedges") == 0
+        slow.look_after(0.001)
+        wait_until(lambda: slow.count("hedges_won") == 1)
+        assert fetch.data == SECOND
+        assert slow.shelf.blocks == {small(0): SECOND}
+        assert slow.fetches.held_bytes == LENGTH, "the first is counted until it ends"
+        gate.set()
+        wait_until(lambda: slow.fetches.held_bytes == 0)
+        slow.look_after(1)
+        assert (slow.count("hedges"), fetch.data, slow.shelf.writes) == (1, SECOND, 1)
 
 
-def test_what_nobody_waits_for_is_not_hedged(watched: Watched) -> None:
-    flight = watched.flights.start_if_room(block(0), WHAT, lambda _start, _length: DATA)
-    assert flight is not None
-    flight.fetching_s = watched.clock.now_s
-    watched.clock.now_s += 50
-    watched.watcher.look()
-    assert watched.count("hedges") == 0
-    watched.flights.carry_out(flight)
+def test_a_second_fetch_that_comes_later_is_dropped_and_no_third_is_sent(slow: Slow) -> None:
+    slow.second_gate.clear()
+    fetch, gate = slow.slow(0)
+    slow.look_after(0.2)
+    slow.look_after(0.2)
+    assert slow.count("hedges") == 1
+    assert slow.fetches.held_bytes == 2 * LENGTH
+    gate.set()
+    wait_until(lambda: fetch.is_done)
+    slow.second_gate.set()
+    wait_until(lambda: slow.fetches.held_bytes == 0)
+    assert (slow.count("hedges_won"), fetch.data) == (0, FIRST)
 
 
-def test_no_more_than_a_few_are_hedged_at_once(watched: Watched) -> None:
-    blocked = threading.Event()
-    watched.gates.append(blocked)
+def test_only_what_a_reader_waits_for_is_hedged_and_only_while_it_is_fetched(slow: Slow) -> None:
+    slow.store.gate.clear()
+    assert slow.prefetch(block(0))
+    wait_until(lambda: slow.store.asked)
+    slow.look_after(50)
+    assert slow.count("hedges") == 0, "nobody waits for it"
+    slow.want(block(0))
+    slow.fetches.look_at_the_clock()
+    assert slow.count("hedges") == 1
+    plan = threading.Thread(target=slow.bring, args=(block(1), lambda _data: True))
+    plan.start()
+    wait_until(lambda: len(slow.store.asked) == 3)
+    slow.want(block(1))
+    slow.look_after(50)
+    assert slow.count("hedges") == 1, "a plan has its own measure of how much is sent"
+    slow.store.gate.set()
+    plan.join()
+    with Slow(blocks=1) as full:
+        full.slow(0)
+        waits = full.want(small(1))
+        wait_until(lambda: full.fetches._queue)
+        full.look_after(50)
+        assert (full.count("hedges"), waits) == (0, []), "it waits for memory, not for the store"
+
+
+def test_no_more_than_a_few_are_hedged_at_once(slow: Slow) -> None:
+    slow.second_gate.clear()
     for number in range(20):
-        watched.slow(number)
-    for flight in watched.flights.flying():
-        flight.fetch = lambda _start, _length: bytes(0 * blocked.wait(30)) + DATA
-    watched.clock.now_s += 0.2
-    wait_until(lambda: watched.count("hedges") == MOST_AT_ONCE)  # it looks by itself, too
+        slow.slow(number)
     for _ in range(3):
-        watched.watcher.look()
-    assert watched.count("hedges") == MOST_AT_ONCE
+        slow.look_after(0.2)
+    assert slow.count("hedges") == MOST_AT_ONCE
+    slow.second_gate.set()
+    wait_until(lambda: slow.count("hedges_won") == MOST_AT_ONCE)
+    slow.second_gate.clear()
+    slow.fetches.look_at_the_clock()
+    assert slow.count("hedges") == 2 * MOST_AT_ONCE, "those that have ended make way for others"
 
 
-def test_a_share_of_requests_bounds_second_fetches(watched: Watched) -> None:
-    while watched.hedging.spend():
+def test_a_share_of_requests_bounds_second_fetches(slow: Slow) -> None:
+    hedging = slow.fetches._hedging
+    while hedging.spend():
         pass
-    watched.slow(0)
-    watched.clock.now_s += 0.2
+    fetch, _ = slow.slow(0)
     for _ in range(MOST_AT_ONCE + 1):
-        watched.watcher.look()
-    assert watched.count("hedges") == 0
-    for _ in range(100):
-        watched.hedging.note(LENGTH, 0.1)
-    wait_until(lambda: watched.watcher.look() == 0, "the second fetch is not sent after all")
-    assert watched.count("hedges") == 1
+        slow.look_after(0.2)
+    assert slow.count("hedges") == 0
+    assert slow.fetches.held_bytes == LENGTH
+    season(hedging, count=100)
+    slow.fetches.look_at_the_clock()
+    wait_until(lambda: fetch.is_done)
+    assert slow.count("hedges") == 1
 
 
 def test_memory_bounds_second_fetches() -> None:
-    watched = Watched(blocks=1)
-    watched.slow(0)
-    watched.clock.now_s += 0.2
-    for _ in range(MOST_AT_ONCE + 1):
-        watched.watcher.look()
-    assert watched.count("hedges") == 0
-    watched.close()
+    with Slow(blocks=1) as slow:
+        fetch, _ = slow.slow(0)
+        for _ in range(100):
+            slow.look_after(0.2)
+        assert slow.count("hedges") == 0
+        slow.fetches._budget_bytes = 2 * LENGTH
+        slow.fetches.look_at_the_clock()
+        wait_until(lambda: fetch.is_done)
+        assert slow.count("hedges") == 1, "what there was no memory for was not spent"
 
 
-def test_a_second_fetch_that_fails_changes_nothing(watched: Watched) -> None:
-    def fail(_start: int, _length: int) -> bytes:
-        raise StoreError("down")
-
-    flight = watched.slow(0, b"first")
-    flight.fetch = fail
-    watched.clock.now_s += 0.2
-    wait_until(lambda: watched.count("hedges") == 1)
-    assert not flight.done
-    watched.gates[0].set()
-    wait_until(lambda: flight.done)
-    assert flight.data == b"first"
-    assert watched.count("hedges_won") == 0
+def test_who_waits_for_memory_comes_before_second_fetches() -> None:
+    with Slow(blocks=3) as slow:
+        slow.slow(0)
+        slow.want(block(1, 3 * LENGTH))
+        wait_until(lambda: slow.fetches._queue)
+        slow.look_after(0.2)
+        assert slow.count("hedges") == 0
 
 
-def test_a_fetch_that_hangs_fails_at_its_deadline(watched: Watched) -> None:
-    flight = watched.slow(0)
-    flight.hedged = True
-    watched.clock.now_s += 59
-    watched.watcher.look()
-    assert not flight.done
-    watched.clock.now_s += 1
-    wait_until(lambda: flight.done)
-    assert isinstance(flight.error, StoreError)
-    assert flight.error.kind == "timeout"
-    assert "s3://b/key" in str(flight.error)
-    assert "1m00s" in str(flight.error)
+def test_a_second_fetch_that_fails_changes_nothing(slow: Slow) -> None:
+    slow.second_error = StoreError("down")
+    for number in range(3 * MOST_AT_ONCE):
+        fetch, gate = slow.slow(number)
+        season(slow.fetches._hedging, count=20)
+        slow.look_after(0.2)
+        wait_until(lambda: slow.fetches.held_bytes == LENGTH)
+        assert slow.count("hedges") == number + 1, "the next may still be sent"
+        assert not fetch.is_done
+        gate.set()
+        wait_until(lambda: slow.fetches.held_bytes == 0)
+        assert fetch.data == FIRST
+    assert slow.count("hedges_won") == 0
+
+
+def test_what_fetches_take_is_noted_and_what_a_tier_gives_is_not() -> None:
+    with Rig(Shelf(), threads=1) as rig:
+        rig.shelf.blocks[block(0)] = DATA[:LENGTH]
+
+        def take() -> bytes:
+            rig.clock.now_s += 0.5
+            return DATA[:LENGTH]
+
+        told = [rig.want(block(0), looked=False), *(rig.want(small(n), take) for n in range(100))]
+        wait_until(lambda: all(told))
+        hedging = rig.fetches._hedging
+        wait_until(lambda: hedging.slow_after_s(LENGTH) is not None)
+        (window,) = hedging._classes.values()
+        assert window.count == 100
+        assert min(window._samples) == 0.5
+
+
+def test_a_fetch_that_hangs_fails_at_its_deadline_and_says_what_did(slow: Slow) -> None:
+    fetch, _ = slow.slow(0)
+    fetch.hedged = True
+    slow.look_after(59)
+    assert not fetch.is_done
+    slow.look_after(1)
+    assert isinstance(fetch.error, StoreError)
+    assert fetch.error.kind == "timeout"
+    assert "s3://b/key" in str(fetch.error)
+    assert "1m00s" in str(fetch.error)
+
+
+class Watched(Unwatched):
+    """Looks by itself, too, and counts how often."""
+
+    looks = 0
+    _watch = Fetches._watch
+
+    def look_at_the_clock(self) -> int:
+        self.looks += 1
+        return super().look_at_the_clock()
 
 
 def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() -> None:
-    clock = Clock()
-    flights = build(clock)
-    looks, flying = list[float](), flights.flying
-    flights.flying = lambda: looks.append(clock.now_s) or flying()  # type: ignore[method-assign]
-    watcher = Watcher(flights, Hedging(), Counters(), 60.0, clock)
-    wait_until(lambda: len(looks) > 3)
-    assert flights._watched, "it looks on for a second"
-    clock.now_s += 2
-    wait_until(lambda: not flights._watched)
-    flight = start(flights, 0)
-    clock.now_s += 60
-    wait_until(lambda: flight.done)
-    assert isinstance(flight.error, StoreError)
-    watcher.close(10)
+    with Rig(kind=Watched) as rig:
+        fetches = rig.fetches
+        wait_until(lambda: fetches.looks > 3)
+        assert fetches._watched, "it looks on for a second"
+        rig.clock.now_s += 2
+        wait_until(lambda: not fetches._watched)
+        looks = fetches.looks
+        rig.store.gate.clear()
+        for number in range(2):
+            told = rig.want(block(number))
+            assert not told
+            rig.clock.now_s += 60
+            wait_until(lambda told=told: told)
+            assert isinstance(told[0].error, StoreError)
+            rig.clock.now_s += 2
+            wait_until(lambda: not fetches._watched)
+        assert fetches.looks > looks
+
+
+def test_the_watcher_does_not_fall_asleep_when_something_has_just_begun() -> None:
+    with Rig() as rig, ThreadPoolExecutor(1) as watcher:
+        rig.store.gate.clear()
+        rig.want(block(0))
+        watcher.submit(rig.fetches._wait_for_some).result(PATIENCE_S)

@@ -85,3 +85,32 @@ def test_what_has_not_begun_is_dropped_at_the_end() -> None:
     gate.set()
     pool._threads[0].join(30)
     assert not done.is_set()
+
+
+def test_another_thread_does_what_one_that_hangs_would_have_done_next() -> None:
+    pool, gate, done = Pool(1, "job"), threading.Event(), list[int]()
+    begun = threading.Event()
+    pool.put(lambda: (begun.set(), gate.wait(30)))
+    assert begun.wait(30)
+    pool.put(lambda: done.append(1))
+    pool.replace_one()
+    wait_until(lambda: done == [1])
+    wait_until(lambda: pool._idle == 1)
+    pool.put(lambda: done.append(2))
+    wait_until(lambda: done == [1, 2])
+    assert (len(pool._threads), pool._unclaimed) == (2, 0)
+    gate.set()
+    pool.close(10)
+
+
+def test_a_thread_that_hangs_is_replaced_also_while_there_is_nothing_to_do() -> None:
+    pool, gate, done = Pool(1, "job"), threading.Event(), threading.Event()
+    begun = threading.Event()
+    pool.put(lambda: (begun.set(), gate.wait(30)))
+    assert begun.wait(30)
+    pool.replace_one()
+    assert len(pool._threads) == 1
+    pool.put(done.set)
+    assert done.wait(30)
+    gate.set()
+    pool.close(10)

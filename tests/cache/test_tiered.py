@@ -13,13 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typing_extensions import Buffer
 
 from penstock.cache.build import build_cache
 from penstock.cache.contents import Contents, Held
-from penstock.cache.identity import CachedObject, block_of, identify
+from penstock.cache.fetches import Brought
+from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import TierSpec, parse_tier, prepare_directory
-from penstock.cache.tiered import Brought, Cache
+from penstock.cache.tiered import Cache
 from penstock.errors import CacheDirError, OptionError
 from penstock.metrics import Counters
 
@@ -30,17 +32,18 @@ DATA = random.Random(3).randbytes(5 * BLOCK + 99)
 class Origin:
     """Counts what is fetched of one object."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, key: str = "key") -> None:
         self.data = data
+        self.key = key
         self.ranges: list[tuple[int, int]] = []
 
-    def fetch(self, start: int, length: int) -> bytes:
+    def get(self, start: int, length: int) -> bytes:
         self.ranges.append((start, length))
         return self.data[start : start + length]
 
     @property
     def what(self) -> CachedObject:
-        return identify("s3://b", "key", "v1", len(self.data), BLOCK)
+        return identify("s3://b", self.key, "v1", len(self.data), BLOCK)
 
 
 def build(
@@ -50,7 +53,7 @@ def build(
     say: Callable[[str], None] = lambda _line: None,
 ) -> Cache:
     return build_cache(
-        list(specs), policy=policy, block_bytes=BLOCK, buffer_bytes=1 << 30, fetchers=4,
+        list(specs), policy=policy, block_bytes=BLOCK, buffer_bytes=1 << 30, large_threads=4,
         counters=counters, say=say,
     )  # fmt: skip
 
@@ -68,7 +71,7 @@ def cache(tmp_path: Path, counters: Counters) -> Iterator[Cache]:
 
 
 def read(cache: Cache, origin: Origin, offset: int, length: int) -> bytes:
-    return b"".join(cache.read(origin.what, origin.fetch, offset, length))
+    return b"".join(cache.read(origin.what, origin.get, offset, length))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, ask: str, si
         answered.set()
         go_on.wait(30)
 
-    cache.deliver(origin.what, origin.fetch, 0, size, done)
+    cache.deliver(origin.what, origin.get, 0, size, done)
     assert answered.wait(30)
     argument = "s3://b" if ask == "source_bytes" else origin.what
     with ThreadPoolExecutor(1) as thread:
@@ -102,7 +105,7 @@ def test_what_is_at_hand_is_placed_and_not_fetched_again(
     """In memory, where no tier has it, or in a tier."""
     cache = build(counters, *[TierSpec("SSD", (tmp_path / "ssd",), 1 << 30)] * tiers)
     origin, placed = Origin(DATA[:1000]), list[bytes]()
-    bring = partial(cache.bring, origin.what, origin.fetch, 0)
+    bring = partial(cache.bring, origin.what, origin.get, 0)
 
     def place(data: memoryview) -> bool:
         placed.append(bytes(data))
@@ -151,6 +154,85 @@ def test_a_tier_that_fails_costs_a_warning_and_never_the_read(
     (tmp_path / "ssd" / "objects").rename(tmp_path / "ssd" / "gone")
     assert read(cache, origin, 0, len(DATA)) == DATA
     assert counters.total("cache_warnings") > 0
+
+
+def test_a_disk_that_hangs_costs_its_readers_a_fetch_and_others_nothing(
+    tmp_path: Path, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = build(counters, TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30))
+    (tier,) = cache.tiers
+    origins = [Origin(DATA[:1000], f"key{number}") for number in range(20)]
+    hung, fine = (
+        [one for one in origins if tier.share_of(one.what.digest) == share] for share in (0, 1)
+    )
+    for origin in origins:
+        read(cache, origin, 0, 1000)
+    cache.settle()
+    later_s, disk, entered = 0.0, threading.Event(), threading.Event()
+    guarded = tier.directories[0]
+    assert guarded._directory is not None
+    monkeypatch.setattr(guarded, "_clock", lambda: time.monotonic() + later_s)
+    monkeypatch.setattr(guarded._directory, "read", lambda *_: entered.set() or disk.wait(30))
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(cache.read_now, hung[0].what, 0, 1000)
+        assert entered.wait(30)
+        later_s = 100.0
+        cache.look_for_hangs()
+        assert [one["state"] for one in tier.describe()["directories"]] == ["out", "ok"]
+        assert [cache.read_now(one.what, 0, 1000) for one in hung] == [None] * len(hung)
+        assert [cache.read_now(one.what, 0, 1000) for one in fine] == [[DATA[:1000]]] * len(fine)
+        assert read(cache, hung[0], 0, 1000) == DATA[:1000]
+        assert [len(one.ranges) for one in (hung[0], *fine)] == [2] + [1] * len(fine)
+        disk.set()
+    cache.close()
+
+
+class Memory:
+    """A tier that is on no disk of this machine."""
+
+    name = "MEM"
+
+    def __init__(self) -> None:
+        self.blocks: dict[Block, bytes] = {}
+
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        found = self.blocks.get(block)
+        return None if found is None else memoryview(found)[start:stop]
+
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        self.blocks[block] = bytes(data)
+        return True
+
+    def has(self, block: Block) -> bool:
+        return block in self.blocks
+
+
+def test_a_tier_that_is_no_disk_is_read_and_written_but_not_looked_after(
+    counters: Counters,
+) -> None:
+    tier, origin = Memory(), Origin(DATA[:1000])
+    cache = Cache(
+        [tier], block_bytes=BLOCK, buffer_bytes=1 << 30, large_threads=1, counters=counters
+    )
+    assert read(cache, origin, 0, 1000) == DATA[:1000]
+    cache.settle()
+    assert cache.is_stored(block_of(origin.what, 0, BLOCK))
+    assert cache.read_now(origin.what, 0, 1000) == [DATA[:1000]]
+    assert (cache.tiers, cache.cached_bytes(origin.what), len(origin.ranges)) == ([], 0, 1)
+    cache.close()
+
+
+def test_what_is_released_is_no_longer_held_in_memory(cache: Cache) -> None:
+    origins = [Origin(DATA, key) for key in "abc"]
+    for origin in origins:
+        read(cache, origin, 0, 100)
+        read(cache, origin, 2 * BLOCK, 100)
+    cache.settle()
+    assert cache.buffered_bytes == 6 * BLOCK
+    cache.release([origins[0].what, origins[2].what])
+    assert cache.buffered_bytes == 2 * BLOCK
+    cache.let_go()
+    assert cache.buffered_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -229,7 +311,7 @@ def test_a_tier_that_fails_holds_nothing_and_costs_a_warning(
     put(two, 0, SMALL, 0)
     monkeypatch.setattr(two.tiers[1], "cached_sizes", fail)
     assert Contents(two).look([SMALL]) == [Held((1000, 0), 1000)]
-    assert two._counters.total("cache_warnings") == 1
+    assert two._tiers._counters.total("cache_warnings") == 1
 
 
 def test_what_the_bucket_has_no_more_is_outdated_in_every_tier(two: Cache) -> None:

@@ -48,7 +48,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
     This process prepares the server, which finds the mistake: processes would take 0.5 s each.
     """
     monkeypatch.setattr("penstock.cli.mount.start_supervisor", _prepare)
-    monkeypatch.setattr("penstock.daemon.server._yield_to_readers", lambda: None)
+    monkeypatch.setattr("penstock.daemon.server.yield_to_readers", lambda: None)
     empty = tmp_path / "mnt"
     empty.mkdir()
 

@@ -19,6 +19,7 @@ from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
 from penstock.fuse.errno_table import errno_of
 from penstock.fuse.handlers import Handlers, KernelOptions
+from penstock.fuse.mounting import READAHEAD_KB
 from penstock.fuse.session import FuseError, Later, OnDisk
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
@@ -44,7 +45,8 @@ class Kernel:
         answer = self.table[op](ino, request, len(request))
         if isinstance(answer, Later):
             arrived: list[object] = []
-            answer.start(arrived.append)
+            if (job := answer.start(arrived.append)) is not None:
+                answer.run(job)
             (answer,) = wait_until(lambda: arrived)
         if isinstance(answer, OnDisk):
             answer = answer.answer()
@@ -220,7 +222,7 @@ def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
     everything = 2**64 - 1
     answer = p.INIT_OUT.unpack(init(kernel, p.KERNEL_VERSION, 99, everything))
     (agreed,) = kernel.agreed
-    assert answer[:3] == (7, 40, 1 << 20)
+    assert answer[:3] == (7, 40, READAHEAD_KB * 1024)
     assert answer[3] | answer[10] << 32 == agreed
     assert answer[8] == (1 << 20) // 4096
     for ability in (p.Init.HAS_RESEND, p.Init.NO_OPEN_SUPPORT, p.Init.NO_OPENDIR_SUPPORT):

@@ -14,7 +14,7 @@ from penstock.errors import ObjectChanged
 from penstock.fuse import protocol as p
 from penstock.fuse import session as module
 from penstock.fuse.journal import Journal, new_journal
-from penstock.fuse.session import Answer, FuseError, Handler, Later, OnDisk, Reply, Session
+from penstock.fuse.session import Answer, Asked, FuseError, Handler, Later, OnDisk, Reply, Session
 from penstock.metrics import Counters
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -32,6 +32,7 @@ class Kernel:
         self.session = Session(self.end.fileno(), 1, self.counters)
         self.gate = threading.Event()  # for handlers that block; open when the test is over
         self.interruptions: Iterator[int] = iter(())  # errors of the next reads
+        self.is_served = False
         self.ended: list[bool] = []
         read = os.readv
 
@@ -45,6 +46,7 @@ class Kernel:
         monkeypatch.setattr(module.os, "readv", readv)
 
     def serve(self, handlers: dict[int, Handler]) -> None:
+        self.is_served = True
         self.session.start(handlers, lambda: self.ended.append(True))
 
     def send(self, op: int, unique: int, body: bytes = b"") -> None:
@@ -63,7 +65,8 @@ class Kernel:
     def unmount(self) -> None:
         self.gate.set()
         self.peer.shutdown(socket.SHUT_WR)
-        self.session.join()
+        if self.is_served:
+            self.session.join()
 
 
 def request(op: int, unique: int, body: bytes = b"") -> bytes:
@@ -76,7 +79,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     with made.end, made.peer:
         yield made
         made.unmount()
-        assert len(made.ended) == len(made.session._takers)
+        wait_until(lambda: made.ended == [True] * made.is_served)
         made.peer.setblocking(False)
         with pytest.raises(BlockingIOError):  # nothing was answered twice
             made.peer.recv(1)
@@ -147,7 +150,7 @@ def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: 
             p.Op.LOOKUP: echo,
         }
     )
-    for number in range(1, 5):  # more than there are takers
+    for number in range(1, 5):  # more than there are threads
         kernel.send(p.Op.OPEN, number)
         kernel.send(p.Op.READ, 10 * number)
     wait_until(lambda: len(waiting) == 4)
@@ -158,6 +161,38 @@ def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: 
     assert kernel.session.read_bytes() == 20
     kernel.gate.set()
     assert {kernel.receive() for _ in waiting} == {(n, 0, b"opened") for n in (1, 2, 3, 4)}
+
+
+def test_who_fetches_an_answer_lets_another_take_the_next_request(kernel: Kernel) -> None:
+    session = kernel.session = Session(kernel.end.fileno(), 1, kernel.counters, most_takers=3)
+    fetching: list[threading.Thread] = []
+    left_to_others: list[Callable[[], object]] = []
+
+    def fetch(answer: Answer) -> Callable[[], object]:
+        def job() -> None:
+            fetching.append(threading.current_thread())
+            assert kernel.gate.wait(PATIENCE_S)
+            answer((b"bytes",))
+
+        return job
+
+    kernel.serve({p.Op.READ: lambda *_: Later(fetch, left_to_others.append), p.Op.LOOKUP: echo})
+    for number in (10, 12):
+        kernel.send(p.Op.READ, number)
+    wait_until(lambda: len(fetching) == 2)
+    assert kernel.ask(p.Op.LOOKUP, 14) == (14, 0, b"\x4d")
+    assert session.stuck_for_s() == 0, "who fetches may take as long as storage does"
+    kernel.send(p.Op.READ, 16)
+    wait_until(lambda: left_to_others)
+    assert kernel.ask(p.Op.LOOKUP, 18) == (18, 0, b"\x4d"), "the last of them takes on"
+    assert len(set(fetching)) == 2
+    kernel.gate.set()
+    left_to_others.pop()()
+    assert {kernel.receive()[0] for _ in range(3)} == {10, 12, 16}
+    for number in range(20, 40, 2):
+        wait_until(lambda: session._standing_by == 2)
+        assert kernel.ask(p.Op.READ, number) == (number, 0, b"bytes")
+    assert len(session._hands) == 3, "those that were started take turns"
 
 
 @pytest.mark.parametrize("refuse", [True, False])
@@ -211,6 +246,7 @@ def test_what_the_kernel_does_not_hold_is_no_error(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [errno.ENOENT, errno.ENODEV, errno.EINVAL]
+    asked = Asked(10, p.Op.READ, NODE, kernel.end.fileno())
 
     def fail(_descriptor: int, _data: object) -> int:
         raise OSError(numbers[0], "refused")
@@ -219,34 +255,178 @@ def test_what_the_kernel_does_not_hold_is_no_error(
     while numbers[0] != errno.EINVAL:
         assert not kernel.session.holds(7)
         kernel.session.invalidate_pages(7)
-        kernel.session._reply_error(10, errno.EIO)  # its reader was killed
+        kernel.session._reply_error(asked, errno.EIO)  # its reader was killed
         del numbers[0]
     for tell in (kernel.session.holds, kernel.session.invalidate_pages):
         with pytest.raises(OSError, match="refused"):
             tell(7)
 
 
+# -- takers that hang -----------------------------------------------------------------------
+
+
+class Time:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    return Time(monkeypatch)
+
+
+class Disk:
+    """Hangs in the first so many reads, until the test is over."""
+
+    def __init__(self, kernel: Kernel, hangs: int) -> None:
+        self.kernel = kernel
+        self.hangs = hangs
+        self.asked: list[bytes] = []
+        self.takers: list[threading.Thread] = []
+
+    def read(self, _node: int, request: module.Request, length: int) -> Reply:
+        self.takers.append(threading.current_thread())
+        self.asked.append(bytes(request[p.IN_HEADER_BYTES : length]))
+        if len(self.asked) <= self.hangs:
+            assert self.kernel.gate.wait(PATIENCE_S)
+            return (b"late",)
+        return (b"bytes",)
+
+
 def test_it_is_stuck_for_as_long_as_a_taker_is_at_the_same_request(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel, time: Time
 ) -> None:
-    now_s = 100.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
-    entered = threading.Event()
-
-    def block(*_: object) -> Reply:
-        entered.set()
-        assert kernel.gate.wait(PATIENCE_S)
-        return ()
-
-    kernel.serve({p.Op.READ: block, p.Op.LOOKUP: echo})
+    disk, session = Disk(kernel, hangs=1), kernel.session
+    kernel.serve({p.Op.READ: disk.read})
+    assert session.stuck_for_s() == 0
+    time.now_s += 5
+    assert session.stuck_for_s() == 0, "idle"
     kernel.send(p.Op.READ, 10)
-    assert entered.wait(PATIENCE_S)
-    assert kernel.session.stuck_for_s() == 0, "since now"
-    now_s += 5
-    assert kernel.ask(p.Op.LOOKUP, 12)[0] == 12
-    assert kernel.session.stuck_for_s() == 5, "the other taker goes on"
+    wait_until(lambda: disk.asked)
+    assert session.stuck_for_s() == 0, "since now"
+    time.now_s += 5
+    assert session.stuck_for_s() == 5
     kernel.gate.set()
-    assert kernel.receive() == (10, 0, b"")
-    wait_until(lambda: kernel.session.stuck_for_s() == 0)
-    now_s += 5
-    assert kernel.session.stuck_for_s() == 0, "idle"
+    assert kernel.receive() == (10, 0, b"late")
+    wait_until(lambda: session.stuck_for_s() == 0)
+    assert kernel.ask(p.Op.READ, 12) == (12, 0, b"bytes")
+    time.now_s += 5
+    wait_until(lambda: session.stuck_for_s() == 0, "another request is another")
+
+
+@pytest.mark.parametrize("with_journal", [False, True])
+def test_a_taker_that_hangs_is_replaced_and_its_request_answered_once_more(
+    kernel: Kernel, time: Time, *, with_journal: bool
+) -> None:
+    with os.fdopen(new_journal()) as memory:
+        journal = Journal(memory.fileno()) if with_journal else None
+        session = kernel.session = Session(kernel.end.fileno(), 1, kernel.counters, journal)
+        disk = Disk(kernel, hangs=1)
+        kernel.serve({p.Op.READ: disk.read, p.Op.LOOKUP: echo})
+        kernel.send(p.Op.READ, 10, b"this")
+        kernel.send(p.Op.LOOKUP, 12)
+        wait_until(lambda: disk.asked)
+        session.relieve(5)
+        time.now_s += 4.5
+        session.relieve(5)
+        assert len(disk.asked) == 1, "not yet"
+        time.now_s += 0.5
+        session.relieve(5)
+        assert [kernel.receive(), kernel.receive()] == [(10, 0, b"bytes"), (12, 0, b"\x4d")]
+        assert disk.asked == [b"this", b"this"]
+        wait_until(lambda: not any(hand.unique for hand in session._hands))
+        time.now_s += 100
+        session.relieve(5)
+        assert session.stuck_for_s() == 0, "who waits for a request does not hang"
+        kernel.gate.set()
+        assert kernel.receive() == (10, 0, b"late"), "the kernel knows this number no more"
+        disk.takers[0].join(PATIENCE_S)
+        assert not disk.takers[0].is_alive(), "it takes nothing more"
+        assert kernel.ask(p.Op.READ, 14) == (14, 0, b"bytes")
+        assert disk.takers[1] is disk.takers[2]
+        assert session.requests() == {"READ": 2, "LOOKUP": 1}, "as the kernel has sent them"
+        kernel.unmount()
+        if with_journal:
+            assert list(Journal(memory.fileno()).unanswered()) == []
+
+
+def test_a_request_that_hangs_again_is_not_asked_a_third_time_but_the_next_may_be(
+    kernel: Kernel, time: Time
+) -> None:
+    """What hangs is no disk then, and whoever asks how long it is stuck has to act."""
+    disk, session = Disk(kernel, hangs=2), kernel.session
+    kernel.serve({p.Op.READ: disk.read})
+    kernel.send(p.Op.READ, 10)
+    wait_until(lambda: disk.asked)
+    for tries in range(1, 5):
+        session.relieve(5)
+        wait_until(lambda tries=tries: len(disk.asked) == min(2, tries))
+        time.now_s += 5
+    assert session.stuck_for_s() == 0, "since now"
+    time.now_s += 5
+    assert session.stuck_for_s() == 5
+    kernel.gate.set()
+    assert [kernel.receive(), kernel.receive()] == [(10, 0, b"late")] * 2
+    assert kernel.ask(p.Op.READ, 12) == (12, 0, b"bytes")
+    kernel.gate.clear()
+    disk.hangs = 4
+    kernel.send(p.Op.READ, 14)
+    wait_until(lambda: len(disk.asked) == 4)
+    session.relieve(5)
+    time.now_s += 5
+    session.relieve(5)
+    wait_until(lambda: len(disk.asked) == 5)
+    assert kernel.receive() == (14, 0, b"bytes")
+    kernel.gate.set()
+    assert kernel.receive() == (14, 0, b"late")
+
+
+# -- requests that another process has taken -----------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [lambda work: work(), later, OnDisk], ids=["now", "later", "disk"])
+def test_an_answer_goes_where_its_request_came_from(
+    kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]
+) -> None:
+    answers = iter([(b"ok",), FuseError(errno.ENODATA)])
+
+    def answer() -> Reply:
+        if isinstance(found := next(answers), Exception):
+            raise found
+        return found
+
+    kernel.serve({p.Op.READ: lambda *_: way(answer)})
+    end, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with end, peer:
+        peer.settimeout(PATIENCE_S)
+        for op, number in ((p.Op.READ, 0), (p.Op.READ, errno.ENODATA), (p.Op.FLUSH, errno.ENOSYS)):
+            asked = bytearray(request(op, 10))
+            kernel.session.serve(asked, len(asked), end.fileno())
+            length, error, unique = p.OUT_HEADER.unpack_from(message := peer.recv(1 << 16))
+            assert (unique, error, length) == (10, -number, len(message))
+    assert kernel.session.requests() == {}, "counted by whoever took it"
+
+
+def test_a_session_that_takes_nothing_by_itself_can_take_one_and_ends_when_it_is_told(
+    kernel: Kernel,
+) -> None:
+    kernel.interruptions = iter([errno.ENOENT, errno.EINTR, errno.EAGAIN])
+    kernel.session.answer_with({p.Op.INIT: echo})
+    kernel.send(p.Op.INIT, 10)
+    kernel.send(p.Op.INIT, 12)
+    assert kernel.session.take_one()
+    assert kernel.receive() == (10, 0, b"\x4d")
+    kernel.peer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        kernel.peer.recv(1)
+    kernel.peer.settimeout(PATIENCE_S)
+    assert kernel.session.take_one()
+    assert kernel.receive() == (12, 0, b"\x4d")
+    kernel.peer.shutdown(socket.SHUT_WR)
+    assert not kernel.session.take_one(), "unmounted"
+    kernel.interruptions = iter([errno.EINVAL])
+    with pytest.raises(OSError, match="interrupted"):
+        kernel.session.take_one()
+    kernel.session.end()
+    kernel.session.join()

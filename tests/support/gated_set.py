@@ -9,9 +9,10 @@ import pytest
 from typing_extensions import Buffer
 
 from penstock.cache.build import build_tier
+from penstock.cache.fetches import Arrival, Get, Place
 from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
-from penstock.cache.tiered import Arrival, Cache, Fetch, Place
+from penstock.cache.tiered import Cache
 from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import Tree
 from penstock.metrics import Counters
@@ -40,10 +41,10 @@ class CountingCache(Cache):
     brings = 0
 
     def bring(
-        self, what: CachedObject, fetch: Fetch, number: int, place: Place | None, looked_s: float
+        self, what: CachedObject, get: Get, number: int, place: Place | None, looked_s: float
     ) -> Arrival:
         self.brings += 1
-        return super().bring(what, fetch, number, place, looked_s)
+        return super().bring(what, get, number, place, looked_s)
 
 
 class Set:
@@ -60,11 +61,11 @@ class Set:
             [build_tier(tier, "keep", Counters()) for tier in tiers],
             block_bytes=BLOCK,
             buffer_bytes=buffer_bytes,
-            fetchers=2,
+            large_threads=2,
             counters=Counters(),
         )
         self.files = FileSystem(
-            self.tree, {0: self.store}, self.cache, Readahead(self.cache, 0), lambda: None
+            self.tree, {0: self.store}, self.cache, Readahead(BLOCK, 0), lambda: None
         )
         self.refresh()
 

@@ -65,7 +65,7 @@ def reading(mountpoint: Path, files: Tree, *, readers: int, seed: int) -> Iterat
     problems = [problem for _ in processes for problem in results.get()]
     for process in processes:
         process.join()
-    assert problems == []
+    assert problems == [], problems[:10]
 
 
 def kill_again_and_again(

@@ -35,6 +35,8 @@ needs_passthrough = pytest.mark.skipif(
     why_no_passthrough() is not None, reason=why_no_passthrough() or ""
 )
 MODES = ["pagecache", pytest.param("passthrough", marks=needs_passthrough)]
+# What a test asserts must hold for any number of them. By default it is the same on any machine.
+WORKERS = os.environ.get("PENSTOCK_TEST_WORKERS", "1")
 both_modes = pytest.mark.parametrize("mode", MODES)
 
 
@@ -189,6 +191,8 @@ def mounting(folder: Path) -> Iterator[Mounter]:
             if not any(str(option).startswith(("--tier", "--cache-dir", "--no-cache"))
                        for option in options):  # fmt: skip
                 arguments += ("--cache-dir", folder / "cache")
+            if "--workers" not in options:
+                arguments += ("--workers", WORKERS)
             result = penstock("mount", *arguments)
             assert result.returncode == 0, result.stderr
             mounted = Mount(path, arguments, result.stderr)

@@ -101,7 +101,7 @@ def write_around(folder: Path) -> None:
     write_json(folder / "environment.json", {
         "kernel": "6.18.5", "cpu": "A made-up CPU @ 2.40GHz", "cores": 2,
         "memory_bytes": 8 << 30, "distribution": "Debian GNU/Linux 13", "python": "3.11.7",
-        "penstock": "0.1.0", "versions": {"rclone": "1.75.2", "JuiceFS": "0.14.2"},
+        "penstock": "0.1.0", "versions": {"rclone": "1.75.2", "JuiceFS": "1.4.2"},
         "commands": ["penstock bench run plan.yaml"], "started": "2026-01-05T12:00:00+00:00",
     })  # fmt: skip
     write_json(folder / "dataset.json", {

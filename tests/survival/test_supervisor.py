@@ -220,7 +220,7 @@ def left(mount: Mount, state: Path, stranger: int) -> None:
     for pid in (told["pid"], told["server_pid"]):
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda pid=pid: not serves(pid, str(mount.path)), "dead")
-    assert is_disconnected(mount.path)
+    wait_until(lambda: is_disconnected(mount.path), "its workers die with it")
     (file,) = (state / "mounts").glob("*.json")
     file.write_text(json.dumps({**told, "pid": stranger, "server_pid": stranger}))
 

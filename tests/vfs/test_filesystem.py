@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
 from penstock.errors import StaleInode, StoreError
 from penstock.vfs import filesystem
 from penstock.vfs.filesystem import FileSystem
-from penstock.vfs.neighbours import Neighbours
-from penstock.vfs.readahead import Readahead
+from penstock.vfs.readahead import Ahead, Readahead
 from tests.support.gated_set import BLOCK, MakeSet, Set
 from tests.support.waiting import wait_until
 
@@ -69,26 +69,125 @@ def test_bytes_are_at_hand_once_they_have_been_fetched(
     assert read(files, some.ino("large"), 2 * BLOCK, 5) is error, "told as it is"
 
 
+class Watching(Readahead):
+    """Notes what it is told, and wants one block."""
+
+    def __init__(self) -> None:
+        super().__init__(BLOCK, 1)
+        self.seen: list[tuple[int, int, bool]] = []
+        self.expected: list[tuple[int, int]] = []
+        self.ahead = Ahead(range(0), 0)
+
+    def observe(self, what: CachedObject, offset: int, length: int, *, is_stored: bool) -> Ahead:
+        self.seen.append((offset, length, is_stored))
+        return self.ahead
+
+    def expect(self, what: CachedObject, number: int, window: int) -> None:
+        self.expected.append((number, window))
+
+
+class Small:
+    """Notes what it is told of small files."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, bool]] = []
+
+    def observe(self, parent: int, ino: int, *, is_stored: bool) -> None:
+        self.seen.append((parent, ino, is_stored))
+
+
 def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
-    some: Set, monkeypatch: pytest.MonkeyPatch
+    make_set: MakeSet, tmp_path: Path
 ) -> None:
-    runs: list[object] = []
-    neighbours = Neighbours(lambda *_: None)
-    readahead = Readahead(some.cache, 0)
-    monkeypatch.setattr(neighbours, "observe", lambda parent, ino: runs.append((parent, ino)))
-    monkeypatch.setattr(readahead, "observe", lambda _what, _fetch, *where: runs.append(where))
+    some = make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20))
+    neighbours, readahead = Small(), Watching()
     files = FileSystem(some.tree, {0: some.store}, some.cache, readahead, lambda: None, neighbours)
-    small = some.ino("a")
-    files.read_now(small, 0, 100)
+    small, large = some.ino("a"), some.ino("large")
+    assert files.read_now(small, 0, 100) is None
     files.read_now(small, 2, 100)
-    files.read_now(some.ino("large"), BLOCK, 10)
-    assert runs == [(1, small), (BLOCK, 10)]
+    assert (neighbours.seen, readahead.seen) == ([(1, small, False)], [])
+    assert files.read_now(large, BLOCK, 10) is None
+    assert readahead.seen == [], "seen when it is asked for again, to be fetched"
+    assert read(files, large, BLOCK, 10) == bytes(10)
+    some.cache.settle()
+    assert files.read_now(large, BLOCK + 10, 10) == [bytes(10)]
+    some.cache.let_go()
+    assert files.read_now(large, BLOCK + 20, 10) == [bytes(10)]
+    assert readahead.seen == [
+        (BLOCK, 10, False), (BLOCK + 10, 10, False), (BLOCK + 20, 10, True),
+    ]  # fmt: skip
+    assert read(files, small, 0, 100) == b"alpha"
+    some.cache.settle()
+    assert files.read_now(small, 0, 100) == [b"alpha"]
+    assert neighbours.seen == [(1, small, False), (1, small, True)]
+    assert files.read_now(small, 5, 100) == [], "behind the end there is nothing to fetch"
+
+
+class Others:
+    """Other processes, which own every second block."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def prefetch(self, ino: int, what: CachedObject, number: int, window: int) -> bool:
+        if number % 2:
+            self.asked.append((number, window))
+        return bool(number % 2)
+
+
+@pytest.mark.parametrize("way", ["read", "read_now"])
+def test_a_reader_has_the_next_blocks_fetched_by_whoever_owns_them_while_there_is_room(
+    make_set: MakeSet, way: str
+) -> None:
+    some = make_set({"large": bytes(9 * BLOCK)}, buffer_bytes=3 * BLOCK)
+    others, readahead = Others(), Watching()
+    files = FileSystem(
+        some.tree, {0: some.store}, some.cache, readahead, lambda: None, elsewhere=others
+    )
+    ino = some.ino("large")
+    if way == "read_now":
+        assert read(files, ino, 0, 10) == bytes(10)
+        wait_until(lambda: not some.cache.fetching)
+    some.store.gate.clear()
+    readahead.ahead = Ahead(range(1, 9), 4)
+    if way == "read":
+        files.read(ino, 0, 10, lambda _answer: None)
+    else:
+        assert files.read_now(ino, 10, 10) == [bytes(10)]
+    assert others.asked[:3] == [(1, 4), (3, 4), (5, 4)]
+    started = len(readahead.expected)
+    assert readahead.expected == [(number, 4) for number in (2, 4, 6, 8)][:started]
+    assert some.cache.fetching <= 3
+    assert started in (3, 4), "the first for which there is no room is the last"
+    some.store.gate.set()
+    wait_until(lambda: not some.cache.fetching)
+    assert {start // BLOCK for _, start in some.store.asked} <= {0, 2, 4, 6}
+
+
+def test_what_another_process_has_changed_is_forgotten(some: Set, tmp_path: Path) -> None:
+    generation = [0]
+    ours, theirs = (
+        FileSystem(
+            some.tree, {0: some.store}, some.cache, Readahead(BLOCK, 0), lambda: None,
+            generation=generation,
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    ino = some.ino("a")
+    assert not ours.node(ino).dead
+    assert not ours.file(ino).node.dead
+    (tmp_path / "set/a").unlink()
+    some.refresh()
+    assert not ours.node(ino).dead, "nobody has told it"
+    theirs.outdate([ino])
+    assert ours.file(ino).node.dead
+    assert ours.node(ino).dead
 
 
 def test_a_directory_is_no_file_and_a_source_that_left_is_stale(some: Set) -> None:
     with pytest.raises(IsADirectoryError):
         some.files.file(some.ino("d"))
-    other = FileSystem(some.tree, {}, some.cache, Readahead(some.cache, 0), lambda: None)
+    other = FileSystem(some.tree, {}, some.cache, Readahead(BLOCK, 0), lambda: None)
     with pytest.raises(StaleInode, match="not mounted here"):
         other.file(some.ino("a"))
 
@@ -99,7 +198,7 @@ def test_a_bucket_ahead_of_the_listing_makes_a_read_stale_and_a_refresh_due(
 ) -> None:
     due: list[bool] = []
     files = FileSystem(
-        some.tree, {0: some.store}, some.cache, Readahead(some.cache, 0), lambda: due.append(True)
+        some.tree, {0: some.store}, some.cache, Readahead(BLOCK, 0), lambda: due.append(True)
     )
     ino = some.ino("a")
     if change == "deleted":

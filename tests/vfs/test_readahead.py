@@ -5,75 +5,145 @@ import random
 import pytest
 
 from penstock.cache.identity import CachedObject, identify
-from penstock.cache.tiered import Cache, Fetch
-from penstock.metrics import Counters
-from penstock.units import MIB
+from penstock.units import KIB, MIB
 from penstock.vfs.neighbours import Neighbours
-from penstock.vfs.readahead import Readahead
+from penstock.vfs.readahead import Ahead, Readahead
 
 BLOCK = 8 * MIB
 PARENT = 7
 WHAT = identify("s3://b", "large", "1", 100 * BLOCK, BLOCK)
+NOTHING = Ahead(range(0), 0)
 
 
-class Asked(Cache):
-    """A cache that notes what it is asked to fetch ahead."""
+class Follower:
+    """Reads, and has fetched what it is told; each block is expected by the process that fetches
+    it."""
 
-    def __init__(self) -> None:
-        super().__init__([], block_bytes=BLOCK, buffer_bytes=BLOCK, fetchers=1, counters=Counters())
-        self.blocks: list[int] = []
+    def __init__(self, most_blocks: int = 8, what: CachedObject = WHAT, processes: int = 1) -> None:
+        self.what = what
+        self.processes = [Readahead(BLOCK, most_blocks) for _ in range(processes)]
+        self.fetched: list[int] = []
 
-    def prefetch(self, what: CachedObject, fetch: Fetch, number: int) -> bool:
-        self.blocks.append(number)
-        return True
+    def of(self, number: int) -> Readahead:
+        return self.processes[number % len(self.processes)]
+
+    def read(self, offset: int, length: int, *, is_stored: bool = False) -> Ahead:
+        ahead = self.of(offset // BLOCK).observe(self.what, offset, length, is_stored=is_stored)
+        for number in ahead.numbers:
+            self.of(number).expect(self.what, number, ahead.window)
+            if number not in self.fetched:
+                self.fetched.append(number)
+        return ahead
 
 
-def fetch(start: int, length: int) -> bytes:
-    return bytes(length)
-
-
-def test_a_sequential_reader_is_followed_further_and_further_and_nothing_twice() -> None:
-    cache = Asked()
-    ahead = Readahead(cache, most_blocks=8)
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_sequential_reader_is_followed_further_and_further_and_nothing_is_left_out(
+    processes: int,
+) -> None:
+    """The processes know nothing of each other but the blocks that they are asked to fetch."""
+    reader = Follower(processes=processes)
     distances: list[int] = []
     for offset in range(0, 40 * BLOCK, MIB):
-        ahead.observe(WHAT, fetch, offset, MIB)
-        distances.append(max(cache.blocks) - offset // BLOCK)
-    assert len(cache.blocks) == len(set(cache.blocks))
-    assert cache.blocks == sorted(cache.blocks)
-    assert max(distances[-BLOCK // MIB :]) >= 8
-    assert max(distances) <= 9
-    # Further with each block and not with each read; the last read of a block ends in the next.
-    assert distances[:9] == [2] * 7 + [5, 4]
+        reader.read(offset, MIB)
+        distances.append(max(reader.fetched) - offset // BLOCK)
+    assert reader.fetched == list(range(1, 48))
+    assert distances[:: BLOCK // MIB] == [2, 4, 4, *[8] * 37], "further with each block"
+    assert max(distances) == 8
 
 
-def test_a_reader_who_starts_again_is_followed_from_the_beginning() -> None:
-    cache = Asked()
-    ahead = Readahead(cache, most_blocks=8)
-    for offset in (50 * BLOCK, 0, MIB):
-        ahead.observe(WHAT, fetch, offset, MIB)
-    assert cache.blocks == [1, 2]
+def test_a_chain_goes_on_from_a_block_that_was_fetched_ahead_once() -> None:
+    ahead = Readahead(BLOCK, most_blocks=8)
+    ahead.expect(WHAT, 5, 4)
+    ahead.expect(WHAT, 5, 1)  # it is known already
+    where = 5 * BLOCK + 3 * MIB
+    assert ahead.observe(WHAT, where, 4 * KIB, is_stored=True) == Ahead(range(6, 10), 8)
+    assert ahead.observe(WHAT, where + 4 * KIB, 4 * KIB, is_stored=True) == NOTHING
+    ahead.expect(WHAT, 5, 4)
+    assert ahead.observe(WHAT, where + 8 * KIB, 4 * KIB, is_stored=False) == NOTHING, "not twice"
+    again = ahead.observe(WHAT, where, 4 * KIB, is_stored=False)
+    assert again == Ahead(range(6, 10), 8), "the block is read again"
+    other = identify("s3://b", "other", "1", 100 * BLOCK, BLOCK)
+    ahead.expect(WHAT, 7, 8)
+    assert ahead.observe(other, 7 * BLOCK, MIB, is_stored=False) == NOTHING, "of another object"
+    assert ahead.observe(WHAT, 7 * BLOCK, MIB, is_stored=False) == Ahead(range(8, 16), 8)
 
 
-def test_a_reader_slightly_out_of_order_is_followed_and_a_random_one_is_not() -> None:
-    cache = Asked()
-    ahead = Readahead(cache, most_blocks=8)
-    for number in (50, 3, 77, 20, 91, 33):
-        ahead.observe(WHAT, fetch, number * BLOCK, 128 * 1024)
-    assert cache.blocks == []
-    small = identify("s3://b", "small", "1", 3 * BLOCK, BLOCK)
-    for offset in (0, 2, 1, 3, 5, 4, *range(6, 24)):
-        ahead.observe(small, fetch, offset * MIB, MIB)
-    assert cache.blocks == [1, 2], "nothing is asked for behind the end"
+def test_who_begins_at_the_beginning_is_followed_unless_it_is_stored() -> None:
+    assert Follower().read(0, 4 * KIB) == Ahead(range(1, 3), 4)
+    assert Follower(most_blocks=1).read(0, 4 * KIB) == Ahead(range(1, 2), 1)
+    assert Follower(most_blocks=0).read(0, MIB) == NOTHING
+    reader = Follower()
+    for offset in range(0, 3 * BLOCK, MIB):
+        reader.read(offset, MIB, is_stored=True)
+    assert reader.fetched == [], "what follows is mostly stored, too"
+    reader.read(3 * BLOCK, MIB)
+    reader.read(3 * BLOCK + MIB, MIB)
+    assert reader.fetched == [4, 5], "from where it is not"
 
 
-def test_no_more_readers_are_remembered_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.vfs.readahead._READERS_REMEMBERED", 3)
-    ahead = Readahead(Asked(), most_blocks=8)
-    objects = [identify("s3://b", f"o{n}", "1", 9 * BLOCK, BLOCK) for n in range(5)]
-    for what in objects:
-        ahead.observe(what, fetch, 0, MIB)
-    assert list(ahead._readers) == [what.digest for what in objects[2:]]
+def test_a_reader_in_the_middle_is_followed_as_soon_as_he_reads_on() -> None:
+    reader, middle = Follower(), 50 * BLOCK + 5
+    assert reader.read(middle, 4 * KIB) == NOTHING
+    assert reader.read(middle + 4 * KIB, 4 * KIB) == Ahead(range(51, 53), 4)
+    # Where the last read ended is what counts, and not where the first one was.
+    reader = Follower()
+    for step in (0, 100, 10):
+        assert reader.read(middle + step * KIB, 4 * KIB) == NOTHING
+    assert reader.read(middle + 14 * KIB, 4 * KIB).numbers == range(51, 53)
+    # At the end of a block, the next begins anew.
+    reader = Follower()
+    for offset in range(51 * BLOCK - MIB, 51 * BLOCK + MIB, MIB):
+        assert reader.read(offset, MIB) == NOTHING
+    assert reader.read(51 * BLOCK + MIB, MIB).numbers == range(52, 54)
+
+
+def test_a_reader_slightly_out_of_order_is_followed_and_one_who_jumps_is_not() -> None:
+    """The kernel's readahead sends several requests at a time, each of 128 KiB at least."""
+    start, least = 20 * BLOCK, 128 * KIB
+    end = start + 4 * MIB
+    followed = {
+        (distance, length): bool(reader.read(end + distance, length).numbers)
+        for distance, length in [
+            (-4 * MIB, least), (2 * MIB, least), (2 * MIB, least - 1), (4 * MIB - 1, least),
+        ]
+        if not (reader := Follower()).read(end - least, least).numbers
+    }  # fmt: skip
+    assert list(followed.values()) == [True, True, False, True]
+    for distance in (4 * MIB, 4 * MIB + 1):
+        reader = Follower()
+        reader.read(start, least)
+        assert bool(reader.read(start + least + distance, least).numbers) == (distance == 4 * MIB)
+
+
+def test_random_readers_of_16_kib_are_not_followed() -> None:
+    reader, chance = Follower(), random.Random(7)
+    for _ in range(3000):
+        reader.read(chance.randrange(1, 10 * BLOCK), 16 * KIB)
+    for number in (50, 30, 77, 20, 91, 33):
+        reader.read(number * BLOCK, BLOCK // 2)
+    assert reader.fetched == []
+
+
+def test_nothing_is_asked_for_behind_the_end() -> None:
+    for size in (3 * BLOCK, 2 * BLOCK + 1):
+        reader = Follower(what=identify("s3://b", "small", "1", size, BLOCK))
+        for offset in range(0, size, MIB):
+            reader.read(offset, MIB)
+        assert reader.fetched == [1, 2]
+    assert reader.read(2 * BLOCK, 1).numbers == range(0)
+
+
+def test_no_more_blocks_are_remembered_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.vfs.readahead._BLOCKS_REMEMBERED", 3)
+    ahead = Readahead(BLOCK, most_blocks=8)
+    for number in range(1, 6):
+        ahead.observe(WHAT, number * BLOCK, MIB, is_stored=False)
+    assert [number for _, number in ahead._readers] == [3, 4, 5]
+    for number in range(6, 10):
+        ahead.expect(WHAT, number, 2)
+    assert [number for _, number in ahead._readers] == [7, 8, 9]
+    ahead.observe(WHAT, 0, MIB, is_stored=True)
+    assert [number for _, number in ahead._readers] == [7, 8, 9], "what is stored is not noted"
 
 
 # -- files in a row ------------------------------------------------------------------------

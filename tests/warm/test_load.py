@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cache.fetches import Arrival, Brought
 from penstock.cache.tier import TierSpec
-from penstock.cache.tiered import Arrival, Brought
 from penstock.errors import ObjectChanged, StoreError
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.bucket import Bucket
@@ -40,7 +40,7 @@ def load_of(
 
 def bring(files: FileSystem, wanted: Wanted) -> None:
     file = files.file(wanted.ino)
-    wanted.ended(files.cache.bring(file.what, file.fetch, wanted.number, None, wanted.looked_s))
+    wanted.ended(files.cache.bring(file.what, file.get, wanted.number, None, wanted.looked_s))
 
 
 def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: FileSystem) -> None:

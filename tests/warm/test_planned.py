@@ -1,15 +1,21 @@
 """How far a plan runs ahead, what it keeps and lets go of, and what its prefetcher asks for."""
 
+import errno
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.cache.tiered import Arrival, Brought
+import pytest
+
+from penstock.cache.fetches import Arrival, Brought
+from penstock.errors import StaleInode
 from penstock.metrics import Counters
 from penstock.units import MIB
 from penstock.warm import look
+from penstock.warm.bringer import LocalBringer, Push
 from penstock.warm.looker import Looker
 from penstock.warm.memory import PageBudget
 from penstock.warm.order import OrderReader, OrderWriter
@@ -161,23 +167,31 @@ class ListFeed:
         self.ended.append(arrival.how)
 
 
+@contextmanager
+def prefetching(some: Set, counters: Counters) -> Iterator[Prefetcher]:
+    bringer = LocalBringer(some.files, None, counters)
+    prefetcher = Prefetcher(bringer, counters)
+    yield prefetcher
+    prefetcher.close()
+    bringer.close()
+
+
 def test_blocks_that_find_no_room_wait_and_do_not_spin(make_set: MakeSet) -> None:
     some = make_set({"a": bytes(20 * BLOCK)}, buffer_bytes=2 * BLOCK)
     some.store.gate.clear()
-    prefetcher = Prefetcher(some.files, None, Counters())
     feed = ListFeed([(some.ino("a"), number) for number in range(20)])
-    prefetcher.add(feed)
-    wait_until(lambda: len(some.store.asked) == 2)
-    before, began_s = some.cache.brings, time.monotonic()
-    time.sleep(0.3)
-    tried = some.cache.brings - before
-    # 50 looks a second; each may try what waits once more.
-    assert tried <= 20 * ((time.monotonic() - began_s) * 50 + 1)
-    some.store.gate.set()
-    wait_until(lambda: len(feed.ended) == 20)
-    assert set(feed.ended) == {Brought.FETCHED}
-    assert len(some.store.asked) == 20
-    prefetcher.close(1)
+    with prefetching(some, Counters()) as prefetcher:
+        prefetcher.add(feed)
+        wait_until(lambda: len(some.store.asked) == 2)
+        before, began_s = some.cache.brings, time.monotonic()
+        time.sleep(0.3)
+        tried = some.cache.brings - before
+        # 50 looks a second; each may try what waits once more.
+        assert tried <= 20 * ((time.monotonic() - began_s) * 50 + 1)
+        some.store.gate.set()
+        wait_until(lambda: len(feed.ended) == 20)
+        assert set(feed.ended) == {Brought.FETCHED}
+        assert len(some.store.asked) == 20
 
 
 class At(Counters):
@@ -197,11 +211,80 @@ def test_a_feed_that_comes_while_only_old_blocks_are_left_is_asked(make_set: Mak
     some = make_set({"a": bytes(20 * BLOCK)}, buffer_bytes=2 * BLOCK)
     some.store.gate.clear()
     counters = At()
-    prefetcher = Prefetcher(some.files, None, counters)
     first, second = ListFeed([(some.ino("a"), number) for number in range(20)]), ListFeed([])
-    prefetcher.add(first)
-    wait_until(lambda: not first.left and len(some.store.asked) == 2)
-    prefetcher.remove(first)
-    counters.act = lambda: prefetcher.add(second)
-    assert second.asked.wait(60)
-    prefetcher.close(0)
+    with prefetching(some, counters) as prefetcher:
+        prefetcher.add(first)
+        wait_until(lambda: not first.left and len(some.store.asked) == 2)
+        prefetcher.remove(first)
+        counters.act = lambda: prefetcher.add(second)
+        assert second.asked.wait(60)
+
+
+# -- who fetches ------------------------------------------------------------------------------
+
+
+class Told:
+    """Collects what a bringer says."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[Wanted, Arrival]] = []
+
+    def __call__(self, ends: list[tuple[Wanted, Arrival]]) -> None:
+        self.ends += ends
+
+    @property
+    def hows(self) -> list[Brought]:
+        return [arrival.how for _, arrival in self.ends]
+
+
+def bring(some: Set, push: Push | None, counters: Counters, *wanted: Wanted) -> Told:
+    bringer, told = LocalBringer(some.files, push, counters), Told()
+    bringer.bring(list(wanted), told)
+    wait_until(lambda: len(told.ends) == len(wanted))
+    bringer.close()
+    return told
+
+
+def wanted(ino: int, number: int = 0, *, push: bool = True, still: bool = True) -> Wanted:
+    return Wanted(ino, number, push, 0.0, lambda _arrival: None, lambda: still)
+
+
+def test_what_is_brought_is_pushed_where_it_lies_in_its_file_and_each_end_is_told(
+    make_set: MakeSet,
+) -> None:
+    some, counters = make_set({"a": bytes(range(200)) * 1000, "b": b"some"}), Counters()
+    pushed: dict[tuple[int, int], bytes] = {}
+
+    def push(ino: int, offset: int, data: memoryview) -> bool:
+        pushed[ino, offset] = bytes(data)
+        return ino != some.ino("b")
+
+    a, b, data = some.ino("a"), some.ino("b"), bytes(range(200)) * 1000
+    many = [wanted(a, 0), wanted(a, 3), wanted(a, 1, push=False), wanted(b)]
+    told = bring(some, push, counters, *many)
+    assert {id(one) for one, _ in told.ends} == set(map(id, many))
+    assert set(told.hows) == {Brought.FETCHED}
+    assert pushed == {
+        (a, 0): data[:BLOCK], (a, 3 * BLOCK): data[3 * BLOCK :], (b, 0): b"some",
+    }  # fmt: skip
+    assert counters.total("pushed_bytes") == BLOCK + len(data) - 3 * BLOCK, "not what is refused"
+    assert bring(some, None, counters, wanted(a, 2)).hows == [Brought.FETCHED], "nowhere to push"
+
+
+def test_what_cannot_be_brought_or_is_not_wanted_any_more_ends_and_says_why(
+    make_set: MakeSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    some, counters = make_set({"a": b"some", "d/b": b"more"}), Counters()
+
+    def fail(*_: object) -> bool:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    assert bring(some, fail, counters, wanted(some.ino("a"))).hows == [Brought.FETCHED]
+    assert "was not pushed: [Errno 22] Invalid argument" in caplog.text
+    gone = wanted(some.ino("d/b"), still=False)
+    assert bring(some, None, counters, gone).hows == [Brought.FAILED]
+    assert some.store.asked == [("a", 0)]
+    ((_, stale),) = bring(some, None, counters, wanted(999_999)).ends
+    ((_, folder),) = bring(some, None, counters, wanted(some.ino("d"))).ends
+    assert (stale.how, type(stale.error)) == (Brought.FAILED, StaleInode)
+    assert (folder.how, type(folder.error)) == (Brought.FAILED, IsADirectoryError)

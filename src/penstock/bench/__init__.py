@@ -10,7 +10,7 @@ is driven through its command line like every other system, so all are measured 
     dataset     JPEGs, small files, large files
     readers     an epoch of open, read, close       bareclient   the same bytes by plain GETs
     measure     CPU, memory, page cache             messages     requests counted by the kernel
-    arms        one small class per system          juicefs      the one that takes more
+    arms        one small class per system          juicefs, alluxio  those that take more
     trial       states, samples, neighbours
     report      tables and JSON                     targets      what the design asks for
     peers       the whole comparison                demo         the short one

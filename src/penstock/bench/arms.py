@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +26,6 @@ from penstock.bench.s3server import S3Server
 from penstock.bench.workspace import BenchError, Process, Workspace, tail, unmount, wait_until
 from penstock.units import GIB
 
-_READY_S = 60.0
 TRUSTED_S = 7200  # how long names and attributes may be trusted; the data does not change
 
 
@@ -49,6 +49,11 @@ class Arm(ABC):
         self.root = Path()
         self.command: list[str] = []  # what it was started with, once it has started
 
+    @classmethod
+    def require(cls) -> None:
+        """Raises BenchError, with a hint, where this machine lacks what the system needs."""
+        return
+
     def extra_options(self) -> list[str]:
         """Last on its command line."""
         return []
@@ -67,14 +72,22 @@ class Arm(ABC):
         return None
 
     def version(self) -> str:
+        """The release, and after a space what else is to be known of it."""
         return ""
 
     def finish(self) -> None:
         """Once, after the last stop: forgets what `prepare` made."""
         return
 
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the workspace that its processes belong to."""
+        return (self.name,)
+
     def usage(self) -> measure.Usage:
-        return measure.usage(self.site.workspace.processes(self.name))
+        """Of every process of the system, whichever of them started it."""
+        workspace = self.site.workspace
+        marked = [pid for part in self.parts() for pid in workspace.processes(part)]
+        return measure.usage(measure.with_descendants(marked))
 
     def reader_environment(self) -> dict[str, str]:
         """What a program that reads must be told to find the system, besides `root`."""
@@ -87,6 +100,17 @@ class Arm(ABC):
     def mode(self) -> str | None:
         """The way it works at present, for a system that has several."""
         return None
+
+
+def lacking(arms: Iterable[type[Arm]]) -> dict[str, str]:
+    """Why systems cannot run on this machine, in one line each, by name."""
+    found: dict[str, str] = {}
+    for arm in arms:
+        try:
+            arm.require()
+        except BenchError as error:
+            found[arm.name] = f"{error}; {error.hint}" if error.hint else str(error)
+    return found
 
 
 class Native(Arm):
@@ -103,6 +127,8 @@ class Native(Arm):
 
 class Mount(Arm):
     """What the FUSE systems have in common: a folder, a cache, a daemon in the foreground."""
+
+    ready_s = 60.0  # how long its start may take
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -123,7 +149,7 @@ class Mount(Arm):
             self.command = [str(word) for word in cast("list[str]", daemon.popen.args)]
         wait_until(
             lambda: self._ready(daemon),
-            timeout_s=_READY_S,
+            timeout_s=self.ready_s,
             what=f"{self.name} on {self.mountpoint}",
         )
         self.root = self.mountpoint
@@ -238,6 +264,10 @@ class PenstockPassthrough(Penstock):
 class Rclone(Mount):
     name = "rclone"
 
+    @classmethod
+    def require(cls) -> None:
+        find_program("rclone")
+
     def launch(self) -> Process:
         server = self.site.server
         return self.site.workspace.spawn(
@@ -278,11 +308,15 @@ class Rclone(Mount):
 
     def version(self) -> str:
         output = self.site.workspace.run(self.name, [find_program("rclone"), "version"])
-        return output.decode().splitlines()[0].removeprefix("rclone ")
+        return output.decode().splitlines()[0].removeprefix("rclone v")
 
 
 class S3fs(Mount):
     name = "s3fs"
+
+    @classmethod
+    def require(cls) -> None:
+        find_program("s3fs")
 
     def launch(self) -> Process:
         server = self.site.server

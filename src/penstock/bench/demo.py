@@ -8,7 +8,6 @@ on standard output, the talk on standard error.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from rich.console import Console
 from penstock.bench import report
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
 from penstock.bench.dataset import make_jpegs
+from penstock.bench.programs import require_fuse
 from penstock.bench.s3server import create_bucket, serve_s3, upload
 from penstock.bench.trial import Sample, Trial
-from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
+from penstock.bench.workspace import Workspace, choose_medium, exit_code_of
 from penstock.units import MIB, format_size
 
 _BUCKET = "imagenet"
@@ -42,8 +42,10 @@ class Settings:
         return 4 * self.files * _LARGEST_JPEG_MEAN + 256 * MIB
 
 
-def run(workspace: Workspace, settings: Settings, console: Console) -> list[Sample]:
-    """The samples of every arm, in the order of the table."""
+def run(
+    workspace: Workspace, settings: Settings, console: Console
+) -> tuple[list[Sample], dict[str, str]]:
+    """The samples of every arm, in the order of the table, and the arms' versions."""
     console.print(f"making {settings.files:,} JPEGs ...")
     dataset = make_jpegs(workspace.folder / "dataset", settings.files, seed=settings.seed)
     with serve_s3(workspace) as server:
@@ -52,9 +54,11 @@ def run(workspace: Workspace, settings: Settings, console: Console) -> list[Samp
         upload(server, _BUCKET, dataset.root)
         site = Site(workspace, server, _BUCKET, dataset)
         samples: list[Sample] = []
+        versions: dict[str, str] = {}
         for arm in (Native(site), Penstock(site), Rclone(site)):
+            versions[arm.name] = arm.version()
             samples += _epochs(arm, settings, console)
-        return samples
+        return samples, versions
 
 
 def conclusion(samples: Sequence[Sample]) -> str:
@@ -81,13 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(settings: Settings) -> int:
     talk = Console(stderr=True, highlight=False)
-    _require_fuse()
+    require_fuse()
     medium = choose_medium(settings.cache_medium, settings.needed_bytes)
     with Workspace(medium) as workspace:
-        samples = run(workspace, settings, talk)
+        samples, versions = run(workspace, settings, talk)
     console = report.output_console()
     title = f"{settings.files:,} JPEGs from S3, {settings.readers} readers"
-    console.print(report.epoch_table(title, report.rows(samples)))
+    console.print(report.epoch_table(title, report.rows(samples), versions))
     console.print(conclusion(samples))
     return 0
 
@@ -101,11 +105,6 @@ def _epochs(arm: Arm, settings: Settings, console: Console) -> list[Sample]:
         cold = trial.cold(readers, arm.site.dataset.entries)
         console.print(f"{arm.name}: a warm epoch ...")
         return [cold, *trial.warm(readers, rounds=rounds)]
-
-
-def _require_fuse() -> None:
-    if not os.path.exists("/dev/fuse"):
-        raise BenchError("/dev/fuse: not there", hint="load the kernel module: modprobe fuse")
 
 
 def _parse(arguments: Sequence[str] | None) -> Settings:

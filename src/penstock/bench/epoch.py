@@ -10,15 +10,16 @@ figures to `epochreport`; here is only the order of things.
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from penstock.bench import epochreport, measure, report
 from penstock.bench.accelerator import RESNET50_BATCH, RESNET50_STEP_S, Accelerator, scaled
-from penstock.bench.arms import Site
+from penstock.bench.arms import Site, lacking
 from penstock.bench.dataset import SMALL_BYTES, make_jpegs
 from penstock.bench.epochpicture import picture
 from penstock.bench.epochruns import WAYS, EpochSample, Lesson, run_way
@@ -99,7 +100,9 @@ class EpochBenchmark:
                             self.samples.append(sample)
                     except BenchError as error:
                         self.left_out[way.title] = str(error)
-                        self._console.print(f"[red]left out:[/] {error}", soft_wrap=True)
+                        self._console.print(
+                            f"[red]left out:[/] {escape(str(error))}", soft_wrap=True
+                        )
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
@@ -120,11 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(settings: Settings) -> int:
+    why = lacking({WAYS[name].arm for name in settings.arms})
+    absent = {
+        name: why[WAYS[name].arm.name] for name in settings.arms if WAYS[name].arm.name in why
+    }
+    for name, lacks in absent.items():
+        print(f"{name} is left out: {lacks}", file=sys.stderr)
+    settings = replace(settings, arms=tuple(name for name in settings.arms if name not in absent))
     medium = choose_medium(settings.cache_medium, settings.needed_bytes)
     with Workspace(medium) as workspace:
         benchmark = EpochBenchmark(workspace, settings)
         benchmark.run()
-    _report(settings, medium, benchmark)
+    _report(settings, medium, benchmark, absent)
     return 1 if benchmark.left_out else 0
 
 
@@ -141,7 +151,10 @@ def describe(settings: Settings, store: epochreport.Store) -> str:
     )
 
 
-def _report(settings: Settings, medium: Path, benchmark: EpochBenchmark) -> None:
+def _report(
+    settings: Settings, medium: Path, benchmark: EpochBenchmark, absent: Mapping[str, str]
+) -> None:
+    left_out = {**absent, **benchmark.left_out}
     samples, store = benchmark.samples, benchmark.store
     verdicts = epochreport.judge(samples, store)
     machine = measure.machine()
@@ -156,12 +169,12 @@ def _report(settings: Settings, medium: Path, benchmark: EpochBenchmark) -> None
     console.print(
         ", ".join(f"{name} {text}" for name, text in benchmark.versions.items() if text) + "\n"
     )
-    console.print(epochreport.epoch_table(samples))
+    console.print(epochreport.epoch_table(samples, benchmark.versions))
     if any(sample.has_small_cache for sample in samples):
-        console.print(epochreport.half_table(samples))
+        console.print(epochreport.half_table(samples, benchmark.versions))
     console.print(report.target_table(verdicts))
-    for name, why in benchmark.left_out.items():
-        console.print(f"left out: {name}: {why}")
+    for name, why in left_out.items():
+        console.print(f"left out: {name}: {why}", soft_wrap=True, markup=False)
     epochreport.write_json(
         settings.out / "epoch.json",
         machine=machine,
@@ -182,7 +195,7 @@ def _report(settings: Settings, medium: Path, benchmark: EpochBenchmark) -> None
         },
         samples=samples,
         verdicts=verdicts,
-        left_out=benchmark.left_out,
+        left_out=left_out,
     )
     (settings.out / "epoch.svg").write_text(
         picture(samples, f"{about.split(':', 1)[0]}; red: the target of hinted runs")

@@ -12,8 +12,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from penstock.bench.epochruns import EpochSample
+from penstock.bench.epochruns import WAYS, EpochSample
 from penstock.bench.measure import Machine
+from penstock.bench.report import COST_COLUMNS, cost_cells, with_version
 from penstock.bench.targets import Verdict
 
 BUSY_GOAL = 0.95
@@ -46,14 +47,14 @@ def second_of(samples: Sequence[EpochSample], way: str) -> EpochSample | None:
     return next((s for s in samples if s.way == way and s.figures.epoch == 1), None)
 
 
-def epoch_table(samples: Sequence[EpochSample]) -> Table:
+def epoch_table(samples: Sequence[EpochSample], versions: Mapping[str, str]) -> Table:
     """The first epoch, and at the end how busy the second was. A small cache has its own table."""
     table = Table(title="Two epochs, the first from empty caches", **_LOOKS)
     table.add_column("read through", no_wrap=True)
     table.add_column("order\ntold")
     for name in (
-        "busy", "after\n1st batch", "samples/s", "stall\ns", "1st\nbatch s", "GETs",
-        "fetched\n/read", "2nd epoch\nbusy",
+        "busy", "after\n1st batch", "samples\n/s", "stall\ns", "1st\nbatch s", "GETs",
+        "fetched\n/read", "CPU\ns/GB", "memory\nMB", "2nd epoch\nbusy",
     ):  # fmt: skip
         table.add_column(name, justify="right")
     for sample in samples:
@@ -62,7 +63,7 @@ def epoch_table(samples: Sequence[EpochSample]) -> Table:
         figures = sample.figures
         second = second_of(samples, sample.way)
         table.add_row(
-            sample.title,
+            _titled(sample, versions),
             told_text(sample),
             f"{figures.busy_share:.1%}",
             f"{figures.busy_share_after_first:.1%}",
@@ -71,28 +72,34 @@ def epoch_table(samples: Sequence[EpochSample]) -> Table:
             f"{figures.first_batch_s:.2f}",
             f"{sample.gets:,}",
             f"{sample.fetched_share:.3f}",
+            *cost_cells(sample.cpu_s_per_gb, sample.memory_bytes / 1e6),
             "-" if second is None else f"{second.figures.busy_share:.1%}",
             style="bold" if sample.way in ("penstock", "plan", "run", "warm") else None,
         )
     return table
 
 
-def half_table(samples: Sequence[EpochSample]) -> Table:
+def half_table(samples: Sequence[EpochSample], versions: Mapping[str, str]) -> Table:
     """A cache of half the data: what the second epoch found there."""
     table = Table(title="A cache of half the data, second epoch, pages dropped before", **_LOOKS)
     table.add_column("read through")
-    for name in ("hits", "GETs", "busy", "stall s"):
+    for name in ("hits", "GETs", "busy", "stall s", *COST_COLUMNS):
         table.add_column(name, justify="right")
     for sample in samples:
         if sample.has_small_cache and sample.figures.epoch == 1:
             table.add_row(
-                sample.title,
+                _titled(sample, versions),
                 "-" if sample.hit_share is None else f"{sample.hit_share:.1%}",
                 f"{sample.gets:,}",
                 f"{sample.figures.busy_share:.1%}",
                 f"{sample.figures.stall_s:,.1f}",
+                *cost_cells(sample.cpu_s_per_gb, sample.memory_bytes / 1e6),
             )
     return table
+
+
+def _titled(sample: EpochSample, versions: Mapping[str, str]) -> str:
+    return with_version(sample.title, versions.get(WAYS[sample.way].arm.name, ""))
 
 
 def told_text(sample: EpochSample) -> str:
@@ -200,4 +207,5 @@ def _as_json(sample: EpochSample) -> dict[str, Any]:
         "stall_s": figures.stall_s,
         "fetched_share": sample.fetched_share,
         "hit_share": sample.hit_share,
+        "cpu_s_per_gb": sample.cpu_s_per_gb,
     }

@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.bench import measure
 from penstock.bench.accelerator import Accelerator, EpochFigures
+from penstock.bench.alluxio import Alluxio
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
 from penstock.bench.gated import GatedProgram
 from penstock.bench.juicefs import JuiceFS
@@ -67,6 +68,7 @@ WAYS = {
         Way("warm", "Penstock, warmed before", Penstock, warmed=True),
         Way("rclone", "rclone mount", Rclone),
         Way("juicefs", "JuiceFS", JuiceFS),
+        Way("alluxio", "Alluxio", Alluxio),
         Way("half-keep", "Penstock, cache of half, keep", PenstockHalf, drops_pages=True),
         Way("half-lru", "Penstock, cache of half, lru", PenstockHalfLru, drops_pages=True),
     )
@@ -85,6 +87,8 @@ class EpochSample:
     gets: int
     get_bytes: int
     other_requests: int
+    cpu_s: float  # of all processes of the system
+    memory_bytes: int  # of all of them, at the end of the epoch
     hit_bytes: int | None  # served by the local cache, for a system that says so
     said: dict[str, Any] | None  # by its own statistics at the end of the epoch
 
@@ -96,6 +100,10 @@ class EpochSample:
     def fetched_share(self) -> float:
         """Bytes fetched over bytes read."""
         return self.get_bytes / self.figures.size_bytes
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        return self.cpu_s / self.figures.size_bytes * 1e9
 
     @property
     def hit_share(self) -> float | None:
@@ -128,7 +136,7 @@ def run_way(way: Way, site: Site, far: FarServer, lesson: Lesson) -> Iterator[Ep
 
 
 def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[EpochSample]:
-    before, said_before = far.counters(), _statistics(arm)
+    before, said_before, used_before = far.counters(), _statistics(arm), arm.usage()
     warm_s = _warm(arm) if way.warmed else 0.0
     with _training(way, arm, lesson) as training:
         for epoch in range(EPOCHS):
@@ -137,14 +145,23 @@ def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[Epoc
             figures = EpochFigures(**training.wait_for(epoch))
             if figures.samples != len(arm.site.dataset.entries):
                 raise BenchError(f"{way.title}: {figures.samples} samples read, not all")
-            after, said = far.counters(), _statistics(arm)
+            used, after, said = arm.usage(), far.counters(), _statistics(arm)
             hit_bytes = None
             if said is not None and said_before is not None:
                 hit_bytes = _hit_bytes(said) - _hit_bytes(said_before)
-            yield _sample(way, figures, warm_s, after.since(before), hit_bytes, said)
+            yield _sample(
+                way,
+                figures,
+                warm_s,
+                after.since(before),
+                used.since(used_before),
+                hit_bytes,
+                said,
+            )
             before, said_before, warm_s = after, said, 0.0
             if way.drops_pages:
                 measure.drop_pages()
+            used_before = arm.usage()
 
 
 def _training(way: Way, arm: Arm, lesson: Lesson) -> GatedProgram:
@@ -184,6 +201,7 @@ def _sample(
     figures: EpochFigures,
     warm_s: float,
     counted: Counters,
+    used: measure.Usage,
     hit_bytes: int | None,
     said: dict[str, Any] | None,
 ) -> EpochSample:
@@ -201,6 +219,8 @@ def _sample(
         gets=counted.gets,
         get_bytes=counted.get_bytes,
         other_requests=counted.other_requests,
+        cpu_s=used.cpu_s,
+        memory_bytes=used.memory_bytes,
         hit_bytes=hit_bytes,
         said=said,
     )

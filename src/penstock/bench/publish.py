@@ -13,9 +13,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from penstock.bench.report import with_version
+
 _NAMES = {
-    "native": "native", "penstock": "Penstock", "juicefs": "JuiceFS", "rclone": "rclone mount",
-    "s3fs": "s3fs",
+    "native": "native", "penstock": "Penstock", "juicefs": "JuiceFS", "alluxio": "Alluxio",
+    "rclone": "rclone mount", "s3fs": "s3fs",
 }  # fmt: skip
 _BEGIN, _END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _COLOURS = {"penstock": "#0b7285", "native": "#868e96"}
@@ -39,7 +41,10 @@ def insert(page: str, text: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """One line for each system, the states as columns, eight readers."""
+    """One line for each system, the states as columns, eight readers.
+
+    CPU is that of the cold epoch of small files, memory the most after any of their epochs.
+    """
     machine = report["machine"]
     settings = report["settings"]
     lines = [
@@ -47,24 +52,36 @@ def table(report: dict[str, Any]) -> str:
         f"8 readers; {machine['cores']} cores, Linux {machine['kernel'].split('-')[0]}, cache on "
         f"{settings['medium']}:",
         "",
-        "| files/s, MB/s | cold | cached | warm | of native | large, warm | of native |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| files/s, MB/s | cold | cached | warm | of native | large, warm | of native "
+        "| CPU s/GB, cold | memory, MB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for arm, name in _NAMES.items():
         warm = _row(report, arm, "small", "warm")
         if warm is None:
             continue
         large = _row(report, arm, "large", "warm")
+        cold = _row(report, arm, "small", "cold")
+        cached = _row(report, arm, "small", "cached")
+        held = max(row["memory_mb"] for row in (cold, cached, warm) if row is not None)
         cells = [
-            _figure(_row(report, arm, "small", "cold"), "files_per_s"),
-            _figure(_row(report, arm, "small", "cached"), "files_per_s"),
+            _figure(cold, "files_per_s"),
+            _figure(cached, "files_per_s"),
             _figure(warm, "files_per_s"),
             _ratio(warm, arm),
             _figure(large, "mb_per_s"),
             _ratio(large, arm),
+            f"{cold['cpu_s_per_gb']:.2f}" if cold is not None else "–",
+            f"{held:,.0f}" if held else "–",
         ]
-        lines.append(f"| {'**Penstock**' if arm == 'penstock' else name} | {' | '.join(cells)} |")
-    lines += ["", "Shares are medians of neighbouring measurements, not quotients of the columns."]
+        title = f"**{name}**" if arm == "penstock" else name
+        version = report["versions"].get(arm, "")
+        lines.append(f"| {with_version(title, version)} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Shares are medians of neighbouring measurements, not quotients of the columns. CPU and "
+        "memory are those of all processes of a system, without the readers and the S3 server.",
+    ]
     return "\n".join(lines)
 
 

@@ -16,6 +16,9 @@ from penstock.bench.measure import Machine
 from penstock.bench.targets import Verdict
 from penstock.bench.trial import Sample, State
 
+# Of all processes of a system together: CPU seconds for each gigabyte read, and memory held.
+COST_COLUMNS = ("CPU s/GB", "memory MB")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -30,8 +33,9 @@ class Row:
     mb_per_s: float
     native_ratio: float | None
     bare_ratio: float | None
-    cpu_s_per_gb: float
-    memory_mb: float
+    cpu_s_per_gb: float  # of the system, all of its processes
+    reader_cpu_s_per_gb: float
+    memory_mb: float  # of all processes of the system; 0 for what has none
     messages_per_epoch: float | None
 
 
@@ -44,26 +48,32 @@ def rows(samples: Iterable[Sample]) -> list[Row]:
     return [_row(group) for group in groups.values()]
 
 
-def dataset_table(title: str, listed: Sequence[Row]) -> Table:
+def with_version(title: str, version: str) -> str:
+    """A system as tables name it: `juicefs 1.4.2`, `Penstock 0.1.0, no plan`."""
+    system, comma, way = title.partition(", ")
+    release = version.split()[:1]
+    return " ".join([system, *release]) + comma + way
+
+
+def dataset_table(title: str, listed: Sequence[Row], versions: Mapping[str, str]) -> Table:
     """All systems on one data set. A row of a system begins where its name stands."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for name in ("system", "state"):
         table.add_column(name)
-    columns = ("readers", "files/s", "MB/s", "of native", "of client", "CPU s/GB", "memory MB")
-    for name in (*columns, "messages"):
+    columns = ("readers", "files/s", "MB/s", "of native", "of client", *COST_COLUMNS, "messages")
+    for name in columns:
         table.add_column(name, justify="right")
     previous = ""
     for row in listed:
         table.add_row(
-            row.arm if row.arm != previous else "",
+            with_version(row.arm, versions.get(row.arm, "")) if row.arm != previous else "",
             row.state,
             str(row.readers),
             _count(row.files_per_s),
             _count(row.mb_per_s),
             _ratio(row.native_ratio),
             _ratio(row.bare_ratio),
-            f"{row.cpu_s_per_gb:.2f}",
-            _count(row.memory_mb) if row.memory_mb else "-",
+            *cost_cells(row.cpu_s_per_gb, row.memory_mb),
             "-" if row.messages_per_epoch is None else _count(row.messages_per_epoch),
             style="bold" if row.arm.startswith("penstock") else None,
         )
@@ -71,21 +81,29 @@ def dataset_table(title: str, listed: Sequence[Row]) -> Table:
     return table
 
 
-def epoch_table(title: str, listed: Sequence[Row]) -> Table:
+def cost_cells(cpu_s_per_gb: float, memory_mb: float) -> tuple[str, str]:
+    """Below COST_COLUMNS; native files and the bare client have no process of their own."""
+    if not memory_mb:
+        return "-", "-"
+    return f"{cpu_s_per_gb:.2f}", _count(memory_mb)
+
+
+def epoch_table(title: str, listed: Sequence[Row], versions: Mapping[str, str]) -> Table:
     """The short form, for the demo."""
     table = Table(title=title, box=box.ROUNDED, title_style="bold")
     table.add_column("read through")
     table.add_column("epoch")
-    for name in ("files/s", "MB/s", "share of native", "messages to the daemon"):
+    for name in ("files/s", "MB/s", "of native", *COST_COLUMNS, "messages"):
         table.add_column(name, justify="right")
     for row in listed:
         last_of_arm = row is listed[-1] or listed[listed.index(row) + 1].arm != row.arm
         table.add_row(
-            row.arm,
+            with_version(row.arm, versions.get(row.arm, "")),
             row.state,
             _count(row.files_per_s),
             _count(row.mb_per_s),
             _ratio(row.native_ratio),
+            *cost_cells(row.cpu_s_per_gb, row.memory_mb),
             "-" if row.messages_per_epoch is None else _count(row.messages_per_epoch),
             style="bold" if row.arm.startswith("penstock") else None,
             end_section=last_of_arm,
@@ -108,7 +126,7 @@ def target_table(verdicts: Sequence[Verdict]) -> Table:
 def output_console() -> Console:
     """Standard output. A pipe has no width of its own, and a cut table is no use in a file."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
+    return console if console.is_terminal else Console(highlight=False, width=132)
 
 
 def write_json(
@@ -148,6 +166,7 @@ def _row(group: list[Sample]) -> Row:
         native_ratio=_median(s.native_ratio for s in group),
         bare_ratio=_median(s.bare_ratio for s in group),
         cpu_s_per_gb=statistics.median(s.cpu_s_per_gb for s in group),
+        reader_cpu_s_per_gb=statistics.median(s.reader_cpu_s_per_gb for s in group),
         memory_mb=max(s.memory_bytes for s in group) / 1e6,
         messages_per_epoch=statistics.median(messages) if messages else None,
     )

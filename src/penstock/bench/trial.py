@@ -49,9 +49,9 @@ class Sample:
     files: int
     size_bytes: int
     reader_cpu_s: float
-    daemon_cpu_s: float
+    daemon_cpu_s: float  # of all processes of the system
     server_cpu_s: float  # of the S3 server; nothing when the data came from a cache
-    memory_bytes: int  # of the daemon, after the epoch
+    memory_bytes: int  # of all processes of the system, after the epoch
     messages: int | None  # to the daemon, counted by the kernel, else as the daemon says
     mode: str | None = None
     native_ratio: float | None = None  # its speed over that of its native neighbour
@@ -67,7 +67,12 @@ class Sample:
 
     @property
     def cpu_s_per_gb(self) -> float:
-        return (self.reader_cpu_s + self.daemon_cpu_s) / self.size_bytes * 1e9
+        """Of the system alone: neither of the readers nor of the S3 server."""
+        return self.daemon_cpu_s / self.size_bytes * 1e9
+
+    @property
+    def reader_cpu_s_per_gb(self) -> float:
+        return self.reader_cpu_s / self.size_bytes * 1e9
 
 
 class Trial:
@@ -185,7 +190,7 @@ class Trial:
         messages = self._messages()
         before, server_before = self.arm.usage(), _server_cpu_s(self.site)
         epoch = self._read(self.arm, readers, entries, passes)
-        after, server_after = self.arm.usage(), _server_cpu_s(self.site)
+        used, server_after = self.arm.usage().since(before), _server_cpu_s(self.site)
         messages_after = self._messages()
         return Sample(
             arm=self.arm.name,
@@ -197,9 +202,9 @@ class Trial:
             files=epoch.files,
             size_bytes=epoch.size_bytes,
             reader_cpu_s=epoch.cpu_s,
-            daemon_cpu_s=after.cpu_s - before.cpu_s,
+            daemon_cpu_s=used.cpu_s,
             server_cpu_s=server_after - server_before,
-            memory_bytes=after.memory_bytes,
+            memory_bytes=used.memory_bytes,
             messages=_difference(messages_after, messages),
             mode=self._mode,
         )

@@ -35,8 +35,20 @@ SHARED_MEMORY = Path("/dev/shm")
 # A hang-up (a closed terminal) and a SIGTERM must clean up exactly as Ctrl-C does.
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+# JuiceFS 1.4 has a socket at this fixed path, and leaves it there when it is killed.
+_LEFTOVERS = ("/tmp/fuse_fd_comm.{pid}",)
+
 # A user's own settings must not steer what we start: keys, endpoints, rclone's and our options.
-_FOREIGN_PREFIXES = ("AWS_", "RCLONE_", "PENSTOCK_", "S3FS_", "JFS_", "GOOGLE_", "AZURE_")
+_FOREIGN_PREFIXES = (
+    "AWS_",
+    "RCLONE_",
+    "PENSTOCK_",
+    "S3FS_",
+    "JFS_",
+    "ALLUXIO_",
+    "GOOGLE_",
+    "AZURE_",
+)
 
 
 class BenchError(PenstockError):
@@ -105,6 +117,7 @@ class Process:
     def kill(self) -> None:
         self.popen.kill()
         self.popen.wait()
+        _remove_leftovers(self.popen.pid)
 
     def terminate(self, timeout_s: float = 10) -> None:
         if self.popen.poll() is None:
@@ -113,6 +126,7 @@ class Process:
             self.popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
+        _remove_leftovers(self.popen.pid)
 
 
 class Workspace:
@@ -304,6 +318,7 @@ def end_below(folder: Path) -> None:
 
 def end_marked(mark: str) -> None:
     """Ends every process whose environment has it: asked first, killed when that does not help."""
+    ended: set[int] = set()
     for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + patience_s
         empty_looks = 0
@@ -314,7 +329,10 @@ def end_marked(mark: str) -> None:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
+            ended.update(pids)
             time.sleep(0.02)
+    for pid in ended:
+        _remove_leftovers(pid)
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> bool:
@@ -330,6 +348,14 @@ def unmount_below(folder: Path) -> None:
     for mountpoint in sorted(measure.mounts_below(folder), reverse=True):
         if not unmount(mountpoint):
             unmount(mountpoint, lazy=True)
+
+
+def _remove_leftovers(pid: int) -> None:
+    """Removes what a process that has ended may have left outside of the workspace."""
+    for pattern in _LEFTOVERS:
+        # Somebody else's, of an earlier process of that number, is left alone.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            os.unlink(pattern.format(pid=pid))
 
 
 def tail(log: Path, lines: int = 3) -> str:

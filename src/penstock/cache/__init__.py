@@ -10,10 +10,11 @@ What lies on disk, in each directory of each tier:
     index.sqlite          which blocks of which objects are here, with their checksums
     objects/ab/abcd…      one plain file for each object; sparse while blocks are missing
 
-A block is in the cache once its row is in the index. Bytes are written before the row, so a
-process that dies in between leaves nothing that is believed; a machine that dies may leave a
-row without its bytes, which the checksum finds. Two processes that fill the same block write
-the same bytes to the same place, so they need no lock.
+A block is in the cache once its row is in the index; an object of one block can be read as soon as
+its file carries its sums (an extended attribute, where the file system has them). Bytes are written
+before both, so a process that dies in between leaves nothing that is believed; a machine that dies
+may leave a row without its bytes, which the checksum finds. Two processes that fill the same block
+write the same bytes to the same place, so they need no lock.
 
 Who knows what of failures: `integrity` and `files` find a bad file, and `directory` drops it;
 `indexfile` finds a bad index and makes it anew; `guarded` takes a directory that fails out, and
@@ -22,8 +23,7 @@ lets it in again; `sweep` removes what the dead have left. Nothing of it is rais
 Locks, in the order in which they may be taken (never the other way round):
 
     a delivery's own   which blocks of a read are here    held for list access only
-    Flights._lock      who is fetching which block        held for dictionary access only
-    Flight._lock       who waits for a block              held for list access only, alone
+    Fetches._lock      who fetches, and waits for, what   held for dictionary access only
     Guarded._lock      is the directory in or out         held for a few assignments
     _drop_lock         of a directory: what is wrong      held while a block is checked and dropped
     _room_lock         of a directory: what is reserved   held while room is made

@@ -10,7 +10,7 @@ from penstock.cache.guarded import Guarded
 from penstock.cache.indexfile import Identity, stored_bytes
 from penstock.cache.policy import POLICIES, Policy
 from penstock.cache.striped import StripedTier
-from penstock.cache.tier import Tier, TierSpec, prepare_directory
+from penstock.cache.tier import TierSpec, prepare_directory
 from penstock.cache.tiered import Cache
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
@@ -20,17 +20,15 @@ Say = Callable[[str], None]
 
 
 def build_cache(
-    specs: list[TierSpec], *, policy: str, block_bytes: int, buffer_bytes: int, fetchers: int,
+    specs: list[TierSpec], *, policy: str, block_bytes: int, buffer_bytes: int, large_threads: int,
     counters: Counters, threads: int = 32, deadline_s: float = 60.0, must_open: bool = True,
     say: Say = lambda _note: None,
 ) -> Cache:  # fmt: skip
     """Without `must_open`, a directory that cannot be used now is out, and tried again later.
     `say` gets what a person should know of a tier that is not as it was wanted."""
-    tiers: list[Tier] = [
-        build_tier(spec, policy, counters, must_open=must_open, say=say) for spec in specs
-    ]
+    tiers = [build_tier(spec, policy, counters, must_open=must_open, say=say) for spec in specs]
     return Cache(
-        tiers, block_bytes=block_bytes, buffer_bytes=buffer_bytes, fetchers=fetchers,
+        tiers, block_bytes=block_bytes, buffer_bytes=buffer_bytes, large_threads=large_threads,
         threads=threads, deadline_s=deadline_s, counters=counters,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from penstock.blocks import block_count
 from penstock.cache.identity import CachedObject, block_of
-from penstock.cache.tier import Tier
+from penstock.cache.striped import StripedTier
 from penstock.cache.tiered import Cache
 
 T = TypeVar("T")
@@ -57,10 +57,13 @@ class Contents:
 
     def verify(self, what: CachedObject) -> int:
         """Reads back what is there; returns how many blocks were damaged, and are dropped."""
-        return sum(
+        wrong = sum(
             len(self._try(tier, lambda tier: tier.verify(what.digest), []))
             for tier in self._cache.tiers
         )
+        if wrong:
+            self._cache.release([what])
+        return wrong
 
     def remove(self, objects: Sequence[CachedObject]) -> int:
         """Lets go of them, in memory too; returns how many bytes the tiers held."""
@@ -69,8 +72,7 @@ class Contents:
         freed = sum(
             self._try(tier, lambda tier: tier.remove(digests), 0) for tier in self._cache.tiers
         )
-        for what in objects:
-            self._cache.release(what)
+        self._cache.release(objects)
         return freed
 
     def _held(self, what: CachedObject, tier_bytes: tuple[int, ...]) -> Held:
@@ -85,7 +87,7 @@ class Contents:
     def _is_stored(self, what: CachedObject, number: int) -> bool:
         return self._cache.is_stored(block_of(what, number, self._cache.block_bytes))
 
-    def _try(self, tier: Tier, work: Callable[[Tier], T], otherwise: T) -> T:
+    def _try(self, tier: StripedTier, work: Callable[[StripedTier], T], otherwise: T) -> T:
         try:
             return work(tier)
         except (OSError, sqlite3.Error) as error:

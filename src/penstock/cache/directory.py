@@ -36,8 +36,31 @@ SMALL_BYTES = 1024 * 1024
 _FULL_PAUSE_S = 1.0
 
 
-class _Wrong(Exception):
+class WrongBytes(Exception):
     """Bytes of a file do not match their checksums."""
+
+
+def load_units(
+    path: str, sums_of: Callable[[Block, int], bytes | None], block: Block, low: int, high: int
+) -> memoryview | None:
+    """Whole units of a block from an object's file; None if they are not there. Raises WrongBytes
+    if they do not match their checksums."""
+    # The file first: on a miss, which is all that a cold epoch has, opening it fails in 2 us, while
+    # a query lets go of the interpreter's lock four times.
+    try:
+        descriptor = os.open(path, files.TO_READ)
+    except FileNotFoundError:
+        return None
+    try:
+        sums = sums_of(block, descriptor)
+        if sums is None:
+            return None
+        data = memoryview(os.pread(descriptor, high - low, block.start + low))
+    finally:
+        os.close(descriptor)
+    if len(data) != high - low or not matches(data, sums, low // UNIT_BYTES):
+        raise WrongBytes
+    return data
 
 
 class CacheDirectory:
@@ -67,6 +90,7 @@ class CacheDirectory:
             raise
         self._drop_lock = threading.Lock()
         self._room_lock = threading.Lock()
+        self._leave_lock = threading.Lock()
         self._reserved_bytes = 0  # on their way to the disk
         self._full_until_s = 0.0
         self._outdated = True  # there may be some; looked up once when room is needed
@@ -91,7 +115,7 @@ class CacheDirectory:
         """Whole units of the block, if they match their checksums."""
         try:
             return self._load_right(block, low, high)
-        except _Wrong:
+        except WrongBytes:
             pass
         # Another thread may have found it too, and have filled it again since. A block's row is
         # written after its bytes, so wrong bytes that have a row are damaged, not half written.
@@ -99,32 +123,22 @@ class CacheDirectory:
         with self._drop_lock:
             try:
                 return self._load_right(block, low, high)
-            except _Wrong:
+            except WrongBytes:
                 self._drop_corrupt(block, "its checksum does not match")
                 return None
 
     def _load_right(self, block: Block, low: int, high: int) -> memoryview | None:
-        """Raises _Wrong if they are there and do not match."""
-        # The file first: on a miss, which is all that a cold epoch has, opening it fails in 2 us,
-        # while a query lets go of the interpreter's lock four times.
+        """Raises WrongBytes if they are there and do not match."""
         try:
-            descriptor = os.open(self.file(block.digest), files.TO_READ)
-        except FileNotFoundError:
-            return None
+            return load_units(self.file(block.digest), self._sums, block, low, high)
         except OSError as error:
             return self._not_loaded(block, error)
-        try:
-            sums = self.index.sums(block)
-            if sums is None:
-                return None
-            data = memoryview(os.pread(descriptor, high - low, block.start + low))
-        except OSError as error:
-            return self._not_loaded(block, error)
-        finally:
-            os.close(descriptor)
-        if len(data) != high - low or not matches(data, sums, low // UNIT_BYTES):
-            raise _Wrong
-        return data
+
+    def _sums(self, block: Block, descriptor: int) -> bytes | None:
+        """A small file carries its sums: SQLite, which takes longer, need not be asked."""
+        if block.whole and (sums := files.sums_of(descriptor)):
+            return sums
+        return self.index.sums(block)
 
     def _not_loaded(self, block: Block, error: OSError) -> None:
         if files.is_odd(error):
@@ -232,14 +246,21 @@ class CacheDirectory:
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
-        if not self.reserve(len(view)):
-            return False
-        stamp, is_new = None, False
+        return self.reserve(len(view)) and self.write_reserved(what, block_bytes, block, view)
+
+    def write_reserved(
+        self, what: CachedObject, block_bytes: int, block: Block, view: memoryview
+    ) -> bool:
+        """The same where room was reserved for it."""
+        stamp, is_new, sums = None, False, b""
         try:
             path = self.file(what.digest)
             if not block.whole:
                 self._forget_lost_blocks(what.digest)
-            stamp, is_new = files.write_file(path, what.size_bytes, block.start, view)
+            sums = checksums(view)
+            stamp, is_new = files.write_file(
+                path, what.size_bytes, block.start, view, sums if block.whole else None
+            )
         except OSError as error:
             if not is_full(error):
                 raise
@@ -249,7 +270,7 @@ class CacheDirectory:
                 self.give_back(len(view))
         if stamp is None:
             return False
-        self.commit(what, block_bytes, block, checksums(view))
+        self.commit(what, block_bytes, block, sums)
         if what.size_bytes > SMALL_BYTES:
             self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
         return True
@@ -262,9 +283,13 @@ class CacheDirectory:
         with self._drop_lock:
             # The row first, since it comes after the file: another thread may be writing both.
             if self.index.knows(digest) and files.stamp_of(path) is None:
-                log.warning("%s is gone; its blocks are fetched again", path)
-                self._distrust(digest)
-                self.index.drop_object(digest)
+                self.forget_lost(digest)
+
+    def forget_lost(self, digest: bytes) -> None:
+        """The file of an object is not the one that its rows are of."""
+        log.warning("%s is gone; its blocks are fetched again", self.file(digest))
+        self._distrust(digest)
+        self.index.drop_object(digest)
 
     def reserve(self, length: int) -> bool:
         """Keeps room for so many bytes that are about to be written, until `commit` or
@@ -295,6 +320,24 @@ class CacheDirectory:
     def note_full(self) -> None:
         """Full before its quota: others use the disk too."""
         self._full_until_s = time.monotonic() + _FULL_PAUSE_S
+
+    def commit_written(
+        self, what: CachedObject, block_bytes: int, block: Block, sums: bytes,
+        stamp: Stamp | None, is_new: bool,
+    ) -> None:  # fmt: skip
+        """The same for a worker, which has written it and says what its file was then."""
+        self.commit(what, block_bytes, block, sums)
+        if stamp is not None:
+            self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
+
+    def recheck(self, block: Block) -> None:
+        """A worker has found it damaged: it is dropped if it is."""
+        self._load(block, 0, block.length)
+
+    def touch(self, digests: list[bytes]) -> None:
+        """Workers have read them."""
+        for digest in digests:
+            self.index.touch(digest)
 
     def _note_written(self, block: Block, stamp: Stamp, is_new: bool, blocks: int) -> None:
         with self._room_lock:
@@ -396,7 +439,8 @@ class CacheDirectory:
         self._leave()
 
     def _leave(self) -> None:
-        with self._room_lock:
+        # Not under the lock of the room: whoever hangs in the disk may hold it.
+        with self._leave_lock:
             descriptor, self._membership = (
                 self._membership.descriptor,
                 self._membership._replace(descriptor=-1),

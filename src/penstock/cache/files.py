@@ -16,6 +16,7 @@ from typing import NamedTuple
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 TO_READ = os.O_RDONLY | _FLAGS
 _TO_WRITE = os.O_WRONLY | _FLAGS
+_SUMS = "user.penstock.sums"
 # What opening or reading gives for a link, a folder, a FIFO or a socket.
 _ODD = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ESPIPE)
 
@@ -60,11 +61,20 @@ def open_to_write(path: str, *, whole: bool) -> tuple[int, bool]:
             continue  # another thread was faster
 
 
+def sums_of(descriptor: int) -> bytes | None:
+    """The checksums that an object of one block carries; None if it has none, or cannot have."""
+    try:
+        return os.getxattr(descriptor, _SUMS)
+    except OSError:
+        return None
+
+
 def write_file(
-    path: str, size_bytes: int, offset: int, view: memoryview
+    path: str, size_bytes: int, offset: int, view: memoryview, sums: bytes | None = None
 ) -> tuple[Stamp | None, bool]:
     """Writes a part of an object of so many bytes. Returns what the file is now, None if it was
-    removed while we wrote; and whether it is new: inode numbers alone are used again."""
+    removed while we wrote; and whether it is new: inode numbers alone are used again. `sums`: of a
+    whole object, for those who read it before its row is there."""
     whole = len(view) == size_bytes
     try:
         descriptor, is_new = open_to_write(path, whole=whole)
@@ -81,6 +91,9 @@ def write_file(
             written = os.pwrite(descriptor, view, offset)
             offset += written
             view = view[written:]
+        if sums is not None:
+            with suppress(OSError):  # not every file system has attributes
+                os.setxattr(descriptor, _SUMS, sums)
         status = os.fstat(descriptor)
         stamp = Stamp(status.st_ino, status.st_size, status.st_ctime_ns)
         return stamp if status.st_nlink else None, is_new

@@ -11,6 +11,9 @@ when it is back; nothing for each read. A probe makes the directory anew if it i
 file and reads it back, and opens the index, which is made anew too if it was found damaged. Only
 when it is the whole file system that is gone the directory is not made: it would be on another.
 
+A disk that does not answer is out as well (`look_for_hang`). What reads whole objects or whole
+directories is not timed: it may take long, and no reader waits for it.
+
 Probes are set off by whoever asks after their time has come, and run in a thread of their own: a
 failing disk can take minutes to answer, and no reader waits for it. May be used from any thread.
 """
@@ -38,6 +41,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PROBE_S = 1.0
 LAST_PROBE_S = 60.0
+# How long a disk may take for one block. A busy one needs a second or two.
+HUNG_S = 5.0
 _FAILURES = (OSError, sqlite3.Error)
 
 T = TypeVar("T")
@@ -52,24 +57,6 @@ class Status(NamedTuple):
     out_s: float | None  # for how long it has been out
     quota_bytes: int
     used_bytes: int
-
-
-class GuardedReservation(NamedTuple):
-    """See Reservation. Of this very directory: one that comes back after it failed is another,
-    and has nothing reserved."""
-
-    guarded: "Guarded"
-    directory: CacheDirectory
-    path: str
-    length: int
-
-    def commit(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> bool:
-        return self.guarded.commit(self.directory, what, block_bytes, block, sums)
-
-    def give_back(self, *, full: bool = False) -> None:
-        self.directory.give_back(self.length)
-        if full:
-            self.directory.note_full()
 
 
 class Guarded:
@@ -88,6 +75,8 @@ class Guarded:
         self._clock = clock
         self._start = start or _in_a_thread
         self._sweep_pause_s = sweep_pause_s
+        # Called when it has gone out or come back; workers use the directory too.
+        self.on_change: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._directory: CacheDirectory | None = None
         self._error: str | None = None
@@ -98,6 +87,7 @@ class Guarded:
         self._closed = False
         self._distrust: Identity | None = None
         self._device: int | None = None
+        self._busy: dict[int, float] = {}  # since when a thread of ours waits for the disk
         try:
             self._let_in(self._open(None))
         except (*_FAILURES, CacheDirError) as error:
@@ -108,34 +98,31 @@ class Guarded:
     # -- a tier's verbs -----------------------------------------------------------------
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        return self._try(lambda directory: directory.read(block, start, stop), None)
-
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
-        return self._try(lambda directory: directory.write(what, block_bytes, block, data), False)
-
-    def reserve(self, digest: bytes, length: int) -> "GuardedReservation | None":
-        return self._try(
-            lambda directory: (
-                GuardedReservation(self, directory, directory.file(digest), length)
-                if directory.reserve(length)
-                else None
-            ),
-            None,
-        )
-
-    def commit(
-        self, directory: CacheDirectory, what: CachedObject, block_bytes: int, block: Block,
-        sums: bytes,
-    ) -> bool:  # fmt: skip
-        if self._directory is not directory:  # out, or another by now
-            directory.give_back(block.length)
-            return False
+        # `_try` written out: every read of what is cached passes here.
+        directory = self._directory
+        if directory is None:
+            return self._try(lambda directory: directory.read(block, start, stop), None)
+        thread = threading.get_ident()
+        self._busy[thread] = self._clock()
         try:
-            directory.commit(what, block_bytes, block, sums)
+            return directory.read(block, start, stop)
         except _FAILURES as error:
             self._fail(directory, error)
-            return False
-        return True
+            return None
+        finally:
+            self._busy.pop(thread, None)
+
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        view = memoryview(data)
+        directory = self._directory
+        # Making room may take long: what is evicted may be many files. Writing one block may not.
+        if directory is None or not self._try(
+            lambda _now: directory.reserve(len(view)), False, timed=False
+        ):
+            return self._try(lambda _directory: False, False)
+        return self._try(
+            lambda _now: directory.write_reserved(what, block_bytes, block, view), False
+        )
 
     def has(self, block: Block) -> bool:
         return self._try(lambda directory: directory.has(block), False)
@@ -153,13 +140,13 @@ class Guarded:
         return self._try(lambda directory: directory.room_beside(wanted_bytes), 0)
 
     def verify(self, digest: bytes) -> list[int]:
-        return self._try(lambda directory: directory.verify(digest), [])
+        return self._try(lambda directory: directory.verify(digest), [], timed=False)
 
     def remove(self, digests: list[bytes]) -> int:
         return self._try(lambda directory: directory.remove_objects(digests), 0)
 
     def complete_file(self, what: CachedObject) -> Path | None:
-        return self._try(lambda directory: directory.complete_file(what), None)
+        return self._try(lambda directory: directory.complete_file(what), None, timed=False)
 
     def source_bytes(self, source: str) -> int:
         return self._try(lambda directory: directory.index.source_bytes(source), 0)
@@ -197,19 +184,50 @@ class Guarded:
                 log.warning("cache directory %s: %s; its last blocks are not cached",
                             self.path, error)  # fmt: skip
 
+    # -- what workers do ----------------------------------------------------------------
+
+    def ask(self, work: Callable[[CacheDirectory], T], otherwise: T) -> T:
+        """What a worker reports, or wants; `otherwise` if the directory is out."""
+        return self._try(work, otherwise)
+
+    def fail(self, error: Exception) -> None:
+        """A worker has met a disk that fails."""
+        directory = self._directory
+        if directory is not None:
+            self._fail(directory, error)
+
+    @property
+    def is_in(self) -> bool:
+        return self._directory is not None
+
     # -- inside -------------------------------------------------------------------------
 
-    def _try(self, work: Callable[[CacheDirectory], T], otherwise: T) -> T:
+    def _try(self, work: Callable[[CacheDirectory], T], otherwise: T, *, timed: bool = True) -> T:
+        """`timed`: it takes no longer than a few blocks do."""
         directory = self._directory
         if directory is None:
             if self._clock() >= self._next_probe_s:
                 self._set_off_probe()
             return otherwise
+        thread = threading.get_ident()
+        if timed:
+            self._busy[thread] = self._clock()
         try:
             return work(directory)
         except _FAILURES as error:
             self._fail(directory, error)
             return otherwise
+        finally:
+            self._busy.pop(thread, None)
+
+    def look_for_hang(self, longer_than_s: float = HUNG_S) -> None:
+        """A disk that does not answer is as good as one that fails: it is out, and whoever hangs in
+        it is alone. To be called now and then, by a thread that never touches the disk."""
+        directory, now_s = self._directory, self._clock()
+        waits_s = max((now_s - since_s for since_s in list(self._busy.values())), default=0.0)
+        if directory is not None and waits_s > longer_than_s:
+            why = f"the disk has not answered for {waits_s:.1f} s"
+            self._fail(directory, TimeoutError(errno.ETIMEDOUT, why, str(self.path)))
 
     def _fail(self, directory: CacheDirectory, error: Exception) -> None:
         if is_full(error):
@@ -220,6 +238,7 @@ class Guarded:
             if self._directory is not directory:
                 return  # another thread was faster
             self._directory = None
+            self._busy = {}  # whoever hangs in it is alone from now on
             if is_damage(error):
                 self._distrust = directory.index.identity
             now = self._clock()
@@ -228,6 +247,7 @@ class Guarded:
             self._delay_s = min(2 * self._delay_s, LAST_PROBE_S) if again else FIRST_PROBE_S
             self._changed_s = now
             self._say_out(error)
+        self.on_change()
         directory.abandon()
 
     def _say_out(self, error: Exception) -> None:
@@ -277,6 +297,7 @@ class Guarded:
         if self._closed:
             directory.abandon()
         else:
+            self.on_change()
             self._start(lambda: self._tidy(directory))
 
     def _tidy(self, directory: CacheDirectory) -> None:
@@ -296,8 +317,9 @@ def _device(path: Path) -> int | None:
 
 
 def _usage(directory: CacheDirectory) -> int:
+    """Without what is reserved: workers hold room that they may never fill."""
     directory.index.reread_usage(least_interval_s=0)
-    return directory.used_bytes
+    return directory.index.used_bytes
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""When a slow fetch gets a second one beside it. Decides; sends nothing, and knows no flights.
+"""When a slow fetch gets a second one beside it. Decides; sends nothing, and fetches nothing.
 
 A fetch is slow once it has taken longer than 99 of 100 lately took for blocks of about its size.
 Hedging must not double the load of a store that is slow for everybody, so it is bounded: so many

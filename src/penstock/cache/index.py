@@ -349,7 +349,8 @@ class Index:
             self.closing.wait(_BATCH_INTERVAL_S)
 
     def _write_batch(self) -> None:
-        """What cannot be noted is not cached: it is fetched again, and nothing is wrong."""
+        """What cannot be noted is not counted: it is swept, or fetched again, and nothing is
+        wrong."""
         try:
             self.flush()
             self._full = False

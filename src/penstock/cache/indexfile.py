@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 # A process that was stopped in mid-transaction must not stop the others for longer.
 _BUSY_TIMEOUT_S = 10
+# A row is found in 8 us so, and in 13 without. Shared by all who have it open.
+_MAPPED_BYTES = 64 << 20
 _OUTDATED = ""  # the source that outdated objects are counted under
 
 _SCHEMA = """\
@@ -90,6 +92,18 @@ def connect(path: Path) -> Opened:
     """One more connection to the index that `path` names now."""
     with locked(_lock_file(path), alone=False):
         return _connect(path, make=False)
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection for a process that never writes rows."""
+    with locked(_lock_file(path), alone=False):
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S,
+            check_same_thread=False,
+        )  # fmt: skip
+        connection.execute("PRAGMA cache_size = -256")
+        connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES}")
+        return connection
 
 
 def identity_of(path: Path) -> Identity:
@@ -185,6 +199,7 @@ def _connect(path: Path, *, make: bool) -> Opened:
         # A lost last batch costs a second fetch; an fsync for each costs every cold epoch.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -256")
+        connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES}")
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # opens the log
         return Opened(connection, identity_of(path))
     except BaseException:

@@ -23,14 +23,27 @@ class Pool:
         self._lock = threading.Lock()
         self._idle = 0  # threads that no job has claimed
         self._unclaimed = 0  # jobs that have claimed no thread
+        self._replaced = 0  # threads that hang in a job, and for each of which another may start
 
     def put(self, job: Callable[[], object]) -> None:
         with self._lock:
             if self._idle:
                 self._idle -= 1
-            elif len(self._threads) >= self._most or not self._start_thread():
+            elif len(self._threads) >= self._most + self._replaced or not self._start_thread():
                 self._unclaimed += 1
         self._jobs.put(job)
+
+    def replace_one(self) -> None:
+        """One of the threads hangs: another does what it would have done next."""
+        with self._lock:
+            self._replaced += 1
+            if self._unclaimed and self._start_thread():
+                self._unclaimed -= 1
+
+    def take_back_one(self) -> None:
+        """A thread that was replaced has come back."""
+        with self._lock:
+            self._replaced = max(0, self._replaced - 1)
 
     def _start_thread(self) -> bool:
         """False if this machine has no more threads to give, and there are some of ours that get

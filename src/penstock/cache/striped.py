@@ -1,4 +1,4 @@
-"""Several directories as one tier: an object's digest picks its directory.
+"""The tier on this machine's disks: several directories, and an object's digest picks its own.
 
 One that fails takes only its own share out: what it held is missed, and read from the next tier
 or the store. May be used from any thread.
@@ -12,7 +12,6 @@ from typing_extensions import Buffer
 
 from penstock.cache.guarded import Guarded
 from penstock.cache.identity import Block, CachedObject, object_path
-from penstock.cache.tier import Reservation
 
 
 class StripedTier:
@@ -29,13 +28,11 @@ class StripedTier:
                 yield directory, some
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        return self._of(block.digest).read(block, start, stop)
+        directories = self.directories
+        return directories[block.digest[0] % len(directories)].read(block, start, stop)
 
     def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         return self._of(what.digest).write(what, block_bytes, block, data)
-
-    def reserve(self, digest: bytes, length: int) -> Reservation | None:
-        return self._of(digest).reserve(digest, length)
 
     def has(self, block: Block) -> bool:
         return self._of(block.digest).has(block)
@@ -44,37 +41,47 @@ class StripedTier:
         return self._of(digest).cached_bytes(digest)
 
     def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
+        """How much is here of each, without those of which nothing is: the truth, looked up."""
         found: dict[bytes, int] = {}
         for directory, some in self._shares(digests):
             found.update(directory.cached_sizes(some))
         return found
 
     def use(self, digests: list[bytes]) -> None:
+        """They are wanted: for a policy that looks at that, as good as read just now."""
         for directory, some in self._shares(digests):
             directory.use(some)
 
     def share_of(self, digest: bytes) -> int:
+        """Which of the shares, each with room of its own, would hold it."""
         return digest[0] % len(self.directories)
 
     def rooms_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
+        """How many bytes more each share may take in without driving out each other, or so many
+        bytes that are in that share already and were used last."""
         return [
             directory.room_beside(wanted_bytes(share))
             for share, directory in enumerate(self.directories)
         ]
 
     def verify(self, digest: bytes) -> list[int]:
+        """Reads back what is here; drops the blocks that do not match, and returns them."""
         return self._of(digest).verify(digest)
 
     def remove(self, digests: list[bytes]) -> int:
+        """Lets go of them; returns how many bytes that were."""
         return sum(directory.remove(some) for directory, some in self._shares(digests))
 
     def complete_file(self, what: CachedObject) -> Path | None:
+        """A plain file with all of the object, every byte verified in this process's life."""
         return self._of(what.digest).complete_file(what)
 
-    def file_of(self, digest: bytes) -> str | None:
+    def file_of(self, digest: bytes) -> str:
+        """Where its bytes lie if they do, unverified."""
         return f"{self._of(digest).path}/{object_path(digest)}"
 
     def outdate(self, digests: list[bytes]) -> None:
+        """The bucket does not have these any more."""
         for directory, some in self._shares(digests):
             directory.outdate(some)
 
@@ -82,6 +89,7 @@ class StripedTier:
         return sum(directory.source_bytes(source) for directory in self.directories)
 
     def noted_bytes(self, source: str) -> int:
+        """The same without waiting for what is about to be noted."""
         return sum(directory.noted_bytes(source) for directory in self.directories)
 
     @property
@@ -89,8 +97,14 @@ class StripedTier:
         return sum(directory.quota_bytes for directory in self.directories)
 
     def flush(self) -> None:
+        """Notes on disk what is stored."""
         for directory in self.directories:
             directory.flush()
+
+    def look_for_hangs(self) -> None:
+        """Takes out the directories whose disk does not answer."""
+        for directory in self.directories:
+            directory.look_for_hang()
 
     def describe(self) -> dict[str, Any]:
         """For `penstock stats`. A tier of which any directory is out is out; `directories` says

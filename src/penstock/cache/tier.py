@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,26 +30,9 @@ class TierSpec:
     clamp: bool = False  # a quota larger than the disk means what the disk has, and is no error
 
 
-class Reservation(Protocol):
-    """Room in a tier for one object of one block, which another process writes."""
-
-    @property
-    def path(self) -> str:
-        """Where it belongs."""
-        ...
-
-    def commit(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> bool:
-        """It lies there now; False if the tier has failed meanwhile."""
-        ...
-
-    def give_back(self, *, full: bool = False) -> None:
-        """It does not come. `full`: because the disk is."""
-        ...
-
-
 class Tier(Protocol):
-    """One level of the cache. A tier that fails raises OSError or sqlite3.Error; `Cache` turns
-    that into a warning and a miss, never into a failed read."""
+    """One level of the cache, as reads need it. A tier that fails raises OSError or sqlite3.Error;
+    `Tiers` turns that into a warning and a miss, never into a failed read."""
 
     @property
     def name(self) -> str: ...
@@ -63,63 +45,7 @@ class Tier(Protocol):
         """Stores a whole block; False if there is no room for it."""
         ...
 
-    def reserve(self, digest: bytes, length: int) -> Reservation | None:
-        """For whom another process writes it; None if there is no room, or this tier has no
-        files."""
-        ...
-
     def has(self, block: Block) -> bool: ...
-
-    def cached_bytes(self, digest: bytes) -> int: ...
-
-    def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
-        """How much is here of each, without those of which nothing is: the truth, looked up."""
-        ...
-
-    def use(self, digests: list[bytes]) -> None:
-        """They are wanted: for a policy that looks at that, as good as read just now."""
-        ...
-
-    def share_of(self, digest: bytes) -> int:
-        """Which of the tier's shares, each with room of its own, would hold it."""
-        ...
-
-    def rooms_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
-        """How many bytes more each share may take in without driving out each other, or so many
-        bytes that are in that share already and were used last."""
-        ...
-
-    def verify(self, digest: bytes) -> list[int]:
-        """Reads back what is here; drops the blocks that do not match, and returns them."""
-        ...
-
-    def remove(self, digests: list[bytes]) -> int:
-        """Lets go of them; returns how many bytes that were."""
-        ...
-
-    def complete_file(self, what: CachedObject) -> Path | None:
-        """A plain file with all of the object, every byte verified in this process's life."""
-        ...
-
-    def file_of(self, digest: bytes) -> str | None:
-        """Where its bytes lie if they do, unverified; None if this tier has no files."""
-        ...
-
-    def source_bytes(self, source: str) -> int: ...
-
-    def noted_bytes(self, source: str) -> int:
-        """The same without waiting for what is about to be noted."""
-        ...
-
-    def outdate(self, digests: list[bytes]) -> None:
-        """The bucket does not have these any more."""
-        ...
-
-    def flush(self) -> None:
-        """Notes on disk what is stored."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def parse_tier(text: str) -> TierSpec:

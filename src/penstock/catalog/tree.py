@@ -74,9 +74,14 @@ class Change(NamedTuple):
 
 
 class Tree:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """`read_only`: for a worker, whose server has it open and keeps it."""
         self.path = path
         self._local = threading.local()
+        self._read_only = read_only
+        self.users_lock = -1
+        if read_only:
+            return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # It names every key. Made here, because SQLite gives its journals the mode that the
         # database has when they are made: a chmod afterwards comes too late for those.
@@ -231,9 +236,13 @@ class Tree:
         return found
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, isolation_level=None, timeout=60)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        if self._read_only:
+            address = f"{self.path.absolute().as_uri()}?mode=ro"
+            connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=60)
+        else:
+            connection = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
         # Each thread's own cache holds the upper levels; the rest is the kernel's to keep. A
         # mapping would count a walk over a million files as our memory.
         connection.execute("PRAGMA cache_size = -256")

@@ -103,17 +103,16 @@ OPTIONS: tuple[Decorator, ...] = (
     _option(
         "--memory",
         metavar="SIZE",
-        help="What the server may hold in all. A bare number counts MiB.",
+        help="What the server and its workers may hold in all. A bare number counts MiB.",
     ),
     _option(
         "--threads",
         help="Reads that may wait for storage at once.",
     ),
     _option(
-        "--fetchers",
+        "--workers",
         metavar="N|auto",
-        help="Processes that fetch small files for plans and warm-ups; auto: by the number of "
-        "cores, and none below four.",
+        help="Processes that answer reads; auto: by the number of cores.",
     ),
     _option("--attr-cache", metavar="DURATION", help="Kernel keeps attributes for. [1d]"),
     _option("--entry-cache", metavar="DURATION", help="Kernel keeps names for. [1d]"),

@@ -89,8 +89,6 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
     if now["pushed_bytes"]:
         rows.append(("pushed", f"{format_size(now['pushed_bytes'])} into the page cache"
                      + rate("pushed_bytes")))  # fmt: skip
-    if brought := now.get("fetchers", {}).get("brought"):  # a server of before has none
-        rows.append(("fetchers", f"{brought:,} files, by processes of their own"))
     rows += [(f"plan {plan['label'] or plan['pid']}", _plan(plan)) for plan in now["plans"]]
     if now["restarts"]:
         rows.append(("restarts", f"{now['restarts']:,}; last: {now['last_end']}"))

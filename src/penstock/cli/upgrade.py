@@ -27,7 +27,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "cache_dir": ("tiers",), "cache_size": ("tiers",), "tier": ("tiers",), "no_cache": ("tiers",),
     "block_size": ("block_bytes",), "prefetch": ("prefetch_blocks",),
     "page_cache": ("page_cache_bytes",), "buffer_size": ("buffer_bytes",), "threads": ("threads",),
-    "fetchers": ("fetchers",),
+    "workers": ("workers",),
     "attr_cache": ("attr_timeout_s",), "entry_cache": ("entry_timeout_s",), "uid": ("uid",),
     "gid": ("gid",), "file_mode": ("file_mode",), "dir_mode": ("dir_mode",),
     "memory": ("memory_bytes", "buffer_bytes"), "max_files": ("max_files",),

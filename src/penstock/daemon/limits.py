@@ -10,7 +10,8 @@ import ctypes
 import gc
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.daemon.settings import MountSettings
@@ -35,9 +36,9 @@ class Limits:
         self.descriptors = _allow_descriptors(wanted)
         self._looks = 0
 
-    def why_to_end(self, let_go: Callable[[], None]) -> str | None:
-        """To be asked about once a second; None while all is well."""
-        memory, descriptors = resident_bytes(), open_descriptors()
+    def why_to_end(self, let_go: Callable[[], None], workers: Sequence[int] = ()) -> str | None:
+        """To be asked about once a second; None while all is well. `workers`: their pids."""
+        memory, descriptors = resident_bytes(workers), open_descriptors()
         if memory <= self.memory_bytes and descriptors <= self.descriptors:
             self._looks = 0
             return None
@@ -52,8 +53,13 @@ class Limits:
         return f"it held {descriptors} descriptors, more than {self.descriptors}"
 
 
-def resident_bytes() -> int:
+def resident_bytes(workers: Sequence[int] = ()) -> int:
+    """Of this process, and what its workers hold beside what they share with it."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
+    for pid in workers:
+        with suppress(OSError):  # it has ended
+            _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+            pages += int(resident) - int(shared)
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -65,6 +65,10 @@ class Link:
             self._socket.sendmsg([text], ancillary if descriptors else [], flags)
         except (BrokenPipeError, ConnectionError, BlockingIOError):
             return False
+        except OSError:
+            if self._socket.fileno() < 0:
+                return False  # closed by another thread, which has seen the end
+            raise
         return True
 
     def receive(self) -> tuple[Message, list[int]] | None:

@@ -34,7 +34,7 @@ from penstock.store.connect import StoreOptions
 from penstock.store.verified import WAYS
 from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size
 
-_MOST_FETCHERS = 16
+_MOST_WORKERS = 32
 _TRUE, _FALSE = ("true", "yes", "1", ""), ("false", "no", "0")
 
 
@@ -70,7 +70,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "page-cache": Option(),
     "memory": Option("1GiB"),
     "threads": Option(32, least=2, most=512),
-    "fetchers": Option("auto"),
+    "workers": Option("auto"),
     "attr-cache": Option(),
     "entry-cache": Option(),
     "uid": Option(),
@@ -172,7 +172,7 @@ def make_settings(
         prefetch_blocks=options["prefetch"],
         page_cache_bytes=_page_cache(options["page_cache"]),
         threads=options["threads"],
-        fetchers=_fetchers(options["fetchers"]),
+        workers=_workers(options["workers"]),
         memory_bytes=memory,
         max_files=options["max_files"],
         watchdog_s=watchdog_s,
@@ -199,12 +199,12 @@ def _page_cache(text: str | None) -> int | None:
     return None if text is None else parse_size(text, what="--page-cache", bare_unit=MIB)
 
 
-def _fetchers(text: str) -> int | None:
+def _workers(text: str) -> int | None:
     if text == "auto":
         return None
-    if not re.fullmatch(r"[0-9]{1,2}", text) or int(text) > _MOST_FETCHERS:
+    if not re.fullmatch(r"[0-9]{1,2}", text) or not 1 <= int(text) <= _MOST_WORKERS:
         raise OptionError(
-            f"--fetchers: {text!r} is neither auto nor a whole number from 0 to {_MOST_FETCHERS}"
+            f"--workers: {text!r} is neither auto nor a whole number from 1 to {_MOST_WORKERS}"
         )
     return int(text)
 

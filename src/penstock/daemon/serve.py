@@ -13,11 +13,14 @@ import threading
 import time
 from typing import Any
 
+from penstock.daemon import worker
 from penstock.daemon.child import LINK_VARIABLE, OVER_LIMITS
 from penstock.daemon.hardening import keep_memory_private
 from penstock.daemon.link import Link, Message, receive_start
+from penstock.daemon.nursery import Nursery
 from penstock.daemon.registry import absolute
 from penstock.daemon.server import Handover, Ready, Server
+from penstock.daemon.serving import workers_of
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.settings_codec import decode
 from penstock.errors import MountpointError, PenstockError
@@ -39,11 +42,15 @@ def main() -> None:
     _log_to(start["log"])
     _accept_to_be_killed_first(start["oom_score_adj"])
     keep_memory_private()
-    _forward_signals(link)
     settings = decode(start["settings"])
+    # Before there are other threads: only so can it be forked.
+    nursery = Nursery.fork(worker.main) if workers_of(settings) > 1 else None
+    _forward_signals(link)
     process = _Process(
         link, settings,
-        Server(settings, takeover=start["takeover"], asked_for=start["asked_for"]),
+        Server(
+            settings, takeover=start["takeover"], asked_for=start["asked_for"], nursery=nursery
+        ),
     )  # fmt: skip
     try:
         process.run()
@@ -114,12 +121,17 @@ class _Process:
         server = self._server
         while True:
             time.sleep(min(_LONGEST_PULSE_S, watchdog_s / _PULSES_A_WATCHDOG))
-            if self._attached and (why := server.limits.why_to_end(server.let_go)):
+            why = server.why_to_end
+            if self._attached and (
+                why := why or server.limits.why_to_end(server.let_go, server.worker_pids)
+            ):
                 error = {"error": why, "hint": None, "exit_code": OVER_LIMITS}
                 if self._link.send({"error": error}):  # nobody would replace us otherwise
                     log.error("the server ends: %s", why)
                     _exit(OVER_LIMITS)
-            if not self._attached or not self._server.is_stuck(watchdog_s):
+            if self._attached:
+                server.look_for_hung_disks()
+            if not self._attached or not server.is_stuck(watchdog_s):
                 self._link.try_send({"pulse": {}})
 
 

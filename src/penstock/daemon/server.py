@@ -12,49 +12,61 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cache.build import build_cache
+from penstock.cache.guarded import HUNG_S
 from penstock.catalog.places import check_paths
 from penstock.catalog.refresh import Mounted, catalog_path, numbered, refresh, unlisted
 from penstock.catalog.tree import Tree
 from penstock.daemon.control import ControlServer, as_answer, listen
-from penstock.daemon.fetchers import Fetchers, fetchers_of
 from penstock.daemon.limits import Limits
 from penstock.daemon.loads import Loads
+from penstock.daemon.nursery import Nursery
 from penstock.daemon.places import state_dir
 from penstock.daemon.plans import Keeping, Plans
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.registry import control_socket
+from penstock.daemon.serving import (
+    DISK_WAITERS,
+    LARGE_THREADS,
+    can_resend,
+    kernel_options,
+    with_removed,
+    workers_of,
+    yield_to_readers,
+)
 from penstock.daemon.settings import MountSettings
+from penstock.daemon.settings_codec import encode
 from penstock.daemon.start import Progress
 from penstock.daemon.statistics import collect, collect_brief
+from penstock.daemon.workers import Workers
 from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError
 from penstock.fuse import mounting
 from penstock.fuse.backing import Backings
-from penstock.fuse.handlers import Handlers, KernelOptions
+from penstock.fuse.handlers import Handlers
 from penstock.fuse.journal import Journal, new_journal
 from penstock.fuse.ledger import Ledger, new_ledger
+from penstock.fuse.peers import owner_of, receive
 from penstock.fuse.protocol import Init
-from penstock.fuse.session import Session
+from penstock.fuse.session import Handler, Session
 from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type, find_mount
 from penstock.store import Store
 from penstock.store.reliable import FIRST_CONTACT_S, open_reliable_store
-from penstock.store.removed import RemovedStore
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.neighbours import Neighbours
 from penstock.vfs.readahead import Readahead
-from penstock.warm.carried import Booking
+from penstock.warm.bringer import LocalBringer
 from penstock.warm.looker import Looker
 from penstock.warm.memory import PageBudget, spare_bytes
 from penstock.warm.neighbours import NeighbourFeed
-from penstock.warm.prefetcher import Prefetcher
+from penstock.warm.prefetcher import Prefetcher, Wanted
 
 log = logging.getLogger(__name__)
 
 # Files of this mean size are better read straight from the cache's own files.
 _PASSTHROUGH_MEAN_BYTES = 4 * MIB
-_FETCHERS = 16
-_DISK_WAITERS = 4
+# So long after the last run of neighbours workers tell of all reads of small files.
+_FOLLOW_RUNS_S = 2.0
 # After this many quick ends in a row of servers that had taken requests, those that every new
 # server gets again are the likely cause: they are answered with an error, so that all others go on.
 _POISONED = 3
@@ -88,9 +100,14 @@ class Server:
     it still serves."""
 
     def __init__(
-        self, settings: MountSettings, *, takeover: bool = False, asked_for: bool = True
-    ) -> None:
+        self, settings: MountSettings, *, takeover: bool = False, asked_for: bool = True,
+        nursery: Nursery | None = None,
+    ) -> None:  # fmt: skip
+        """`nursery`: where workers come from; None if this process answers the kernel itself."""
         self._settings = settings
+        self._nursery = nursery
+        self._workers: Workers | None = None
+        self.why_to_end: str | None = None  # no server could go on here, but another one may
         self._asked_for = asked_for
         self._takeover = takeover
         self._counters = Counters()
@@ -102,7 +119,7 @@ class Server:
     def prepare(self, progress: Progress) -> None:
         """All that can be done before the mount is there."""
         settings = self._settings
-        _yield_to_readers()  # first: threads inherit it, obstore's too
+        yield_to_readers()  # first: threads inherit it, obstore's too
         if not self._takeover:
             mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
@@ -113,8 +130,8 @@ class Server:
         }
         self._cache = build_cache(
             list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
-            buffer_bytes=settings.buffer_bytes, fetchers=_FETCHERS, counters=self._counters,
-            threads=settings.threads, deadline_s=settings.deadline_s,
+            buffer_bytes=settings.buffer_bytes, large_threads=LARGE_THREADS,
+            counters=self._counters, threads=settings.threads, deadline_s=settings.deadline_s,
             # Who asks for a mount is told of a bad directory; its readers later are spared.
             must_open=self._asked_for, say=self._note,
         )  # fmt: skip
@@ -183,9 +200,8 @@ class Server:
         self._session.join()
         self._refresher.stop()
         self._control.close()
-        self._prefetcher.close(within_s=0)
-        if self._fetchers is not None:
-            self._fetchers.close()
+        self._prefetcher.close()
+        self._bringer.close()
         if self._looker is not None:
             self._looker.close()
         self._cache.close()
@@ -208,6 +224,15 @@ class Server:
     def is_stuck(self, longer_than_s: float) -> bool:
         """Does a thread that must never wait hang in a request?"""
         return self._session.stuck_for_s() > longer_than_s
+
+    def look_for_hung_disks(self) -> None:
+        """To be called now and then, by a thread that never touches them."""
+        self._cache.look_for_hangs()
+        self._session.relieve(HUNG_S + 1)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return [] if self._workers is None else self._workers.pids()
 
     def _note(self, text: str) -> None:
         if text not in self._notes:  # a tier that comes back says it again
@@ -238,20 +263,22 @@ class Server:
 
     def _serve(self, descriptor: int) -> None:
         settings, handover = self._settings, self._handover
-        resend = settings.kernel_resend and mounting.kernel_release() >= (6, 9)
+        resend = can_resend(settings)
         journal = None if resend else Journal(self._memory("journal", new_journal))
-        self._session = Session(descriptor, _DISK_WAITERS, self._counters, journal)
-        readahead = Readahead(self._cache, settings.prefetch_blocks)
-        stores: dict[int, Store] = {
-            row.number: RemovedStore(row.identity) for row in self._tree.sources()
-        }
-        stores |= {number: mounted.store for number, mounted in self._numbers.items()}
-        neighbours = Neighbours(
-            lambda parent, after, up_to: self._neighbours.announce(parent, after, up_to)
+        self._session = Session(
+            descriptor, DISK_WAITERS, self._counters, journal, most_takers=settings.threads
         )
+        readahead = Readahead(settings.block_bytes, settings.prefetch_blocks)
+        opened = {number: mounted.store for number, mounted in self._numbers.items()}
+        stores = with_removed(self._tree, opened)
+        neighbours = self._runs = Neighbours(self._announce)
+        if self._nursery is not None:
+            self._workers = self._make_workers(self._nursery, stores)
+            self._cache.held = self._workers
         self._files = FileSystem(
             self._tree, stores, self._cache, readahead, lambda: self._refresher.request(),
             neighbours if settings.prefetch_blocks else None,
+            generation=None if self._workers is None else self._workers.generation,
         )  # fmt: skip
         self._backings = None
         if self._mode == "passthrough":
@@ -259,14 +286,7 @@ class Server:
                 descriptor, self._files, self._session.invalidate_pages,
                 Ledger(self._memory("opens", new_ledger)),
             )  # fmt: skip
-        options = KernelOptions(
-            uid=os.getuid() if settings.uid is None else settings.uid,
-            gid=os.getgid() if settings.gid is None else settings.gid,
-            file_mode=settings.file_mode, dir_mode=settings.dir_mode,
-            attr_timeout_s=settings.attr_timeout_s, entry_timeout_s=settings.entry_timeout_s,
-            max_read_bytes=settings.max_read_bytes, cache_listings=_listings_can_be_cached(),
-            stack_depth=self._stack_depth(), resend=resend,
-        )  # fmt: skip
+        options = kernel_options(settings, stack_depth=self._stack_depth())
         handlers = Handlers(self._files, options, self._backings, self._on_init)
         self._refresher = Refresher(
             self._tree, self._mounts, self._files, self._session, settings.refresh_s,
@@ -284,13 +304,18 @@ class Server:
             },
             {"plan": self._plans.converse, "warm": self._loads.converse},
         )
+        refuse_resent = handover.remembered.get("quick_ends", 0) >= _POISONED
         if self._agreed:
-            self._session.take_over(refuse_resent=handover.remembered["quick_ends"] >= _POISONED)
             self._apply_agreed()
         else:
             handover.remember({"seen": self._refresher.seen})
-        # Unmounted at once, it is never initialised.
-        self._session.start(handlers.table(), on_end=self._initialised.set)
+        if self._workers is not None:
+            self._start_workers(self._workers, handlers.table(), refuse_resent=refuse_resent)
+        else:
+            if self._agreed:
+                self._session.take_over(refuse_resent=refuse_resent)
+            # Unmounted at once, it is never initialised.
+            self._session.start(handlers.table(), on_end=self._initialised.set)
         if self._takeover:
             # Only now: dropping a page waits for whoever reads it, and those wait for us.
             self._refresher.catch_up()
@@ -300,14 +325,69 @@ class Server:
         self._plans.adopt(handover.kept, handover.remembered)
         self._refresher.start(at_once=self._saved and not self._takeover)
 
+    def _make_workers(self, nursery: Nursery, stores: dict[int, Store]) -> Workers:
+        settings = self._settings
+        start = {
+            "settings": encode(settings), "catalog": str(self._tree.path),
+            "sources": {str(number): one.path for number, one in self._numbers.items()},
+            "passthrough": self._mode == "passthrough",
+        }  # fmt: skip
+        identities = {number: store.identity for number, store in stores.items()}
+        directories = [one for tier in self._cache.tiers for one in tier.directories]
+        return Workers(
+            nursery, workers_of(settings), start, directories, identities, settings.block_bytes,
+            self._counters, self._owner_of, watchdog_s=settings.watchdog_s,
+            on_reads=self._note_read, on_outdated=lambda: self._refresher.request(),
+            on_unmounted=self._session.end, on_hopeless=self._give_up,
+        )  # fmt: skip
+
+    def _start_workers(
+        self, workers: Workers, table: dict[int, Handler], *, refuse_resent: bool
+    ) -> None:
+        self._session.answer_with(table)
+        takeover = bool(self._agreed)
+        while not self._initialised.is_set():  # the first request asks for it
+            if not self._session.take_one():
+                self._session.end()
+                self._initialised.set()
+                return
+        handover = self._handover
+        workers.start(
+            self._session.descriptor, handover.kept, handover.keep, self._session.resend,
+            takeover=takeover, refuse_resent=refuse_resent,
+        )  # fmt: skip
+        threading.Thread(
+            target=receive, name="inbox", daemon=True,
+            args=(workers.inbox.receiving, self._session, workers.clones, self._files.prefetch),
+        ).start()  # fmt: skip
+
+    def _owner_of(self, wanted: Wanted) -> int:
+        assert self._workers is not None
+        try:
+            what = self._files.file(wanted.ino).what
+        except (PenstockError, OSError):
+            return 0  # whoever it is will say the same
+        return owner_of(what, wanted.number, self._workers.count)
+
+    def _note_read(self, parent: int, ino: int) -> None:
+        """Of a small file, by a worker."""
+        self._runs.observe(parent, ino)
+
+    def _announce(self, parent: int, after: int, up_to: int) -> None:
+        if self._workers is not None:
+            self._workers.follow_runs(_FOLLOW_RUNS_S)
+        self._neighbours.announce(parent, after, up_to)
+
+    def _give_up(self, why: str) -> None:
+        self.why_to_end = why
+
     def _make_plans_and_loads(self) -> None:
         handover, pagecache = self._handover, self._backings is None
         self._looker = Looker(self._settings.mountpoint) if pagecache else None
         # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
         push = self._session.store_pages if pagecache else None
-        self._prefetcher = Prefetcher(self._files, push, self._counters)
-        self._fetchers = self._make_fetchers(pushes=pagecache)
-        self._prefetcher.carrier = self._fetchers
+        self._bringer = self._workers or LocalBringer(self._files, push, self._counters)
+        self._prefetcher = Prefetcher(self._bringer, self._counters)
         self._neighbours = NeighbourFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
         page_cache_bytes = self._settings.page_cache_bytes
         budget = PageBudget(spare_bytes() if page_cache_bytes is None else page_cache_bytes)
@@ -320,17 +400,6 @@ class Server:
             passthrough=not pagecache, is_held=self._session.holds,
             drop_pages=self._session.invalidate_pages,
         )  # fmt: skip
-
-    def _make_fetchers(self, *, pushes: bool) -> Fetchers | None:
-        """They open the stores of the settings by themselves; those are known by their paths."""
-        settings = self._settings
-        if not fetchers_of(settings):
-            return None
-        parts = {part.path: index for index, part in enumerate(settings.parts)}
-        stores = {number: parts[mounted.path] for number, mounted in self._numbers.items()}
-        booking = Booking(self._files, self._prefetcher, self._counters, stores, pushes=pushes)
-        fuse = self._session.descriptor if pushes else None
-        return Fetchers(settings, fuse, booking, self._counters)
 
     def _memory(self, name: str, make: Callable[[], int]) -> int:
         """The descriptor of memory that outlives this server."""
@@ -392,18 +461,23 @@ class Server:
         if entry is None or not mounting.raise_readahead(entry):
             self._notes.append("readahead stays at 128 KiB: raising it needs root")
 
+    @property
+    def _answering(self) -> "Session | Workers":
+        """Who counts what the kernel asks for."""
+        return self._session if self._workers is None else self._workers
+
     # -- verbs of the control socket --------------------------------------------------------
 
     def _stats(self, _request: dict[str, Any]) -> dict[str, Any]:
         return collect(
-            self._settings, self._numbers, self.mode, self._files, self._session, self._backings,
+            self._settings, self._numbers, self.mode, self._files, self._answering, self._backings,
             self._refresher, self._counters, self._started_s, self._handover.remembered,
-            self.limits, self._plans, self._prefetcher, self._fetchers,
+            self.limits, self._plans, self._prefetcher, self._workers,
         )  # fmt: skip
 
     def _brief(self, _request: dict[str, Any]) -> dict[str, Any]:
         return collect_brief(
-            self._numbers, self.mode, self._files, self._session, self._refresher, self._counters
+            self._numbers, self.mode, self._files, self._answering, self._refresher, self._counters
         )
 
     def _refresh(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -425,20 +499,8 @@ class Server:
         }
 
 
-def _yield_to_readers() -> None:
-    """A thread of ours that wakes up waits for its turn instead of preempting a reader. In a
-    session or cgroup of its own (every daemon) the server was preempting, and being preempted, 7
-    times for each cold file; without, cold small files come 12% faster."""
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
 def _name(mounts: list[Mounted]) -> str:
     """A catalog that nobody named: the same for the same stores at the same places."""
     text = "\0".join(sorted(f"{mount.path}\0{mount.store.identity}" for mount in mounts))
     # The catalogs of mounts of one store are from before there could be several.
     return hashlib.blake2b(text.removeprefix("\0").encode(), digest_size=12).hexdigest()
-
-
-def _listings_can_be_cached() -> bool:
-    # 6.9 to 6.12 do not drop a cached listing when they are told to.
-    return not (6, 9) <= mounting.kernel_release() <= (6, 12)

@@ -44,7 +44,7 @@ class MountSettings:
     prefetch_blocks: int = 4  # how far ahead of a sequential reader, at most
     page_cache_bytes: int | None = None  # of the kernel's, for what is pushed; None: a share
     threads: int = 32  # reads that may wait for object storage at once
-    fetchers: int | None = None  # processes that fetch what plans and loads want; None: by cores
+    workers: int | None = None  # processes that answer the kernel; None: by cores
     uid: int | None = None  # None: whoever mounts
     gid: int | None = None
     file_mode: int = 0o444
@@ -55,7 +55,7 @@ class MountSettings:
     allow_other: bool = False
     kernel_resend: bool = True  # False: as on kernels before 6.9
     nonempty: bool = False
-    memory_bytes: int = GIB  # what the server process may hold in all
+    memory_bytes: int = GIB  # what the server and its workers may hold in all
     max_files: int = MOST_FILES  # a listing that is longer is refused
     watchdog_s: float = 30.0  # how long a server may be silent before another takes its place
     give_up_s: float = 300.0  # how long readers wait for a server that cannot be started

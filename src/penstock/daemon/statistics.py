@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from penstock.cache.striped import StripedTier
-from penstock.daemon.fetchers import NO_FETCHERS, Fetchers
 from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
 from penstock.daemon.plans import Plans
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.settings import MountSettings
+from penstock.daemon.workers import Workers
 from penstock.fuse.backing import Backings
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
@@ -20,11 +19,12 @@ from penstock.warm.prefetcher import Prefetcher
 
 def collect(
     settings: MountSettings, numbers: Collection[int], mode: str, files: FileSystem,
-    session: Session, backings: Backings | None, refresher: Refresher, counters: Counters,
+    session: Session | Workers, backings: Backings | None, refresher: Refresher, counters: Counters,
     started_s: float, remembered: dict[str, Any], limits: Limits, plans: Plans,
-    prefetcher: Prefetcher, fetchers: Fetchers | None,
+    prefetcher: Prefetcher, workers: Workers | None,
 ) -> dict[str, Any]:  # fmt: skip
     count, size = files.totals()
+    files.cache.settle()  # workers tell what they have counted
     return {
         "mountpoint": str(settings.mountpoint),
         "source": settings.shown,
@@ -35,7 +35,7 @@ def collect(
         "restarts": remembered["restarts"],
         "last_end": remembered["last_end"],
         "uptime_s": round(time.time() - started_s, 3),
-        "memory_bytes": resident_bytes(),
+        "memory_bytes": resident_bytes([] if workers is None else workers.pids()),
         "memory_limit_bytes": limits.memory_bytes,
         "descriptors": open_descriptors(),
         "descriptor_limit": limits.descriptors,
@@ -45,7 +45,7 @@ def collect(
         "cached_bytes": _cached_bytes(files, numbers, files.cache.source_bytes),
         "parts": _parts(settings, files, numbers),
         "capacity_bytes": _capacity_bytes(files),
-        "tiers": [tier.describe() for tier in files.cache.tiers if isinstance(tier, StripedTier)],
+        "tiers": [tier.describe() for tier in files.cache.tiers],
         "hit_bytes": counters.by_label("hit_bytes"),
         "store_requests": counters.total("store_requests"),
         "store_requests_by_verb": counters.by_label("store_requests"),
@@ -69,7 +69,9 @@ def collect(
         "plans": plans.describe(),
         "gets_in_flight": prefetcher.in_flight,
         "gets_in_flight_target": prefetcher.pace.target,
-        "fetchers": fetchers.describe() if fetchers is not None else NO_FETCHERS,
+        "workers": {"count": 1, "pids": [], "restarts": 0}
+        if workers is None
+        else workers.describe(),
         "corrupt_blocks": counters.total("corrupt_blocks"),
         "cache_warnings": counters.total("cache_warnings"),
         "refreshes": counters.total("refreshes"),
@@ -81,7 +83,7 @@ def collect(
 
 
 def collect_brief(
-    numbers: Collection[int], mode: str, files: FileSystem, session: Session,
+    numbers: Collection[int], mode: str, files: FileSystem, session: Session | Workers,
     refresher: Refresher, counters: Counters,
 ) -> dict[str, Any]:  # fmt: skip
     """What is asked of many mounts again and again: waits for nobody, and looks at no file. What
@@ -123,7 +125,7 @@ def _cached_bytes(files: FileSystem, numbers: Collection[int], of: Callable[[str
 
 
 def _capacity_bytes(files: FileSystem) -> int:
-    return sum(tier.quota_bytes for tier in files.cache.tiers if isinstance(tier, StripedTier))
+    return sum(tier.quota_bytes for tier in files.cache.tiers)
 
 
 def _fetched_over_read(counters: Counters, read_bytes: int) -> float | None:

@@ -8,13 +8,23 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
+from penstock.cache.fetches import Job
 from penstock.catalog.tree import ROOT, Node
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
 from penstock.fuse.mounting import READAHEAD_KB
-from penstock.fuse.session import NO_REPLY, FuseError, Handler, Later, OnDisk, Reply, Request
+from penstock.fuse.peers import Peers
+from penstock.fuse.session import (
+    NO_REPLY,
+    Answer,
+    FuseError,
+    Handler,
+    Later,
+    OnDisk,
+    Reply,
+    Request,
+)
 from penstock.units import KIB, MIB
 from penstock.vfs.filesystem import FileSystem
 
@@ -44,9 +54,10 @@ class KernelOptions:
 class Handlers:
     def __init__(
         self, files: FileSystem, options: KernelOptions, backings: Backings | None,
-        on_init: Callable[[p.Init], None],
+        on_init: Callable[[p.Init], None], peers: Peers | None = None,
     ) -> None:  # fmt: skip
         self._files = files
+        self._peers = peers
         self._options = options
         self._backings = backings
         self._on_init = on_init
@@ -82,6 +93,22 @@ class Handlers:
             table[p.Op.RELEASE] = self.release
         table.update(dict.fromkeys(p.CHANGING_OPS, _read_only))
         return table
+
+    def worker_table(self, *, passthrough: bool) -> dict[int, Handler]:
+        """The same for a process that serves with others: what it must not do alone is handed
+        over."""
+        table = self.table() | {p.Op.READ: self.read_or_hand_over, p.Op.GETXATTR: self.ask_server}
+        if passthrough:
+            table |= {p.Op.OPEN: self.ask_server, p.Op.RELEASE: self.ask_server}
+        return table
+
+    def ask_server(self, _ino: int, request: Request, length: int) -> Reply:
+        peers, copy = self._peers, bytearray(request[:length])
+        assert peers is not None
+        if peers.hand_to_server(copy, length):
+            return NO_REPLY
+        # It does not read at the moment: this can wait, and those behind it need not.
+        return OnDisk(lambda: peers.wait_for_server(copy, length))
 
     # -- the connection -----------------------------------------------------------------
 
@@ -203,8 +230,35 @@ class Handlers:
         _, offset, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
         ready = self._files.read_now(ino, offset, size)
         if ready is None:
-            return Later(partial(self._files.read, ino, offset, size))
+            return self._fetch(ino, offset, size)
         return ready
+
+    def read_or_hand_over(self, ino: int, request: Request, length: int) -> Reply:
+        """What is at hand any worker answers; what must be fetched, the one that owns it."""
+        _, offset, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        ready = self._files.read_now(ino, offset, size)
+        if ready is not None:
+            return ready
+        peers = self._peers
+        assert peers is not None
+        what, number = self._files.block_at(ino, offset)
+        holder = peers.holder_of(what)
+        # The kernel asks for a page once. Only what is also fetched ahead, or asked for in parts,
+        # could be fetched by another worker at the same time.
+        if holder is None and (peers.others_fetch or offset or size < what.size_bytes):
+            holder = peers.owner_of(what, number)
+        if holder not in (None, peers.mine) and peers.hand_over(holder, request, length):
+            return NO_REPLY
+        return self._fetch(ino, offset, size)
+
+    def _fetch(self, ino: int, offset: int, size: int) -> Later:
+        def start(done: Answer) -> Job | None:
+            job = self._files.read(ino, offset, size, done, here=True)
+            if job is None or self._peers is None:
+                return job
+            return self._peers.claim(self._files.file(ino).what, job)
+
+        return Later(start, self._files.cache.run)
 
     def open(self, ino: int, request: Request, _length: int) -> Reply:
         flags = int.from_bytes(request[p.IN_HEADER_BYTES : p.IN_HEADER_BYTES + 4], "little")

@@ -17,7 +17,9 @@ from penstock.mounttable import FILESYSTEM_TYPE, MountEntry, find_mount
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
 _MNT_DETACH = 2
-READAHEAD_KB = 1024  # one request of the largest size; the kernel's default is 128
+# Four requests of the largest size, so that several workers are at work for one reader. The
+# kernel's default is 128.
+READAHEAD_KB = 4096
 # Who looks at files for a plan opens each for some microseconds: that is no user to wait for. But
 # it has one open most of the time; at uneven intervals, so that the two do not go in step.
 # Tries and no deadline: on a busy machine each try takes longer, and is worth no less.

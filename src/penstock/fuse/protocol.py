@@ -133,6 +133,7 @@ DT_DIR = 4
 DT_REG = 8
 
 # _IOW(229, 1, struct fuse_backing_map) and _IOW(229, 2, uint32_t)
+IOC_CLONE = 0x8004E500
 IOC_BACKING_OPEN = 0x4010E501
 IOC_BACKING_CLOSE = 0x4004E502
 BACKING_MAP = struct.Struct("<iIQ")  # fd flags padding

@@ -1,12 +1,17 @@
 """Reads requests from /dev/fuse, hands them to the handlers, writes the answers.
 
-Threading: a few takers run the plainest loop there is: read a request, answer it, read the
-next. They never wait: what storage has to bring is answered by whoever brings it (`Later`), what
-the disk has to say by one of a few waiters (`OnDisk`), so that a lookup is never stuck behind a
-slow read. Few takers, because when the answers come from the
-local cache more threads only fight over the interpreter's lock: eight readers of cached small
-files got 7,000 files/s from 32 threads that all took requests, and 12,000 from two.
-Counts are kept by thread, so the hot path takes no lock.
+Threading: a taker runs the plainest loop there is: read a request, answer it, read the next. It
+waits for nobody: what storage has to bring is answered by whoever brings it (`Later`), what takes
+the disk long by one of a few waiters (`OnDisk`), so that a lookup is never stuck behind a slow
+read. One takes at a time: when the answers come from the local cache, more threads only
+fight over the interpreter's lock, and more processes do not (ADR 1). A taker that has to fetch
+something lets another take its turn, and fetches it itself: so an answer waits for no thread to
+wake up. One that hangs in a disk
+which does not answer is replaced (`relieve`), and its request is answered by the next one.
+
+A request may be answered by another process than the one that took it (`serve`): the answer goes
+to the clone of /dev/fuse that the request came from. Counts are kept by thread, so the hot path
+takes no lock.
 """
 
 import errno
@@ -21,6 +26,8 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
+from penstock.cache.fetches import Job
+from penstock.cache.pool import Pool
 from penstock.errors import PenstockError
 from penstock.fuse.errno_table import errno_of
 from penstock.fuse.journal import Journal, Unanswered
@@ -43,8 +50,6 @@ log = logging.getLogger(__name__)
 # Requests to a read-only file system are small; the kernel demands at least 8 KiB.
 _REQUEST_BYTES = 64 * 1024
 
-_TAKERS = 2
-
 NO_REPLY = None
 _READ = int(Op.READ)  # a plain number: comparing with an enum's member costs four times as much
 
@@ -54,16 +59,18 @@ Answer = Callable[[Sequence[Buffer] | Exception], None]
 
 
 class Later(NamedTuple):
-    """An answer that someone else gives: `start` returns at once."""
+    """An answer that has to be fetched. `start` returns at once: a job that brings it, or None if
+    someone else does. `run` has a job done by another thread."""
 
-    start: Callable[[Answer], None]
+    start: Callable[[Answer], Job | None]
+    run: Callable[[Job], object] = lambda job: job()
 
 
 class OnDisk(NamedTuple):
     """An answer that has to be waited for, but for no longer than this machine's disk takes. A few
     threads of their own do that, so that it is never stuck behind storage that fails."""
 
-    answer: Callable[[], Sequence[Buffer]]
+    answer: Callable[[], Sequence[Buffer] | None]
 
 
 Reply = Sequence[Buffer] | Later | OnDisk | None
@@ -79,64 +86,137 @@ class FuseError(Exception):
         self.number = number
 
 
+class Asked(NamedTuple):
+    """A request, as its answer needs it."""
+
+    unique: int
+    opcode: int
+    node: int
+    descriptor: int  # where it came from: the answer must go there
+
+
+class _Hand:
+    """A thread that works on one request after the other."""
+
+    __slots__ = (
+        "buffer", "is_replaced", "is_second", "length", "seen", "seen_s", "takes", "unique",
+    )  # fmt: skip
+
+    def __init__(self, *, is_second: bool = False) -> None:
+        self.buffer: Request = bytearray()
+        self.length = 0
+        self.unique = 0  # of the request that it works on; 0 while it waits for the next
+        self.seen = 0  # the same when it was last looked at
+        self.seen_s = 0.0  # and since when
+        self.is_replaced = False
+        self.takes = True  # it is its turn
+        self.is_second = is_second  # it began with a request in which another hangs
+
+
 class Session:
     def __init__(
-        self, descriptor: int, waiters: int, counters: Counters, journal: Journal | None = None
-    ) -> None:
-        """`journal`: for a kernel that cannot send again what is unanswered."""
+        self, descriptor: int, waiters: int, counters: Counters, journal: Journal | None = None,
+        *, most_takers: int = 1,
+    ) -> None:  # fmt: skip
+        """`journal`: for a kernel that cannot send again what is unanswered. `most_takers`: threads
+        that may take requests, in turns, and fetch what those need."""
         self.descriptor = descriptor
         self._journal = journal
         self._left_over: list[Unanswered] = []
-        self._waiters = waiters
         self._counters = counters
         self._counts: list[list[int]] = []
         self._read_bytes: list[list[int]] = []
         self._local = threading.local()
-        self._takers: list[threading.Thread] = []
-        # What each taker works on: the request's number; 0 while it waits for the next.
-        self._in_hand: list[list[int]] = []
-        self._stuck_on: list[int] = []
-        self._stuck_since_s = 0.0
+        self._handlers: dict[int, Handler] = {}
+        self._hands: list[_Hand] = []
+        self._over = threading.Event()
+        self._on_end: Callable[[], None] = lambda: None
         self._refuse_resent = False
-        self._waiting: queue.SimpleQueue[tuple[int, int, int, OnDisk]] = queue.SimpleQueue()
+        self._waiting = Pool(waiters, "wait")
+        # Takers take turns: one reads /dev/fuse, the others fetch, or stand by.
+        self._lock = threading.Lock()
+        self._turn: queue.SimpleQueue[None] = queue.SimpleQueue()  # in C, unlike a semaphore
+        self._takers = 1
+        self._most_takers = most_takers
+        self._standing_by = 0
 
     def take_over(self, *, refuse_resent: bool) -> None:
         """Goes on where a server was that is gone: what that one had read and not answered comes
-        again. Refused are they if they have crashed every server so far."""
+        again."""
         self._refuse_resent = refuse_resent
         if self._journal is None:
-            self._notify(Notify.RESEND, b"")
+            self.resend()
         else:
             self._left_over = list(self._journal.unanswered())
 
+    def resend(self) -> None:
+        """Asks the kernel to send again what nobody has answered."""
+        self._notify(Notify.RESEND, b"")
+
+    def refuse_resent(self) -> None:
+        """Requests that have crashed every process so far are answered with an error."""
+        self._refuse_resent = True
+
+    def answer_with(self, handlers: dict[int, Handler]) -> None:
+        """For a session that takes nothing itself: others hand over to it (`serve`)."""
+        self._handlers = handlers
+
+    def take_one(self) -> bool:
+        """Takes one request, in the caller's thread; False once the file system is unmounted."""
+        buffer = bytearray(_REQUEST_BYTES)
+        while True:
+            try:
+                self.serve(buffer, os.readv(self.descriptor, (buffer,)))
+            except OSError as error:
+                if error.errno == errno.ENODEV:
+                    return False
+                if error.errno not in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
+                    raise
+            else:
+                return True
+
+    def end(self) -> None:
+        """The file system was unmounted, as another process has seen."""
+        self._over.set()
+
     def start(self, handlers: dict[int, Handler], on_end: Callable[[], None]) -> None:
         """`on_end` is called once the file system is unmounted."""
+        self._handlers = handlers
         self._on_end = on_end
         left_over, self._left_over = self._left_over, []
         for unanswered in left_over:
-            _, opcode, _, node, *_ = IN_HEADER.unpack_from(unanswered.request)
-            self._dispatch(
-                handlers, opcode, unanswered.unique, node, unanswered.request, unanswered.length
-            )
-        for number in range(self._waiters):
-            name = f"wait-{number}"
-            threading.Thread(target=self._answer_later, name=name, daemon=True).start()
-        for number in range(_TAKERS):
-            counts = [0] * OP_COUNT
-            self._counts.append(counts)
-            in_hand = [0]
-            self._in_hand.append(in_hand)
-            taker = threading.Thread(
-                target=self._take, args=(handlers, counts, in_hand), name=f"fuse-{number}",
-                daemon=True,
-            )  # fmt: skip
-            self._takers.append(taker)
-            taker.start()
+            # Marked as sent again, which the kernel knows nothing of: it knows the number it gave.
+            self.serve(unanswered.request, unanswered.length, unique=unanswered.unique)
+        self._start_taker(_Hand())
+
+    def _start_taker(self, hand: _Hand, *again: Request) -> None:
+        counts = [0] * OP_COUNT
+        self._counts.append(counts)
+        self._hands.append(hand)
+        number = len(self._counts) - 1
+        threading.Thread(
+            target=self._take, args=(counts, hand, *again), name=f"fuse-{number}", daemon=True
+        ).start()
 
     def join(self) -> None:
         """Until the file system is unmounted."""
-        for taker in self._takers:
-            taker.join()
+        self._over.wait()
+
+    def relieve(self, longer_than_s: float) -> None:
+        """Replaces takers that have been at one request for so long. What they work on is answered
+        by the next, which must not meet the same disk: whoever calls this has taken that out."""
+        now = time.monotonic()
+        for hand in self._hands.copy():
+            if hand.is_second or self._works_for_s(hand, now) < longer_than_s:
+                continue
+            unique, request = hand.seen, bytearray(hand.buffer[: hand.length])
+            hand.is_replaced = True
+            self._hands.remove(hand)
+            if unique and hand.unique == unique:
+                log.warning("request %d hangs in a disk; asked again", unique)
+                self._start_taker(_Hand(is_second=True), request)
+            else:
+                self._start_taker(_Hand())  # it has just come back
 
     def requests(self) -> dict[str, int]:
         """How many requests of each kind the kernel has sent."""
@@ -148,29 +228,38 @@ class Session:
         return sum(count for (count,) in self._read_bytes)
 
     def stuck_for_s(self) -> float:
-        """For how long the takers have been at the very requests they are at now. To be asked
-        again and again."""
+        """For how long a taker has been at the very request it is at now. To be asked again and
+        again."""
         now = time.monotonic()
-        in_hand = [number for (number,) in self._in_hand if number]
-        if not set(in_hand) & set(self._stuck_on):
-            self._stuck_since_s = now
-        self._stuck_on = in_hand
-        return now - self._stuck_since_s
+        return max((self._works_for_s(hand, now) for hand in self._hands), default=0.0)
+
+    def _works_for_s(self, hand: _Hand, now: float) -> float:
+        unique = hand.unique
+        if not unique or unique != hand.seen:
+            hand.seen, hand.seen_s = unique, now
+        return now - hand.seen_s
 
     # -- the loop -----------------------------------------------------------------------
 
-    def _take(self, handlers: dict[int, Handler], counts: list[int], in_hand: list[int]) -> None:
+    def _take(self, counts: list[int], hand: _Hand, *again: Request) -> None:
         descriptor, journal = self.descriptor, self._journal
+        self._local.hand = hand
+        for request in again:
+            self._work_on(hand, request, len(request))
+        hand.is_second = False
         buffer: Request = bytearray(_REQUEST_BYTES)
         slot = 0
-        while True:
-            in_hand[0] = 0
+        while not hand.is_replaced:
+            if not hand.takes:
+                self._stand_by()
+                hand.takes = True
             if journal is not None:
                 slot, buffer = journal.take_slot()
             try:
                 length = os.readv(descriptor, (buffer,))
             except OSError as error:
                 if error.errno == errno.ENODEV:
+                    self._over.set()
                     self._on_end()
                     return  # unmounted
                 if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
@@ -178,75 +267,121 @@ class Session:
                         journal.put_back(slot)
                     continue  # interrupted before we got it
                 raise
-            _, opcode, unique, node, *_ = IN_HEADER.unpack_from(buffer)
+            _, opcode, unique, *_ = IN_HEADER.unpack_from(buffer)
             if journal is not None:
                 journal.note(unique, slot)
-            in_hand[0] = unique
             counts[opcode if opcode < OP_COUNT else 0] += 1
-            self._dispatch(handlers, opcode, unique, node, buffer, length)
+            self._work_on(hand, buffer, length)
 
-    def _dispatch(
-        self, handlers: dict[int, Handler], opcode: int, unique: int, node: int,
-        request: Request, length: int,
+    def _work_on(self, hand: _Hand, request: Request, length: int) -> None:
+        hand.buffer, hand.length = request, length
+        hand.unique = IN_HEADER.unpack_from(request)[2]
+        self.serve(request, length)
+        hand.unique = 0
+
+    def serve(
+        self, request: Request, length: int, descriptor: int | None = None,
+        unique: int | None = None,
     ) -> None:  # fmt: skip
+        """Answers a request, or has it answered. `descriptor`: where it came from, if that is not
+        this session's. `unique`: its number, if that is not the one in it."""
+        _, opcode, number, node, *_ = IN_HEADER.unpack_from(request)
+        asked = Asked(
+            number if unique is None else unique, opcode, node,
+            self.descriptor if descriptor is None else descriptor,
+        )  # fmt: skip
         if self._refuse_resent and is_resent(request):
             log.error("%s of inode %d crashed every server: refused", _name(opcode), node)
-            self._reply_error(unique, errno.EIO)
+            self._reply_error(asked, errno.EIO)
             return
-        handler = handlers.get(opcode)
+        handler = self._handlers.get(opcode)
         if handler is None:
-            self._reply_error(unique, errno.ENOSYS)
+            self._reply_error(asked, errno.ENOSYS)
             return
         try:
             reply = handler(node, request, length)
             if isinstance(reply, Later):
-                reply.start(partial(self._answer, unique, opcode, node))
+                job = reply.start(partial(self._answer, asked))
+                if job is not None:
+                    self._do(job, reply)
             elif isinstance(reply, OnDisk):
-                self._waiting.put((unique, opcode, node, reply))
-            elif reply is not None:
-                self._reply(unique, opcode, reply)
-            elif self._journal is not None:
-                self._journal.answered(unique)
+                self._waiting.put(partial(self._answer_from_disk, asked, reply))
+            else:
+                self._reply(asked, reply)
         except Exception as error:  # noqa: BLE001 - a failure costs one request, not the mount
-            self._reply_failure(unique, opcode, node, error)
+            self._reply_failure(asked, error)
 
-    def _answer_later(self) -> None:
-        while True:
-            unique, opcode, node, waits = self._waiting.get()
-            try:
-                self._reply(unique, opcode, waits.answer())
-            except Exception as error:  # noqa: BLE001 - as above
-                self._reply_failure(unique, opcode, node, error)
+    def _do(self, job: Job, reply: Later) -> None:
+        """In the taker's own thread, if another can take its place: whoever waits for the answer
+        does not wait for a thread to wake up."""
+        hand: _Hand | None = getattr(self._local, "hand", None)
+        if hand is not None and hand.takes and self._pass_on():
+            hand.takes = False
+            hand.unique = 0  # it may take as long as storage does
+            job()
+        else:
+            reply.run(job)
 
-    def _answer(
-        self, unique: int, opcode: int, node: int, answer: Sequence[Buffer] | Exception
-    ) -> None:
+    def _pass_on(self) -> bool:
+        with self._lock:
+            if self._standing_by:
+                self._standing_by -= 1
+                self._turn.put(None)
+                return True
+            if self._takers >= self._most_takers:
+                return False
+            self._takers += 1
+        try:
+            self._start_taker(_Hand())
+        except RuntimeError:  # this machine has no more threads to give
+            with self._lock:
+                self._takers -= 1
+            return False
+        return True
+
+    def _stand_by(self) -> None:
+        with self._lock:
+            self._standing_by += 1
+        self._turn.get()
+
+    def _answer_from_disk(self, asked: Asked, waits: OnDisk) -> None:
+        try:
+            self._reply(asked, waits.answer())
+        except Exception as error:  # noqa: BLE001 - as above
+            self._reply_failure(asked, error)
+
+    def _answer(self, asked: Asked, answer: Sequence[Buffer] | Exception) -> None:
         if isinstance(answer, Exception):
-            self._reply_failure(unique, opcode, node, answer)
+            self._reply_failure(asked, answer)
             return
         try:
-            self._reply(unique, opcode, answer)
+            self._reply(asked, answer)
         except OSError as error:
-            self._reply_failure(unique, opcode, node, error)
+            self._reply_failure(asked, error)
 
-    def _reply_failure(self, unique: int, opcode: int, node: int, error: Exception) -> None:
+    def _reply_failure(self, asked: Asked, error: Exception) -> None:
         if isinstance(error, FuseError):
-            self._reply_error(unique, error.number)
+            self._reply_error(asked, error.number)
             return
         number = errno_of(error)
         self._counters.add("errors", label=errno.errorcode.get(number, str(number)))
         if isinstance(error, (PenstockError, OSError)):
-            log.warning("%s of inode %d: %s", _name(opcode), node, error)
+            log.warning("%s of inode %d: %s", _name(asked.opcode), asked.node, error)
         else:
-            log.error("%s of inode %d failed: a bug", _name(opcode), node, exc_info=error)
-        self._reply_error(unique, number)
+            log.error("%s of inode %d failed: a bug", _name(asked.opcode), asked.node,
+                      exc_info=error)  # fmt: skip
+        self._reply_error(asked, number)
 
-    def _reply(self, unique: int, opcode: int, parts: Sequence[Buffer]) -> None:
+    def _reply(self, asked: Asked, parts: Sequence[Buffer] | None) -> None:
+        if parts is None:  # nobody waits for an answer, or another process gives it
+            if self._journal is not None:
+                self._journal.answered(asked.unique)
+            return
         length = OUT_HEADER_BYTES
         for part in parts:
             length += memoryview(part).nbytes
-        self._write(unique, (OUT_HEADER.pack(length, 0, unique), *parts))
-        if opcode == _READ:
+        self._write(asked, (OUT_HEADER.pack(length, 0, asked.unique), *parts))
+        if asked.opcode == _READ:
             self._note_read(length - OUT_HEADER_BYTES)
 
     def _note_read(self, length: int) -> None:
@@ -257,18 +392,19 @@ class Session:
             self._read_bytes.append(count)
         count[0] += length
 
-    def _reply_error(self, unique: int, number: int) -> None:
-        self._write(unique, (OUT_HEADER.pack(OUT_HEADER_BYTES, -number, unique),))
+    def _reply_error(self, asked: Asked, number: int) -> None:
+        self._write(asked, (OUT_HEADER.pack(OUT_HEADER_BYTES, -number, asked.unique),))
 
-    def _write(self, unique: int, parts: Sequence[Buffer]) -> None:
+    def _write(self, asked: Asked, parts: Sequence[Buffer]) -> None:
         try:
-            os.writev(self.descriptor, parts)
+            os.writev(asked.descriptor, parts)
         except OSError as error:
-            # ENOENT: the reader was killed meanwhile. ENODEV: unmounted meanwhile.
+            # ENOENT: the reader was killed meanwhile, or another process has answered. ENODEV:
+            # unmounted meanwhile.
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
         if self._journal is not None:
-            self._journal.answered(unique)
+            self._journal.answered(asked.unique)
 
     # -- telling the kernel -------------------------------------------------------------
 

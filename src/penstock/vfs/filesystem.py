@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.cache.identity import CachedObject, identify
-from penstock.cache.tiered import Cache, Done, Fetch
+from penstock.cache.fetches import Get, Job
+from penstock.cache.identity import Block, CachedObject, block_of, identify
+from penstock.cache.tiered import Cache, Done
 from penstock.catalog.names import decode
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.store import Store
-from penstock.vfs.neighbours import Neighbours
-from penstock.vfs.readahead import Readahead
+from penstock.vfs.readahead import Ahead, Readahead
 
 # Nodes remembered between requests; when full, all are dropped (a lookup costs 5 us). Small,
 # because what the kernel knows it does not ask for again.
@@ -23,22 +23,41 @@ _NODES_REMEMBERED = 16_384
 class File(NamedTuple):
     node: Node
     what: CachedObject
-    fetch: Fetch
+    get: Get
+    block: Block | None  # all of it, if it is of one block
+
+
+class SmallReads(Protocol):
+    """Who is told of small files that are read from their beginning."""
+
+    def observe(self, parent: int, ino: int, *, is_stored: bool) -> None: ...
+
+
+class Elsewhere(Protocol):
+    """The other processes that serve this mount."""
+
+    def prefetch(self, ino: int, what: CachedObject, number: int, window: int) -> bool:
+        """Has a block fetched by the process that owns it; False if that is this one."""
+        ...
 
 
 class FileSystem:
     def __init__(
         self, tree: Tree, stores: Mapping[int, Store], cache: Cache, readahead: Readahead,
-        on_outdated: Callable[[], None], neighbours: Neighbours | None = None,
+        on_outdated: Callable[[], None], neighbours: SmallReads | None = None,
+        elsewhere: Elsewhere | None = None, generation: "list[int] | memoryview[int] | None" = None,
     ) -> None:  # fmt: skip
         """`stores`: by their numbers in the tree, with those that readers may still hold files
-        of."""
+        of. `generation[0]` changes with the tree; other processes may share it."""
         self.tree = tree
         self.cache = cache
         self._stores = stores
         self._readahead = readahead
         self._on_outdated = on_outdated
         self._neighbours = neighbours
+        self._elsewhere = elsewhere
+        self._generation = [0] if generation is None else generation
+        self._remembered_generation = self._generation[0]
         self._nodes: dict[int, Node] = {}
         self._files: dict[int, File] = {}
         self._paths: dict[int, str] = {}
@@ -47,6 +66,8 @@ class FileSystem:
     # -- names --------------------------------------------------------------------------
 
     def node(self, ino: int) -> Node:
+        if self._generation[0] != self._remembered_generation:
+            self._forget()
         node = self._nodes.get(ino)
         return node if node is not None else self._remember(self.tree.node(ino))
 
@@ -88,17 +109,34 @@ class FileSystem:
     # -- bytes --------------------------------------------------------------------------
 
     def read_now(self, ino: int, offset: int, length: int) -> list[memoryview] | None:
-        """What is in the local cache; None if something has to be waited for."""
+        """What is at hand in memory or in the local cache; None if it must be fetched."""
         file = self._file(ino)
-        if file.what.size_bytes > self.cache.block_bytes:
-            self._readahead.observe(file.what, file.fetch, offset, length)
-        elif offset == 0 and self._neighbours is not None:
-            self._neighbours.observe(file.node.parent, ino)
-        return self.cache.read_now(file.what, offset, length)
+        if file.block is None:
+            return self._read_large_now(file, offset, length)
+        size = file.what.size_bytes
+        if offset >= size:
+            return []
+        data = self.cache.read_block(file.block, offset, min(offset + length, size))
+        if offset == 0 and self._neighbours is not None:
+            self._neighbours.observe(file.node.parent, ino, is_stored=data is not None)
+        return None if data is None else [data]
 
-    def read(self, ino: int, offset: int, length: int, done: Done) -> None:
+    def _read_large_now(self, file: File, offset: int, length: int) -> list[memoryview] | None:
+        block = block_of(file.what, offset // self.cache.block_bytes, self.cache.block_bytes)
+        in_memory = self.cache.fetches.find(block) is not None
+        parts = self.cache.read_now(file.what, offset, length)
+        if parts is not None:
+            is_stored = not in_memory
+            self._prefetch(
+                file, self._readahead.observe(file.what, offset, length, is_stored=is_stored)
+            )
+        return parts
+
+    def read(
+        self, ino: int, offset: int, length: int, done: Done, *, here: bool = False
+    ) -> Job | None:
         """For after `read_now` has said None. Returns at once; `done` is called once, by whichever
-        thread has the bytes, or knows that they will not come."""
+        thread has the bytes, or knows that they will not come. `here`: see Cache."""
         file = self._file(ino)
 
         def finish(result: list[memoryview] | Exception) -> None:
@@ -109,7 +147,34 @@ class FileSystem:
                 result = StaleInode(str(result))
             done(result)
 
-        self.cache.deliver(file.what, file.fetch, offset, length, finish)
+        ahead = None
+        if file.block is None:
+            ahead = self._readahead.observe(file.what, offset, length, is_stored=False)
+        job = self.cache.deliver(file.what, file.get, offset, length, finish, here=here)
+        if ahead is not None:
+            self._prefetch(file, ahead)
+        return job
+
+    def _prefetch(self, file: File, ahead: Ahead) -> None:
+        for number in ahead.numbers:
+            if not self._prefetch_one(file, number, ahead.window):
+                break
+
+    def _prefetch_one(self, file: File, number: int, window: int) -> bool:
+        elsewhere, ino = self._elsewhere, file.node.ino
+        if elsewhere is not None and elsewhere.prefetch(ino, file.what, number, window):
+            return True
+        return self.prefetch(ino, number, window)
+
+    def prefetch(self, ino: int, number: int, window: int) -> bool:
+        """Starts fetching a block ahead of its reader, here; False if there is no room for it."""
+        file = self._file(ino)
+        self._readahead.expect(file.what, number, window)
+        return self.cache.prefetch(file.what, file.get, number)
+
+    def block_at(self, ino: int, offset: int) -> tuple[CachedObject, int]:
+        """The object, and which block of it a read from there begins in."""
+        return self._file(ino).what, offset // self.cache.block_bytes
 
     def file(self, ino: int) -> File:
         """What the cache is asked for, for those who fetch ahead."""
@@ -133,9 +198,8 @@ class FileSystem:
     def outdate(self, buried: list[int]) -> None:
         """After a refresh: these inodes died, and what is remembered may be outdated."""
         files = [self.tree.node(ino) for ino in buried]
-        self._files = {}
-        self._nodes = {}
-        self._folders = {}
+        self._generation[0] += 1
+        self._forget()
         self.cache.outdate([self._open(node).what for node in files if not node.is_directory])
 
     # -- inside -------------------------------------------------------------------------
@@ -143,6 +207,8 @@ class FileSystem:
     def _folder(self, path: bytes) -> int | None:
         if not path:
             return ROOT
+        if self._generation[0] != self._remembered_generation:
+            self._forget()
         ino = self._folders.get(path)
         if ino is None:
             node = self.find(path)
@@ -153,6 +219,13 @@ class FileSystem:
             ino = self._folders[path] = node.ino
         return ino
 
+    def _forget(self) -> None:
+        # First: what is looked up from now on is of this generation, or of a later one.
+        self._remembered_generation = self._generation[0]
+        self._files = {}
+        self._nodes = {}
+        self._folders = {}
+
     def _remember(self, node: Node) -> Node:
         if len(self._nodes) >= _NODES_REMEMBERED:
             self._nodes = {}
@@ -160,6 +233,8 @@ class FileSystem:
         return node
 
     def _file(self, ino: int) -> File:
+        if self._generation[0] != self._remembered_generation:
+            self._forget()
         file = self._files.get(ino)
         if file is None:
             if len(self._files) >= _NODES_REMEMBERED:
@@ -182,8 +257,10 @@ class FileSystem:
         key = f"{folder}/{name}" if folder else name
         version, size = node.version or "", node.size_bytes
 
-        def fetch(start: int, length: int) -> Buffer:
+        def get(start: int, length: int) -> Buffer:
             return store.get(key, version, start, length, size)
 
-        what = identify(store.identity, key, version, size, self.cache.block_bytes)
-        return File(node, what, fetch)
+        block_bytes = self.cache.block_bytes
+        what = identify(store.identity, key, version, size, block_bytes)
+        block = block_of(what, 0, block_bytes) if size <= block_bytes else None
+        return File(node, what, get, block)

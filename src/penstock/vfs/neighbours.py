@@ -36,8 +36,10 @@ class Neighbours:
         self._lock = threading.Lock()
         self._runs: OrderedDict[int, _Run] = OrderedDict()  # by the last file that was read
 
-    def observe(self, parent: int, ino: int) -> None:
-        """A small file is being read from its beginning."""
+    def observe(self, parent: int, ino: int, *, is_stored: bool = False) -> None:
+        """A small file is being read from its beginning. Whether it is stored does not matter: what
+        was fetched ahead of a run is, and the run goes on there."""
+        del is_stored
         with self._lock:
             run = self._following(ino)
             self._runs[ino] = run

@@ -1,64 +1,96 @@
-"""Notices who reads a large file from front to back, and stays ahead of them.
+"""Notices who reads a large file from front to back, and says which blocks come next.
+
+What is known of a reader is kept with the block that he is in, and goes ahead with what is fetched
+for him: a block that was fetched ahead knows how far its reader is to be followed from there. So
+the processes that serve a mount need not tell each other where a reader is.
 
 The kernel sends a sequential reader's requests slightly out of order and several at a time, so
-"sequential" means: close to where the last one ended.
+"sequential" means: close to where the last one ended. Any thread.
 """
 
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.blocks import block_count
 from penstock.cache.identity import CachedObject
-from penstock.cache.tiered import Cache, Fetch
-from penstock.units import MIB
+from penstock.units import KIB, MIB
 
 _JITTER_BYTES = 4 * MIB
-_READERS_REMEMBERED = 1024
+# A random reader asks for less at once: the kernel's own readahead is for sequential ones.
+_LEAST_READ_BYTES = 128 * KIB
+_BLOCKS_REMEMBERED = 4096
 # Who begins at the beginning most likely wants it all; from here the window doubles.
 _FIRST_WINDOW = 2
 
 
+class Ahead(NamedTuple):
+    """Blocks to fetch now, and how far their reader is to be followed from each of them."""
+
+    numbers: range
+    window: int
+
+
+_NOTHING = Ahead(range(0), 0)
+
+
 @dataclass(slots=True)
 class _Reader:
-    end: int = 0  # where the last sequential read ended
-    window: int = 0  # how many blocks to stay ahead
-    ahead: int = 0  # the last block that was asked for
+    start: int  # where the first read in this block began
+    end: int  # where the last one ended
+    window: int  # how many blocks to stay ahead; 0: not known to be sequential
+    is_followed: bool = False  # from this block on
 
 
 class Readahead:
-    def __init__(self, cache: Cache, most_blocks: int) -> None:
-        self._cache = cache
+    def __init__(self, block_bytes: int, most_blocks: int) -> None:
+        self._block_bytes = block_bytes
         self._most_blocks = most_blocks
         self._lock = threading.Lock()
-        self._readers: OrderedDict[bytes, _Reader] = OrderedDict()
+        self._readers: OrderedDict[tuple[bytes, int], _Reader] = OrderedDict()
 
-    def observe(self, what: CachedObject, fetch: Fetch, offset: int, length: int) -> None:
-        block_bytes = self._cache.block_bytes
-        if what.size_bytes <= block_bytes or not self._most_blocks:
-            return
-        for number in self._wanted(what, offset, length):
-            if not self._cache.prefetch(what, fetch, number):
-                break
-
-    def _wanted(self, what: CachedObject, offset: int, length: int) -> range:
-        block_bytes = self._cache.block_bytes
+    def expect(self, what: CachedObject, number: int, window: int) -> None:
+        """A block is fetched ahead of a reader, who is to be followed from there so far."""
         with self._lock:
-            reader = self._readers.get(what.digest)
+            key = what.digest, number
+            if key not in self._readers:
+                self._remember(key, _Reader(-1, number * self._block_bytes, window))
+
+    def observe(self, what: CachedObject, offset: int, length: int, *, is_stored: bool) -> Ahead:
+        """A large file is being read. What is in a tier says nothing of a reader that is not known
+        to be sequential: the blocks that follow are mostly there, too."""
+        if not self._most_blocks:
+            return _NOTHING
+        number = offset // self._block_bytes
+        with self._lock:
+            reader = self._readers.get((what.digest, number))
             if reader is None:
-                reader = self._readers[what.digest] = _Reader()
-                if len(self._readers) > _READERS_REMEMBERED:
-                    self._readers.popitem(last=False)
-            if abs(offset - reader.end) > _JITTER_BYTES:
-                # Somewhere else: a random reader, or one who starts again.
-                reader.end, reader.window, reader.ahead = offset + length, 0, 0
-                return range(0)
-            before = reader.end // block_bytes
-            reader.end = max(reader.end, offset + length)
-            current = reader.end // block_bytes
-            if reader.window == 0 or current > before:
-                reader.window = min(self._most_blocks, max(_FIRST_WINDOW, reader.window * 2))
-            last = min(current + reader.window, block_count(what.size_bytes, block_bytes) - 1)
-            first = max(current, reader.ahead + 1)
-            reader.ahead = max(reader.ahead, last)
-            return range(first, last + 1)
+                if is_stored:
+                    return _NOTHING
+                window = min(_FIRST_WINDOW, self._most_blocks) if offset == 0 else 0
+                reader = _Reader(offset, offset + length, window)
+                self._remember((what.digest, number), reader)
+            else:
+                if reader.start < 0:
+                    reader.start = offset
+                elif offset <= reader.start:  # the block is read again
+                    reader.is_followed = False
+                if not reader.window and self._continues(reader, offset, length):
+                    reader.window = min(_FIRST_WINDOW, self._most_blocks)
+            reader.end = offset + length
+            if reader.is_followed or not reader.window:
+                return _NOTHING
+            reader.is_followed = True
+            last = min(number + reader.window, block_count(what.size_bytes, self._block_bytes) - 1)
+            return Ahead(range(number + 1, last + 1), min(self._most_blocks, 2 * reader.window))
+
+    def _continues(self, reader: _Reader, offset: int, length: int) -> bool:
+        if offset == reader.end:
+            return True
+        return length >= _LEAST_READ_BYTES and abs(offset - reader.end) <= _JITTER_BYTES
+
+    def _remember(self, key: tuple[bytes, int], reader: _Reader) -> None:
+        self._readers[key] = reader
+        if len(self._readers) > _BLOCKS_REMEMBERED:
+            self._readers.popitem(last=False)

@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.blocks import block_length
 from penstock.cache.contents import Contents
-from penstock.cache.tiered import Arrival, Brought
+from penstock.cache.fetches import Arrival, Brought
 from penstock.catalog.names import decode
 from penstock.catalog.picked import Selection
 from penstock.catalog.tree import Node

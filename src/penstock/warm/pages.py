@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.cache.identity import CachedObject
-from penstock.cache.tier import Tier
+from penstock.cache.striped import StripedTier
 from penstock.catalog.tree import Node
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
@@ -58,7 +58,7 @@ class MountPages:
 
 
 class FilePages:
-    def __init__(self, tiers: Sequence[Tier]) -> None:
+    def __init__(self, tiers: Sequence[StripedTier]) -> None:
         self._tiers = tiers
 
     def resident_bytes(self, files: Sequence[Found]) -> list[int]:
@@ -70,11 +70,10 @@ class FilePages:
     def _of(self, what: CachedObject) -> int:
         most = 0
         for tier in self._tiers:
-            if (path := tier.file_of(what.digest)) is not None:
-                size = _resident_bytes_of(path)
-                if size < 0:
-                    return size
-                most = max(most, size)
+            size = _resident_bytes_of(tier.file_of(what.digest))
+            if size < 0:
+                return size
+            most = max(most, size)
         return min(most, what.size_bytes)
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.blocks import block_count
-from penstock.cache.tiered import Arrival, Brought
+from penstock.cache.fetches import Arrival, Brought
 from penstock.catalog.tree import Node
 from penstock.errors import StaleInode
 from penstock.vfs.filesystem import FileSystem

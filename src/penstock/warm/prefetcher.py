@@ -3,11 +3,10 @@
 A feed (an epoch plan, a load) says which blocks come next; the cache fetches them; `push` puts them
 into the kernel's page cache. Several feeds share the requests in flight, turn by turn.
 
-With a carrier, other processes fetch what is small (ADR 11), and the pool what they do not take or
-give back: that way has the patience, the hedging and the errors.
+Who fetches is a `Bringer`: threads of this process (`warm.bringer`), or its workers.
 
-Threading: one thread asks the feeds, and starts what they want on a pool. Feeds are asked by that
-thread only, and told of ends by the pool's, and by the carrier's.
+Threading: one thread asks the feeds, and has fetched what they want. Feeds are asked by that
+thread only, and told of ends by the bringer's.
 """
 
 import logging
@@ -15,15 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, Protocol
 
-from penstock.cache.flights import Flight
-from penstock.cache.pool import Pool
-from penstock.cache.tiered import Arrival, Brought
-from penstock.errors import PenstockError
+from penstock.cache.fetches import Arrival, Brought
 from penstock.metrics import Counters
-from penstock.vfs.filesystem import FileSystem
 from penstock.warm.pace import Pace
 
 log = logging.getLogger(__name__)
@@ -33,9 +27,6 @@ _LOOK_S = 0.02
 MOST_IN_FLIGHT = 256
 # What storage calls it when it is asked too much: see store.translate.
 _THROTTLED = "slow_down"
-
-# push(ino, offset, data) -> does the kernel have it now?
-Push = Callable[[int, int, memoryview], bool]
 
 
 class Wanted(NamedTuple):
@@ -55,20 +46,20 @@ class Feed(Protocol):
         ...
 
 
-class Carrier(Protocol):
-    def take(self, wanted: list[Wanted]) -> list[Wanted]:
-        """Carries what it can, and returns the others. It says when what it took has ended
-        (`Prefetcher.ended`), or that it has not been fetched (`Prefetcher.bring_after_all`)."""
+Ended = Callable[[list[tuple[Wanted, Arrival]]], None]
+
+
+class Bringer(Protocol):
+    def bring(self, wanted: list[Wanted], ended: Ended) -> None:
+        """Has them fetched, and calls `ended` once for each, some at a time. Returns at once."""
         ...
 
 
 class Prefetcher:
-    def __init__(self, files: FileSystem, push: Push | None, counters: Counters) -> None:
-        self._files = files
-        self._push = push
+    def __init__(self, bringer: Bringer, counters: Counters) -> None:
+        self._bringer = bringer
         self._counters = counters
         self.pace = Pace(MOST_IN_FLIGHT)
-        self._pool = Pool(MOST_IN_FLIGHT, "ahead")
         self._changed = threading.Condition()
         self._feeds: list[Feed] = []
         self._again: deque[Wanted] = deque()
@@ -76,7 +67,6 @@ class Prefetcher:
         self._crowded = False  # there was no room for the last one: others must end first
         self._throttles = 0
         self._stopping = False
-        self.carrier: Carrier | None = None
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
@@ -100,11 +90,11 @@ class Prefetcher:
     def in_flight(self) -> int:
         return self._in_flight
 
-    def close(self, within_s: float) -> None:
+    def close(self) -> None:
+        """Nothing more is started."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._pool.close(within_s)
 
     # -- the thread that asks ------------------------------------------------------------
 
@@ -169,17 +159,10 @@ class Prefetcher:
     def _start(self, wanted: list[Wanted]) -> None:
         with self._changed:
             self._in_flight += len(wanted)
-        left = wanted if self.carrier is None else self.carrier.take(wanted)
-        for one in left:
-            self._pool.put(partial(self._bring, one, None))
+        if wanted:
+            self._bringer.bring(wanted, self._note_ends)
 
-    # -- the carrier ---------------------------------------------------------------------
-
-    def bring_after_all(self, wanted: Wanted, flight: Flight) -> None:
-        """It was taken, and has not been fetched."""
-        self._pool.put(partial(self._bring, wanted, flight))
-
-    def ended(self, ends: list[tuple[Wanted, Arrival]]) -> None:
+    def _note_ends(self, ends: list[tuple[Wanted, Arrival]]) -> None:
         """All at once: a lock that is taken for each wakes up those who wait for it."""
         with self._changed:
             full, now_s, wake = not self._room(), time.monotonic(), False
@@ -197,39 +180,3 @@ class Prefetcher:
         for wanted, arrival in ends:
             if arrival.how is not Brought.NO_ROOM:
                 wanted.ended(arrival)
-
-    # -- the pool ------------------------------------------------------------------------
-
-    def _bring(self, wanted: Wanted, flight: Flight | None) -> None:
-        """`flight`: if it has begun already."""
-        arrival = Arrival(Brought.FAILED, 0)
-        try:
-            place = None
-            if wanted.push and self._push is not None:
-                offset = wanted.number * self._files.cache.block_bytes
-                place = partial(self._place, wanted.ino, offset)
-            if flight is not None:
-                arrival = self._files.cache.carry_on(flight, place)
-                return
-            if not wanted.still():
-                return
-            file = self._files.file(wanted.ino)
-            arrival = self._files.cache.bring(
-                file.what, file.fetch, wanted.number, place, wanted.looked_s
-            )
-        except (PenstockError, OSError) as error:
-            log.debug("inode %d was not brought: %s", wanted.ino, error)
-            arrival = Arrival(Brought.FAILED, 0, error=error)
-        finally:
-            self.ended([(wanted, arrival)])
-
-    def _place(self, ino: int, offset: int, data: memoryview) -> bool:
-        assert self._push is not None
-        try:
-            placed = self._push(ino, offset, data)
-        except OSError as error:
-            log.warning("inode %d was not pushed: %s", ino, error)
-            return False
-        if placed:
-            self._counters.add("pushed_bytes", len(data))
-        return placed

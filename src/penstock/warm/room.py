@@ -8,14 +8,14 @@ Threading: one thread.
 
 from collections.abc import Callable, Sequence
 
-from penstock.cache.tier import Tier
+from penstock.cache.striped import StripedTier
 
 # wanted(tier, share) -> bytes of the selection that are there
 Wanted = Callable[[int, int], int]
 
 
 class Room:
-    def __init__(self, tiers: Sequence[Tier], wanted: Wanted) -> None:
+    def __init__(self, tiers: Sequence[StripedTier], wanted: Wanted) -> None:
         self._tiers = tiers
         self._free = [
             tier.rooms_beside(lambda share, depth=depth: wanted(depth, share))
@@ -46,7 +46,7 @@ class Room:
         return True
 
 
-def surely_fits(tiers: Sequence[Tier], size_bytes: int) -> bool:
+def surely_fits(tiers: Sequence[StripedTier], size_bytes: int) -> bool:
     """Would all of it find room in one tier, however it falls on that one's shares?"""
     return any(
         min(tier.rooms_beside(lambda _share: size_bytes), default=0) >= size_bytes for tier in tiers

@@ -31,7 +31,7 @@ STATS: dict[str, Any] = {
 }  # fmt: skip
 WELL = Mount(
     "/mnt/x", "s3://b", is_mounted=True, supervisor_runs=True, server_runs=True, state="serving",
-    log="/l/x.log", stats=STATS, told={"notes": []}, server_pid=7, read_ahead_kb=1024, waiting=0,
+    log="/l/x.log", stats=STATS, told={"notes": []}, server_pid=7, read_ahead_kb=4096, waiting=0,
     device="0:99", cgroup=Cgroup(None, 1, 0), looked_s=10.0,
 )  # fmt: skip
 DEAD = replace(WELL, supervisor_runs=False, server_runs=False, stats=None)
@@ -85,7 +85,7 @@ def with_stats(**changes: object) -> Mount:
      ("note", with_stats(files=0, bytes=0, store_bytes=0), "it is empty"),
      ("note", with_stats(errors=3, errors_by_name={"EIO": 3}), "EIO 3"),
      ("note", with_stats(corrupt_blocks=1), "damaged"),
-     ("slow", replace(WELL, read_ahead_kb=128), "echo 1024 > /sys/class/bdi/0:99/read_ahead_kb"),
+     ("slow", replace(WELL, read_ahead_kb=128), "echo 4096 > /sys/class/bdi/0:99/read_ahead_kb"),
      ("slow", with_stats(memory_bytes=GIB - MIB), "memory limit"),
      ("slow", with_stats(descriptors=1999), "1,999 of 2,000"),
      ("slow", with_stats(**SMALL_READS), "4.0 KiB a read, 5,000 reads; files of 102.4 KiB"),

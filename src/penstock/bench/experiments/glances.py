@@ -33,13 +33,12 @@ class Glance:
             "get_bytes": came.get_bytes,
             "other_requests": came.other_requests,
         }
-        # A process that has ended takes its CPU time with it.
-        cpu_s = max(0.0, self.usage.cpu_s - before.usage.cpu_s)
+        used = self.usage.since(before.usage)
         return {
             "store": store,
             "hit_bytes": self.hits_since(before),
-            "cpu_s": {"system": cpu_s, "readers": None},
-            "memory_bytes": self.usage.memory_bytes,
+            "cpu_s": {"system": used.cpu_s, "readers": None},
+            "memory_bytes": used.memory_bytes,
         }
 
 

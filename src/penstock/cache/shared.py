@@ -1,0 +1,296 @@
+"""A tier's directories as a worker process uses them: it moves the bytes, the server decides.
+
+The server owns the index and the room. A worker reads rows (SQLite, opened read-only), verifies and
+serves files, and writes files into room that the server has granted it. What it has stored, what it
+has found damaged and which disk fails, it tells the server (`Reporter`), which notes it, drops it,
+or takes the directory out for all. A worker holds no lock that others wait for, so it may be killed
+at any moment.
+
+Sums of a block never change, since the version is part of its digest. So a row that is outdated can
+only be a miss, and bytes that are not there are found by their sums.
+
+Threading: any thread.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from penstock.blocks import unit_bounds
+from penstock.cache import files
+from penstock.cache.directory import SMALL_BYTES, WrongBytes, load_units
+from penstock.cache.files import Stamp
+from penstock.cache.guarded import HUNG_S
+from penstock.cache.identity import Block, CachedObject, object_path
+from penstock.cache.indexfile import connect_to_read, is_full
+from penstock.cache.integrity import checksums
+
+# The server notes a block within a tenth of a second. Until then its worker knows it.
+_NOTED_WITHIN_S = 2.0
+_PENDING = 4096
+# For so long a block that was found damaged is not looked at again.
+_WRONG_S = 10.0
+_ROOM_WITHIN_S = 1.0
+# A tier that has no room is not asked for it by every block that comes.
+_DENIED_S = 1.0
+
+
+class Reporter(Protocol):
+    """What a worker tells its server of a directory. Nothing of it waits."""
+
+    def stored(
+        self, directory: int, what: CachedObject, block: Block, sums: bytes,
+        stamp: Stamp | None, is_new: bool,
+    ) -> None: ...  # fmt: skip
+
+    def wants_room(self, directory: int, length: int) -> None: ...
+
+    def wrong(self, directory: int, block: Block) -> None: ...
+
+    def lost(self, directory: int, digest: bytes) -> None: ...
+
+    def used(self, directory: int, digest: bytes) -> None: ...
+
+    def failed(self, directory: int, error: Exception) -> None: ...
+
+
+class GrantedRoom:
+    """How many bytes may be written before the server is asked again."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._bytes = 0
+        self._asked = False
+        self._denied_until_s = 0.0
+
+    def take(self, length: int, ask: "Ask") -> bool:
+        with self._changed:
+            until_s = time.monotonic() + _ROOM_WITHIN_S
+            while self._bytes < length:
+                now_s = time.monotonic()
+                if now_s < self._denied_until_s or now_s >= until_s:
+                    return False
+                if not self._asked:
+                    self._asked = True
+                    ask(length)
+                self._changed.wait(until_s - now_s)
+            self._bytes -= length
+            return True
+
+    def grant(self, length: int) -> None:
+        """0: there is no room."""
+        with self._changed:
+            self._asked = False
+            self._bytes += length
+            self._denied_until_s = 0.0 if length else time.monotonic() + _DENIED_S
+            self._changed.notify_all()
+
+    def give_back(self, length: int) -> None:
+        with self._changed:
+            self._bytes += length
+
+    def close(self) -> None:
+        """The server counts what it has granted anew, when the directory is back."""
+        with self._changed:
+            self._bytes = 0
+            self._asked = False
+            self._changed.notify_all()
+
+
+class Ask(Protocol):
+    def __call__(self, length: int) -> None: ...
+
+
+class SharedDirectory:
+    def __init__(self, number: int, path: Path, reporter: Reporter, *, tracks_use: bool) -> None:
+        """`number`: what the server calls it."""
+        self._number = number
+        self._root = str(path)
+        self._index = path / "index.sqlite"
+        self._reporter = reporter
+        self._tracks_use = tracks_use
+        self.room = GrantedRoom()
+        self._local = threading.local()
+        self._opened = 0  # how often it has been let in: connections of before are of no use
+        self._is_out = True
+        self._busy: dict[int, float] = {}  # since when a thread waits for the disk
+        self._pending: dict[Block, tuple[bytes, float]] = {}
+        self._wrong: dict[Block, float] = {}
+
+    def let_in(self) -> None:
+        """The server has it open, with an index that may be another one."""
+        self._opened += 1
+        self._pending = {}
+        self._is_out = False
+
+    def take_out(self) -> None:
+        self._is_out = True
+        self._busy = {}  # whoever hangs in it is alone from now on
+        self.room.close()
+
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        if self._is_out:
+            return None
+        low, high = unit_bounds(start, stop, block.length)
+        thread = threading.get_ident()
+        self._busy[thread] = time.monotonic()
+        try:
+            data = load_units(self._file(block.digest), self._sums_in, block, low, high)
+        except WrongBytes:
+            self._note_wrong(block)
+            return None
+        except OSError as error:
+            if files.is_odd(error):
+                self._note_wrong(block)
+            else:
+                self._fail(error)
+            return None
+        except sqlite3.Error as error:
+            self._fail(error)
+            return None
+        finally:
+            self._busy.pop(thread, None)
+        if data is None:
+            return None
+        if self._tracks_use:
+            self._reporter.used(self._number, block.digest)
+        return data[start - low : stop - low]
+
+    def has(self, block: Block) -> bool:
+        if self._is_out:
+            return False
+        try:
+            # The file as well: what we have stored lately may have been removed since.
+            stored = self._sums(block) is not None
+            return stored and os.path.lexists(self._file(block.digest))
+        except (OSError, sqlite3.Error) as error:
+            self._fail(error)
+            return False
+
+    def write(self, what: CachedObject, block: Block, data: Buffer) -> bool:
+        view = memoryview(data)
+        if self._is_out or not self.room.take(len(view), self._ask_for_room):
+            return False
+        thread = threading.get_ident()
+        self._busy[thread] = time.monotonic()
+        stamp, is_new, sums = None, False, b""
+        try:
+            path = self._file(what.digest)
+            if not block.whole and not os.path.lexists(path) and self._is_known(what.digest):
+                # Someone has deleted the file: in the next one its other blocks are holes.
+                self._reporter.lost(self._number, what.digest)
+            sums = checksums(view)
+            stamp, is_new = files.write_file(
+                path, what.size_bytes, block.start, view, sums if block.whole else None
+            )
+        except (OSError, sqlite3.Error) as error:
+            if not is_full(error):
+                self._fail(error)
+        finally:
+            self._busy.pop(thread, None)
+            if stamp is None:
+                self.room.give_back(len(view))
+        if stamp is None or self._is_out:
+            return False
+        self._note_pending(block, sums)
+        large = stamp if what.size_bytes > SMALL_BYTES else None
+        self._reporter.stored(self._number, what, block, sums, large, is_new)
+        return True
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """They are not what we have stored any more."""
+        gone = set(digests)
+        for block in [block for block in list(self._pending) if block.digest in gone]:
+            self._pending.pop(block, None)
+
+    def look_for_hang(self) -> None:
+        """See Guarded."""
+        now_s = time.monotonic()
+        waits_s = max((now_s - since_s for since_s in list(self._busy.values())), default=0.0)
+        if waits_s > HUNG_S and not self._is_out:
+            self._fail(TimeoutError(f"the disk has not answered for {waits_s:.1f} s"))
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _file(self, digest: bytes) -> str:
+        return f"{self._root}/{object_path(digest)}"
+
+    def _ask_for_room(self, length: int) -> None:
+        self._reporter.wants_room(self._number, length)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._is_out:
+            self.take_out()
+            self._reporter.failed(self._number, error)
+
+    def _sums_in(self, block: Block, descriptor: int) -> bytes | None:
+        """A small file carries its sums: the row need not be asked, nor be there yet."""
+        if block.whole and block not in self._wrong and (sums := files.sums_of(descriptor)):
+            return sums
+        return self._sums(block)
+
+    def _sums(self, block: Block) -> bytes | None:
+        pending = self._pending.get(block)
+        if pending is not None and pending[1] > time.monotonic():
+            return pending[0]
+        if self._wrong and self._wrong.get(block, 0.0) > time.monotonic():
+            return None
+        run = self._connection().execute
+        if block.whole:
+            row = run("SELECT sums FROM objects WHERE digest = ?", (block.digest,)).fetchone()
+        else:
+            row = run(
+                "SELECT sums FROM blocks WHERE digest = ? AND number = ?", block[:2]
+            ).fetchone()
+        return row[0] if row is not None and isinstance(row[0], bytes) else None
+
+    def _is_known(self, digest: bytes) -> bool:
+        run = self._connection().execute
+        return run("SELECT 1 FROM objects WHERE digest = ?", (digest,)).fetchone() is not None
+
+    def _connection(self) -> sqlite3.Connection:
+        found: tuple[int, sqlite3.Connection] | None = getattr(self._local, "connection", None)
+        if found is None or found[0] != self._opened:
+            found = self._local.connection = self._opened, connect_to_read(self._index)
+        return found[1]
+
+    def _note_pending(self, block: Block, sums: bytes) -> None:
+        self._wrong.pop(block, None)
+        pending = self._pending
+        pending.pop(block, None)  # the newest last
+        pending[block] = sums, time.monotonic() + _NOTED_WITHIN_S
+        while len(pending) > _PENDING:
+            pending.pop(next(iter(pending)), None)
+
+    def _note_wrong(self, block: Block) -> None:
+        self._pending.pop(block, None)
+        if len(self._wrong) >= _PENDING:
+            self._wrong = {}
+        self._wrong[block] = time.monotonic() + _WRONG_S
+        self._reporter.wrong(self._number, block)
+
+
+class SharedTier:
+    """See Tier."""
+
+    def __init__(self, name: str, directories: Sequence[SharedDirectory]) -> None:
+        self.name = name
+        self._directories = directories
+
+    def _of(self, digest: bytes) -> SharedDirectory:
+        return self._directories[digest[0] % len(self._directories)]
+
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        return self._of(block.digest).read(block, start, stop)
+
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        return self._of(what.digest).write(what, block, data)
+
+    def has(self, block: Block) -> bool:
+        return self._of(block.digest).has(block)

@@ -1,0 +1,142 @@
+"""The processes that serve one mount together: who owns a block, and how a request reaches him.
+
+What is in the local cache any worker answers, whichever took the request. What must be fetched, and
+others may want too, is handed to the worker that owns its block, which answers it on the clone of
+/dev/fuse that it came from: so each block is fetched once, and no process stands between the
+others. What only the server may do (opens in passthrough mode, say) is handed to the server in
+the same way.
+
+A message is one packet in the inbox of its receiver. Nobody waits for one who does not read: what
+cannot be handed over is done by whoever has it.
+
+Threading: any thread sends; one receives.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from penstock.cache.claims import Claims
+from penstock.cache.fetches import Job
+from penstock.cache.identity import CachedObject
+from penstock.fuse.protocol import IOC_CLONE
+from penstock.fuse.session import Request, Session
+
+_KIND = struct.Struct("<HH")
+_PREFETCH = struct.Struct("<QII")
+_REQUEST, _AHEAD = range(2)
+_STRIPE_BLOCKS = 4
+# The longest request that is handed over holds a name.
+_MOST_BYTES = 16 * 1024
+
+
+def clone(fuse: int) -> int:
+    """Another descriptor of the same mount, for a process of its own: requests that are read from
+    it are answered on it."""
+    descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, IOC_CLONE, fuse.to_bytes(4, "little"))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class Inbox:
+    """Both ends of it: every process has the one to send, its owner the one to receive."""
+
+    def __init__(self, receiving: socket.socket, sending: socket.socket) -> None:
+        self.receiving = receiving
+        self.sending = sending
+
+    @classmethod
+    def new(cls) -> "Inbox":
+        receiving, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(receiving, sending)
+
+
+class Peers:
+    def __init__(
+        self, mine: int, senders: Sequence[socket.socket], claims: Claims, deadline_s: float
+    ) -> None:
+        """`mine`: the number of this process, and of its clone. `senders`: of all workers, and the
+        server's last."""
+        self.mine = mine
+        self._senders = senders
+        self._workers = len(senders) - 1
+        self._claims = claims
+        self._deadline_s = deadline_s
+        self.others_fetch = False  # something is being fetched ahead of readers
+
+    def owner_of(self, what: CachedObject, number: int) -> int:
+        return owner_of(what, number, self._workers)
+
+    def hand_over(self, owner: int, request: Request, length: int) -> bool:
+        """False if it could not be."""
+        message = _KIND.pack(_REQUEST, self.mine) + request[:length]
+        return self._send(owner, message)
+
+    def hand_to_server(self, request: Request, length: int) -> bool:
+        return self.hand_over(self._workers, request, length)
+
+    def wait_for_server(self, request: Request, length: int) -> None:
+        """Hands it to the server when that reads again."""
+        message = _KIND.pack(_REQUEST, self.mine) + request[:length]
+        with suppress(ConnectionError):  # it is gone, and we are about to be
+            self._senders[self._workers].send(message)
+
+    def holder_of(self, what: CachedObject) -> int | None:
+        """The worker that is fetching a small object, or has just stored it."""
+        return self._claims.holder_of(what.digest)
+
+    def claim(self, what: CachedObject, job: Job) -> Job:
+        """The same job, of a small object, while which others see that we do it."""
+
+        def claimed() -> None:
+            claims = self._claims
+            at = claims.claim(what.digest, self._deadline_s)
+            try:
+                job()
+            finally:
+                claims.stored(what.digest, at)
+
+        return claimed
+
+    def prefetch(self, ino: int, what: CachedObject, number: int, window: int) -> bool:
+        """See Elsewhere."""
+        owner = self.owner_of(what, number)
+        if owner == self.mine:
+            return False
+        return self._send(owner, _KIND.pack(_AHEAD, 0) + _PREFETCH.pack(ino, number, window))
+
+    def _send(self, receiver: int, message: bytes | bytearray) -> bool:
+        with suppress(BlockingIOError, ConnectionError):
+            self._senders[receiver].send(message, socket.MSG_DONTWAIT)
+            return True
+        return False
+
+
+def owner_of(what: CachedObject, number: int, workers: int) -> int:
+    """The worker that fetches a block. A large file is served by all, stripe by stripe: one request
+    of the kernel may end in the next block, and its worker then fetches both."""
+    return (int.from_bytes(what.digest[:4], "little") + number // _STRIPE_BLOCKS) % workers
+
+
+def receive(
+    inbox: socket.socket, session: Session, clones: Sequence[int],
+    prefetch: Callable[[int, int, int], object],
+) -> None:  # fmt: skip
+    """Serves what others hand over, until nobody can any more."""
+    buffer = bytearray(_MOST_BYTES)
+    view = memoryview(buffer)
+    while length := inbox.recv_into(buffer):
+        kind: int
+        clone: int
+        kind, clone = _KIND.unpack_from(buffer)
+        if kind == _AHEAD:
+            prefetch(*_PREFETCH.unpack_from(buffer, _KIND.size))
+        else:
+            session.serve(bytearray(view[_KIND.size : length]), length - _KIND.size, clones[clone])

@@ -1,0 +1,546 @@
+"""One fetch for many: who is called back, what is held and for how long, and what is given up."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from penstock.cache.fetches import Brought, Fetch, Job, State
+from penstock.cache.guarded import HUNG_S
+from penstock.cache.identity import Block
+from penstock.errors import StoreError
+from tests.support.fetches import DATA, LENGTH, WHAT, Rig, Shelf, block, data_of, small
+from tests.support.waiting import PATIENCE_S, wait_until
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig() as rig:
+        yield rig
+
+
+# -- joining --------------------------------------------------------------------------------
+
+
+def test_one_fetch_answers_all_who_ask_each_once_and_the_first_end_counts(rig: Rig) -> None:
+    rig.store.gate.clear()
+    told = [rig.want(block(0)) for _ in range(20)]
+    rig.store.gate.set()
+    wait_until(lambda: all(told))
+    wait_until(lambda: not rig.fetches.in_flight)
+    told += [rig.want(block(0)) for _ in range(5)]
+    assert rig.store.asked == [0]
+    fetch = told[0][0]
+    rig.fetches._fail(fetch, StoreError("late"))
+    assert told == [[fetch]] * 25
+    assert (fetch.data, fetch.error) == (DATA[:LENGTH], None)
+
+
+def test_bytes_that_come_after_the_deadline_are_dropped(rig: Rig) -> None:
+    rig.store.gate.clear()
+    told = [rig.want(block(0)) for _ in range(3)]
+    wait_until(lambda: rig.store.asked)
+    rig.look_after(59.9)
+    assert not any(told)
+    rig.look_after(0.1)
+    (fetch,) = told[0]
+    assert told == [[fetch]] * 3, "by the look at the clock, though the request still hangs"
+    assert isinstance(fetch.error, StoreError)
+    assert (fetch.error.kind, fetch.state) == ("timeout", State.FAILED)
+    assert rig.fetches.held_bytes == LENGTH, "counted until the request ends"
+    rig.store.gate.set()
+    wait_until(lambda: rig.fetches.held_bytes == 0)
+    assert told == [[fetch]] * 3
+    assert fetch.data is None
+    assert rig.fetches.find(block(0)) is None
+
+
+def test_who_asks_after_a_failure_starts_anew(rig: Rig) -> None:
+    rig.store.error = StoreError("down")
+    told = rig.want(block(0))
+    wait_until(lambda: told)
+    assert told[0].error is rig.store.error
+    wait_until(lambda: rig.fetches.held_bytes == 0)
+    rig.store.error = None
+    assert rig.read(block(0)).data == DATA[:LENGTH]
+
+
+def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(rig: Rig) -> None:
+    """The kernel asks again, page by page, for what its readahead did not get."""
+    rig.store.gate.clear()
+    told = rig.want(block(0))
+    rig.look_after(60)
+    rig.clock.now_s += 0.9
+    assert rig.want(block(0)) == told
+    other = rig.want(block(1))
+    assert not other, "another block is asked for"
+    rig.clock.now_s += 0.1
+    again = rig.want(block(0))
+    assert not again
+    rig.clock.now_s += 29.9
+    for fetch in list(rig.fetches._active.values()):
+        rig.fetches._fail(fetch, StoreError("the next attempt would come too late"))
+    assert again
+    assert other
+    assert not rig.want(block(0)), "a failure long before the deadline is not remembered"
+    assert rig.want(block(1)) == other, "one that was near it is"
+
+
+def test_a_failure_that_is_remembered_holds_no_bytes(rig: Rig) -> None:
+    alive: list[weakref.ref[Bytes]] = []
+
+    def get() -> bytes:
+        body = Bytes(LENGTH)
+        alive.append(weakref.ref(body))
+        rig.clock.now_s += 60
+        raise StoreError(f"{len(body)} bytes that do not match")
+
+    told = rig.want(block(0), get)
+    wait_until(lambda: told)
+    assert rig.want(block(0)) == told
+    wait_until(lambda: alive[0]() is None)
+
+
+def test_what_is_remembered_of_ended_fetches_is_bounded(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cache.fetches._LATELY", 3)
+    monkeypatch.setattr("penstock.cache.fetches._FAILED", 2)
+    rig.store.gate.clear()
+    for number in range(10):
+        rig.want(block(number))
+        rig.look_after(60)
+    assert [one.number for one in rig.fetches._ended] == [7, 8, 9], "the newest"
+    assert [one.number for one in rig.fetches._failed] == [8, 9]
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_what_was_stored_since_its_reader_looked_comes_from_the_tier(looked: bool) -> None:
+    """He saw a miss, and asks when the fetch that he could have joined is over."""
+    with Rig(Shelf()) as rig:
+        rig.read(small(0))
+        assert rig.fetches.find(small(0)) is None
+        told = rig.want(small(0), looked=looked)
+        wait_until(lambda: told)
+        assert told[0].data == DATA[:LENGTH]
+        rig.fetches.settle()
+        assert rig.store.asked == [0]
+        assert (rig.shelf.writes, rig.count("hit_bytes")) == (1, LENGTH), "not stored again"
+
+
+def test_a_tier_is_looked_at_once_by_those_who_have_not_and_not_again_by_those_who_have() -> None:
+    with Rig(Shelf()) as rig:
+        rig.shelf.blocks[block(0)] = rig.shelf.blocks[block(1)] = b"stored".ljust(LENGTH)
+        told = rig.want(block(0), looked=False)
+        wait_until(lambda: told)
+        assert (told[0].data, rig.store.asked) == (b"stored".ljust(LENGTH), [])
+        assert rig.read(block(1)).data == DATA[LENGTH : 2 * LENGTH]
+        assert rig.shelf.reads == 1
+
+
+def test_a_fetch_can_be_done_by_who_asks_or_be_given_to_a_thread_of_ours(rig: Rig) -> None:
+    threads: list[threading.Thread] = []
+
+    def get(_start: int, _length: int) -> bytes:
+        threads.append(threading.current_thread())
+        return DATA[:LENGTH]
+
+    def want(one: Block, told: list[Fetch]) -> Job | None:
+        return rig.fetches.want(one, WHAT, get, told.append, looked=True, here=True)
+
+    first, joined, second = list[Fetch](), list[Fetch](), list[Fetch]()
+    job = want(small(0), first)
+    assert job is not None
+    assert want(small(0), joined) is None, "someone does it"
+    assert (first, threads) == ([], [])
+    job()
+    assert first == joined
+    assert threads == [threading.current_thread()]
+    job = want(small(1), second)
+    assert job is not None
+    rig.fetches.put(job)
+    wait_until(lambda: second)
+    assert threads[1] is not threads[0]
+
+
+# -- memory ---------------------------------------------------------------------------------
+
+
+def test_what_is_demanded_waits_for_room_and_never_exceeds_the_budget(rig: Rig) -> None:
+    gate, lock, most = rig.gate(), threading.Lock(), 0
+
+    def get() -> bytes:
+        nonlocal most
+        with lock:
+            most = max(most, rig.fetches.held_bytes)
+        gate.wait(PATIENCE_S)
+        return DATA[:LENGTH]
+
+    told = [rig.want(small(number), get) for number in range(40)]
+    wait_until(lambda: len(rig.fetches._queue) == 12)  # of 16 threads
+    assert most == 4 * LENGTH
+    gate.set()
+    wait_until(lambda: all(told))
+    assert most == 4 * LENGTH
+    assert all(fetch.data == DATA[:LENGTH] for (fetch,) in told)
+    wait_until(lambda: rig.fetches.held_bytes == 0)
+
+
+def test_one_larger_than_all_the_memory_is_fetched_when_nothing_else_is_held(rig: Rig) -> None:
+    assert not rig.prefetch(block(9, 5 * LENGTH)), "not before anyone asks for it"
+    rig.store.gate.clear()
+    first, large = rig.want(block(0)), rig.want(block(1, 5 * LENGTH))
+    wait_until(lambda: rig.fetches._queue)
+    assert rig.store.asked == [0]
+    rig.store.gate.set()
+    wait_until(lambda: large)
+    assert large[0].data == DATA[LENGTH : 6 * LENGTH]
+    assert first[0].data == DATA[:LENGTH]
+    rig.fetches.settle()
+    assert rig.fetches.held_bytes == 0, "and not kept: it would be more than may be"
+
+
+def test_what_is_kept_makes_way_the_oldest_first(rig: Rig) -> None:
+    for number in range(10):
+        rig.read(block(number))
+        assert rig.fetches.held_bytes == min(4, number + 1) * LENGTH
+    assert [rig.fetches.find(block(number)) is not None for number in range(10)] == (
+        [False] * 6 + [True] * 4
+    )
+
+
+class Bytes(bytearray):
+    """Bytes that can be watched."""
+
+
+def test_bytes_go_with_the_last_who_needs_them_and_not_with_the_next_collection(rig: Rig) -> None:
+    errors: list[object] = []
+    gc.collect()
+    gc.disable()
+    try:
+        data = Bytes(LENGTH)
+        alive = weakref.ref(data)
+        arriving = [data]
+        del data
+        rig.fetches.want(
+            small(0), WHAT, lambda _start, _length: arriving.pop(),
+            lambda fetch: errors.append(fetch.error), looked=True,
+        )  # fmt: skip
+        wait_until(lambda: errors)
+        wait_until(lambda: alive() is None)
+        assert errors == [None]
+    finally:
+        gc.enable()
+
+
+def test_a_large_one_is_not_starved_by_small_ones(rig: Rig) -> None:
+    rig.store.gate.clear()
+    rig.want(block(0))
+    wait_until(lambda: rig.store.asked)
+    large = rig.want(block(1, 4 * LENGTH))
+    wait_until(lambda: rig.fetches._queue)
+    rig.want(block(5))
+    wait_until(lambda: len(rig.fetches._queue) == 2)
+    assert not rig.prefetch(block(6)), "who is ahead of his reader does not jump the queue"
+    assert rig.store.asked == [0], "there is room for the small one, but not its turn"
+    rig.store.gate.set()
+    wait_until(lambda: len(rig.store.asked) == 3)
+    assert rig.store.asked == [0, LENGTH, 5 * LENGTH]
+    assert large[0].data == DATA[LENGTH : 5 * LENGTH]
+
+
+def test_who_waits_for_room_longer_than_its_deadline_leaves_the_queue(rig: Rig) -> None:
+    rig.store.gate.clear()
+    for number in range(4):
+        rig.want(block(number))
+    wait_until(lambda: len(rig.store.asked) == 4)
+    late = rig.want(block(9))
+    wait_until(lambda: rig.fetches._queue)
+    rig.look_after(60)
+    assert isinstance(late[0].error, StoreError)
+    wait_until(lambda: not rig.fetches._queue)
+    assert rig.fetches.held_bytes == 4 * LENGTH
+    assert len(rig.store.asked) == 4, "what nobody waits for any more is not fetched"
+
+
+@pytest.mark.parametrize("fails", ["store", "deadline", "before it began"])
+def test_what_a_fetch_that_failed_has_held_is_for_who_waits(fails: str) -> None:
+    with Rig(blocks=2, threads=1) as rig:
+        rig.store.gate.clear()
+        other = Block(b"other", 0, 0, 2 * LENGTH, True)  # for another thread, and all the memory
+        rig.prefetch(block(0)) if fails == "before it began" else rig.want(block(0))
+        wait_until(lambda: rig.store.asked)
+        if fails == "before it began":
+            assert rig.prefetch(block(1))
+        if fails != "store":
+            rig.look_after(60)
+        told = rig.want(other, lambda: DATA[: 2 * LENGTH])
+        wait_until(lambda: rig.fetches._queue)
+        rig.store.error = StoreError("down") if fails == "store" else None
+        rig.store.gate.set()
+        wait_until(lambda: told)
+        assert told[0].error is None
+
+
+def test_what_nobody_waits_for_starts_only_where_there_is_room(rig: Rig) -> None:
+    rig.store.gate.clear()
+    assert [rig.prefetch(block(number)) for number in range(6)] == [True] * 4 + [False] * 2
+    assert rig.prefetch(block(0)), "it is on its way"
+    assert rig.fetches.held_bytes == 4 * LENGTH
+    assert rig.bring(block(5)).how is Brought.NO_ROOM
+    assert rig.bring(block(0)).how is Brought.JOINED
+    rig.store.gate.set()
+    wait_until(lambda: not rig.fetches.in_flight)
+    assert rig.prefetch(block(5)), "what is kept makes way"
+    assert rig.count("prefetched_blocks") == 5
+
+
+def test_what_was_to_be_brought_and_waited_too_long_for_a_thread_is_not_fetched() -> None:
+    with Rig(threads=1) as rig:
+        rig.store.gate.clear()
+        assert rig.prefetch(block(0))
+        assert rig.prefetch(block(1))
+        wait_until(lambda: rig.store.asked)
+        rig.look_after(60)
+        assert rig.fetches.held_bytes == 2 * LENGTH
+        rig.store.gate.set()
+        wait_until(lambda: rig.fetches.held_bytes == 0)
+        assert rig.store.asked == [0]
+
+
+# -- what is held on to, and let go of ----------------------------------------------------------
+
+
+def test_a_block_is_kept_until_it_was_read_to_its_end_and_a_small_object_not_at_all(
+    rig: Rig,
+) -> None:
+    fetch = rig.read(block(0))
+    assert fetch.state is State.KEPT
+    assert rig.fetches.cut(fetch, 10, LENGTH - 1) == DATA[10 : LENGTH - 1]
+    assert rig.fetches.find(block(0)) is fetch
+    assert rig.fetches.cut(fetch, 50, LENGTH) == DATA[50:LENGTH]
+    assert rig.fetches.find(block(0)) is None
+    assert rig.read(small(0)).state is fetch.state is State.GONE
+    assert rig.fetches.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("shelf", "placed", "read", "kept"),
+    [(None, False, False, True), (None, True, False, False), (None, False, True, False),
+     (Shelf(), False, False, False), (Shelf(room=0), False, False, True)],
+    ids=["nowhere", "placed", "read", "stored", "declined"],
+)  # fmt: skip
+def test_a_small_object_brought_ahead_is_kept_only_if_it_is_nowhere_else_and_unread(
+    shelf: Shelf | None, placed: bool, read: bool, kept: bool
+) -> None:
+    with Rig(shelf) as rig:
+        told: list[object] = []
+
+        def place(_data: memoryview) -> bool:
+            if read:
+                told.extend(rig.want(small(0)))
+            return placed
+
+        arrival = rig.bring(small(0), place)
+        assert (arrival.how, arrival.length, arrival.took_s) == (Brought.FETCHED, LENGTH, 0)
+        assert (rig.fetches.find(small(0)) is not None) == kept
+        assert rig.fetches.held_bytes == LENGTH * kept
+        assert len(told) == read
+        assert rig.fetches.declined_blocks == (shelf is None or not shelf.blocks)
+
+
+def test_only_what_is_meant_is_let_go_of(rig: Rig) -> None:
+    other = Block(b"other", 1, LENGTH, LENGTH, False)
+    for one in (block(0), block(1), other):
+        rig.read(one)
+    rig.fetches.release(block(7))
+    rig.fetches.release(block(1))
+    assert [rig.fetches.find(one) is None for one in (block(0), block(1), other)] == [
+        False, True, False,
+    ]  # fmt: skip
+    rig.read(block(1))
+    rig.fetches.release_objects([WHAT.digest, b"unknown"])
+    assert rig.fetches.find(block(0)) is rig.fetches.find(block(1)) is None
+    assert rig.fetches.find(other) is not None
+    assert rig.fetches.held_bytes == LENGTH
+    rig.fetches.let_go()
+    assert (rig.fetches.find(other), rig.fetches.held_bytes) == (None, 0)
+
+
+def test_it_is_settled_when_what_has_landed_is_stored_and_nothing_else_is_waited_for() -> None:
+    with Rig(Shelf()) as rig, ThreadPoolExecutor(3) as threads:
+        rig.shelf.gate.clear()
+        stored = rig.want(small(0))
+        wait_until(lambda: rig.shelf.writes)
+        assert stored, "its reader has it before it is stored"
+        rig.store.gate.clear()
+        rig.want(small(1))  # it is being fetched
+        settling = [
+            threads.submit(rig.fetches.settle, digest) for digest in (None, small(0).digest)
+        ]
+        rig.fetches.settle(small(1).digest)
+        wait_until(lambda: rig.fetches._settling == 2)
+        assert not any(future.done() for future in settling)
+        rig.shelf.gate.set()
+        for future in settling:
+            future.result(PATIENCE_S)
+        assert small(0) in rig.shelf.blocks
+        assert not rig.store.gate.is_set()
+
+
+def test_it_is_settled_though_the_kernel_is_just_being_given_something() -> None:
+    """That may wait for an answer of the one who asks."""
+    with Rig(Shelf()) as rig, ThreadPoolExecutor(1) as threads:
+        pushing, pushed = rig.gate(), rig.gate()
+
+        def place(_data: memoryview) -> bool:
+            pushing.set()
+            return pushed.wait(PATIENCE_S)
+
+        bringing = threads.submit(rig.bring, small(0), place)
+        assert pushing.wait(PATIENCE_S)
+        rig.fetches.settle()
+        assert rig.fetches.in_flight == 1
+        pushed.set()
+        assert bringing.result(PATIENCE_S).how is Brought.FETCHED
+
+
+# -- ahead of readers -------------------------------------------------------------------------
+
+
+def test_what_is_at_hand_is_given_to_the_kernel_and_to_a_tier_that_lost_it() -> None:
+    with Rig(Shelf()) as rig:
+        placed: list[bytes] = []
+
+        def place(data: memoryview) -> bool:
+            placed.append(bytes(data))
+            return True
+
+        rig.read(block(0))
+        rig.clock.now_s += 1
+        rig.shelf.blocks.clear()
+        assert rig.bring(block(0), place, rig.clock.now_s).how is Brought.CACHED
+        assert rig.bring(block(0), None, rig.clock.now_s).how is Brought.CACHED
+        assert rig.shelf.blocks == {block(0): DATA[:LENGTH]}
+        assert rig.shelf.writes == 2
+        rig.fetches.let_go()
+        assert rig.bring(block(0), place, rig.clock.now_s).how is Brought.CACHED
+        assert rig.bring(block(0), None, rig.clock.now_s).how is Brought.CACHED
+        assert placed == [DATA[:LENGTH]] * 2
+        assert rig.prefetch(block(0))
+        assert (rig.store.asked, rig.shelf.writes) == ([0], 2)
+
+
+def test_what_its_reader_has_had_since_the_plan_looked_is_not_brought_again(rig: Rig) -> None:
+    rig.clock.now_s += 1
+    rig.read(small(0))
+    assert rig.bring(small(0), None, rig.clock.now_s - 1).how is Brought.JOINED
+    assert rig.bring(small(0), None, rig.clock.now_s).how is Brought.JOINED
+    assert rig.bring(small(0), None, rig.clock.now_s + 1).how is Brought.FETCHED
+    assert rig.store.asked == [0, 0]
+
+
+def test_what_cannot_be_brought_says_why_and_a_push_that_fails_costs_no_copy() -> None:
+    def fail(_data: memoryview) -> bool:
+        raise ValueError("a bug")
+
+    with Rig(Shelf()) as rig:
+        rig.store.error = StoreError("down")
+        arrival = rig.bring(small(0))
+        assert (arrival.how, arrival.error) == (Brought.FAILED, rig.store.error)
+        assert rig.fetches.held_bytes == 0
+        rig.store.error = None
+        with pytest.raises(ValueError, match="a bug"):
+            rig.bring(small(1), fail)
+        assert rig.shelf.blocks == {small(1): data_of(small(1))}
+        assert rig.fetches.held_bytes == 0
+
+
+def test_who_waits_for_memory_while_a_push_begins_is_let_in_and_only_the_first_of_them() -> None:
+    """A push waits for pages that a reader has locked, who may wait for memory himself."""
+    with Rig(blocks=1) as rig, ThreadPoolExecutor(1) as threads:
+        pushed, second = rig.gate(), rig.gate()
+        rig.store.gate.clear()
+        bringing = threads.submit(rig.bring, block(0), lambda _data: pushed.wait(PATIENCE_S))
+        wait_until(lambda: rig.store.asked)
+        told = [rig.want(block(1), lambda: bytes(second.wait(PATIENCE_S)))]
+        wait_until(lambda: rig.fetches._queue)
+        told.append(rig.want(block(2)))
+        wait_until(lambda: len(rig.fetches._queue) == 2)
+        rig.store.gate.set()
+        wait_until(lambda: len(rig.fetches._queue) == 1)
+        assert rig.fetches.held_bytes == 2 * LENGTH
+        assert not rig.prefetch(block(3))
+        second.set()
+        wait_until(lambda: all(told))
+        assert not bringing.done()
+        pushed.set()
+        bringing.result(PATIENCE_S)
+        rig.store.gate.clear()
+        rig.want(block(4))
+        rig.want(block(5))
+        wait_until(lambda: rig.fetches._queue)
+        assert rig.fetches.held_bytes == LENGTH, "what was pushed lets nobody in any more"
+
+
+# -- disks that hang --------------------------------------------------------------------------
+
+
+def test_a_store_that_hangs_is_given_up_and_its_memory_and_its_thread_are_for_others() -> None:
+    with Rig(Shelf(), blocks=1, threads=1) as rig:
+        rig.shelf.gate.clear()
+        first, second = rig.want(block(0)), rig.want(block(1))
+        wait_until(lambda: rig.shelf.writes)
+        rig.look_after(HUNG_S)
+        assert (rig.fetches.held_bytes, rig.store.asked) == (LENGTH, [0]), "a busy one needs that"
+        rig.look_after(0.1)
+        wait_until(lambda: second)
+        assert first[0].state is State.GONE
+        assert [fetch.data for (fetch,) in (first, second)] == [DATA[:LENGTH], DATA[LENGTH:200]]
+        assert rig.fetches.held_bytes == LENGTH, "the second is being stored"
+        rig.shelf.gate.set()
+        wait_until(lambda: len(rig.shelf.blocks) == 2)
+        rig.fetches.settle()
+        assert rig.fetches.held_bytes == LENGTH, "what is over is not given back twice"
+        assert rig.fetches.find(block(0)) is None
+        assert rig.fetches.find(block(1)) is second[0]
+
+
+def test_it_is_settled_when_a_store_that_hangs_is_given_up() -> None:
+    with Rig(Shelf()) as rig, ThreadPoolExecutor(1) as threads:
+        rig.shelf.gate.clear()
+        rig.want(small(0))
+        wait_until(lambda: rig.shelf.writes)
+        settling = threads.submit(rig.fetches.settle)
+        wait_until(lambda: rig.fetches._settling)
+        rig.look_after(HUNG_S + 0.1)
+        settling.result(PATIENCE_S)
+        assert (rig.fetches.held_bytes, rig.fetches.in_flight) == (0, 0)
+        rig.look_after(HUNG_S + 0.1)
+        assert rig.fetches._small._replaced == 1, "it is given up once"
+
+
+def test_a_push_may_take_long_and_what_follows_it_has_its_own_time() -> None:
+    with Rig(Shelf()) as rig, ThreadPoolExecutor(1) as threads:
+        pushing, pushed = rig.gate(), rig.gate()
+
+        def place(_data: memoryview) -> bool:
+            pushing.set()
+            return pushed.wait(PATIENCE_S)
+
+        bringing = threads.submit(rig.bring, small(0), place)
+        assert pushing.wait(PATIENCE_S)
+        rig.shelf.gate.clear()
+        rig.look_after(100)
+        assert rig.fetches.held_bytes == LENGTH
+        pushed.set()
+        wait_until(lambda: rig.shelf.writes)
+        rig.look_after(HUNG_S)
+        assert rig.fetches.in_flight == 1
+        rig.look_after(0.1)
+        assert (rig.fetches.in_flight, rig.fetches.held_bytes) == (0, 0)
+        rig.shelf.gate.set()
+        assert bringing.result(PATIENCE_S).how is Brought.FETCHED

@@ -1,0 +1,169 @@
+"""Fetches of blocks (penstock.cache.fetches) over a store and a tier that answer when they are let,
+with a clock that the test moves."""
+
+import random
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from typing_extensions import Buffer
+
+from penstock.cache.fetches import Arrival, Fetch, Fetches, Place
+from penstock.cache.identity import Block, CachedObject, identify
+from penstock.cache.tiers import Tiers
+from penstock.metrics import Counters
+from tests.support.waiting import PATIENCE_S, wait_until
+
+LENGTH = 100
+DATA = random.Random(4).randbytes(100 * LENGTH)
+WHAT = identify("s3://b", "key", "v", len(DATA), LENGTH)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def block(number: int, length: int = LENGTH) -> Block:
+    """One of many of a large object."""
+    return Block(WHAT.digest, number, number * LENGTH, length, False)
+
+
+def small(number: int) -> Block:
+    """All of a small object."""
+    return Block(f"small {number}".encode(), 0, 0, LENGTH, True)
+
+
+def data_of(one: Block) -> bytes:
+    return DATA[one.start : one.start + one.length]
+
+
+class Store:
+    """Answers while the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked: list[int] = []
+        self.error: Exception | None = None
+
+    def get(self, start: int, length: int) -> bytes:
+        self.asked.append(start)
+        assert self.gate.wait(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+        return DATA[start : start + length]
+
+
+class Shelf:
+    """A tier in memory. Its disk answers while the gate is open."""
+
+    name = "SSD"
+
+    def __init__(self, room: int = 1000) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.room = room
+        self.blocks: dict[Block, bytes] = {}
+        self.writes = 0  # that have begun
+        self.reads = 0
+
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        self.reads += 1
+        assert self.gate.wait(PATIENCE_S)
+        found = self.blocks.get(block)
+        return None if found is None else memoryview(found)[start:stop]
+
+    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        self.writes += 1
+        assert self.gate.wait(PATIENCE_S)
+        if len(self.blocks) >= self.room:
+            return False
+        self.blocks[block] = bytes(data)
+        return True
+
+    def has(self, block: Block) -> bool:
+        return block in self.blocks
+
+
+class Unwatched(Fetches):
+    """Looks at the clock when the test does, and not by itself."""
+
+    def _watch(self) -> None:
+        pass
+
+
+class Rig:
+    """In the end, all that was begun must end, and nothing be held."""
+
+    def __init__(
+        self, shelf: Shelf | None = None, *, blocks: int = 4, threads: int = 16,
+        kind: type[Fetches] = Unwatched,
+    ) -> None:  # fmt: skip
+        """`blocks`: how many fit into memory."""
+        self.clock = Clock()
+        self.store = Store()
+        self.shelf = shelf
+        self.counters = Counters()
+        tiers = Tiers([] if shelf is None else [shelf], LENGTH, self.counters)
+        self.fetches = kind(
+            tiers, self.counters, budget_bytes=blocks * LENGTH, deadline_s=60.0, threads=threads,
+            large_threads=threads, now=self.clock,
+        )  # fmt: skip
+        self._gates = [self.store.gate] if shelf is None else [self.store.gate, shelf.gate]
+
+    def gate(self) -> threading.Event:
+        """One that is open in the end, whatever happens."""
+        self._gates.append(threading.Event())
+        return self._gates[-1]
+
+    def want(
+        self, block: Block, get: Callable[[], Buffer] | None = None, *, looked: bool = True
+    ) -> list[Fetch]:
+        """Someone asks for a block; what he is told, and how often, is in the list."""
+        told: list[Fetch] = []
+        self.fetches.want(
+            block, WHAT, self.store.get if get is None else lambda _start, _length: get(),
+            told.append, looked=looked,
+        )  # fmt: skip
+        return told
+
+    def read(self, block: Block) -> Fetch:
+        """The same, and waits for it to be stored."""
+        told = self.want(block)
+        wait_until(lambda: told)
+        self.fetches.settle()
+        return told[0]
+
+    def prefetch(self, block: Block) -> bool:
+        return self.fetches.prefetch(block, WHAT, self.store.get)
+
+    def bring(self, block: Block, place: Place | None = None, looked_s: float = 0.0) -> Arrival:
+        return self.fetches.bring(block, WHAT, self.store.get, place, looked_s)
+
+    def look_after(self, seconds: float) -> None:
+        """Looks at the clock so much later."""
+        self.clock.now_s += seconds
+        self.fetches.look_at_the_clock()
+
+    def count(self, name: str) -> int:
+        return self.counters.total(name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        for gate in self._gates:
+            gate.set()
+        if error is None:
+            wait_until(lambda: not self.fetches.in_flight)
+            self.fetches.let_go()
+            wait_until(lambda: self.fetches.held_bytes == 0, lambda: self.fetches.held_bytes)
+        self.fetches.close(PATIENCE_S)
