@@ -5,13 +5,14 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from penstock.cache.fetches import Brought, Fetch, Job, State
+from penstock.cache.fetches import Begun, Brought, Fetch, Job, State
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block
-from penstock.errors import StoreError
+from penstock.errors import PenstockError, StoreError
 from tests.support.fetches import DATA, LENGTH, WHAT, Rig, Shelf, block, data_of, small
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -164,6 +165,102 @@ def test_a_fetch_can_be_done_by_who_asks_or_be_given_to_a_thread_of_ours(rig: Ri
     rig.fetches.put(job)
     wait_until(lambda: second)
     assert threads[1] is not threads[0]
+
+
+class Asked:
+    """An object that was asked for, and comes when the test says so (see Pending)."""
+
+    def __init__(self, *answers: bytes | PenstockError) -> None:
+        self.answers = list(answers)
+        self.has_come = False
+        self.threads: list[threading.Thread] = []
+
+    def fileno(self) -> int:
+        return 7
+
+    def advance(self) -> bool:
+        return self.has_come
+
+    def result(self) -> bytes:
+        answer = self.answers.pop(0)
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
+
+    def retry(self, _error: Exception, /) -> bytes:
+        self.threads.append(threading.current_thread())
+        return self.result()
+
+
+def begin(rig: Rig, one: Block, asked: Asked) -> tuple[list[Fetch], Begun | None, list[str]]:
+    told, calls = list[Fetch](), list[str]()
+    get = rig.store.get
+    job = rig.fetches.want(one, WHAT, get, told.append, looked=True, here=True, begin=lambda: asked)
+    assert job is not None
+    job.on_start, job.on_end = partial(calls.append, "start"), partial(calls.append, "end")
+    return told, job.begin(), calls
+
+
+def test_a_fetch_that_was_begun_is_answered_first_and_stored_when_there_is_time() -> None:
+    with Rig(Shelf()) as rig:
+        asked = Asked(DATA[:LENGTH])
+        told, begun, calls = begin(rig, small(0), asked)
+        assert begun is not None
+        assert begun.fileno() == 7
+        assert not begun.advance()
+        assert (told, calls, rig.fetches.held_bytes) == ([], ["start"], LENGTH)
+        asked.has_come = True
+        assert begun.advance()
+        assert told[0].data == DATA[:LENGTH]
+        assert (rig.shelf.writes, calls) == (0, ["start"])
+        begun.put_away()
+        assert rig.shelf.blocks == {small(0): DATA[:LENGTH]}
+        assert (calls, rig.fetches.held_bytes) == (["start", "end"], 0)
+
+
+def test_a_fetch_that_was_begun_and_fails_is_tried_again_by_another_thread(rig: Rig) -> None:
+    for then, error in ((DATA[:LENGTH], None), (StoreError("gone"), "gone")):
+        asked = Asked(StoreError("reset"), then)
+        asked.has_come = True
+        told, begun, calls = begin(rig, small(1 if error is None else 2), asked)
+        assert begun is not None
+        assert begun.advance()
+        begun.put_away()  # there is nothing to put away
+        wait_until(lambda calls=calls: calls == ["start", "end"])
+        assert asked.threads != [threading.current_thread()]
+        assert (str(told[0].error) if error else told[0].error) == error
+
+
+def test_nothing_is_begun_that_would_have_to_wait_for_room(rig: Rig) -> None:
+    gate = rig.gate()
+    told = [rig.want(small(number), lambda: gate.wait(PATIENCE_S) and DATA[:LENGTH])
+            for number in range(4)]  # fmt: skip
+    wait_until(lambda: rig.fetches.held_bytes == 4 * LENGTH)
+    late = list[Fetch]()
+    get = rig.store.get
+    job = rig.fetches.want(
+        small(9), WHAT, get, late.append, looked=True, here=True, begin=lambda: Asked()
+    )
+    assert job is not None
+    assert job.begin() is None
+    rig.fetches.put(job)
+    gate.set()
+    wait_until(lambda: all(told) and late)
+
+
+def test_close_waits_for_what_other_threads_store() -> None:
+    with Rig(Shelf()) as rig:
+        asked = Asked(DATA[:LENGTH])
+        asked.has_come = True
+        _, begun, _ = begin(rig, small(0), asked)
+        assert begun is not None
+        assert begun.advance()
+        closing = threading.Thread(target=rig.fetches.close, args=(PATIENCE_S,))
+        closing.start()
+        wait_until(lambda: rig.fetches._settling)
+        begun.put_away()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive()
 
 
 # -- memory ---------------------------------------------------------------------------------

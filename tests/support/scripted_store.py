@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from penstock.errors import PenstockError
-from penstock.store import Level, ObjectInfo
+from penstock.store import Level, ObjectInfo, Pending
 from penstock.store.patience import Time
 
 
@@ -42,6 +42,9 @@ class Scripted:
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
         raise NotImplementedError
+
+    def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
+        return None
 
     def why_unreadable(self, key: str) -> str | None:
         return None

@@ -10,11 +10,12 @@ Threading: any thread of a worker.
 
 import mmap
 import struct
-import threading
 import time
 
 _CLAIM = struct.Struct("<16sd")  # the object, and until when
-_CLAIMS = 512  # of one worker: more than it fetches in a second
+# Places of one worker. An object has one place, found by its digest, so that looking for a claim
+# reads one place of each worker. Two objects that meet in a place cost one more request at worst.
+_CLAIMS = 4096
 # A stored block is in the index, for all to find, so soon after it was stored.
 _STORED_S = 0.5
 
@@ -28,33 +29,29 @@ class Claims:
         """They begin at `offset` of the memory; `mine` is the number of this worker."""
         self._memory = memory
         self._start = offset
-        self._end = offset + claims_bytes(workers)
-        self._mine = offset + mine * _CLAIMS * _CLAIM.size
-        self._next = 0
-        self._lock = threading.Lock()
+        self._workers = workers
+        self._mine = mine
 
-    def claim(self, digest: bytes, for_s: float) -> int:
-        """Returns where the claim is, for `stored`."""
-        with self._lock:
-            at = self._mine + self._next * _CLAIM.size
-            self._next = (self._next + 1) % _CLAIMS
-        _CLAIM.pack_into(self._memory, at, digest, time.monotonic() + for_s)
-        return at
+    def claim(self, digest: bytes, for_s: float) -> None:
+        self._write(digest, time.monotonic() + for_s)
 
-    def stored(self, digest: bytes, at: int) -> None:
+    def stored(self, digest: bytes) -> None:
         """It is in a tier, or nowhere."""
-        found, _ = _CLAIM.unpack_from(self._memory, at)
+        found, _ = _CLAIM.unpack_from(self._memory, self._place(self._mine, digest))
         if found == digest:  # or the place is another's by now
-            _CLAIM.pack_into(self._memory, at, digest, time.monotonic() + _STORED_S)
+            self._write(digest, time.monotonic() + _STORED_S)
 
     def holder_of(self, digest: bytes) -> int | None:
         """The worker that is fetching it, or has just stored it."""
-        at = self._memory.find(digest, self._start, self._end)
-        while at >= 0:
-            place, rest = divmod(at - self._start, _CLAIM.size)
-            if not rest:
-                _, until_s = _CLAIM.unpack_from(self._memory, at)
-                if until_s > time.monotonic():
-                    return place // _CLAIMS
-            at = self._memory.find(digest, at + 1, self._end)
+        for worker in range(self._workers):
+            found, until_s = _CLAIM.unpack_from(self._memory, self._place(worker, digest))
+            if found == digest and until_s > time.monotonic():
+                return worker
         return None
+
+    def _write(self, digest: bytes, until_s: float) -> None:
+        _CLAIM.pack_into(self._memory, self._place(self._mine, digest), digest, until_s)
+
+    def _place(self, worker: int, digest: bytes) -> int:
+        number = worker * _CLAIMS + int.from_bytes(digest[:4], "little") % _CLAIMS
+        return self._start + number * _CLAIM.size

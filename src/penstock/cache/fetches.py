@@ -46,6 +46,7 @@ from penstock.cache.pool import Pool
 from penstock.cache.tiers import Tiers
 from penstock.errors import PenstockError, StoreError
 from penstock.metrics import Counters
+from penstock.store import Pending
 from penstock.units import format_duration
 
 log = logging.getLogger(__name__)
@@ -61,15 +62,19 @@ _TICK_S = 0.02
 # After the last one has landed: the next mostly starts at once, and starting need not wake us.
 _LINGER_S = 1.0
 
+# Storing a block that took longer is done by a thread of its own for a while: the one that answers
+# the kernel must not wait for a busy disk.
+_SLOW_DISK_S = 0.01
+_SLOW_DISK_FOR_S = 1.0
+
 # get(start, length) -> bytes of one object from its store
 Get = Callable[[int, int], Buffer]
 
 # Puts the bytes of a block where readers find them without asking; False if it could not.
 Place = Callable[[memoryview], bool]
 
-
-# A fetch that someone has to run: it fetches, answers and stores.
-Job = Callable[[], object]
+# Asks for all of one object without waiting for it; None if it cannot be asked for so.
+Begin = Callable[[], Pending | None]
 
 
 class State(Enum):
@@ -144,6 +149,73 @@ class Fetch:
         )
 
 
+class Job:
+    """A fetch of a small object, for the caller to bring about: it fetches, answers and stores.
+
+    Call it in a thread that may block. One that has other things to do begins it, and then
+    advances what it has begun whenever that can be read from.
+    """
+
+    __slots__ = ("_begin", "_fetch", "_fetches", "on_end", "on_start")
+
+    def __init__(self, fetches: "Fetches", fetch: Fetch, begin: Begin | None) -> None:
+        self._fetches = fetches
+        self._fetch = fetch
+        self._begin = begin
+        self.on_start: Callable[[], None] = _nothing
+        self.on_end: Callable[[], None] = _nothing  # it is stored, or has failed
+
+    def __call__(self) -> None:
+        self.on_start()
+        try:
+            self._fetches.run(self._fetch)
+        finally:
+            self.on_end()
+
+    def begin(self) -> "Begun | None":
+        """None if it cannot be done without waiting."""
+        pending = None if self._begin is None else self._fetches.begin(self._fetch, self._begin)
+        if pending is None:
+            return None
+        self.on_start()
+        return Begun(self._fetches, self._fetch, pending, self.on_end)
+
+
+class Begun:
+    """A fetch whose request was sent. One thread at a time."""
+
+    __slots__ = ("_fetch", "_fetches", "_is_landed", "_on_end", "_pending")
+
+    def __init__(
+        self, fetches: "Fetches", fetch: Fetch, pending: Pending, on_end: Callable[[], None]
+    ) -> None:
+        self._fetches = fetches
+        self._fetch = fetch
+        self._pending = pending
+        self._on_end = on_end
+        self._is_landed = False
+
+    def fileno(self) -> int:
+        return self._pending.fileno()
+
+    def advance(self) -> bool:
+        """Receive what has arrived. True once all who wait for it are answered, or another thread
+        sees to that; then `put_away` is to be called, when there is time."""
+        if not self._pending.advance():
+            return False
+        self._is_landed = self._fetches.end_begun(self._fetch, self._pending, self._on_end)
+        return True
+
+    def put_away(self) -> None:
+        """Store it, if that is for us to do."""
+        if self._is_landed:
+            self._fetches.put_away_begun(self._fetch, self._on_end)
+
+
+def _nothing() -> None:
+    return
+
+
 class Fetches:
     def __init__(
         self, tiers: Tiers, counters: Counters, *, budget_bytes: int, deadline_s: float,
@@ -168,6 +240,7 @@ class Fetches:
         self._held_bytes = 0
         self._pushing_bytes = 0  # of these
         self._declined_blocks = 0  # that no tier had room for
+        self._slow_disk_until_s = 0.0
         self.claims: Claims | None = None  # what other workers fetch, if there are any
         self._small = Pool(threads, "get")
         self._large = Pool(large_threads, "get-large")
@@ -187,18 +260,18 @@ class Fetches:
 
     def want(
         self, block: Block, what: CachedObject, get: Get, then: Callable[[Fetch], None], *,
-        looked: bool, here: bool = False,
+        looked: bool, here: bool = False, begin: Begin | None = None,
     ) -> Job | None:  # fmt: skip
         """Calls `then` with the fetch of this block, started if there is none, once it has landed
         or failed. `looked`: the caller has just looked for the block in the tiers. `here`: if a
-        fetch is started, it is returned as a job for the caller to do, or to give to `put`."""
+        fetch is started, it is returned as a job for the caller to do, or to give to `put`; with
+        `begin` it can be begun."""
         fetch = self._join_or_start(block, what, get, then, looked=looked, asked_s=None)
         if fetch is None:
             return None
-        job = partial(self._run, fetch)
         if here:
-            return job
-        self._pool_of(fetch).put(job)
+            return Job(self, fetch, begin)
+        self._pool_of(fetch).put(partial(self.run, fetch))
         return None
 
     def put(self, job: Job) -> None:
@@ -238,7 +311,7 @@ class Fetches:
     ) -> None:  # fmt: skip
         fetch = self._join_or_start(block, what, get, then, looked=False, asked_s=asked_s)
         if fetch is not None:
-            self._pool_of(fetch).put(partial(self._run, fetch))
+            self._pool_of(fetch).put(partial(self.run, fetch))
 
     def cut(self, fetch: Fetch, start: int, stop: int) -> memoryview:
         """A part of a block that has landed. A block that is read to its end is not kept."""
@@ -270,7 +343,7 @@ class Fetches:
         fetch = self._start_if_room(block, what, get, None)
         if fetch is None:
             return False
-        self._large.put(partial(self._run, fetch))
+        self._large.put(partial(self.run, fetch))
         return True
 
     def bring(
@@ -306,7 +379,7 @@ class Fetches:
         if fetch is None:
             found = self.find(block) is not None
             return Arrival(Brought.JOINED if found else Brought.NO_ROOM, block.length)
-        took_s = self._run(fetch)
+        took_s = self.run(fetch)
         how = Brought.FETCHED if fetch.error is None else Brought.FAILED
         return Arrival(how, block.length, took_s, fetch.error)
 
@@ -336,7 +409,7 @@ class Fetches:
                 self._let_go_of(next(iter(self._kept)))
             self._room.notify_all()
 
-    def settle(self, digest: bytes | None = None) -> None:
+    def settle(self, digest: bytes | None = None, within_s: float | None = None) -> None:
         """Returns when all that has landed is stored or found no room, of one object or of all:
         its readers may have had their bytes before that. Not what is being pushed to the kernel,
         which may wait for an answer of the one who asks here."""
@@ -349,9 +422,9 @@ class Fetches:
                 and digest in (None, fetch.block.digest)
             ]
             self._settling += 1
-            for fetch in landed:
-                while fetch.state is State.LANDED:
-                    self._finished.wait()
+            self._finished.wait_for(
+                lambda: all(fetch.state is not State.LANDED for fetch in landed), within_s
+            )
             self._settling -= 1
 
     @property
@@ -370,6 +443,7 @@ class Fetches:
 
     def close(self, within_s: float) -> None:
         until_s = time.monotonic() + within_s
+        self.settle(within_s=within_s)  # other threads than ours store, too
         self._stopping.set()
         self._some.set()
         self._watcher.join()
@@ -387,7 +461,7 @@ class Fetches:
     def _pool_of(self, fetch: Fetch) -> Pool:
         return self._small if fetch.block.whole else self._large
 
-    def _run(self, fetch: Fetch) -> float | None:
+    def run(self, fetch: Fetch) -> float | None:
         """Fetches, answers and stores, all in the caller's thread. Returns how many seconds the
         store took; None if it gave nothing."""
         if not self._admit(fetch):
@@ -419,8 +493,66 @@ class Fetches:
                 return stored
         return fetch.get(block.start, block.length)
 
+    def begin(self, fetch: Fetch, begin: Begin) -> Pending | None:
+        """The first half of `run`, for a thread that must not wait; None if it would have to."""
+        block = fetch.block
+        with self._lock:
+            if fetch.is_done or self._queue or not self._may_enter(block.length):
+                return None
+            self._held_bytes += block.length
+        pending = None if self._ended_lately(block) else begin()
+        if pending is None:
+            self._free(block.length)
+            return None
+        fetch.started_s = self._now()
+        fetch.state = State.FETCHING
+        return pending
+
+    def end_begun(self, fetch: Fetch, pending: Pending, on_end: Callable[[], None]) -> bool:
+        """The second half, without the storing: True if that is left to do. After a failure
+        another thread tries again, and does all the rest."""
+        try:
+            data = pending.result()
+        except PenstockError as error:
+            self._small.put(partial(self._retry, fetch, pending, error, on_end))
+            return False
+        took_s = self._now() - fetch.started_s
+        if not self._answer(fetch, data):
+            on_end()
+            return False
+        self._hedging.note(fetch.block.length, took_s)
+        return True
+
+    def put_away_begun(self, fetch: Fetch, on_end: Callable[[], None]) -> None:
+        """In the caller's thread, as long as the disk takes no time."""
+        started_s = self._now()
+        if started_s < self._slow_disk_until_s:
+            self._small.put(partial(self._put_away, fetch, on_end))
+            return
+        self._put_away(fetch, on_end)
+        ended_s = self._now()
+        if ended_s - started_s > _SLOW_DISK_S:
+            self._slow_disk_until_s = ended_s + _SLOW_DISK_FOR_S
+
+    def _retry(
+        self, fetch: Fetch, pending: Pending, error: Exception, on_end: Callable[[], None]
+    ) -> None:
+        try:
+            self._land(fetch, pending.retry(error))
+        except Exception as failure:  # noqa: BLE001 - as above
+            self._fail(fetch, failure)
+            self._free(fetch.block.length)
+        finally:
+            on_end()
+
     def _land(self, fetch: Fetch, data: Buffer) -> bool:
         """False if it has landed or failed before."""
+        is_first = self._answer(fetch, data)
+        if is_first:
+            self._put_away(fetch)
+        return is_first
+
+    def _answer(self, fetch: Fetch, data: Buffer) -> bool:
         with self._lock:
             if fetch.is_done:
                 self._held_bytes -= fetch.block.length
@@ -432,6 +564,9 @@ class Fetches:
             waiters, fetch.waiters = fetch.waiters, []
         for waiter in waiters:
             waiter(fetch)
+        return True
+
+    def _put_away(self, fetch: Fetch, on_end: Callable[[], None] = _nothing) -> None:
         is_placed = False
         try:
             # After the answers to those who wait for it: the kernel holds their pages.
@@ -439,7 +574,7 @@ class Fetches:
                 is_placed = self._push(fetch, fetch.place)
         finally:
             self._store(fetch, is_placed=is_placed)
-        return True
+            on_end()
 
     def _push(self, fetch: Fetch, place: Place) -> bool:
         assert fetch.data is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.blocks import Span, spans
-from penstock.cache.fetches import Arrival, Fetch, Fetches, Get, Job, Place
+from penstock.cache.fetches import Arrival, Begin, Fetch, Fetches, Get, Job, Place
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import Tier
@@ -87,7 +87,7 @@ class Cache:
 
     def deliver(
         self, what: CachedObject, get: Get, offset: int, length: int, done: Done, *,
-        here: bool = False,
+        here: bool = False, begin: Begin | None = None,
     ) -> Job | None:  # fmt: skip
         """All of the range, fetched where it must be: for after `read_now` has said None. Returns
         at once; `done` is called by whoever lands the last block of it, or fails one. `here`: the
@@ -102,7 +102,9 @@ class Cache:
             done([self._cut(fetch, span)] if fetch.error is None else fetch.error)
 
         block = block_of(what, span.number, self.block_bytes)
-        return self.fetches.want(block, what, get, arrived, looked=True, here=here and block.whole)
+        return self.fetches.want(
+            block, what, get, arrived, looked=True, here=here and block.whole, begin=begin
+        )
 
     def run(self, job: Job) -> None:
         """Has a job of `deliver` done by one of our threads."""

@@ -25,6 +25,7 @@ _UNANSWERED_ANYWAY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 def main() -> None:
     fuse = int(sys.argv[2])
+    os.set_blocking(fuse, True)  # a server before us may have left it otherwise
     if len(sys.argv) > 3:
         for request in Journal(int(sys.argv[3])).unanswered():
             _refuse(fuse, request.unique)

@@ -18,6 +18,7 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from penstock.cache.claims import Claims
 from penstock.cache.fetches import Job
@@ -94,16 +95,9 @@ class Peers:
 
     def claim(self, what: CachedObject, job: Job) -> Job:
         """The same job, of a small object, while which others see that we do it."""
-
-        def claimed() -> None:
-            claims = self._claims
-            at = claims.claim(what.digest, self._deadline_s)
-            try:
-                job()
-            finally:
-                claims.stored(what.digest, at)
-
-        return claimed
+        job.on_start = partial(self._claims.claim, what.digest, self._deadline_s)
+        job.on_end = partial(self._claims.stored, what.digest)
+        return job
 
     def prefetch(self, ino: int, what: CachedObject, number: int, window: int) -> bool:
         """See Elsewhere."""

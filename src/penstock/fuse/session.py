@@ -18,15 +18,18 @@ import errno
 import logging
 import os
 import queue
+import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetches import Job
+from penstock.cache.fetches import Begun, Job
 from penstock.cache.pool import Pool
 from penstock.errors import PenstockError
 from penstock.fuse.errno_table import errno_of
@@ -51,6 +54,12 @@ log = logging.getLogger(__name__)
 _REQUEST_BYTES = 64 * 1024
 
 NO_REPLY = None
+# While requests come one after the other, those that were begun are looked after so often.
+_REQUESTS_BETWEEN_LOOKS = 16
+_SWEEP_S = 1.0
+_MOST_LANDED = 16
+# Requests whose handlers may wait until what was fetched is stored.
+_AFTER_ALL_IS_STORED = (Op.GETXATTR, Op.OPEN)
 _READ = int(Op.READ)  # a plain number: comparing with an enum's member costs four times as much
 
 
@@ -139,6 +148,17 @@ class Session:
         self._takers = 1
         self._most_takers = most_takers
         self._standing_by = 0
+        # Fetches that were begun, by the descriptor of their connection: whoever takes requests
+        # advances them meanwhile.
+        self._begun: dict[int, Begun] = {}
+        self._ready: select.epoll | None = None
+        self._sweep_s = 0.0
+        # What has landed is stored when there is nothing better to do: first everybody who
+        # waits is answered, and the store is asked for what comes next.
+        self._landed: deque[Begun] = deque()
+        self._looked_after = 0  # requests ago
+        self._put_away_count = 0
+        os.set_blocking(descriptor, True)  # until `start`
 
     def take_over(self, *, refuse_resent: bool) -> None:
         """Goes on where a server was that is gone: what that one had read and not answered comes
@@ -187,6 +207,10 @@ class Session:
         for unanswered in left_over:
             # Marked as sent again, which the kernel knows nothing of: it knows the number it gave.
             self.serve(unanswered.request, unanswered.length, unique=unanswered.unique)
+        os.set_blocking(self.descriptor, False)
+        self._ready = select.epoll()
+        # Of all processes that wait for the same mount a request wakes one.
+        self._ready.register(self.descriptor, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         self._start_taker(_Hand())
 
     def _start_taker(self, hand: _Hand, *again: Request) -> None:
@@ -212,7 +236,7 @@ class Session:
             unique, request = hand.seen, bytearray(hand.buffer[: hand.length])
             hand.is_replaced = True
             self._hands.remove(hand)
-            if unique and hand.unique == unique:
+            if unique > 0 and hand.unique == unique:
                 log.warning("request %d hangs in a disk; asked again", unique)
                 self._start_taker(_Hand(is_second=True), request)
             else:
@@ -253,24 +277,34 @@ class Session:
             if not hand.takes:
                 self._stand_by()
                 hand.takes = True
+            if self._begun or self._landed:
+                self._looked_after += 1
+                if self._looked_after >= _REQUESTS_BETWEEN_LOOKS:
+                    self._look_after_begun(hand, wait=False)
             if journal is not None:
                 slot, buffer = journal.take_slot()
             try:
                 length = os.readv(descriptor, (buffer,))
             except OSError as error:
                 if error.errno == errno.ENODEV:
+                    while self._landed:
+                        self._put_away(hand)
                     self._over.set()
                     self._on_end()
                     return  # unmounted
                 if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
                     if journal is not None:
                         journal.put_back(slot)
+                    if error.errno == errno.EAGAIN:
+                        self._look_after_begun(hand, wait=True)
                     continue  # interrupted before we got it
                 raise
             _, opcode, unique, *_ = IN_HEADER.unpack_from(buffer)
             if journal is not None:
                 journal.note(unique, slot)
             counts[opcode if opcode < OP_COUNT else 0] += 1
+            while self._landed and opcode in _AFTER_ALL_IS_STORED:
+                self._put_away(hand)
             self._work_on(hand, buffer, length)
 
     def _work_on(self, hand: _Hand, request: Request, length: int) -> None:
@@ -315,12 +349,69 @@ class Session:
         """In the taker's own thread, if another can take its place: whoever waits for the answer
         does not wait for a thread to wake up."""
         hand: _Hand | None = getattr(self._local, "hand", None)
-        if hand is not None and hand.takes and self._pass_on():
+        if hand is None or not hand.takes:
+            reply.run(job)
+        elif (begun := job.begin()) is not None:
+            self._begun[begun.fileno()] = begun
+            self._wait_for(begun.fileno())
+        elif self._pass_on():
             hand.takes = False
             hand.unique = 0  # it may take as long as storage does
             job()
         else:
             reply.run(job)
+
+    def _wait_for(self, descriptor: int) -> None:
+        """Once: it is armed again if that was not all."""
+        ready, events = self._ready, select.EPOLLIN | select.EPOLLONESHOT
+        assert ready is not None
+        try:
+            ready.modify(descriptor, events)
+        except FileNotFoundError:  # a new connection
+            ready.register(descriptor, events)
+
+    def _look_after_begun(self, hand: _Hand, *, wait: bool) -> None:
+        """Advance the fetches whose connections have something to receive, or store what was
+        received. `wait` for one of these, or for the next request."""
+        ready = self._ready
+        assert ready is not None
+        self._looked_after = 0
+        timeout_s = 0.0 if not wait or self._landed else _SWEEP_S if self._begun else None
+        events = ready.poll(timeout_s)
+        for descriptor, _ in events:
+            if descriptor != self.descriptor:
+                self._advance(hand, descriptor)
+        if self._landed and (not events or len(self._landed) > _MOST_LANDED):
+            self._put_away(hand)
+        if self._begun and (now_s := time.monotonic()) > self._sweep_s:
+            # Those whose server does not answer at all end by their own deadline.
+            self._sweep_s = now_s + _SWEEP_S
+            for descriptor in list(self._begun):
+                self._advance(hand, descriptor)
+
+    def _advance(self, hand: _Hand, descriptor: int) -> None:
+        # Not ours any more if a disk took so long that another was put in our place.
+        begun = None if hand.is_replaced else self._begun.pop(descriptor, None)
+        if begun is None:
+            return
+        try:
+            is_landed = begun.advance()
+        except Exception:  # a bug costs one answer, which the fetch's deadline gives, not the mount
+            log.exception("a fetch failed")
+            return
+        if is_landed:
+            self._landed.append(begun)
+        else:
+            self._begun[descriptor] = begun
+            self._wait_for(descriptor)
+
+    def _put_away(self, hand: _Hand) -> None:
+        # Below zero: the number of no request. A disk that hangs is met here.
+        self._put_away_count -= 1
+        hand.unique = self._put_away_count
+        with suppress(IndexError):  # another was put in our place
+            self._landed.popleft().put_away()
+        hand.unique = 0
 
     def _pass_on(self) -> bool:
         with self._lock:

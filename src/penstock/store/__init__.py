@@ -29,6 +29,27 @@ class Level(NamedTuple):
 Chunks = Callable[[], Iterator[Buffer]]
 
 
+class Pending(Protocol):
+    """An object on its way, for a thread that has other things to do meanwhile."""
+
+    def fileno(self) -> int:
+        """What to wait for: readable when there is something to receive."""
+        ...
+
+    def advance(self) -> bool:
+        """Receive what has arrived. True once `result` knows; never blocks, never raises."""
+        ...
+
+    def result(self) -> Buffer:
+        """The bytes, or what this one attempt has failed with."""
+        ...
+
+    def retry(self, error: Exception, /) -> Buffer:
+        """The bytes after all, where trying again helps: blocks as `get` does, and raises `error`
+        or what came after it."""
+        ...
+
+
 class Store(Protocol):
     @property
     def identity(self) -> str:
@@ -49,6 +70,10 @@ class Store(Protocol):
 
     def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
         """Exactly `length` bytes of that version, or ObjectChanged, ObjectNotFound, StoreError."""
+        ...
+
+    def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
+        """Ask for a whole object without waiting for it; None where only `get` can."""
         ...
 
     def why_unreadable(self, key: str) -> str | None:

@@ -19,6 +19,7 @@ from penstock.store.keys import Keys
 from penstock.store.local import LocalStore
 from penstock.store.manifest import read_manifest
 from penstock.store.remote import Fallback, RemoteStore
+from penstock.store.s3objects import open_s3_objects
 from penstock.store.secrets import redact, remember_environment
 from penstock.store.source import Source
 from penstock.store.translate import translate
@@ -129,6 +130,16 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
         counters=counters,
         fallback=fallback,
         ordered=not source.bucket.endswith("--x-s3"),  # directory buckets list in no order
+        objects=open_s3_objects(
+            config.get("endpoint") or f"https://s3.{config['region']}.amazonaws.com",
+            source.bucket,
+            virtual_hosted=virtual_hosted and endpoint is not None,
+            region=config["region"],
+            credentials=None if options.anonymous else credentials,
+            connect_s=min(CONNECT_S, options.deadline_s),
+            idle_s=_idle_s(options.deadline_s),
+            deadline_s=options.deadline_s,
+        ),
     )
 
 
@@ -207,11 +218,15 @@ def _client(endpoint: str | None, deadline_s: float) -> "ClientConfig":
         # Plain HTTP only where the user wrote it.
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
         "connect_timeout": timedelta(seconds=min(CONNECT_S, deadline_s)),
-        # A body that stops in the middle leaves time for two more attempts.
-        "read_timeout": timedelta(seconds=min(IDLE_S, deadline_s / 3)),
+        "read_timeout": timedelta(seconds=_idle_s(deadline_s)),
         # What comes later comes for nobody.
         "timeout": timedelta(seconds=deadline_s),
     }
+
+
+def _idle_s(deadline_s: float) -> float:
+    """A body that stops in the middle leaves time for two more attempts."""
+    return min(IDLE_S, deadline_s / 3)
 
 
 def _with_scheme(endpoint: str | None) -> str | None:

@@ -5,9 +5,6 @@ such as `a//b`. botocore shows every key as it is, at 55 us of CPU a key against
 only where obstore cannot, and checks what it said. Every page must be one of a listing, and say
 how it goes on. Keys come URL-encoded: control characters and bytes that are not
 UTF-8 pass.
-
-Servers that answer a range with status 200: rclone's S3 server sends the right bytes and the
-right Content-Range, but not 206, which obstore rightly demands.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +20,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from penstock.errors import ObjectChanged, ObjectNotFound, SourceError, StoreError
+from penstock.errors import ObjectNotFound, SourceError, StoreError
 from penstock.store import Level, ObjectInfo
 from penstock.store.secrets import redact
 from penstock.store.translate import translate_status
@@ -82,18 +79,6 @@ class S3Fallback:
             # Any well-formed page parses as an empty listing; a listing says of which bucket.
             raise self._not_s3()
         return answer
-
-    def get_range(self, key: str, version: str, start: int, length: int, size_bytes: int) -> bytes:
-        wanted = f"bytes {start}-{start + length - 1}/{size_bytes}"
-        answer = self._call(
-            self._client.get_object, Key=key, Range=wanted.replace(" ", "=").split("/")[0]
-        )
-        if answer["ETag"].replace('"', "") != version or answer.get("ContentRange") != wanted:
-            raise ObjectChanged(f"s3://{self._bucket}/{key}: rewritten while it was read")
-        try:
-            return answer["Body"].read()
-        except BotoCoreError as error:
-            raise self._failed(error, "short_body") from error
 
     def abort_uploads(self, key: str) -> None:
         """Those of exactly this key that were begun and not ended."""

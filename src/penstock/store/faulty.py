@@ -22,7 +22,7 @@ from penstock.errors import (
     PenstockError,
     StoreError,
 )
-from penstock.store import Chunks, Level, ObjectInfo, Store
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Store
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,9 @@ class FaultyStore:
     def list_level(self, prefix: str) -> Level | None:
         self._draw(f"{self.identity}/{prefix}")
         return self._store.list_level(prefix)
+
+    def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
+        return None
 
     def why_unreadable(self, key: str) -> str | None:
         return self._store.why_unreadable(key)

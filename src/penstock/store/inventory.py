@@ -48,10 +48,6 @@ class Fallback(Protocol):
 
     def abort_uploads(self, key: str) -> None: ...
 
-    def get_range(
-        self, key: str, version: str, start: int, length: int, size_bytes: int
-    ) -> bytes: ...
-
 
 class Inventory:
     def __init__(

@@ -23,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.metrics import Counters
 from penstock.mounttable import FILESYSTEM_TYPE, mount_table
-from penstock.store import Chunks, Level, ObjectInfo
+from penstock.store import Chunks, Level, ObjectInfo, Pending
 
 _PAGE_ENTRIES = 1000
 # A level is held in memory as a whole; a folder with more than this is streamed.
@@ -228,6 +228,9 @@ class LocalStore:
         if error.errno in _LASTING:
             return SourceError(what, hint="it cannot be a file of this folder under that name")
         return StoreError(what, hint="check the disk: space, quota, errors", kind="disk")
+
+    def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
+        return None
 
     def why_unreadable(self, key: str) -> str | None:
         path = os.path.join(self._root, key)

@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 
 from penstock.errors import AccessDenied, StoreError
 from penstock.metrics import Counters
-from penstock.store import Chunks, Level, ObjectInfo, Store
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Store
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,27 @@ class PatientStore:
 
     def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
         return self._ask(lambda store: store.get(key, version, start, length, size_bytes))
+
+    def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
+        if not self._link.worked:
+            return None  # the first contact has a time limit of its own
+        pending = self._link.store.begin(key, version, size_bytes)
+        if pending is None:
+            return None
+        return _PatientPending(
+            pending, lambda error: self._get_after(error, key, version, size_bytes)
+        )
+
+    def _get_after(self, error: Exception, key: str, version: str, size_bytes: int) -> Buffer:
+        """Get a whole object of which the first attempt has failed so."""
+        first = [error]
+
+        def question(store: Store) -> Buffer:
+            if first:
+                raise first.pop()
+            return store.get(key, version, 0, size_bytes, size_bytes)
+
+        return self._ask(question)
 
     def list_level(self, prefix: str) -> Level | None:
         return self._ask(lambda store: store.list_level(prefix))
@@ -180,6 +201,16 @@ class PatientStore:
         log.warning("%s: access was denied; the credentials were read again", self.identity)
         self._counters.add("store_reopens")
         return True
+
+
+class _PatientPending:
+    """See Pending."""
+
+    def __init__(self, pending: Pending, retry: Callable[[Exception], Buffer]) -> None:
+        self.fileno = pending.fileno
+        self.advance = pending.advance
+        self.result = pending.result
+        self.retry = retry
 
 
 class _Furthest:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing_extensions import Buffer
 
 from penstock.errors import ObjectNotFound
-from penstock.store import Chunks, Level, ObjectInfo
+from penstock.store import Chunks, Level, ObjectInfo, Pending
 
 
 class RemovedStore:
@@ -21,6 +21,9 @@ class RemovedStore:
 
     def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
         raise ObjectNotFound(f"{self.identity}/{key}: its source is not mounted any more")
+
+    def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
+        return None
 
     def why_unreadable(self, key: str) -> str | None:
         return None

@@ -121,7 +121,7 @@ def translate_status(status: int, code: str, where: str, text: str) -> PenstockE
     if re.search(_SKEWED, said):
         return _skewed(where)
     for pattern, kind, _, hint in _GENERIC:
-        if kind is not SourceError and re.search(pattern, said):
+        if re.search(pattern, said):
             return _made(kind, f"{where}: {_short(text)}", _hint(hint, where), said)
     kind = ObjectChanged if status == 412 else StoreError
     return _made(kind, f"{where}: {_short(text)}", None, said)

@@ -186,6 +186,7 @@ class WebStore:
         self._speaks_dav: bool | None = None  # None: not asked yet
         self.identity = store.identity
         self.get = store.get
+        self.begin = store.begin
         self.why_unreadable = store.why_unreadable
         self.put_file = store.put_file
         self.delete = store.delete

@@ -6,13 +6,13 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetches import Get, Job
+from penstock.cache.fetches import Begin, Get, Job
 from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.tiered import Cache, Done
 from penstock.catalog.names import decode
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
-from penstock.store import Store
+from penstock.store import Pending, Store
 from penstock.vfs.readahead import Ahead, Readahead
 
 # Nodes remembered between requests; when full, all are dropped (a lookup costs 5 us). Small,
@@ -24,6 +24,7 @@ class File(NamedTuple):
     node: Node
     what: CachedObject
     get: Get
+    begin: Begin
     block: Block | None  # all of it, if it is of one block
 
 
@@ -150,7 +151,9 @@ class FileSystem:
         ahead = None
         if file.block is None:
             ahead = self._readahead.observe(file.what, offset, length, is_stored=False)
-        job = self.cache.deliver(file.what, file.get, offset, length, finish, here=here)
+        job = self.cache.deliver(
+            file.what, file.get, offset, length, finish, here=here, begin=file.begin
+        )
         if ahead is not None:
             self._prefetch(file, ahead)
         return job
@@ -260,7 +263,10 @@ class FileSystem:
         def get(start: int, length: int) -> Buffer:
             return store.get(key, version, start, length, size)
 
+        def begin() -> Pending | None:
+            return store.begin(key, version, size)
+
         block_bytes = self.cache.block_bytes
         what = identify(store.identity, key, version, size, block_bytes)
         block = block_of(what, 0, block_bytes) if size <= block_bytes else None
-        return File(node, what, get, block)
+        return File(node, what, get, begin, block)

