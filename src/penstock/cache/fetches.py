@@ -47,6 +47,7 @@ from penstock.cache.tiers import Tiers
 from penstock.errors import PenstockError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Pending
+from penstock.store.buffers import BUFFERS
 from penstock.units import format_duration
 
 log = logging.getLogger(__name__)
@@ -408,6 +409,7 @@ class Fetches:
             while self._kept:
                 self._let_go_of(next(iter(self._kept)))
             self._room.notify_all()
+        BUFFERS.trim()
 
     def settle(self, digest: bytes | None = None, within_s: float | None = None) -> None:
         """Returns when all that has landed is stored or found no room, of one object or of all:
@@ -731,6 +733,7 @@ class Fetches:
                 return
             self._some.clear()
             self._watched = False
+        BUFFERS.trim()
         if not self._stopping.is_set():
             self._some.wait()
 

@@ -28,6 +28,7 @@ from penstock.daemon.serving import (
     DISK_WAITERS,
     LARGE_THREADS,
     can_resend,
+    collect_garbage_seldom,
     kernel_options,
     with_removed,
     workers_of,
@@ -120,6 +121,7 @@ class Server:
         """All that can be done before the mount is there."""
         settings = self._settings
         yield_to_readers()  # first: threads inherit it, obstore's too
+        collect_garbage_seldom()
         if not self._takeover:
             mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()

@@ -1,5 +1,6 @@
 """What the server and its workers have in common: both can answer the kernel."""
 
+import gc
 import os
 from collections.abc import Mapping
 
@@ -71,6 +72,13 @@ def yield_to_readers() -> None:
     session or cgroup of its own (every daemon) the server was preempting, and being preempted, 7
     times for each cold file; without, cold small files come 12% faster."""
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def collect_garbage_seldom() -> None:
+    """What a request leaves behind has no cycles, so the collector only looks for nothing: every
+    700 objects by default, which is every tenth cold file. Seldom, cold small files come 5%
+    faster."""
+    gc.set_threshold(50_000, 20, 100)
 
 
 def _listings_can_be_cached() -> bool:

@@ -51,6 +51,7 @@ from penstock.daemon.link import Link, Message, receive_start
 from penstock.daemon.serving import (
     DISK_WAITERS,
     LARGE_THREADS,
+    collect_garbage_seldom,
     kernel_options,
     open_stores,
     yield_to_readers,
@@ -84,6 +85,7 @@ def main(link: Link) -> None:
     _name_process()
     _log_as_a_worker()
     yield_to_readers()
+    collect_garbage_seldom()
     # Each has a runtime of its own; with a thread for each core there would be hundreds.
     os.environ.setdefault("TOKIO_WORKER_THREADS", "1")
     start = receive_start(link)

@@ -236,6 +236,8 @@ class Workers:
         worker.is_serving = True
         go = {"workers": self.count, "in": inside, "ahead": self._is_ahead}
         worker.link.send({"go": go}, descriptors)
+        for number in inside:
+            self._grant(worker, number, 0)
 
     def _wait_for_ends(self) -> None:
         while (ended := self._nursery.next_end()) is not None:
@@ -471,17 +473,13 @@ class Workers:
             )  # fmt: skip
             self._directories[number].ask(commit, None)
         for number in {one[0] for one in news}:
-            if worker.granted[number] < _GRANT_BYTES // 2:
-                self._grant(worker, number, 0)
+            self._grant(worker, number, 0)
 
     def _grant(self, worker: _Worker, number: int, length: int) -> None:
-        """Room for what a worker is about to store. 0: if there is plenty."""
-        guarded = self._directories[number]
-        granted = 0
-        for wanted in (max(length, _GRANT_BYTES), length):
-            if wanted and guarded.ask(partial(_reserve, length=wanted, count=self.count), False):
-                granted = wanted
-                break
+        """Room for what a worker is about to store. 0: what it may have ahead of its needs."""
+        held = worker.granted[number]
+        reserve = partial(reserve_for_worker, length=length, held=held, workers=self.count)
+        granted = self._directories[number].ask(reserve, 0)
         with worker.lock:
             worker.granted[number] += granted
         if granted or length:
@@ -523,13 +521,16 @@ class Workers:
             self._changed.wait_for(ready, within_s)
 
 
-def _reserve(directory: CacheDirectory, *, length: int, count: int) -> bool:
-    """Large grants only while there is much room: what one worker holds, another lacks."""
-    if length > _GRANT_BYTES // 2:
-        free_bytes = directory.high_bytes - directory.used_bytes
-        if length * count * 4 > free_bytes:
-            return False
-    return directory.reserve(length)
+def reserve_for_worker(directory: CacheDirectory, *, length: int, held: int, workers: int) -> int:
+    """Return how many bytes were reserved: `length`, or more while there is much room. What one
+    worker holds another lacks, so all of them together hold a quarter of what is free at most."""
+    free_bytes = directory.high_bytes - directory.used_bytes
+    share = min(_GRANT_BYTES, (free_bytes + held) // (4 * workers))
+    ahead = share - held
+    # Not for each file that it stores: only once a part of its share is used up.
+    if ahead > max(length, share // 4) and directory.reserve(ahead):
+        return ahead
+    return length if length and directory.reserve(length) else 0
 
 
 def _as_error(told: Message | None) -> Exception | None:

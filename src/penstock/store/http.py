@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+from penstock.store.buffers import BUFFERS
+
 _HEAD_BYTES = 4096  # most heads fit, and the first bytes of the body with them
 _LONGEST_HEAD_BYTES = 64 * 1024
 _ERROR_BODY_BYTES = 64 * 1024
@@ -154,7 +156,7 @@ class Response:
         self._is_tls = isinstance(connection, ssl.SSLSocket)
         self._head = b""  # then what came of the body with it
         self._unread = 0
-        self._body = bytearray()
+        self._body = memoryview(b"")
         self._filled = 0
 
     def fileno(self) -> int:
@@ -189,7 +191,7 @@ class Response:
         self._head = self._head[end + 4 :]
         self._unread = self.length
 
-    def read(self, length: int, skip: int = 0) -> bytearray:
+    def read(self, length: int, skip: int = 0) -> memoryview:
         """Return so many bytes of the body, from behind the first `skip`."""
         with _timeouts("the body stopped in the middle"):
             while skip:
@@ -202,9 +204,9 @@ class Response:
         """Make room for the next bytes of the body, so many, for `receive`."""
         if length > self._unread:
             raise ShortBody(f"{self._unread} bytes are left of {length}")
-        self._body, self._filled = bytearray(length), 0
+        self._body, self._filled = BUFFERS.take(length), 0
 
-    def receive(self, flags: int = socket.MSG_DONTWAIT) -> bytearray:
+    def receive(self, flags: int = socket.MSG_DONTWAIT) -> memoryview:
         """Return the bytes that were expected."""
         connection, flags = self._connected, 0 if self._is_tls else flags
         body, at, length = self._body, self._filled, len(self._body)
@@ -213,27 +215,25 @@ class Response:
             body[at : at + len(first)] = first
             self._head = self._head[len(first) :]
             at = self._filled = at + len(first)
-        if at < length:
-            view = memoryview(body)
-            while at < length:
-                # SSLSocket takes no flags, and returns a record of 16 KiB at a time.
-                got = connection.recv_into(view[at:], 0, flags)
-                if not got:
-                    raise ShortBody(f"{at} bytes came of {length}")
-                at = self._filled = at + got
-                if at < length:
-                    self._check_deadline()
+        while at < length:
+            # SSLSocket takes no flags, and returns a record of 16 KiB at a time.
+            got = connection.recv_into(body[at:], 0, flags)
+            if not got:
+                raise ShortBody(f"{at} bytes came of {length}")
+            at = self._filled = at + got
+            if at < length:
+                self._check_deadline()
         self._unread -= length
+        self._body = memoryview(b"")  # it is the caller's now
         return body
 
     def read_error(self, flags: int) -> str:
         """Return the beginning of a body that explains an error, as far as it comes."""
-        try:
-            self.expect(min(self.length, _ERROR_BODY_BYTES))
+        self.expect(min(self.length, _ERROR_BODY_BYTES))
+        body = self._body
+        with suppress(OSError, ProtocolError):  # the status says enough
             self.receive(flags)
-        except (OSError, ProtocolError):
-            pass  # the status says enough
-        return bytes(self._body[: self._filled]).decode("utf-8", "replace")
+        return bytes(body[: self._filled]).decode("utf-8", "replace")
 
     def close(self) -> None:
         """Keep the connection if its answer was read to the end, else close it."""
