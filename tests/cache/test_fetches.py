@@ -248,6 +248,45 @@ def test_nothing_is_begun_that_would_have_to_wait_for_room(rig: Rig) -> None:
     wait_until(lambda: all(told) and late)
 
 
+def test_what_cannot_be_begun_is_left_to_a_thread_and_holds_nothing(rig: Rig) -> None:
+    def fails() -> Asked:
+        raise StoreError("no credentials")
+
+    def too_large(one: Block) -> Block:
+        return one._replace(length=(1 << 20) + 1)
+
+    for one, begin_it in (
+        (small(0), fails),
+        (too_large(small(1)), Asked),
+        (small(2), lambda: None),
+    ):
+        told = list[Fetch]()
+        job = rig.fetches.want(
+            one, WHAT, rig.store.get, told.append, looked=True, here=True, begin=begin_it
+        )
+        assert job is not None
+        assert job.begin() is None
+        assert rig.fetches.held_bytes == 0
+        job()
+        assert told
+
+
+def test_where_a_tier_has_no_room_another_thread_makes_some() -> None:
+    with Rig(Shelf()) as rig:
+        rig.shelf.has_room = lambda _block: False  # type: ignore[method-assign]
+        asked = Asked(DATA[:LENGTH])
+        asked.has_come = True
+        _, begun, calls = begin(rig, small(0), asked)
+        assert begun is not None
+        assert begun.advance()
+        rig.shelf.gate.clear()
+        begun.put_away()
+        assert calls == ["start"]
+        rig.shelf.gate.set()
+        wait_until(lambda: calls == ["start", "end"])
+        assert small(0) in rig.shelf.blocks
+
+
 def test_close_waits_for_what_other_threads_store() -> None:
     with Rig(Shelf()) as rig:
         asked = Asked(DATA[:LENGTH])

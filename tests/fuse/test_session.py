@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from time import monotonic
 from types import SimpleNamespace
 from typing import Self
 
@@ -232,6 +233,9 @@ class Arriving:
         self.answer((self.came,))
         return True
 
+    def abandon(self, error: Exception) -> None:
+        self.answer(error)
+
     def put_away(self) -> None:
         self.events.append("put away")
         self.store.close()
@@ -266,7 +270,7 @@ def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kerne
     second.store.send(b"stop")
     assert kernel.receive() == (12, 0, b"so farstop")
     wait_until(lambda: events.count("put away") == 2)
-    kernel.session._landed.append(third)  # as if it had not been stored yet
+    kernel.session._landed.append((monotonic(), third))  # as if it had not been stored yet
     del events[:]
     assert kernel.ask(p.Op.GETXATTR, 20) == (20, 0, b"")
     assert events == ["put away", "asked"], "a handler may wait for what is stored"
@@ -286,9 +290,8 @@ def test_a_bug_in_what_was_begun_costs_one_answer_and_not_the_mount(kernel: Kern
     kernel.send(p.Op.READ, 10)
     wait_until(lambda: begun)
     begun[0].store.send(b"stop")
+    assert kernel.receive() == (10, -errno.EIO, b"")
     assert kernel.ask(p.Op.LOOKUP, 12) == (12, 0, b"\x4d")
-    wait_until(lambda: not kernel.session._begun)
-    assert kernel.ask(p.Op.LOOKUP, 14) == (14, 0, b"\x4d")
     begun[0].put_away()
 
 
@@ -527,3 +530,41 @@ def test_a_session_that_takes_nothing_by_itself_can_take_one_and_ends_when_it_is
         kernel.session.take_one()
     kernel.session.end()
     kernel.session.join()
+
+
+def test_a_request_that_waits_for_a_disk_that_hangs_is_served_by_the_next_taker(
+    kernel: Kernel, time: Time
+) -> None:
+    """It was taken, and what has landed before it is being stored."""
+    session = kernel.session
+    stored = threading.Event()
+
+    class Hanging(Arriving):
+        def put_away(self) -> None:
+            super().put_away()
+            stored.set()
+            kernel.gate.wait(PATIENCE_S)
+
+    begun: list[Hanging] = []
+
+    def start(answer: Answer) -> Hanging:
+        begun.append(Hanging(answer, []))
+        return begun[-1]
+
+    kernel.serve({p.Op.READ: lambda *_: Later(start), p.Op.GETXATTR: lambda *_: (b"now",)})
+    kernel.send(p.Op.READ, 10)
+    wait_until(lambda: begun)
+    begun[0].store.send(b"stop")
+    kernel.send(p.Op.GETXATTR, 12)
+    assert kernel.receive() == (10, 0, b"stop")
+    assert stored.wait(PATIENCE_S)
+    session.relieve(5)
+    time.now_s += 5
+    session.relieve(5)
+    assert kernel.receive() == (12, 0, b"now")
+    kernel.gate.set()
+    if session.requests().get("GETXATTR") == 1 and len(session._hands) == 1:
+        wait_until(lambda: not any(hand.unique for hand in session._hands))
+    kernel.peer.settimeout(0.5)
+    with suppress(TimeoutError):
+        assert kernel.receive() == (12, 0, b"now"), "again, which the kernel does not mind"

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from penstock.errors import PenstockError, SourceError, StoreError
+from penstock.errors import AccessDenied, PenstockError, SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.connect import StoreOptions, open_store
@@ -192,11 +192,12 @@ def test_an_answer_without_a_length_is_left_to_the_other_client(
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
 def test_a_proxy_of_the_environment_is_left_to_the_other_client(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     proxy = serve(whole(b"data", MODIFIED))
-    monkeypatch.setenv("http_proxy", proxy.endpoint)
+    monkeypatch.setenv(variable, proxy.endpoint)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     options = StoreOptions(endpoint="http://storage.invalid", deadline_s=5)
@@ -210,6 +211,39 @@ def test_heads_are_bounded(serve: Callable[..., Server]) -> None:
     client = HttpClient(server.endpoint, connect_s=5, idle_s=5, deadline_s=5)
     with pytest.raises(ProtocolError, match="too long"):
         client.get("/", "")
+
+
+ERROR = b"<Error><Code>ExpiredToken</Code></Error>"
+CHUNKED = b"HTTP/1.1 400 Bad Request\r\nTransfer-Encoding: chunked\r\n\r\n29\r\n" + ERROR
+WITH_LENGTH = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(ERROR)
+
+
+@pytest.mark.parametrize("answer", [CHUNKED + b"\r\n0\r\n\r\n", WITH_LENGTH + ERROR])
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize("cut", [30, 80])
+def test_the_code_of_an_error_is_waited_for(
+    serve: Callable[..., Server], answer: bytes, cut: int, *, is_begun: bool
+) -> None:
+    server = serve(whole(b"first"), answer[:cut])
+    store = opened(server)
+    store.get("a", "v", 0, 5, 5)
+
+    def send_the_rest() -> None:
+        wait_until(lambda: len(server.requests) == 2)
+        server._open[0].sendall(answer[cut:])
+
+    rest = threading.Thread(target=send_the_rest)
+    pending = store.begin("a", "v", 5) if is_begun else None
+    assert pending is None or not pending.advance()
+    rest.start()
+    if pending is None:
+        with pytest.raises(AccessDenied):
+            store.get("a", "v", 0, 5, 5)
+    else:
+        wait_until(pending.advance)
+        with pytest.raises(AccessDenied):
+            pending.result()
+    rest.join()
 
 
 # -- piece by piece -----------------------------------------------------------------------

@@ -282,6 +282,38 @@ def test_rotated_keys_are_read_from_their_file(
     assert counters.total("store_reopens") == 1
 
 
+def test_of_many_that_were_begun_with_old_keys_none_is_refused_once_the_keys_are_read_again() -> (
+    None
+):
+    class Begun:
+        def __init__(self) -> None:
+            self.fileno = lambda: -1
+            self.advance = lambda: True
+
+        def result(self) -> bytes:
+            raise AccessDenied("rotated")
+
+        def retry(self, error: Exception, /) -> bytes:
+            raise error
+
+    class Beginning(Scripted):
+        def begin(self, key: str, version: str, size_bytes: int) -> Begun:
+            return Begun()
+
+    fresh = Scripted(*[b"data"] * 3)
+    counters = Counters()
+    store = PatientStore(
+        Beginning(b"data"), counters, deadline_s=60, reopen=lambda: fresh, time=Clock().time
+    )
+    assert store.begin("key", "v", 4) is None, "it has never answered so far"
+    store.get("key", "v", 0, 4, 4)
+    pending = [store.begin("key", "v", 4) for _ in range(3)]
+    for one in pending:
+        assert one is not None
+        assert bytes(one.retry(AccessDenied("rotated"))) == b"data"
+    assert counters.total("store_reopens") == 1
+
+
 # -- what a server does -------------------------------------------------------------------
 
 

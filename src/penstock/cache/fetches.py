@@ -63,6 +63,9 @@ _TICK_S = 0.02
 # After the last one has landed: the next mostly starts at once, and starting need not wake us.
 _LINGER_S = 1.0
 
+# Larger objects are left to threads that may block: receiving and storing one takes so long that
+# other requests would have to wait.
+_MOST_BEGUN_BYTES = 1024 * 1024
 # Storing a block that took longer is done by a thread of its own for a while: the one that answers
 # the kernel must not wait for a busy disk.
 _SLOW_DISK_S = 0.01
@@ -206,6 +209,10 @@ class Begun:
             return False
         self._is_landed = self._fetches.end_begun(self._fetch, self._pending, self._on_end)
         return True
+
+    def abandon(self, error: Exception) -> None:
+        """In the place of `advance`: who waits for it is told of the error."""
+        self._fetches.abandon(self._fetch, error, self._on_end)
 
     def put_away(self) -> None:
         """Store it, if that is for us to do."""
@@ -498,13 +505,21 @@ class Fetches:
     def begin(self, fetch: Fetch, begin: Begin) -> Pending | None:
         """The first half of `run`, for a thread that must not wait; None if it would have to."""
         block = fetch.block
+        if block.length > _MOST_BEGUN_BYTES or self._ended_lately(block):
+            return None
         with self._lock:
             if fetch.is_done or self._queue or not self._may_enter(block.length):
                 return None
             self._held_bytes += block.length
-        pending = None if self._ended_lately(block) else begin()
+        pending = None
+        try:
+            pending = begin()
+        except PenstockError as error:
+            log.debug("%s was not asked for: %s", fetch.what.key, error)  # `run` will tell
+        finally:
+            if pending is None:
+                self._free(block.length)
         if pending is None:
-            self._free(block.length)
             return None
         fetch.started_s = self._now()
         fetch.state = State.FETCHING
@@ -528,7 +543,7 @@ class Fetches:
     def put_away_begun(self, fetch: Fetch, on_end: Callable[[], None]) -> None:
         """In the caller's thread, as long as the disk takes no time."""
         started_s = self._now()
-        if started_s < self._slow_disk_until_s:
+        if started_s < self._slow_disk_until_s or not self._tiers.has_room(fetch.block):
             self._small.put(partial(self._put_away, fetch, on_end))
             return
         self._put_away(fetch, on_end)
@@ -540,12 +555,20 @@ class Fetches:
         self, fetch: Fetch, pending: Pending, error: Exception, on_end: Callable[[], None]
     ) -> None:
         try:
-            self._land(fetch, pending.retry(error))
+            data = pending.retry(error)
         except Exception as failure:  # noqa: BLE001 - as above
-            self._fail(fetch, failure)
-            self._free(fetch.block.length)
+            self.abandon(fetch, failure, on_end)
+            return
+        try:
+            self._land(fetch, data)
         finally:
             on_end()
+
+    def abandon(self, fetch: Fetch, error: Exception, on_end: Callable[[], None]) -> None:
+        """What was begun will not come."""
+        self._fail(fetch, error)
+        self._free(fetch.block.length)
+        on_end()
 
     def _land(self, fetch: Fetch, data: Buffer) -> bool:
         """False if it has landed or failed before."""

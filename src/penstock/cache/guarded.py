@@ -127,6 +127,10 @@ class Guarded:
     def has(self, block: Block) -> bool:
         return self._try(lambda directory: directory.has(block), False)
 
+    def has_room(self, length: int) -> bool:
+        directory = self._directory  # while it is out, writes are declined at once
+        return directory is None or directory.used_bytes + length <= directory.high_bytes
+
     def cached_bytes(self, digest: bytes) -> int:
         return self._try(lambda directory: directory.cached_bytes(digest), 0)
 

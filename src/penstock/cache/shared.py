@@ -83,6 +83,10 @@ class GrantedRoom:
             self._bytes -= length
             return True
 
+    def has(self, length: int) -> bool:
+        """Does `take` return at once?"""
+        return self._bytes >= length or time.monotonic() < self._denied_until_s
+
     def grant(self, length: int) -> None:
         """0: there is no room."""
         with self._changed:
@@ -172,6 +176,9 @@ class SharedDirectory:
         except (OSError, sqlite3.Error) as error:
             self._fail(error)
             return False
+
+    def has_room(self, length: int) -> bool:
+        return self._is_out or self.room.has(length)
 
     def write(self, what: CachedObject, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
@@ -294,3 +301,6 @@ class SharedTier:
 
     def has(self, block: Block) -> bool:
         return self._of(block.digest).has(block)
+
+    def has_room(self, block: Block) -> bool:
+        return self._of(block.digest).has_room(block.length)

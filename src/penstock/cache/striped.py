@@ -37,6 +37,9 @@ class StripedTier:
     def has(self, block: Block) -> bool:
         return self._of(block.digest).has(block)
 
+    def has_room(self, block: Block) -> bool:
+        return self._of(block.digest).has_room(block.length)
+
     def cached_bytes(self, digest: bytes) -> int:
         return self._of(digest).cached_bytes(digest)
 

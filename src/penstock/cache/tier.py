@@ -47,6 +47,10 @@ class Tier(Protocol):
 
     def has(self, block: Block) -> bool: ...
 
+    def has_room(self, block: Block) -> bool:
+        """Can `write` store it without making room first, or waiting for some? A guess."""
+        ...
+
 
 def parse_tier(text: str) -> TierSpec:
     """`MEM:/dev/shm/penstock:8GiB` or `SSD:/nvme0,/nvme1:400GiB:high=0.99,low=0.8`."""

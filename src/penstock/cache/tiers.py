@@ -49,6 +49,10 @@ class Tiers:
         except (OSError, sqlite3.Error):
             return False  # the read that follows will say so
 
+    def has_room(self, block: Block) -> bool:
+        """Can `write` store it, in the first tier, without making room or waiting for some?"""
+        return not self.all or self.all[0].has_room(block)
+
     def warn(self, tier: Tier, error: Exception) -> None:
         self._counters.add("cache_warnings")
         log.warning("cache tier %s: %s; reading on without it", tier.name, error)

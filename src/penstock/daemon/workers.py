@@ -306,7 +306,14 @@ class Workers:
                 worker.link.send(message)
 
     def _tell_of_directory(self, number: int) -> None:
-        self._tell_all({"in" if self._directories[number].is_in else "out": number})
+        is_in = self._directories[number].is_in
+        self._tell_all({"in" if is_in else "out": number})
+        for worker in self._serving_or_not():
+            # What was granted went with the directory: it counts anew when it is back.
+            with worker.lock:
+                worker.granted[number] = 0
+            if is_in and worker.is_serving:
+                self._grant(worker, number, 0)
 
     def follow_runs(self, for_s: float) -> None:
         """Someone reads files in the order of their listing: of the next reads we want to know all,

@@ -23,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -58,6 +57,7 @@ NO_REPLY = None
 _REQUESTS_BETWEEN_LOOKS = 16
 _SWEEP_S = 1.0
 _MOST_LANDED = 16
+_LANDED_S = 0.1  # so long, at most, while there is always something else to do
 # Requests whose handlers may wait until what was fetched is stored.
 _AFTER_ALL_IS_STORED = (Op.GETXATTR, Op.OPEN)
 _READ = int(Op.READ)  # a plain number: comparing with an enum's member costs four times as much
@@ -155,7 +155,7 @@ class Session:
         self._sweep_s = 0.0
         # What has landed is stored when there is nothing better to do: first everybody who
         # waits is answered, and the store is asked for what comes next.
-        self._landed: deque[Begun] = deque()
+        self._landed: deque[tuple[float, Begun]] = deque()
         self._looked_after = 0  # requests ago
         self._put_away_count = 0
         os.set_blocking(descriptor, True)  # until `start`
@@ -303,8 +303,11 @@ class Session:
             if journal is not None:
                 journal.note(unique, slot)
             counts[opcode if opcode < OP_COUNT else 0] += 1
-            while self._landed and opcode in _AFTER_ALL_IS_STORED:
-                self._put_away(hand)
+            if self._landed and opcode in _AFTER_ALL_IS_STORED:
+                # Ours from here on: if a disk hangs, whoever is put in our place serves it.
+                hand.buffer, hand.length, hand.unique = buffer, length, unique
+                while self._landed:
+                    self._put_away(hand)
             self._work_on(hand, buffer, length)
 
     def _work_on(self, hand: _Hand, request: Request, length: int) -> None:
@@ -381,7 +384,9 @@ class Session:
         for descriptor, _ in events:
             if descriptor != self.descriptor:
                 self._advance(hand, descriptor)
-        if self._landed and (not events or len(self._landed) > _MOST_LANDED):
+        if self._landed and (not events or time.monotonic() - self._landed[0][0] > _LANDED_S):
+            self._put_away(hand)
+        while len(self._landed) > _MOST_LANDED:
             self._put_away(hand)
         if self._begun and (now_s := time.monotonic()) > self._sweep_s:
             # Those whose server does not answer at all end by their own deadline.
@@ -395,23 +400,29 @@ class Session:
         if begun is None:
             return
         try:
-            is_landed = begun.advance()
-        except Exception:  # a bug costs one answer, which the fetch's deadline gives, not the mount
+            if begun.advance():
+                self._landed.append((time.monotonic(), begun))
+                return
+            self._wait_for(descriptor)
+        except Exception as error:  # a bug costs one answer, and not the mount
             log.exception("a fetch failed")
-            return
-        if is_landed:
-            self._landed.append(begun)
+            begun.abandon(error)
         else:
             self._begun[descriptor] = begun
-            self._wait_for(descriptor)
 
     def _put_away(self, hand: _Hand) -> None:
-        # Below zero: the number of no request. A disk that hangs is met here.
+        # A disk that hangs is met here. Below zero: the number of no request.
+        request = hand.unique
         self._put_away_count -= 1
-        hand.unique = self._put_away_count
-        with suppress(IndexError):  # another was put in our place
-            self._landed.popleft().put_away()
-        hand.unique = 0
+        hand.unique = request or self._put_away_count
+        try:
+            _, begun = self._landed.popleft()
+            begun.put_away()
+        except IndexError:
+            pass  # whoever was put in our place was faster
+        except Exception:  # a bug costs one block in the cache
+            log.exception("a block was not stored")
+        hand.unique = request
 
     def _pass_on(self) -> bool:
         with self._lock:

@@ -98,7 +98,14 @@ class S3Credentials:
                 "token": self._token,
                 "expires_at": None,
             }
-        frozen = self._session.get_credentials().get_frozen_credentials()
+        import botocore.exceptions
+
+        try:
+            frozen = self._session.get_credentials().get_frozen_credentials()
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+            raise AccessDenied(
+                redact(f"no fresh credentials: {error}"), hint="check AWS_PROFILE"
+            ) from error
         remember(frozen.access_key, frozen.secret_key, frozen.token)
         return {
             "access_key_id": frozen.access_key,

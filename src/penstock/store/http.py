@@ -28,11 +28,12 @@ from penstock.store.buffers import BUFFERS
 _HEAD_BYTES = 4096  # most heads fit, and the first bytes of the body with them
 _LONGEST_HEAD_BYTES = 64 * 1024
 _ERROR_BODY_BYTES = 64 * 1024
+_LONGEST_NUMBER = 18  # digits; Python refuses to read very long ones
 _SCRATCH_BYTES = 256 * 1024
 # Servers close connections that are idle for longer; S3 after about 20 s.
 _IDLE_S = 15.0
 _FRESH_S = 0.1  # a connection that was used so lately is not looked at before it is used again
-_MOST_IDLE = 64
+_MOST_IDLE = 512  # a plan has 256 objects on their way
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -81,8 +82,8 @@ class HttpClient:
         connection = self._take_idle()
         if connection is None:
             return None
-        # What is received piece by piece is small: all of it has the time of one piece.
-        response = Response(self, connection, time.monotonic() + self._idle_s)
+        response = Response(self, connection, time.monotonic() + self._deadline_s)
+        response.limit_pauses(self._idle_s)
         try:
             response.send(self._request(path, headers), None)
         except OSError:
@@ -156,8 +157,11 @@ class Response:
         self._is_tls = isinstance(connection, ssl.SSLSocket)
         self._head = b""  # then what came of the body with it
         self._unread = 0
+        self._is_chunked = False  # or without a length: an error that ends somewhere
         self._body = memoryview(b"")
         self._filled = 0
+        self._idle_s: float | None = None
+        self._idle_until_s = float("inf")
 
     def fileno(self) -> int:
         return -1 if self._connection is None else self._connection.fileno()
@@ -173,6 +177,11 @@ class Response:
             connection.sendall(request)
         elif connection.send(request, socket.MSG_DONTWAIT) != len(request):
             raise BlockingIOError("the connection takes no more")
+
+    def limit_pauses(self, idle_s: float) -> None:
+        """For who does not wait in the kernel, which has that limit, too."""
+        self._idle_s = idle_s
+        self._idle_until_s = time.monotonic() + idle_s
 
     def wait_for_head(self) -> None:
         with _timeouts("the server did not answer in time"):
@@ -221,6 +230,8 @@ class Response:
             if not got:
                 raise ShortBody(f"{at} bytes came of {length}")
             at = self._filled = at + got
+            if self._idle_s is not None:
+                self.limit_pauses(self._idle_s)
             if at < length:
                 self._check_deadline()
         self._unread -= length
@@ -228,12 +239,22 @@ class Response:
         return body
 
     def read_error(self, flags: int) -> str:
-        """Return the beginning of a body that explains an error, as far as it comes."""
-        self.expect(min(self.length, _ERROR_BODY_BYTES))
-        body = self._body
-        with suppress(OSError, ProtocolError):  # the status says enough
-            self.receive(flags)
-        return bytes(body[: self._filled]).decode("utf-8", "replace")
+        """Return the beginning of a body that explains an error. Some servers send it in chunks:
+        those are left as they are, for a person or a regular expression to read."""
+        connection, flags = self._connected, 0 if self._is_tls else flags & socket.MSG_DONTWAIT
+        try:
+            while len(self._head) < min(self.length, _ERROR_BODY_BYTES):
+                if self._is_chunked and self._head.endswith(b"0\r\n\r\n"):
+                    break
+                if not (more := connection.recv(_HEAD_BYTES, flags)):
+                    break
+                self._head += more
+        except NotYet:
+            if flags or self._is_tls:
+                raise
+        except OSError:
+            pass  # the status says enough
+        return self._head[: self.length].decode("utf-8", "replace")
 
     def close(self) -> None:
         """Keep the connection if its answer was read to the end, else close it."""
@@ -241,6 +262,7 @@ class Response:
         if connection is None:
             return
         is_whole = self.status and not self._unread and not self._head
+        self._body, self._head = memoryview(b""), b""  # whoever holds us may do so for long
         if is_whole and self.headers.get("connection", "").lower() != "close":
             self._client.give_back(connection)
         else:
@@ -254,7 +276,7 @@ class Response:
 
     @property
     def is_overdue(self) -> bool:
-        return time.monotonic() > self._until_s
+        return time.monotonic() > min(self._until_s, self._idle_until_s)
 
     def _check_deadline(self) -> None:
         if self.is_overdue:
@@ -283,8 +305,10 @@ class Response:
         if "transfer-encoding" in headers or not (length.isascii() and length.isdecimal()):
             if status in (200, 206):
                 raise ProtocolError("the answer does not say how long it is")
-            length = "0"  # an error whose text stays unread
+            length, self._is_chunked = str(_ERROR_BODY_BYTES), True
             headers["connection"] = "close"
+        if len(length) > _LONGEST_NUMBER:
+            raise ProtocolError("the answer says that it is too long")
         self.status, self.length = status, int(length)
 
 

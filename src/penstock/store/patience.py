@@ -83,23 +83,17 @@ class PatientStore:
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
         if not self._link.worked:
             return None  # the first contact has a time limit of its own
-        pending = self._link.store.begin(key, version, size_bytes)
+        store = self._link.store
+        pending = store.begin(key, version, size_bytes)
         if pending is None:
             return None
-        return _PatientPending(
-            pending, lambda error: self._get_after(error, key, version, size_bytes)
-        )
 
-    def _get_after(self, error: Exception, key: str, version: str, size_bytes: int) -> Buffer:
-        """Get a whole object of which the first attempt has failed so."""
-        first = [error]
+        def retry(error: Exception, /) -> Buffer:
+            return self._ask(
+                lambda store: store.get(key, version, 0, size_bytes, size_bytes), (store, error)
+            )
 
-        def question(store: Store) -> Buffer:
-            if first:
-                raise first.pop()
-            return store.get(key, version, 0, size_bytes, size_bytes)
-
-        return self._ask(question)
+        return _PatientPending(pending, retry)
 
     def list_level(self, prefix: str) -> Level | None:
         return self._ask(lambda store: store.list_level(prefix))
@@ -150,11 +144,17 @@ class PatientStore:
 
     # -- inside -------------------------------------------------------------------------
 
-    def _ask(self, question: Callable[[Store], _Answer]) -> _Answer:
+    def _ask(
+        self, question: Callable[[Store], _Answer], failed: tuple[Store, Exception] | None = None
+    ) -> _Answer:
+        """`failed`: the first attempt, which was made elsewhere: what was asked, and the answer."""
         tries = _Tries(self._time, self._patience_s)
         while True:
             store = self._link.store
             try:
+                if failed is not None:
+                    (store, error), failed = failed, None
+                    raise error
                 answer = question(store)
             except StoreError as error:
                 self._wait(tries, error)

@@ -7,6 +7,7 @@ Threading: any thread. A call blocks until it has the bytes or knows why they do
 """
 
 import logging
+import os
 import re
 import socket
 import ssl
@@ -39,6 +40,8 @@ _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
     (ProtocolError, "other", "the endpoint does not answer as an object store does"),
     (OSError, "other", "storage cannot be reached"),
 )
+# Variables that obstore reads, and makes headers of.
+_OTHER_HEADERS = ("AWS_REQUEST_PAYER", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
@@ -80,7 +83,8 @@ class S3Objects:
 
     def begin(self, where: str, key: str, version: str, size_bytes: int) -> "PendingObject | None":
         """Send the request for a whole object; None where `get` has to be called instead."""
-        if self._untrusted or self._begins_nothing:
+        is_ready = self._signer is None or self._signer.is_ready
+        if self._untrusted or self._begins_nothing or not is_ready:
             return None
         response = self._client.begin(*self._signed(key, _version_header(version)))
         if response is None:
@@ -107,6 +111,7 @@ class PendingObject:
         self._where = where
         self._version = version
         self._size_bytes = size_bytes
+        self._is_checked = False  # it is what was asked for; its body is on its way
         self._result: Buffer | Exception | None = None
 
     def fileno(self) -> int:
@@ -117,9 +122,11 @@ class PendingObject:
         try:
             if not response.status:
                 response.receive_head()
+            if not self._is_checked:
                 _require_success(response, where, socket.MSG_DONTWAIT)
                 _check(response, where, self._version, 0, size_bytes, size_bytes)
                 response.expect(size_bytes)
+                self._is_checked = True
             self._result = response.receive()
         except NotYet:
             if not response.is_overdue:
@@ -137,7 +144,8 @@ class PendingObject:
     def result(self) -> Buffer:
         assert self._result is not None, "it is still on its way"
         if isinstance(self._result, Exception):
-            raise self._result
+            # Without the frames of before: they refer to this object, and it to the error.
+            raise self._result.with_traceback(None)
         return self._result
 
     def retry(self, error: Exception) -> Buffer:
@@ -152,8 +160,12 @@ def open_s3_objects(
     """None where only the other client can get objects. With `virtual_hosted` the endpoint's host
     has the bucket's name in it already."""
     parts = urlsplit(endpoint)
-    host = parts.hostname or ""
-    if bucket.endswith("--x-s3") or (parts.scheme in getproxies() and not proxy_bypass(host)):
+    proxies = getproxies()
+    is_behind_proxy = (parts.scheme in proxies or "all" in proxies) and not proxy_bypass(
+        parts.hostname or ""
+    )
+    asks_for_more = any(name.startswith(_OTHER_HEADERS) for name in os.environ)
+    if bucket.endswith("--x-s3") or is_behind_proxy or asks_for_more:
         return None
     client = HttpClient(endpoint, connect_s=connect_s, idle_s=idle_s, deadline_s=deadline_s)
     root = quote(parts.path.rstrip("/"), safe="/~%") + ("" if virtual_hosted else f"/{bucket}")
@@ -207,6 +219,6 @@ def _require_success(response: Response, where: str, flags: int = socket.MSG_WAI
             f"{where}: the endpoint sends us to {to}, and the credentials are not for that",
             hint="check --region and --endpoint",
         )
-    text = response.read_error(flags)
+    text = response.read_error(flags)  # a begun one is not judged before that has come
     code = found[1] if (found := _CODE.search(text)) is not None else ""
     raise translate_status(status, code, where, f"status {status} {code}".rstrip())

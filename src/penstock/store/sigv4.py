@@ -31,6 +31,10 @@ class _Key(NamedTuple):
     signing_key: bytes
 
 
+def _day(now_s: float) -> str:
+    return time.strftime("%Y%m%d", time.gmtime(now_s))
+
+
 class Signer:
     """Signs requests for one host. Any thread may call it."""
 
@@ -44,6 +48,12 @@ class Signer:
         self._now = now
         self._lock = threading.Lock()
         self._key: _Key | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Does `headers` return at once? Asking for credentials may take seconds."""
+        key, now_s = self._key, self._now()
+        return key is not None and now_s < key.until_s and _day(now_s) == key.day
 
     def headers(self, path: str) -> str:
         """Return the header lines that sign a GET of this encoded path, without any query."""
