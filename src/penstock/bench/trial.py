@@ -102,6 +102,8 @@ class Trial:
     def cold(self, readers: int, entries: Sequence[Entry]) -> Sample:
         """The first epoch of a mount that has just started."""
         native = self._read(self._native, readers, self.site.dataset.entries, passes=1)
+        # What it reads comes into the cache and into the page cache.
+        measure.touch_memory(2 * self.site.dataset.size_bytes)
         return _beside(self._sample("cold", readers, entries), native)
 
     def cold_beside_bare(self, readers: int, entries: Sequence[Entry]) -> list[Sample]:
