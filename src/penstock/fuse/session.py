@@ -1,13 +1,19 @@
 """Reads requests from /dev/fuse, hands them to the handlers, writes the answers.
 
-Threading: a taker runs the plainest loop there is: read a request, answer it, read the next. It
-waits for nobody: what storage has to bring is answered by whoever brings it (`Later`), what takes
-the disk long by one of a few waiters (`OnDisk`), so that a lookup is never stuck behind a slow
-read. One takes at a time: when the answers come from the local cache, more threads only
-fight over the interpreter's lock, and more processes do not (ADR 1). A taker that has to fetch
-something lets another take its turn, and fetches it itself: so an answer waits for no thread to
-wake up. One that hangs in a disk
-which does not answer is replaced (`relieve`), and its request is answered by the next one.
+Threading: one thread at a time takes requests (the taker). It answers what is at hand, and waits
+for nothing but the next event: a request, or a connection on which an object arrives.
+
+    request ──▶ at hand? ──▶ answer
+                  │ no
+                  ├──▶ small object: send the GET, wait for it beside /dev/fuse (`_begun`);
+                  │    when it arrives, answer, and store it when nobody waits (`_landed`)
+                  ├──▶ anything else that is fetched: let another thread take requests, and fetch
+                  │    it here (`Later`); a pool does it if there are no more threads
+                  └──▶ slow on this machine's disk: a few waiters do it (`OnDisk`)
+
+One taker, because several in one process only fight over the interpreter's lock; several processes
+do not (ADR 1). A taker that hangs in a disk is replaced, and the next one answers its request
+(`relieve`).
 
 A request may be answered by another process than the one that took it (`serve`): the answer goes
 to the clone of /dev/fuse that the request came from. Counts are kept by thread, so the hot path
