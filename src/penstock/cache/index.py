@@ -31,6 +31,7 @@ from penstock.cache.indexfile import (
     is_damage,
     is_full,
     open_index,
+    stored_sums,
     transaction,
 )
 
@@ -98,15 +99,7 @@ class Index:
         waiting = self._waiting.get(block)
         if waiting is not None:
             return waiting.sums
-        run = self._connection().execute
-        if block.whole:
-            row = run("SELECT sums FROM objects WHERE digest = ?", (block.digest,)).fetchone()
-        else:
-            row = run(
-                "SELECT sums FROM blocks WHERE digest = ? AND number = ?", block[:2]
-            ).fetchone()
-        # Of any other type or length it would not be ours, and nothing matches it.
-        return row[0] if row is not None and isinstance(row[0], bytes) else None
+        return stored_sums(self._connection(), block)
 
     def cached_bytes(self, digest: bytes) -> int:
         """How much of the object is here."""

@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock.cache.identity import Block
 from penstock.cache.locks import locked
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,17 @@ def stored_bytes(path: Path) -> int:
     except (sqlite3.Error, OSError):
         return 0  # whoever opens it for work will say what is wrong
     return total if isinstance(total, int) else 0
+
+
+def stored_sums(connection: sqlite3.Connection, block: Block) -> bytes | None:
+    """Return the checksums that a block's row has; None if there is no row."""
+    if block.whole:
+        query, place = "SELECT sums FROM objects WHERE digest = ?", (block.digest,)
+    else:
+        query, place = "SELECT sums FROM blocks WHERE digest = ? AND number = ?", block[:2]
+    row = connection.execute(query, place).fetchone()
+    # Of any other type or length it would not be ours, and nothing matches it.
+    return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
 def is_damage(error: Exception) -> bool:

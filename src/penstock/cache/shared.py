@@ -28,7 +28,7 @@ from penstock.cache.directory import SMALL_BYTES, WrongBytes, load_units
 from penstock.cache.files import Stamp
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block, CachedObject, object_path
-from penstock.cache.indexfile import connect_to_read, is_full
+from penstock.cache.indexfile import connect_to_read, is_full, stored_sums
 from penstock.cache.integrity import checksums
 
 # The server notes a block within a tenth of a second. Until then its worker knows it.
@@ -248,14 +248,7 @@ class SharedDirectory:
             return pending[0]
         if self._wrong and self._wrong.get(block, 0.0) > time.monotonic():
             return None
-        run = self._connection().execute
-        if block.whole:
-            row = run("SELECT sums FROM objects WHERE digest = ?", (block.digest,)).fetchone()
-        else:
-            row = run(
-                "SELECT sums FROM blocks WHERE digest = ? AND number = ?", block[:2]
-            ).fetchone()
-        return row[0] if row is not None and isinstance(row[0], bytes) else None
+        return stored_sums(self._connection(), block)
 
     def _is_known(self, digest: bytes) -> bool:
         run = self._connection().execute

@@ -20,6 +20,7 @@ from typing_extensions import Buffer
 from penstock.errors import AccessDenied, StoreError
 from penstock.metrics import Counters
 from penstock.store import Chunks, Level, ObjectInfo, Pending, Store
+from penstock.store.pending import WrappedPending
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class PatientStore:
                 lambda store: store.get(key, version, 0, size_bytes, size_bytes), (store, error)
             )
 
-        return _PatientPending(pending, retry)
+        return WrappedPending(pending, retry=retry)
 
     def list_level(self, prefix: str) -> Level | None:
         return self._ask(lambda store: store.list_level(prefix))
@@ -201,16 +202,6 @@ class PatientStore:
         log.warning("%s: access was denied; the credentials were read again", self.identity)
         self._counters.add("store_reopens")
         return True
-
-
-class _PatientPending:
-    """See Pending."""
-
-    def __init__(self, pending: Pending, retry: Callable[[Exception], Buffer]) -> None:
-        self.fileno = pending.fileno
-        self.advance = pending.advance
-        self.result = pending.result
-        self.retry = retry
 
 
 class _Furthest:

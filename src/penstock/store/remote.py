@@ -18,6 +18,7 @@ from penstock.store import Chunks, Level, ObjectInfo, Pending
 from penstock.store.elsewhere import made_elsewhere
 from penstock.store.inventory import Fallback, Inventory
 from penstock.store.parts import PART_BYTES, part_bytes
+from penstock.store.pending import WrappedPending
 from penstock.store.s3objects import S3Objects
 from penstock.store.translate import translate
 from penstock.store.versions import BY_SIZE, BY_TIME, check_version, size_version, version_of
@@ -114,7 +115,9 @@ class RemoteStore:
             return None
         where, full = f"{self.identity}/{key}", self._full(key)
         pending = self._objects.begin(where, full, version, size_bytes)
-        return None if pending is None else _CountedPending(pending, self._counters)
+        if pending is None:
+            return None
+        return WrappedPending(pending, check=lambda data: self._count(memoryview(data).nbytes))
 
     def _check_version(self, key: str, version: str, size_bytes: int, meta: "ObjectMeta") -> None:
         where = f"{self.identity}/{key}"
@@ -137,13 +140,16 @@ class RemoteStore:
 
     def _counted(self, key: str, data: Buffer, length: int) -> Buffer:
         came = memoryview(data).nbytes
-        self._counters.add("store_requests", label="get")
-        self._counters.add("store_bytes", came)
+        self._count(came)
         if came != length:
             raise StoreError(
                 f"{self.identity}/{key}: {came} bytes came of {length}", kind="wrong_length"
             )
         return data
+
+    def _count(self, came: int) -> None:
+        self._counters.add("store_requests", label="get")
+        self._counters.add("store_bytes", came)
 
     # -- writing ------------------------------------------------------------------------
 
@@ -193,23 +199,6 @@ class RemoteStore:
         if any(character < " " or character == "\x7f" for character in key):
             return "its name has a control character"
         return None
-
-
-class _CountedPending:
-    """See Pending. Counts what has come, as `get` does."""
-
-    def __init__(self, pending: Pending, counters: Counters) -> None:
-        self._pending = pending
-        self._counters = counters
-        self.fileno = pending.fileno
-        self.advance = pending.advance
-        self.retry = pending.retry
-
-    def result(self) -> Buffer:
-        data = self._pending.result()
-        self._counters.add("store_requests", label="get")
-        self._counters.add("store_bytes", memoryview(data).nbytes)
-        return data
 
 
 def _version(meta: "ObjectMeta") -> str:

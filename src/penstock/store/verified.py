@@ -9,13 +9,14 @@ Threading: any thread. What is noted of a mismatch is a hint; losing one costs o
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from typing_extensions import Buffer
 
 from penstock.errors import StoreError
 from penstock.metrics import Counters
 from penstock.store import Chunks, Level, ObjectInfo, Pending, Store
+from penstock.store.pending import WrappedPending
 
 WAYS = ("auto", "always", "never")
 
@@ -41,7 +42,7 @@ class VerifiedStore:
         pending = self._store.begin(key, version, size_bytes)
         if pending is None or not self._checking or not _MD5.fullmatch(version):
             return pending
-        return _VerifiedPending(pending, lambda data: self._check(key, version, data))
+        return WrappedPending(pending, check=lambda data: self._check(key, version, data))
 
     def _check(self, key: str, version: str, data: Buffer) -> None:
         digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -78,22 +79,6 @@ class VerifiedStore:
 
     def clear_partial(self, key: str) -> None:
         self._store.clear_partial(key)
-
-
-class _VerifiedPending:
-    """See Pending."""
-
-    def __init__(self, pending: Pending, check: Callable[[Buffer], None]) -> None:
-        self._pending = pending
-        self._check = check
-        self.fileno = pending.fileno
-        self.advance = pending.advance
-        self.retry = pending.retry
-
-    def result(self) -> Buffer:
-        data = self._pending.result()
-        self._check(data)
-        return data
 
 
 def is_verified(way: str, identity: str) -> bool:
