@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 MINUTES ?= 10
+SECONDS ?= 60
 # More than cores: a test mostly waits for a mount to start or to end.
 WORKERS ?= 4
 LINTED := src tests examples tools/compare-s3-servers tools/mutants
@@ -10,7 +11,7 @@ LINTED := src tests examples tools/compare-s3-servers tools/mutants
 # compiles all of its modules anew: a fifth of its CPU, about a thousand times in `make test`.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-slow coverage check lint soak bench bench-epoch bench-gpu clean
+.PHONY: setup demo test test-slow coverage check lint soak fuzz bench bench-epoch bench-gpu clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
@@ -54,6 +55,9 @@ soak: .venv/ready  ## readers, kills, changes, faults at once; MINUTES=10, SEED=
 	MODEL_EXAMPLES=100 $(BIN)/pytest tests/model --timeout 1200 --hypothesis-seed=$(or $(SEED),random)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+fuzz: .venv/ready  ## arbitrary bytes for each parser, SECONDS=60 each; TARGETS="yaml plan" for some
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
+
 bench: .venv/ready  ## native, Penstock, JuiceFS, Alluxio, rclone, s3fs in one run; needs root
 	tools/system-packages s3fs redis-server $(if $(PENSTOCK_ALLUXIO_HOME),openjdk-17-jre-headless libfuse2)
 	$(BIN)/python -m penstock.bench.peers --out bench-results
@@ -66,4 +70,4 @@ bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs
 	$(BIN)/python -m penstock.bench.gpu --out bench-results
 
 clean:
-	rm -rf .venv bench-results soak-results
+	rm -rf .venv bench-results soak-results fuzz-results

@@ -19,7 +19,12 @@ from tests.support.isolation import isolate
 from tests.support.mounts import Mounter, mounting
 from tests.support.s3 import KEYS, S3, serve_seaweedfs
 
-pytest_plugins = ["tests.support.gated_set", "tests.support.page_counts", "tests.support.users"]
+pytest_plugins = [
+    "tests.support.declared",
+    "tests.support.gated_set",
+    "tests.support.page_counts",
+    "tests.support.users",
+]
 _MEMORY, _ROOM_BYTES = Path("/dev/shm"), 8 << 30
 _NEW_MOUNTS, _PRIVATE_BELOW, _DETACH = 0x00020000, (1 << 18) | 16384, 2
 

@@ -24,8 +24,13 @@ def test_a_size_is_read_with_any_unit_people_use() -> None:
 
 def test_durations() -> None:
     assert [parse_duration(text) for text in ("7200", "500ms", "60s", "10m", "2h", "1d")] == [
-        7200, 0.5, 60, 600, 7200, 86400,
-    ]  # fmt: skip
+        7200,
+        0.5,
+        60,
+        600,
+        7200,
+        86400,
+    ]
     assert [parse_duration(text) for text in ("2h22m", "1m0.5s")] == [8520, 60.5]
     for text in ("soon", "2h22", "2h 22m", "h"):
         with pytest.raises(OptionError):
@@ -67,5 +72,8 @@ def test_what_cannot_be_read_is_refused_with_a_hint(
 
 def test_a_rate_is_printed_as_networks_are_sold() -> None:
     assert [format_bit_rate(rate) for rate in (1, 191.6e6, 1.25e9, 1.25e13)] == [
-        "8 bit/s", "1.53 Gbit/s", "10 Gbit/s", "100 Tbit/s",
-    ]  # fmt: skip
+        "8 bit/s",
+        "1.53 Gbit/s",
+        "10 Gbit/s",
+        "100 Tbit/s",
+    ]

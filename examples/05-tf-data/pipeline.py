@@ -17,8 +17,9 @@ def samples(folder: Path, epochs: int, seed: int = 0) -> Iterator[tuple[bytes, i
     paths = [path for name in classes for path in sorted((folder / name).glob("*.jpg"))]
     labels = [classes.index(path.parent.name) for path in paths]
     # One order over all epochs: the mount fetches across their boundaries.
-    orders = (random.Random(seed + epoch).sample(range(len(paths)), len(paths))
-              for epoch in range(epochs))  # fmt: skip
+    orders = (
+        random.Random(seed + epoch).sample(range(len(paths)), len(paths)) for epoch in range(epochs)
+    )
     for index, data in read_in_order(paths, chain.from_iterable(orders), label="tf.data"):
         yield data, labels[index]
 

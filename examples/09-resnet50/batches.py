@@ -40,9 +40,16 @@ class Preparer:
     """From a raw batch to one that is ready on the device. Used by one thread at a time."""
 
     def __init__(
-        self, files: ImageFiles, device: torch.device, dtype: torch.dtype, *,
-        side: int, smallest: float | None, seed: int, skip_broken: bool,
-    ) -> None:  # fmt: skip
+        self,
+        files: ImageFiles,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        side: int,
+        smallest: float | None,
+        seed: int,
+        skip_broken: bool,
+    ) -> None:
         self._files, self._device, self._dtype = files, device, dtype
         self._side, self._smallest = side, smallest
         self._random = torch.Generator().manual_seed(seed)

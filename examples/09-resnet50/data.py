@@ -190,9 +190,16 @@ def decode(data: bytes | Tensor) -> Tensor | str:
 
 
 def make_loader(
-    files: ImageFiles, collate: Bytes | Pixels, sampler: Sampler[int], *,
-    batch: int, workers: int, pin: bool, train: bool, steps: int | None = None,
-) -> "DataLoader[RawBatch]":  # fmt: skip
+    files: ImageFiles,
+    collate: Bytes | Pixels,
+    sampler: Sampler[int],
+    *,
+    batch: int,
+    workers: int,
+    pin: bool,
+    train: bool,
+    steps: int | None = None,
+) -> "DataLoader[RawBatch]":
     batches = FirstBatches(sampler, batch, drop_last=train, steps=steps)
     return DataLoader(
         files,

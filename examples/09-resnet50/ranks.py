@@ -47,9 +47,12 @@ def join(*, use_gpu: bool) -> Ranks:
         # For whoever reads them: PyTorch, and `penstock run`, which labels plans by rank.
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(local))
         dist.init_process_group(
-            "nccl" if use_gpu else "gloo", store=_meeting_place(count), rank=rank,
-            world_size=count, device_id=device if use_gpu else None,
-        )  # fmt: skip
+            "nccl" if use_gpu else "gloo",
+            store=_meeting_place(count),
+            rank=rank,
+            world_size=count,
+            device_id=device if use_gpu else None,
+        )
     return Ranks(rank, count, local, device)
 
 

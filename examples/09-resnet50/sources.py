@@ -36,9 +36,15 @@ class Files:
     """A folder, read anew in each epoch."""
 
     def __init__(
-        self, files: ImageFiles, options: argparse.Namespace, ranks: Ranks, dtype: torch.dtype, *,
-        decode_on_gpu: bool, train: bool,
-    ) -> None:  # fmt: skip
+        self,
+        files: ImageFiles,
+        options: argparse.Namespace,
+        ranks: Ranks,
+        dtype: torch.dtype,
+        *,
+        decode_on_gpu: bool,
+        train: bool,
+    ) -> None:
         self.classes, self.images = len(files.classes), len(files)
         self._device = ranks.device
         smallest = options.smallest_crop if train and not options.no_augment else None
@@ -46,18 +52,29 @@ class Files:
         labels = [label for _, label in files.samples]
         side = options.image_size
         self._preparer = Preparer(
-            files, ranks.device, dtype,
-            side=side, smallest=smallest, seed=seed, skip_broken=options.skip_broken,
-        )  # fmt: skip
+            files,
+            ranks.device,
+            dtype,
+            side=side,
+            smallest=smallest,
+            seed=seed,
+            skip_broken=options.skip_broken,
+        )
         self._sampler = (
-            train_sampler(files, ranks.rank, ranks.count, options.seed) if train
+            train_sampler(files, ranks.rank, ranks.count, options.seed)
+            if train
             else EveryNth(len(files), ranks.rank, ranks.count)
-        )  # fmt: skip
+        )
         self._loader = make_loader(
-            files, Bytes(labels) if decode_on_gpu else Pixels(labels, side, smallest, seed),
-            self._sampler, batch=options.batch, workers=options.workers,
-            pin=ranks.device.type == "cuda", train=train, steps=options.steps if train else None,
-        )  # fmt: skip
+            files,
+            Bytes(labels) if decode_on_gpu else Pixels(labels, side, smallest, seed),
+            self._sampler,
+            batch=options.batch,
+            workers=options.workers,
+            pin=ranks.device.type == "cuda",
+            train=train,
+            steps=options.steps if train else None,
+        )
         self.steps = len(self._loader)
 
     @property
@@ -111,9 +128,13 @@ def training(
 
 
 def validation(
-    options: argparse.Namespace, ranks: Ranks, dtype: torch.dtype, classes: int, *,
+    options: argparse.Namespace,
+    ranks: Ranks,
+    dtype: torch.dtype,
+    classes: int,
+    *,
     decode_on_gpu: bool,
-) -> Files | None:  # fmt: skip
+) -> Files | None:
     if options.folder is None or not (options.folder / "val").is_dir() or options.data_on_gpu:
         return None
     files = ImageFiles(options.folder / "val")
@@ -135,12 +156,13 @@ def on_device(
         shape = (options.batch, 3, side, side)
         kept = [
             Batch(
-                torch.randn(shape, generator=random, device=ranks.device)
-                .to(dtype, memory_format=torch.channels_last),
+                torch.randn(shape, generator=random, device=ranks.device).to(
+                    dtype, memory_format=torch.channels_last
+                ),
                 torch.randint(classes, shape[:1], generator=random, device=ranks.device),
             )
             for _ in range(_KEPT)
-        ]  # fmt: skip
+        ]
         return Kept(kept, classes, options.steps or 200, ranks)
     batches = files.batches(0)
     kept = list(itertools.islice(batches, _KEPT))

@@ -50,8 +50,12 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
     add("--decode", choices=("auto", "gpu", "cpu"), default="auto")
     add("--compile", action="store_true", help="torch.compile; takes a minute before the start")
-    add("--data-on-gpu", "--synthetic", action="store_true",
-        help="the ceiling: a few batches decoded before the start, and no reading")  # fmt: skip
+    add(
+        "--data-on-gpu",
+        "--synthetic",
+        action="store_true",
+        help="the ceiling: a few batches decoded before the start, and no reading",
+    )
     add("--limit-images", type=int, metavar="N", help="train on N of the images")
     add("--steps", type=int, metavar="N", help="of an epoch at most")
     add("--skip-broken", action="store_true", help="count broken images and go on")
@@ -82,8 +86,11 @@ class Training:
         decay, rest = weights_and_rest(self.model)
         self.optimizer = torch.optim.SGD(
             [{"params": decay, "weight_decay": options.weight_decay}, {"params": rest}],
-            lr=0.0, momentum=0.9, nesterov=True, fused=on_gpu,
-        )  # fmt: skip
+            lr=0.0,
+            momentum=0.9,
+            nesterov=True,
+            fused=on_gpu,
+        )
         self.stepped: nn.Module = self.model
         if ranks.count > 1:
             self.stepped = DistributedDataParallel(
@@ -181,9 +188,10 @@ class Training:
         if not self.ranks.is_first:
             return
         state = {
-            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "epochs": [asdict(epoch) for epoch in self.epochs],
-        }  # fmt: skip
+        }
         beside = path.with_name(f".{path.name}.part")
         torch.save(state, beside)
         beside.replace(path)
@@ -218,8 +226,9 @@ def run(options: argparse.Namespace) -> None:
             f"{options.model}, {source.classes} classes, {source.images:,} images; "
             f"{ranks.count} x {device_name(ranks.device)}, batch {options.batch}, "
             f"decoding on the {'GPU' if decodes else 'CPU'}",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
     if on_gpu:
         job.warm_up(dtype)
     began = time.perf_counter() - (job.epochs[-1].hours * 3600 if job.epochs else 0)
@@ -231,9 +240,18 @@ def run(options: argparse.Namespace) -> None:
         hours = (now - began) / 3600
         skipped = torch.tensor([source.skipped + (checking.skipped if checking else 0)])
         epoch = Epoch(
-            number, images / seconds, waited, top1, top5, loss, seconds, images,
-            now - checked, int(total(skipped.to(ranks.device)).item()), hours,
-        )  # fmt: skip
+            number,
+            images / seconds,
+            waited,
+            top1,
+            top5,
+            loss,
+            seconds,
+            images,
+            now - checked,
+            int(total(skipped.to(ranks.device)).item()),
+            hours,
+        )
         job.epochs.append(epoch)
         if options.checkpoint:
             job.save(options.checkpoint)
@@ -261,10 +279,23 @@ def about(options: argparse.Namespace, ranks: Ranks) -> dict[str, str]:
 
 def misc(options: argparse.Namespace) -> dict[str, object]:
     kept = (
-        "batch", "epochs", "lr", "warmup_epochs", "weight_decay", "label_smoothing", "image_size",
-        "smallest_crop", "no_augment", "width", "compile", "data_on_gpu", "limit_images", "steps",
-        "seed", "workers",
-    )  # fmt: skip
+        "batch",
+        "epochs",
+        "lr",
+        "warmup_epochs",
+        "weight_decay",
+        "label_smoothing",
+        "image_size",
+        "smallest_crop",
+        "no_augment",
+        "width",
+        "compile",
+        "data_on_gpu",
+        "limit_images",
+        "steps",
+        "seed",
+        "workers",
+    )
     return {**{name: getattr(options, name) for name in kept}, "python": platform.python_version()}
 
 

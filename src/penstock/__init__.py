@@ -21,9 +21,20 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Dataset", "Declared", "Operation", "__version__", "apply", "dataset", "delete", "describe",
-    "get", "get_all", "load", "up", "validate",
-]  # fmt: skip
+    "Dataset",
+    "Declared",
+    "Operation",
+    "__version__",
+    "apply",
+    "dataset",
+    "delete",
+    "describe",
+    "get",
+    "get_all",
+    "load",
+    "up",
+    "validate",
+]
 
 
 def __dir__() -> list[str]:

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import NoSuchResource, PenstockError, UsageError
-from penstock.resources import live
-from penstock.resources.conditions import COMPLETE
-from penstock.resources.describing import describe as _describe
-from penstock.resources.nudge import nudge
-from penstock.resources.pairs import RESTARTED_AT, RUNTIMES, Pair
-from penstock.resources.removal import delete as _delete
-from penstock.resources.removal import refuse_if_read
-from penstock.resources.state import State, Stored
-from penstock.resources.watching import (
+from penstock.reconcile import live
+from penstock.reconcile.conditions import COMPLETE
+from penstock.reconcile.nudge import nudge
+from penstock.reconcile.pairs import RESTARTED_AT, RUNTIMES, Pair
+from penstock.reconcile.removal import delete as _delete
+from penstock.reconcile.removal import refuse_if_read
+from penstock.reconcile.state import State, Stored
+from penstock.reconcile.tables import describe as _describe
+from penstock.reconcile.watching import (
     Trouble,
     trouble_of,
     wait_for_operation,
@@ -40,7 +40,7 @@ from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import KINDS, find_kind, find_kinds
 
 if TYPE_CHECKING:
-    from penstock.resources.admission import Applied
+    from penstock.reconcile.admission import Applied
     from penstock.specs.documents import Document
 
 Manifests = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -139,9 +139,11 @@ class Operation(Declared):
         return self.status.get("progress", {})
 
     def wait(
-        self, timeout_s: float | None = None, *,
+        self,
+        timeout_s: float | None = None,
+        *,
         tell: Callable[["Operation"], None] = lambda _: None,
-    ) -> "Operation":  # fmt: skip
+    ) -> "Operation":
         """Until it is done; raises if it failed."""
         state = State()
 
@@ -159,15 +161,19 @@ class Operation(Declared):
 
 
 def apply(
-    manifests: Manifests, *, namespace: str | None = None, dry_run: bool = False,
-    wait: bool = True, timeout_s: float | None = None,
+    manifests: Manifests,
+    *,
+    namespace: str | None = None,
+    dry_run: bool = False,
+    wait: bool = True,
+    timeout_s: float | None = None,
     tell: Callable[[list[Pair]], None] = lambda _: None,
-) -> list["Applied"]:  # fmt: skip
+) -> list["Applied"]:
     """Has these resources made real. A path, a folder of manifests, YAML text, or objects.
 
     All of them are taken or, with an error that names each mistake, none. Waits until the data sets
     are bound; raises the first trouble that one had, which changes nothing of what is wanted."""
-    from penstock.resources.admission import apply as admit
+    from penstock.reconcile.admission import apply as admit
 
     state = State()
     applied = admit(
@@ -209,9 +215,13 @@ def describe(kind: str, name: str, *, namespace: str = "default") -> str:
 
 
 def delete(
-    kind: str, *names: str, namespace: str = "default", force: bool = False, wait: bool = True,
+    kind: str,
+    *names: str,
+    namespace: str = "default",
+    force: bool = False,
+    wait: bool = True,
     timeout_s: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Refused while a job uses it, unless `force`."""
     state = State()
     keys = [ResourceKey(find_kind(kind).kind, namespace, name) for name in names]
@@ -219,21 +229,26 @@ def delete(
 
 
 def load(
-    dataset: str, *paths: str, namespace: str = "default", page_cache: bool = False,
-    wait: bool = False, name: str | None = None,
-) -> Operation:  # fmt: skip
+    dataset: str,
+    *paths: str,
+    namespace: str = "default",
+    page_cache: bool = False,
+    wait: bool = False,
+    name: str | None = None,
+) -> Operation:
     """Makes a DataLoad; without paths, of the whole data set."""
     options = {"loadMemoryData": "true"} if page_cache else {}
     name = name or f"{dataset}-load-{uuid.uuid4().hex[:6]}"
     manifest = {
-        "apiVersion": "penstock.dev/v1alpha1", "kind": "DataLoad",
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "DataLoad",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "dataset": {"name": dataset, "namespace": namespace},
             "target": [{"path": path} for path in paths or ("/",)],
             **({"options": options} if options else {}),
         },
-    }  # fmt: skip
+    }
     found = _one(State(), ResourceKey("Dataset", namespace, dataset))
     if (phase := found["status"].get("phase")) != "Bound":  # said at once: it could wait for long
         why = [one["message"] for one in found["status"].get("conditions", [])[:1]]
@@ -248,9 +263,12 @@ def load(
 
 
 def up(
-    *names: str, namespace: str = "default", restart: bool = False, wait: bool = True,
+    *names: str,
+    namespace: str = "default",
+    restart: bool = False,
+    wait: bool = True,
     tell: Callable[[list[Pair]], None] = lambda _: None,
-) -> list[Trouble]:  # fmt: skip
+) -> list[Trouble]:
     """Brings back what should be there: after a reboot, or after trouble was mended. Returns what
     could not be; with `restart`, these are mounted anew, with what a running mount cannot take."""
     state = State()
@@ -283,7 +301,7 @@ def read(manifests: Manifests, *, namespace: str | None = None) -> list["Documen
     """Documents with the lines they stand at."""
     import json
 
-    from penstock.resources.manifests import read_manifests
+    from penstock.reconcile.manifests import read_manifests
     from penstock.specs.documents import read_all
 
     if isinstance(manifests, (str, os.PathLike)) and "\n" not in str(manifests):
@@ -297,9 +315,13 @@ def read(manifests: Manifests, *, namespace: str | None = None) -> list["Documen
 
 
 def delete_keys(
-    state: State, keys: Iterable[ResourceKey], *, force: bool, wait: bool,
+    state: State,
+    keys: Iterable[ResourceKey],
+    *,
+    force: bool,
+    wait: bool,
     timeout_s: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     keys = list(keys)
     if not keys:
         return
@@ -312,9 +334,10 @@ def delete_keys(
 def pairs_of(applied: Iterable["Applied"]) -> set[tuple[str, str]]:
     """The data sets that these resources are a part of."""
     return {
-        (one.key.namespace, one.key.name) for one in applied
+        (one.key.namespace, one.key.name)
+        for one in applied
         if one.key.kind == "Dataset" or one.key.kind in RUNTIMES
-    }  # fmt: skip
+    }
 
 
 def why_unbound(state: State, names: Iterable[tuple[str, str]]) -> list[str]:

@@ -19,6 +19,7 @@
     │   ├── ObjectNotFound
     │   └── ObjectChanged             the version we know is gone
     ├── JobFailed                  4  a training job that was waited for
+    ├── CatalogDamaged                until a listing has made it anew
     └── StaleInode                    the kernel holds an inode whose bytes are gone
 
 An error is printed as one line (what and where) and a `hint:` line (what to do).
@@ -153,6 +154,10 @@ class JobFailed(PenstockError):
     """What was asked of us is done, and well: it is the job that failed."""
 
     exit_code = 4
+
+
+class CatalogDamaged(PenstockError):
+    usual_hint = "it is made anew from a listing; `penstock refresh` does that at once"
 
 
 class StaleInode(PenstockError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.dataset import Dataset, make_small
+from penstock.bench.datasets import Dataset, make_small
 from penstock.bench.s3server import S3Server, create_bucket, upload
 from penstock.bench.workspace import Workspace
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY

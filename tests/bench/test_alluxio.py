@@ -15,10 +15,9 @@ import pytest
 from penstock.bench import measure
 from penstock.bench.alluxio import HOME_VARIABLE, Alluxio
 from penstock.bench.arms import Native, Site, lacking
-from penstock.bench.dataset import Dataset
-from penstock.bench.programs import find_program
+from penstock.bench.datasets import Dataset
 from penstock.bench.s3server import S3Server
-from penstock.bench.workspace import BenchError, Workspace
+from penstock.bench.workspace import BenchError, Workspace, find_program
 from tests.support.bench_ground import assert_nothing_left
 
 JAVA = """#!/bin/sh
@@ -76,9 +75,13 @@ def test_what_alluxio_lacks_is_said_in_one_line(
 
 
 def test_three_processes_are_started_one_after_the_other_and_end_together(
-    home: Path, tmp_path: Path, workspace: Workspace, server: S3Server, small: Dataset,
+    home: Path,
+    tmp_path: Path,
+    workspace: Workspace,
+    server: S3Server,
+    small: Dataset,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     arm = Alluxio(Site(workspace, server, small.name, small))
     log = tmp_path / "java.log"
     java = JAVA.format(

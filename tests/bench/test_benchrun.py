@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from penstock.bench import measure
-from penstock.bench.dataset import SMALL_BYTES
+from penstock.bench.datasets import SMALL_BYTES
 from penstock.bench.plans.model import StorePlan
 from penstock.bench.plans.reading import read_plan_file
 from penstock.bench.s3server import reclaim_space
-from penstock.bench.workflow import checks, cleaning, registry, remote, run
-from penstock.bench.workflow.parts import Parts
-from penstock.bench.workflow.preview import preview
+from penstock.bench.workflow import checks, registry, remote, run
+from penstock.bench.workflow.run import preview
+from penstock.bench.workflow.site import Parts
 from penstock.bench.workflow.view import Quiet
 from penstock.bench.workspace import MARK, PREFIX, Workspace
 from penstock.errors import PenstockError, StoreError, UsageError
-from penstock.resources.state import State
+from penstock.reconcile.state import State
 from penstock.specs.keys import ResourceKey
 from penstock.specs.secrets import take_secrets
 from tests.support.bench_ground import assert_nothing_left, sockets_of
@@ -68,8 +68,10 @@ class Ground:
         words = [plan, self.folder / "out", self.medium, store, *([kill_at] if kill_at else [])]
         return subprocess.Popen(
             [sys.executable, "-m", "tests.support.bench_runner", *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def kill_at(self, step: str, plan: Path, store: str = "rclone") -> None:
         """Run this plan in a process that kills itself there."""
@@ -91,7 +93,7 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     ground = Ground(tmp_path)
     ground.medium.mkdir()
     yield ground
-    cleaning.clean()  # what a test that failed has left
+    registry.clean()  # what a test that failed has left
 
 
 def states(results: Path) -> dict[str, str]:
@@ -118,9 +120,16 @@ def test_a_run_ends_with_its_results_and_nothing_else(ground: Ground) -> None:
     assert set(states(results).values()) == {"done"}
     names = {path.name for path in results.iterdir()}
     assert names == {
-        "plan.yaml", "plan.json", "environment.json", "storage-config.yaml", "dataset.json",
-        "workflow.json", "logs", "experiments", "report.md",
-    }  # fmt: skip
+        "plan.yaml",
+        "plan.json",
+        "environment.json",
+        "storage-config.yaml",
+        "dataset.json",
+        "workflow.json",
+        "logs",
+        "experiments",
+        "report.md",
+    }
     experiments = list((results / "experiments").iterdir())
     assert len(experiments) == 3
     for experiment in experiments:
@@ -154,9 +163,17 @@ def test_an_experiment_that_fails_hangs_or_cheats_costs_no_other(ground: Ground)
 
 
 STEPS = (
-    "check", "make-dataset", "start-store", "upload-dataset", "measuring", "report",
-    "copy-results", "stop-store", "remove-dataset", "sweep",
-)  # fmt: skip
+    "check",
+    "make-dataset",
+    "start-store",
+    "upload-dataset",
+    "measuring",
+    "report",
+    "copy-results",
+    "stop-store",
+    "remove-dataset",
+    "sweep",
+)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +194,7 @@ def test_a_run_killed_at_any_step_leaves_nothing_after_clean(
         assert (sockets != []) == (store == "seaweedfs")
         if os.geteuid() == 0:
             assert len(measure.mounts_below(ground.medium)) == 1
-    (cleaned,) = cleaning.clean()
+    (cleaned,) = registry.clean()
     assert "removed" in cleaned.what
     ground.assert_nothing_is_left()
     assert not any(path.exists() for path in sockets)
@@ -185,7 +202,7 @@ def test_a_run_killed_at_any_step_leaves_nothing_after_clean(
     assert len(ground.results) == (step != "check")
     for results in ground.results:
         assert json.loads((results / "workflow.json").read_text())["state"] == "interrupted"
-    assert cleaning.clean() == []
+    assert registry.clean() == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are made by root")
@@ -204,7 +221,7 @@ def test_scratch_and_cgroups_of_a_killed_runs_jobs_are_removed(ground: Ground) -
         (folder / "e0/state/jobs" / name / "attempt.json").write_text(attempt)
     process = subprocess.Popen(["sleep", "1000"], env={MARK: f"{folder}/e0/job"})
     (groups[1] / "worker-0" / "cgroup.procs").write_text(str(process.pid))
-    assert "4 cgroups" in cleaning.sweep(folder)
+    assert "4 cgroups" in registry.sweep(folder)
     process.wait(10)
     assert not any(path.exists() for path in (folder, scratch, *groups))
 
@@ -216,7 +233,7 @@ def test_what_is_left_of_a_dead_run_is_removed_and_a_run_that_lives_is_left_alon
     folder.mkdir()
     entry = registry.own_entry("old", folder, results)
     registry.write(entry)
-    (cleaned,) = cleaning.clean()
+    (cleaned,) = registry.clean()
     assert cleaned.alive
     assert f"process {os.getpid()}" in cleaned.what
     assert folder.exists()
@@ -231,7 +248,7 @@ def test_what_is_left_of_a_dead_run_is_removed_and_a_run_that_lives_is_left_alon
         raise FileNotFoundError(path / "removed by another")
 
     monkeypatch.setattr(shutil, "rmtree", find_another_clean_at_work)
-    (cleaned,) = cleaning.clean()
+    (cleaned,) = registry.clean()
     assert not cleaned.alive
     assert f"{results} still says that it runs" in cleaned.what
     ground.assert_nothing_is_left()
@@ -322,7 +339,7 @@ def test_what_is_put_into_a_bucket_is_removed_from_it(
         assert sum(key.startswith("sets/penstock-bench-") for key in keys()) == 3
 
     kill_a_run()
-    (cleaned,) = cleaning.clean()
+    (cleaned,) = registry.clean()
     assert "objects" in cleaned.what
     assert keys() == ["kept"]
     shutil.rmtree(ground.results[0])

@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from penstock.bench.dataset import Dataset, make_jpegs, make_large, make_small
-from penstock.bench.experiments import pictures
-from penstock.bench.experiments.crc32c import crc32c, masked
-from penstock.bench.experiments.datasets import (
+from penstock.bench import samples
+from penstock.bench.datasets import (
+    Dataset,
     DatasetManifest,
     make_dataset,
+    make_jpegs,
+    make_large,
+    make_small,
     manifest_from_json,
     scan,
 )
-from penstock.bench.experiments.reading import sample_reader
 from penstock.bench.plans.model import DatasetPlan
+from penstock.bench.samples import crc32c, masked, sample_reader
 from penstock.errors import UsageError
 from penstock.units import KIB, MIB
 
@@ -29,7 +31,7 @@ Shards = dict[str, tuple[Path, DatasetManifest]]
 
 def make_few_pictures(patch: pytest.MonkeyPatch) -> None:
     """Encode 2 pictures of each class instead of 20, which takes 0.8 s."""
-    patch.setattr(pictures, "_PICTURES_PER_CLASS", 2)
+    patch.setattr(samples, "_PICTURES_PER_CLASS", 2)
 
 
 @pytest.fixture(scope="module")

@@ -14,18 +14,31 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bench import epochreport, measure, publish, report
-from penstock.bench.accelerator import EpochFigures
+from penstock.bench import epoch as epochs
+from penstock.bench import measure, publish, report
+from penstock.bench.accelerators import EpochFigures
 from penstock.bench.epochruns import WAYS, EpochSample
 from penstock.bench.targets import CatalogFigures, judge
 from penstock.bench.trial import Sample
 from tests.support.bench_ground import assert_nothing_left
 
 WARM = Sample(
-    arm="penstock", dataset="small", state="warm", readers=8, epochs=2, seconds=2.0, files=20_000,
-    size_bytes=2_000_000_000, reader_cpu_s=0.5, daemon_cpu_s=0.1, server_cpu_s=0.0,
-    memory_bytes=50_000_000, messages=6, mode="pagecache", native_ratio=0.97,
-)  # fmt: skip
+    arm="penstock",
+    dataset="small",
+    state="warm",
+    readers=8,
+    epochs=2,
+    seconds=2.0,
+    files=20_000,
+    size_bytes=2_000_000_000,
+    reader_cpu_s=0.5,
+    daemon_cpu_s=0.1,
+    server_cpu_s=0.0,
+    memory_bytes=50_000_000,
+    messages=6,
+    mode="pagecache",
+    native_ratio=0.97,
+)
 CACHED = replace(WARM, state="cached", native_ratio=None)
 COLD = replace(WARM, state="cold", native_ratio=None, bare_ratio=0.81)
 COLD_LARGE = replace(COLD, dataset="large", readers=1, bare_ratio=0.7)
@@ -33,7 +46,7 @@ PASSTHROUGH = replace(
     WARM, arm="penstock-passthrough", dataset="large", state="cached", mode="passthrough"
 )
 FILES = 40
-STORE = epochreport.Store(latency_s=0.03, bytes_per_s=60e6, batch_bytes=12e6)  # 0.2 s a batch
+STORE = epochs.Store(latency_s=0.03, bytes_per_s=60e6, batch_bytes=12e6)  # 0.2 s a batch
 
 
 DEMO = (sys.executable, "-m", "penstock.bench.demo", "--readers", "2", "--rounds", "1")
@@ -101,16 +114,27 @@ def test_a_table_names_versions_and_what_all_processes_of_a_system_cost() -> Non
     versions = {"penstock": "0.1.0", "juicefs": "1.4.2 with Redis"}
     lines = printed(report.dataset_table("files", report.rows(samples), versions))
     assert ["native", "warm", "8", "10,000", "1,000", "0.97", "-", "-", "-", "3.0"] in lines
-    assert ["penstock", "0.1.0", "cached", "8", "10,000", "1,000", "-", "-", "0.05", "50",
-            "3.0"] in lines  # fmt: skip
+    assert [
+        "penstock",
+        "0.1.0",
+        "cached",
+        "8",
+        "10,000",
+        "1,000",
+        "-",
+        "-",
+        "0.05",
+        "50",
+        "3.0",
+    ] in lines
     assert any(line[:3] == ["juicefs", "1.4.2", "warm"] for line in lines)
     # The tables of epochs, too.
     versions = {"penstock": "0.1.0", "penstock-half": "0.1.0", "rclone": "1.75.2"}
-    epochs = [sample("plan"), sample("rclone"), HALF]
-    lines = printed(epochreport.epoch_table(epochs, versions))
+    two = [sample("plan"), sample("rclone"), HALF]
+    lines = printed(epochs.epoch_table(two, versions))
     for system in (["Penstock", "0.1.0,", "PlannedSampler"], ["rclone", "mount", "1.75.2"]):
         assert [line[-3:-1] for line in lines if line[: len(system)] == system] == [["1.50", "50"]]
-    (half,) = [line for line in printed(epochreport.half_table(epochs, versions)) if "keep" in line]
+    (half,) = [line for line in printed(epochs.half_table(two, versions)) if "keep" in line]
     assert (half[:2], half[-2:]) == (["Penstock", "0.1.0,"], ["1.50", "50"])
 
 
@@ -118,11 +142,14 @@ def test_the_readme_names_versions_and_costs(tmp_path: Path) -> None:
     samples = [COLD, WARM, replace(COLD, arm="juicefs"), replace(WARM, arm="juicefs")]
     path = tmp_path / "peers.json"
     report.write_json(
-        path, machine=measure.machine(),
+        path,
+        machine=measure.machine(),
         versions={"penstock": "0.1.0", "juicefs": "1.4.2 with Redis"},
         settings={"files": 1000, "large": 2, "medium": "tmpfs"},
-        samples=samples, verdicts=[], left_out={},
-    )  # fmt: skip
+        samples=samples,
+        verdicts=[],
+        left_out={},
+    )
     lines = publish.table(json.loads(path.read_text())).splitlines()
     assert "| **Penstock** 0.1.0 | 10,000 | – | 10,000 | 0.97 | – |  | 0.05 | 50 |" in lines
     assert "| JuiceFS 1.4.2 | 10,000 | – | 10,000 | 0.97 | – |  | 0.05 | 50 |" in lines
@@ -218,20 +245,35 @@ def test_two_epochs_of_each_way_are_counted_at_the_store(medium: Path, tmp_path:
         assert (row["gets"] >= FILES) if first else (row["gets"] == 0)
         assert row["told"] == (way in ("plan", "run"))
         if first and row["told"]:  # the script waits at its gate, its plan still open
-            assert [plan["files"] for plan in row["said"]["plans"]] == [FILES]
+            assert [plan["files"] for plan in row["statistics"]["plans"]] == [FILES]
     assert rows["rclone", 0]["fetched_share"] >= 1
 
 
 def sample(way: str, epoch: int = 0, *, seconds: float = 10.0, first_s: float = 0.1) -> EpochSample:
     figures = EpochFigures(
-        epoch=epoch, samples=4000, size_bytes=400_000_000, steps=40, seconds=seconds, busy_s=9.6,
-        loader_start_s=0.05, first_batch_s=first_s,
-    )  # fmt: skip
+        epoch=epoch,
+        samples=4000,
+        size_bytes=400_000_000,
+        steps=40,
+        seconds=seconds,
+        busy_s=9.6,
+        loader_start_s=0.05,
+        first_batch_s=first_s,
+    )
     return EpochSample(
-        way=way, title=WAYS[way].title, told=WAYS[way].told, figures=figures, warm_s=0.0,
-        gets=4000, get_bytes=400_000_000, other_requests=1, cpu_s=0.6, memory_bytes=50_000_000,
-        hit_bytes=0, said=None,
-    )  # fmt: skip
+        way=way,
+        title=WAYS[way].title,
+        told=WAYS[way].told,
+        figures=figures,
+        warm_s=0.0,
+        gets=4000,
+        get_bytes=400_000_000,
+        other_requests=1,
+        cpu_s=0.6,
+        memory_bytes=50_000_000,
+        hit_bytes=0,
+        statistics=None,
+    )
 
 
 FAST = sample("plan", first_s=0.38)
@@ -258,5 +300,5 @@ HALF = replace(sample("half-keep", 1), hit_bytes=199_000_000)
 def test_epochs_are_held_against_their_targets(
     samples: list[EpochSample], verdicts: list[tuple[str, bool]]
 ) -> None:
-    found = epochreport.judge(samples, STORE)
+    found = epochs.judge(samples, STORE)
     assert [(verdict.figure, verdict.met) for verdict in found] == verdicts

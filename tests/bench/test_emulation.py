@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.accelerator import Accelerator, Batch, Step
-from penstock.bench.experiments.feeding import Item, Order, share_of
-from penstock.bench.experiments.loading import Loader
-from penstock.bench.experiments.models import published
+from penstock.bench.accelerators import Accelerator, Batch, Step, published
+from penstock.bench.experiments.feeding import Item, Loader, Order, share_of
 from penstock.bench.experiments.results import EpochRead
 from penstock.errors import UsageError
 from tests.support.waiting import wait_until

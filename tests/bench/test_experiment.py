@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 
 from penstock.bench import measure
-from penstock.bench.dataset import Dataset, Entry
+from penstock.bench.datasets import Dataset, Entry, make_dataset, scan
 from penstock.bench.experiments import proofs
-from penstock.bench.experiments.datasets import make_dataset, scan
-from penstock.bench.experiments.jobs import EpochLines
-from penstock.bench.experiments.storeline import Came
-from penstock.bench.experiments.wire import Wire
+from penstock.bench.experiments.programs import EpochLines
+from penstock.bench.experiments.storeline import Came, Wire
 from penstock.bench.plans import model
 from penstock.bench.plans.model import ArmPlan, DatasetPlan, Shape, WorkloadPlan
 from penstock.bench.s3server import S3Server, create_bucket, upload
@@ -77,9 +75,14 @@ class Bench:
         return self.folder / "served" / self.bucket
 
     def run(
-        self, arm: ArmPlan, workload: WorkloadPlan = READ, shape: Shape | None = None, *,
-        endpoint: str = "", in_first_epoch: Callable[[subprocess.Popen[str]], None] | None = None,
-    ) -> Outcome:  # fmt: skip
+        self,
+        arm: ArmPlan,
+        workload: WorkloadPlan = READ,
+        shape: Shape | None = None,
+        *,
+        endpoint: str = "",
+        in_first_epoch: Callable[[subprocess.Popen[str]], None] | None = None,
+    ) -> Outcome:
         """One experiment as a run starts it: a process."""
         self.runs += 1
         place = self.folder / str(self.runs)
@@ -95,12 +98,20 @@ class Bench:
             run="test",
             experiment=model.Experiment(named, arm, workload, shape or Shape("plain"), 0, 0, 7),
             store=model.StoreAccess(
-                True, endpoint or self.server.endpoint, self.server.region, self.bucket, "",
-                str(keys), f"{self.bucket}-scratch", f"volume{self.runs}",
+                True,
+                endpoint or self.server.endpoint,
+                self.server.region,
+                self.bucket,
+                "",
+                str(keys),
+                f"{self.bucket}-scratch",
+                f"volume{self.runs}",
             ),
             dataset=model.DatasetAccess(str(self.folder / "dataset.json"), str(self.root)),
-            output=str(place / "output"), logs=str(place / "logs"), medium=str(self.medium),
-        )  # fmt: skip
+            output=str(place / "output"),
+            logs=str(place / "logs"),
+            medium=str(self.medium),
+        )
         (place / "config.json").write_text(json.dumps(config.to_json()))
         command = [sys.executable, "-Pm", "penstock.bench.experiments", str(place / "config.json")]
         pipe = subprocess.PIPE
@@ -146,8 +157,8 @@ def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> N
     result = done.result
     assert (done.status, result["valid"], result["failure"]) == (0, True, None)
     assert [epoch["store"]["get_bytes"] >= SIZE for epoch in result["epochs"]] == [True, False]
-    assert "1.000 of the data read" in done.proof("cold-epoch-1")["said"]
-    assert done.proof("pages-dropped")["said"].startswith(f"0 of {FILES * 28} pages")
+    assert "1.000 of the data read" in done.proof("cold-epoch-1")["detail"]
+    assert done.proof("pages-dropped")["detail"].startswith(f"0 of {FILES * 28} pages")
     assert not result["arm"]["hinted"]
     assert result["arm"]["command"].startswith(f"penstock mount s3://{bench.bucket} ")
     assert [epoch["samples"] for epoch in result["epochs"]] == [FILES] * 2
@@ -163,7 +174,7 @@ def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> N
 def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
     done = bench.run(replace(COLD, name="warm", state="warm"), shape=Shape("far", 0.05, 1e6))
     assert (done.status, done.result["valid"]) == (0, True)
-    assert "0 bytes in 0 GETs" in done.proof("warm-epoch-1")["said"]
+    assert "0 bytes in 0 GETs" in done.proof("warm-epoch-1")["detail"]
     assert sum(done.result["epochs"][0]["hit_bytes"].values()) == SIZE
 
 
@@ -176,7 +187,7 @@ def test_a_warm_run_that_was_not_warm_is_marked_invalid(bench_of: BenchMaker) ->
     assert not done.result["valid"]
     assert not done.proof("warm-epoch-1")["ok"]
     size_bytes = sum(entry.size_bytes for entry in scan(bench.root))
-    fetched, _, rest = done.proof("warm-epoch-1")["said"].partition(" bytes in ")
+    fetched, _, rest = done.proof("warm-epoch-1")["detail"].partition(" bytes in ")
     assert rest.endswith("came from the store")
     # rclone asks for a range twice when a reader keeps it waiting.
     assert int(fetched.replace(",", "")) >= size_bytes
@@ -188,7 +199,7 @@ def test_a_planned_run_is_hinted_and_proves_it(bench: Bench) -> None:
     done = bench.run(replace(COLD, name="planned", state="planned"), TRAIN)
     assert (done.status, done.result["valid"]) == (0, True)
     assert done.result["arm"]["hinted"]
-    assert "the plans of 1 of 1 readers, with 20 files each" in done.proof("hinted")["said"]
+    assert "the plans of 1 of 1 readers, with 20 files each" in done.proof("hinted")["detail"]
     workload = done.result["workload"]
     assert (workload["emulated"], workload["batch"], workload["step_s"]) == (True, 8, 0.224)
     assert "resnet50_h100.yaml" in workload["published"]["source"]
@@ -267,12 +278,15 @@ def test_bytes_of_a_store_that_speaks_tls_are_counted_at_the_network(
 ) -> None:
     certify(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    options = (f"--cert={tmp_path}/server.pem", f"--key={tmp_path}/server.key",
-               f"--auth-key={bench.server.access_key},{bench.server.secret_key}")  # fmt: skip
+    options = (
+        f"--cert={tmp_path}/server.pem",
+        f"--key={tmp_path}/server.key",
+        f"--auth-key={bench.server.access_key},{bench.server.secret_key}",
+    )
     with rclone_serves("s3", bench.root.parent, *options) as address:
         done = bench.run(COLD, endpoint=f"https://{address}")
     assert (done.result["failure"], done.result["valid"]) == (None, True)
-    assert "bytes (the store speaks TLS)" in done.proof("cold-epoch-1")["said"]
+    assert "bytes (the store speaks TLS)" in done.proof("cold-epoch-1")["detail"]
     store = done.result["epochs"][0]["store"]
     assert store["gets"] is None
     assert store["get_bytes"] >= SIZE
@@ -314,10 +328,18 @@ def test_each_epoch_that_a_job_prints_is_taken_once_and_when_its_line_is_whole(
 
 def job(command: str) -> WorkloadPlan:
     """Before a cold job the pages of the whole machine are dropped, so jobs here are warm."""
-    spec = {"trainer": "mpi", "launch": "launcher", "command": command,
-            "data": [{"dataset": "imagenet", "mountPath": "/data"}]}  # fmt: skip
-    manifest = {"apiVersion": "penstock.dev/v1alpha1", "kind": "TrainingJob",
-                "metadata": {"name": "resnet"}, "spec": spec}  # fmt: skip
+    spec = {
+        "trainer": "mpi",
+        "launch": "launcher",
+        "command": command,
+        "data": [{"dataset": "imagenet", "mountPath": "/data"}],
+    }
+    manifest = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "resnet"},
+        "spec": spec,
+    }
     return WorkloadPlan("job", "job", epochs=2, job=manifest)
 
 

@@ -14,12 +14,13 @@ import pytest
 
 from penstock.bench.reporting import compare as compare_runs
 from penstock.bench.reporting import write
-from penstock.bench.reporting.charts.figure import Figure
 from penstock.bench.reporting.comparing import NO_DIFFERENCE
-from penstock.bench.reporting.fed import Fed, fed
-from penstock.bench.reporting.intervals import estimate, holm, ratio, t_quantile, welch
-from penstock.bench.reporting.page import CHARTS, page
+from penstock.bench.reporting.drawing import Bar, Part, draw_bars, part_look
+from penstock.bench.reporting.estimates import estimate, holm, ratio, t_quantile, welch
+from penstock.bench.reporting.figures import FIGURES, Figure
+from penstock.bench.reporting.page import page
 from penstock.bench.reporting.results import Arm, Epoch, Result, Shape, Workload
+from penstock.bench.reporting.rows import Fed, fed
 from penstock.bench.reporting.summary import Summary, summary_of
 from penstock.errors import ResultsError
 from tests.support import report_samples as samples
@@ -69,12 +70,13 @@ def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing_of_its_data(tmp_pa
 def test_what_is_invalid_is_in_no_figure_and_shown_with_its_reason(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", workloads=(READ, RESNET), change=samples.some_bad)
     summary = summary_of(run)
-    for chart in CHARTS:
-        found = chart.draw(summary)
+    for draw in FIGURES:
+        found = draw(summary)
         assert isinstance(found, Figure)
         cells = {row[1] for row in found.table.rows}
-        pictures = "".join(one.picture for one in found.panels)
-        assert ("Penstock" in pictures, "JuiceFS" in pictures) == (True, False), chart
+        names = [one.picture.svg for one in found.panels] + [key.label for key in found.legend]
+        shown_names = "".join(names)
+        assert ("Penstock" in shown_names, "JuiceFS" in shown_names) == (True, False), draw
         assert not any(name.startswith(("JuiceFS", "s3fs")) for name in cells)
         assert not any("juicefs" in path or "s3fs" in path for path in found.sources)
     text = page(summary)
@@ -88,7 +90,7 @@ def test_what_is_invalid_is_in_no_figure_and_shown_with_its_reason(tmp_path: Pat
     assert not ids & {one["id"] for one in document["left_out"]}
     assert "Nothing here is an MLPerf result" in text
     # A failed proof counts more than the word valid.
-    lie = {"name": "as-claimed", "ok": False, "said": "not so"}
+    lie = {"name": "as-claimed", "ok": False, "detail": "not so"}
     assert told(tmp_path / "a", arms=BOTH).run.counted != []
     lied = told(tmp_path / "b", arms=BOTH, change=lambda one: one["proofs"].append(lie))
     assert lied.run.counted == []
@@ -125,8 +127,15 @@ def test_files_that_cannot_be_read_are_a_note(tmp_path: Path) -> None:
     (places[1] / "output" / "series.json").write_text("[]")
     result = json.loads((places[2] / "output" / "result.json").read_text())
     (places[2] / "output" / "result.json").write_text(json.dumps(result | {"schema": 9}))
-    odd = {"schema": 1, "arm": 3, "epochs": [{"seconds": "fast"}, None, {"seconds": -1}],
-           "proofs": "all", "valid": True, "repeat": None, "accelerator_runs": [{}]}  # fmt: skip
+    odd = {
+        "schema": 1,
+        "arm": 3,
+        "epochs": [{"seconds": "fast"}, None, {"seconds": -1}],
+        "proofs": "all",
+        "valid": True,
+        "repeat": None,
+        "accelerator_runs": [{}],
+    }
     (places[3] / "output" / "result.json").write_text(json.dumps(odd))
     (run / "environment.json").write_text("\xff")
     summary = summary_of(run)
@@ -213,7 +222,7 @@ def limit_in_one_repeat(one: dict[str, Any]) -> None:
          "Penstock warm and rclone mount feed all that was tried (2 emulated H100): storage was "
          "not the limit."),
         ({"change": spoil("penstock-warm")},
-         "No valid run of Penstock: nothing is said of it here (3 left out, of which the first "
+         "No valid run of Penstock: there is no figure for it here (3 left out, of which the first "
          "invalid: store-untouched: 12 bytes left the store)."),
         ({"arms": (*BOTH, "juicefs-warm", "penstock-cold"), "change": spoil("juicefs-warm")},
          "Penstock warm reads 145 times as fast as rclone mount."),
@@ -236,6 +245,18 @@ def test_the_headline_is_of_what_trains_from_the_farthest_store(tmp_path: Path) 
     assert verdict.setting.shape.name == "far"
     assert any(note.startswith("Emulated") for note in verdict.notes)
     assert "Penstock warm reads 36 times as fast as rclone mount." in dict(verdict.others).values()
+
+
+def test_a_picture_is_the_same_each_time_and_takes_the_colours_of_its_page() -> None:
+    bars = [Bar("<b> $x$ 数", "1 & 2", (Part(1.0, part_look("load")),), 0.5, 2.0)]
+    once, again = (draw_bars(bars, label='"a"', mark=(0.9, "90%")) for _ in range(2))
+    assert once == again
+    inline = once.inline()
+    assert ElementTree.fromstring(inline).get("aria-label") == '"a"'
+    assert "&lt;b&gt; $x$ 数" in inline
+    assert "currentColor" in inline
+    assert "currentColor" not in once.standalone()
+    assert ElementTree.fromstring(once.standalone()).get("width") == "420pt"
 
 
 def report(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
@@ -275,7 +296,7 @@ def test_a_folder_that_is_no_run_or_has_no_results_is_a_mistake(tmp_path: Path) 
 
 
 def test_an_interval_is_the_mean_and_t_standard_errors_about_it() -> None:
-    quantiles = [t_quantile(0.975, freedom) for freedom in (1, 4, 30)]
+    quantiles = [t_quantile(freedom) for freedom in (1, 4, 30)]
     assert quantiles == pytest.approx([12.7062, 2.77645, 2.04227], abs=1e-4)
     found = estimate([10.0, 12.0, 14.0])
     assert found.mean == 12
@@ -312,8 +333,15 @@ def test_welch_gives_the_chance_and_the_interval_of_a_worked_example() -> None:
 def result_of(*points: tuple[int, float], scale: float = 1.0, busy: float | None = None) -> Result:
     workload = Workload("w", "emulated", accelerator="h100", accelerators=2, scale=scale)
     epochs = (Epoch(0, 10.0, 100, 1000, busy_share=busy),)
-    return Result("i", "f", Arm("a", "A", "rclone"), workload, Shape("s"), epochs=epochs,
-                  accelerator_runs=points)  # fmt: skip
+    return Result(
+        "i",
+        "f",
+        Arm("a", "A", "rclone"),
+        workload,
+        Shape("s"),
+        epochs=epochs,
+        accelerator_runs=points,
+    )
 
 
 @pytest.mark.parametrize(
@@ -341,7 +369,7 @@ def run_of(place: Path, **options: Any) -> Path:
 
 
 def said(a: Path, b: Path, **options: Any) -> dict[str, str]:
-    return {row.arm: row.said for row in compare_runs(a, b, **options).rows}
+    return {row.arm: row.finding for row in compare_runs(a, b, **options).rows}
 
 
 def test_what_the_repeats_show_is_faster_or_slower_and_the_rest_is_not_claimed(
@@ -366,9 +394,9 @@ def test_what_cannot_be_told_says_why(tmp_path: Path) -> None:
 
     found = said(run_of(tmp_path / "a"), run_of(tmp_path / "b", change=spoil, faster=2))
     assert found == {
-        "native files": "cannot be told from one repeat",
+        "native files": "unknown: one repeat shows no difference",
         "Penstock warm": "faster",
-        "rclone mount": "cannot be told: no valid run in B",
+        "rclone mount": "unknown: no valid run in B",
     }
 
 

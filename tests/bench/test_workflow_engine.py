@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.workflow.engine import Engine, Skip, Step, Stopped, Ticket, records_of
-from penstock.bench.workflow.record import Record
+from penstock.bench.workflow.engine import Engine, Record, Skip, Step, Stopped, Ticket, records_of
 from penstock.errors import StoreError
 
 
@@ -24,9 +23,15 @@ class Bench:
         self.changed: Callable[[], None] = lambda: None  # what the view does
 
     def step(
-        self, name: str, act: Callable[[Ticket], None] | None = None, *, last: bool = False,
-        needs: tuple[str, ...] = (), after: tuple[str, ...] = (), retries: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        act: Callable[[Ticket], None] | None = None,
+        *,
+        last: bool = False,
+        needs: tuple[str, ...] = (),
+        after: tuple[str, ...] = (),
+        retries: int = 0,
+    ) -> None:
         def run(ticket: Ticket) -> None:
             self.ran.append(name)
             if act is not None:
@@ -37,9 +42,11 @@ class Bench:
 
     def go(self) -> dict[str, str]:
         record = Record(
-            "r", self.folder / "workflow.json", records_of(self.steps, self.last),
+            "r",
+            self.folder / "workflow.json",
+            records_of(self.steps, self.last),
             lambda: self.changed(),
-        )  # fmt: skip
+        )
         engine = Engine(record, self.parallel, self.folder, self.interrupt)
         engine.run(self.steps, self.last)
         whole = json.loads((self.folder / "workflow.json").read_text())

@@ -24,13 +24,12 @@ from penstock.bench import measure, s3server
 from penstock.bench import workspace as workspaces
 from penstock.bench.arms import Rclone, Site
 from penstock.bench.bareclient import get_epoch
-from penstock.bench.dataset import SMALL_BYTES, Dataset, Entry, make_large, make_small
+from penstock.bench.datasets import SMALL_BYTES, Dataset, Entry, make_large, make_small
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
-from penstock.bench.programs import free_port
 from penstock.bench.readers import list_files, read_epoch
 from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload
 from penstock.bench.trial import Trial
-from penstock.bench.workspace import MARK, BenchError, Workspace, choose_medium
+from penstock.bench.workspace import MARK, BenchError, Workspace, choose_medium, free_port
 from penstock.units import MIB
 from tests.support.bench_ground import assert_nothing_left, sockets_of
 from tests.support.s3 import S3, ObjectPath
@@ -83,10 +82,13 @@ def test_a_server_has_the_files_that_were_put_into_it_and_leaves_nothing(tmp_pat
             create_bucket(server, "data")
             upload(server, "data", root)
             store = S3Store(
-                "data", endpoint=server.endpoint, region=server.region,
-                access_key_id=server.access_key, secret_access_key=server.secret_key,
+                "data",
+                endpoint=server.endpoint,
+                region=server.region,
+                access_key_id=server.access_key,
+                secret_access_key=server.secret_key,
                 client_options={"allow_http": True},
-            )  # fmt: skip
+            )
             listed = {meta["path"] for page in obstore.list(store) for meta in page}
             assert listed == {f"{one.name}/{e.path}" for one in (small, large) for e in one.entries}
             for key in listed:
@@ -233,9 +235,14 @@ def test_the_bare_client_gets_every_object_once_and_large_ones_by_blocks(
     upload(server, "bench-large", large.root)
     with far_s3(workspace, server, latency_s=0, bytes_per_s=math.inf) as far:
         epoch = get_epoch(
-            workspace, far.server, "bench-large", large.entries,
-            readers=1, block_bytes=MIB, parallel=3,
-        )  # fmt: skip
+            workspace,
+            far.server,
+            "bench-large",
+            large.entries,
+            readers=1,
+            block_bytes=MIB,
+            parallel=3,
+        )
         counted = far.counters()
     assert (epoch.files, epoch.size_bytes) == (2, large.size_bytes)
     assert (counted.gets, counted.get_bytes) == (2 * 4, large.size_bytes)
@@ -374,3 +381,14 @@ def test_juicefs_is_filled_once_and_then_mounted_read_only(
     assert not any(path.exists() for path in sockets)
     assert measure.mounts_below(workspace.folder) == []
     assert workspace.processes(arm.name) == workspace.processes("juicefs-redis") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes a parameter of the kernel")
+def test_free_memory_is_kept_from_the_host_only_while_a_benchmark_runs(tmp_path: Path) -> None:
+    setting = tmp_path / "page_reporting_order"
+    setting.write_text("9\n")
+    with measure.memory_kept_in_guest(setting):
+        assert setting.read_text() == "10"
+    assert setting.read_text() == "9\n"
+    with measure.memory_kept_in_guest(tmp_path / "missing"):
+        assert not (tmp_path / "missing").exists()

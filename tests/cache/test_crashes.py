@@ -20,15 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cache_fill import (
-    BLOCK,
     DATA,
     OBJECTS,
-    blocks_of,
     check_comes_up_clean,
     empty,
     fill,
     let_go_of_connections,
     open_cache,
+    use,
 )
 from tests.support.cache_samples import Disk
 
@@ -174,17 +173,7 @@ def test_with_any_damage_to_its_index_nothing_fails_and_no_byte_is_wrong(
                 stream.write(random.Random(seed).randbytes(length))
         disk = Disk(machine.path)
         guarded = disk.guard()
-        for _ in range(3):
-            for name, what in OBJECTS.items():
-                whole = guarded.complete_file(what)
-                assert whole is None or whole.read_bytes() == DATA[name]
-                for block in blocks_of(what):
-                    wanted = DATA[name][block.start : block.start + block.length]
-                    assert guarded.read(block, 0, block.length) in (None, wanted)
-                    guarded.write(what, BLOCK, block, wanted)
-            guarded.source_bytes("s3://b")
-            guarded.status()
-            disk.now_s += 60
+        use(guarded, disk, rounds=3)
         status = guarded.status()
         assert status.state == "ok"
         # Frames of the log have checksums and pages of the database have none: a row may have
@@ -203,10 +192,15 @@ def test_with_any_damage_to_its_index_nothing_fails_and_no_byte_is_wrong(
 
 # All that change the disk, and what opens and locks: every call of a kind, or every so manieth.
 EVERY = [
-    ("pwrite64", 11), ("openat", 11), ("ftruncate", 1), ("unlink", 2),
-    *(pytest.param(call, 1, marks=pytest.mark.slow)
-      for call in ("pwrite64", "openat", "unlink", "fdatasync", "utimensat")),
-]  # fmt: skip
+    ("pwrite64", 11),
+    ("openat", 11),
+    ("ftruncate", 1),
+    ("unlink", 2),
+    *(
+        pytest.param(call, 1, marks=pytest.mark.slow)
+        for call in ("pwrite64", "openat", "unlink", "fdatasync", "utimensat")
+    ),
+]
 ROOT = Path(__file__).parents[2]
 
 
@@ -216,9 +210,13 @@ class Victims:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fill_and_die", str(path)], cwd=ROOT,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.support.fill_and_die", str(path)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
 
     def run(self, inject: str) -> int:
         empty(self._path)
@@ -228,9 +226,21 @@ class Victims:
         victim = int(self._server.stdout.readline())
         calls = inject.partition(":")[0]
         with subprocess.Popen(
-            ["strace", "-f", "-p", str(victim), "-o", "/dev/null", "-e", f"trace={calls}",
-             "-e", f"inject={inject}"], stderr=subprocess.PIPE, text=True,
-        ) as tracer:  # fmt: skip
+            [
+                "strace",
+                "-f",
+                "-p",
+                str(victim),
+                "-o",
+                "/dev/null",
+                "-e",
+                f"trace={calls}",
+                "-e",
+                f"inject={inject}",
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as tracer:
             assert tracer.stderr is not None
             said = tracer.stderr.readline()
             assert "attached" in said, said

@@ -14,6 +14,7 @@ from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Cache
 from penstock.errors import StoreError
 from penstock.metrics import Counters
+from penstock.store import Progress
 from tests.support.fetches import Clock
 from tests.support.waiting import wait_until
 
@@ -45,7 +46,7 @@ class Gated:
         self.gate = threading.Event()
         self.requests = 0
 
-    def get(self, start: int, length: int) -> bytes:
+    def get(self, start: int, length: int, _progress: Progress | None = None) -> bytes:
         self.requests += 1
         self.gate.wait(30)
         return self.data[start : start + length]
@@ -73,14 +74,19 @@ def clock() -> Clock:
 def build(now: Callable[[], float] = time.monotonic, buffer_bytes: int = 1 << 30) -> Cache:
     """A cache without tiers, with a deadline of 60 s and two threads for each size."""
     return Cache(
-        [], counters=Counters(), block_bytes=BLOCK, buffer_bytes=buffer_bytes, large_threads=2,
-        threads=2, now=now,
-    )  # fmt: skip
+        [],
+        counters=Counters(),
+        block_bytes=BLOCK,
+        buffer_bytes=buffer_bytes,
+        large_threads=2,
+        threads=2,
+        now=now,
+    )
 
 
-def bring(cache: Cache, store: Gated) -> threading.Thread:
+def fetch_ahead(cache: Cache, store: Gated) -> threading.Thread:
     """A plan that waits for the first object."""
-    plan = threading.Thread(target=cache.bring, args=(small(0), store.get, 0, None, 0.0))
+    plan = threading.Thread(target=cache.fetch_ahead, args=(small(0), store.get, 0, None, 0.0))
     plan.start()
     wait_until(lambda: store.requests == 1)
     return plan
@@ -129,7 +135,7 @@ def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(
 
 
 def test_one_block_that_fails_fails_the_read_once() -> None:
-    def get(start: int, length: int) -> bytes:
+    def get(start: int, length: int, _progress: Progress | None = None) -> bytes:
         if start == BLOCK:
             raise StoreError("down")
         return DATA[start : start + length]
@@ -150,8 +156,15 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     tier = build_tier(TierSpec("SSD", (tmp_path,), 1 << 30), "keep", Counters())
     disk, write = threading.Event(), tier.write
     monkeypatch.setattr(tier, "write", lambda *what: disk.wait(30) and write(*what))
-    cache = Cache([tier], block_bytes=BLOCK, buffer_bytes=4 * BLOCK, large_threads=2, threads=8,
-                  counters=Counters(), now=clock)  # fmt: skip
+    cache = Cache(
+        [tier],
+        block_bytes=BLOCK,
+        buffer_bytes=4 * BLOCK,
+        large_threads=2,
+        threads=8,
+        counters=Counters(),
+        now=clock,
+    )
     answers = Answers()
     store.gate.set()
     for number in range(50):
@@ -173,7 +186,7 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
 ) -> None:
     """A read must not fail because a plan has waited long for a store that is away."""
     cache, answers = build(clock), Answers()
-    plan = bring(cache, store)
+    plan = fetch_ahead(cache, store)
     clock.now_s += 30
     cache.deliver(small(0), store.get, 0, 1000, answers)
     clock.now_s += 30
@@ -194,7 +207,7 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
 
 def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated, clock: Clock) -> None:
     cache, answers = build(clock), Answers()
-    plan = bring(cache, store)
+    plan = fetch_ahead(cache, store)
     clock.now_s += 60
     wait_until(lambda: cache.fetching == 0)
     store.gate.set()
@@ -220,7 +233,7 @@ def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: 
         answers(answer)
         answered.set()
 
-    plan = threading.Thread(target=cache.bring, args=(LARGE, store.get, 0, place, 0.0))
+    plan = threading.Thread(target=cache.fetch_ahead, args=(LARGE, store.get, 0, place, 0.0))
     plan.start()
     assert placing.wait(10)
     cache.deliver(LARGE, store.get, BLOCK - 10, 20, done)

@@ -32,15 +32,41 @@ def opened(tmp_path: Path) -> Iterator[Opener]:
         policy: Policy | None = None, quota: int = 1 << 30, **marks: float
     ) -> CacheDirectory:
         cache = CacheDirectory(
-            tmp_path / "cache", name="SSD", quota_bytes=quota, high=marks.get("high", 1.0),
-            low=marks.get("low", 0.5), policy=policy or Keep(), counters=Counters(),
-        )  # fmt: skip
+            tmp_path / "cache",
+            name="SSD",
+            quota_bytes=quota,
+            high=marks.get("high", 1.0),
+            low=marks.get("low", 0.5),
+            policy=policy or Keep(),
+            counters=Counters(),
+        )
         caches.append(cache)
         return cache
 
     yield open_cache
     for cache in caches:
         cache.close()
+
+
+def test_a_file_that_is_stored_anew_while_its_row_is_swept_stays(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    what, data = sample("deleted", 5000)
+    put(cache, what, data)
+    cache.index.flush()
+    os.unlink(cache.file(what.digest))
+
+    def look_and_store(_path: str) -> bool:
+        monkeypatch.undo()
+        put(cache, what, data)
+        return False  # it was not there when the sweep looked
+
+    monkeypatch.setattr(os.path, "lexists", look_and_store)
+    cache.sweep()
+    assert get(cache, what, 0, 5000) == data
+    cache.index.flush()
+    assert cache.cached_bytes(what.digest) == 5000
 
 
 def test_two_processes_share_it(opened: Opener) -> None:
@@ -264,8 +290,9 @@ def test_bytes_are_counted_by_source(opened: Opener) -> None:
     cache.write(other, BLOCK, block_of(other, 0, BLOCK), bytes(500))
     for _ in range(2):  # before and after the rows are written
         assert [cache.index.source_bytes(source) for source in ("s3://b", "s3://other")] == [
-            1000, 500,
-        ]  # fmt: skip
+            1000,
+            500,
+        ]
         cache.index.flush()
 
 

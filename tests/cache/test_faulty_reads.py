@@ -34,9 +34,14 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
     faulty = FaultyStore(real, rates, seed=seed, delay_s=0.002)
     patient = PatientStore(faulty, counters, deadline_s=60, time=Time(sleep=lambda _: None))
     cache = build_cache(
-        [TierSpec("MEM", (tmp_path / "cache",), 10 * BLOCK)], policy="lru", block_bytes=BLOCK,
-        buffer_bytes=6 * BLOCK, large_threads=4, threads=4, counters=counters,
-    )  # fmt: skip
+        [TierSpec("MEM", (tmp_path / "cache",), 10 * BLOCK)],
+        policy="lru",
+        block_bytes=BLOCK,
+        buffer_bytes=6 * BLOCK,
+        large_threads=4,
+        threads=4,
+        counters=counters,
+    )
 
     def read_many(reader: int) -> int:
         draw, told = random.Random(seed * 100 + reader), 0
@@ -46,7 +51,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
             offset = draw.randrange(len(data))
             length = draw.randrange(1, 3 * BLOCK)
 
-            def get(start: int, length: int, key: str = key) -> bytes:
+            def get(start: int, length: int, _progress: object = None, key: str = key) -> bytes:
                 body = patient.get(key, versions[key], start, length, len(FILES[key]))
                 return bytes(memoryview(body))
 

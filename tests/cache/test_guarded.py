@@ -1,6 +1,7 @@
 """A cache directory that fails is taken out, costs nobody a read, and comes back by itself."""
 
 import errno
+import gc
 import logging
 import os
 import shutil
@@ -17,8 +18,9 @@ import pytest
 from penstock.cache import files
 from penstock.cache.build import build_tier
 from penstock.cache.guarded import HUNG_S, Guarded
-from penstock.cache.identity import CachedObject, block_of
+from penstock.cache.identity import CachedObject, block_of, object_path
 from penstock.cache.indexfile import stored_bytes
+from penstock.cache.sweep import sweep_unopened
 from penstock.cache.tier import TierSpec
 from penstock.metrics import Counters
 from tests.support.cache_samples import BLOCK, Disk, put, sample
@@ -115,6 +117,16 @@ def test_a_server_that_takes_over_starts_without_a_directory_that_fails(disk: Di
     guarded.close()
 
 
+def test_one_that_nobody_asks_comes_back_too(disk: Disk, guarded: Guarded) -> None:
+    """Workers ask a directory that is out for nothing."""
+    guarded.fail(OSError(errno.EIO, "Input/output error"))
+    guarded.look_for_hang()
+    assert not guarded.is_in, "its time has not come"
+    disk.now_s += 1
+    guarded.look_for_hang()
+    assert guarded.is_in
+
+
 def no_answers(guarded: Guarded) -> None:
     """Whatever is asked of a directory that is out, or about to be, nothing is raised."""
     guarded.read(block_of(LARGE, 1, BLOCK), 0, 100)
@@ -131,6 +143,12 @@ def delete_locks(path: Path) -> None:
         lock.unlink()
 
 
+def delete_all_but_index(path: Path) -> None:
+    """As `rm -r` does when the index is made while it runs."""
+    shutil.rmtree(path / "objects")
+    delete_locks(path)
+
+
 def link_index(path: Path) -> None:
     (path / "index.sqlite").rename(path / "elsewhere")
     (path / "index.sqlite").symlink_to(path / "elsewhere")
@@ -142,13 +160,14 @@ def run_sql(path: Path, statement: str) -> None:
     database.close()
 
 
-def overwrite_index(path: Path, byte: bytes) -> None:
+def overwrite_index(path: Path, byte: bytes, page: int | None = None) -> None:
+    """All of it, or one page."""
     # Not by this process: closing a descriptor would let go of SQLite's own locks.
     file = path / "index.sqlite"
-    code = (
-        "import sys; open(sys.argv[1], 'r+b').write(bytes([int(sys.argv[2])]) * int(sys.argv[3]))"
-    )
-    words = [sys.executable, "-Sc", code, file, str(byte[0]), str(file.stat().st_size)]
+    start, length = (0, file.stat().st_size) if page is None else (4096 * (page - 1), 4096)
+    assert start + length <= file.stat().st_size
+    code = f"import os, sys; os.pwrite(os.open(sys.argv[1], 1), {byte!r} * {length}, {start})"
+    words = [sys.executable, "-Sc", code, file]
     subprocess.run(words, check=True, timeout=30)
 
 
@@ -160,6 +179,7 @@ HARM: dict[str, Callable[[Path], object]] = {
     "delete_all": shutil.rmtree,
     "delete_objects": lambda path: shutil.rmtree(path / "objects"),
     "delete_index": lambda path: (path / "index.sqlite").unlink(),
+    "delete_all_but_index": delete_all_but_index,
     "delete_log": lambda path: (path / "index.sqlite-wal").unlink(),
     "delete_locks": delete_locks,
     "zero_index": lambda path: overwrite_index(path, b"\0"),
@@ -225,6 +245,61 @@ def test_whatever_was_done_to_the_directory_it_can_be_opened(disk: Disk, harm: s
     settle(guarded)
     status = guarded.status()
     assert (status.state, status.used_bytes) == ("ok", 300 * 2000)
+    guarded.close()
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What the cache logs, as text. pytest keeps records, and with the tracebacks of their errors
+    what was in use then: a connection that a server would close would stay open."""
+    said: list[str] = []
+
+    def keep_text(record: logging.LogRecord) -> bool:
+        record.msg, record.args = record.getMessage(), None
+        said.append(record.msg)
+        return True
+
+    with caplog.filtering(keep_text):
+        yield said
+
+
+def close_abandoned_indexes() -> None:
+    """What happens within the second before the next probe."""
+    for thread in threading.enumerate():
+        if thread.name == "index":
+            thread.join(PATIENCE_S)
+    gc.collect()
+
+
+@pytest.mark.parametrize("moment", ["before it is opened", "while it is in use"])
+def test_an_index_with_one_damaged_page_is_made_anew_once_and_used_again(
+    disk: Disk, said: list[str], moment: str
+) -> None:
+    """Its header and its schema are good, so it can be opened like a sound one."""
+    guarded = disk.guard()
+    for number in range(1000):
+        assert put(guarded, *sample(f"o{number}", 100))
+    settle(guarded)
+    move_log_into_database(disk.path)
+    if moment == "before it is opened":
+        guarded.close()
+        del guarded
+        overwrite_index(disk.path, b"\xa5", page=20)
+        guarded = disk.guard()
+    else:
+        overwrite_index(disk.path, b"\xa5", page=20)
+    for _ in range(5):
+        for number in range(1000):
+            get(guarded, sample(f"o{number}", 100)[0])
+            put(guarded, *sample(f"o{number}", 100))
+        settle(guarded)
+        if guarded.status().state == "out":
+            close_abandoned_indexes()
+        disk.now_s += 60
+    status = guarded.status()
+    assert (status.state, status.used_bytes) == ("ok", 1000 * 100)
+    for words in ("is out", "made anew", "is back"):
+        assert sum(words in one for one in said) == 1, said
     guarded.close()
 
 
@@ -347,6 +422,55 @@ def test_a_directory_whose_disk_was_unmounted_is_not_made_on_the_disk_below(
         umount()
 
 
+def test_a_disk_that_is_full_of_files_that_no_row_knows_is_swept_and_used(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    spec = TierSpec("SSD", (place / "cache",), 3 << 20)
+    words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    subprocess.run(words, check=True, timeout=30)
+    try:
+        (guarded,) = build_tier(spec, "keep", Counters()).directories
+        put(guarded, WHAT, DATA)
+        guarded.close()
+        # The index was made anew under a server that was killed before it had swept.
+        with pytest.raises(OSError, match="No space left"):
+            _fill_with_orphans(place / "cache")
+        (guarded,) = build_tier(spec, "keep", Counters(), must_open=False).directories
+        assert guarded.status().state == "ok"
+        assert get(guarded, WHAT) == DATA
+        assert put(guarded, *sample("another", BLOCK))
+        guarded.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=30)
+
+
+def test_nothing_is_swept_from_a_full_disk_where_its_index_cannot_be_read(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = disk.guard()
+    put(guarded, WHAT, DATA)
+    guarded.close()
+    del guarded
+
+    def fail(*_: object) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", fail)
+        assert sweep_unopened(disk.path) == 0
+    assert (disk.path / object_path(WHAT.digest)).exists()
+
+
+def _fill_with_orphans(cache: Path) -> None:
+    for number in range(100):
+        orphan, data = sample(f"orphan {number}", BLOCK)
+        (cache / object_path(orphan.digest)).write_bytes(data)
+
+
 def test_what_a_killed_server_left_is_removed_when_the_next_one_opens_the_directory(
     disk: Disk,
 ) -> None:
@@ -425,9 +549,10 @@ def test_a_disk_that_does_not_answer_is_out_and_only_who_hangs_in_it_waits(
             guarded.look_for_hang()
             guarded.look_for_hang()
             assert guarded.status()[1:4] == (
-                "out", f"[Errno {errno.ETIMEDOUT}] the disk has not answered for 5.1 s: "
-                f"'{disk.path}'", 0,
-            )  # fmt: skip
+                "out",
+                f"[Errno {errno.ETIMEDOUT}] the disk has not answered for 5.1 s: '{disk.path}'",
+                0,
+            )
             assert get(guarded, WHAT) is None
             assert not put(guarded, WHAT, DATA)
             assert not guarded.has(block_of(WHAT, 0, BLOCK))

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.cache.fetches import Fetch, Fetches
+from penstock.cache.fetch import Fetch
+from penstock.cache.fetches import Fetches
 from penstock.cache.hedging import MOST_AT_ONCE, Hedging
 from penstock.errors import StoreError
 from tests.support.fetches import DATA, LENGTH, Rig, Shelf, Unwatched, block, small
@@ -130,7 +131,7 @@ def test_only_what_a_reader_waits_for_is_hedged_and_only_while_it_is_fetched(slo
     slow.want(block(0))
     slow.fetches.look_at_the_clock()
     assert slow.count("hedges") == 1
-    plan = threading.Thread(target=slow.bring, args=(block(1), lambda _data: True))
+    plan = threading.Thread(target=slow.fetch_ahead, args=(block(1), lambda _data: True))
     plan.start()
     wait_until(lambda: len(slow.store.asked) == 3)
     slow.want(block(1))
@@ -265,7 +266,7 @@ def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() 
             assert not told
             rig.clock.now_s += 60
             wait_until(lambda told=told: told)
-            assert isinstance(told[0].error, StoreError)
+            assert isinstance(told[0], StoreError)
             rig.clock.now_s += 2
             wait_until(lambda: not fetches._watched)
         assert fetches.looks > looks

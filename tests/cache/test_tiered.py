@@ -17,13 +17,14 @@ from typing_extensions import Buffer
 
 from penstock.cache.build import build_cache
 from penstock.cache.contents import Contents, Held
-from penstock.cache.fetches import Brought
+from penstock.cache.fetch import FetchOutcome
 from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import TierSpec, parse_tier, prepare_directory
 from penstock.cache.tiered import Cache
 from penstock.errors import CacheDirError, OptionError
 from penstock.metrics import Counters
+from penstock.store import Progress
 
 BLOCK = 256 * 1024
 DATA = random.Random(3).randbytes(5 * BLOCK + 99)
@@ -37,7 +38,7 @@ class Origin:
         self.key = key
         self.ranges: list[tuple[int, int]] = []
 
-    def get(self, start: int, length: int) -> bytes:
+    def get(self, start: int, length: int, _progress: Progress | None = None) -> bytes:
         self.ranges.append((start, length))
         return self.data[start : start + length]
 
@@ -53,9 +54,14 @@ def build(
     say: Callable[[str], None] = lambda _line: None,
 ) -> Cache:
     return build_cache(
-        list(specs), policy=policy, block_bytes=BLOCK, buffer_bytes=1 << 30, large_threads=4,
-        counters=counters, say=say,
-    )  # fmt: skip
+        list(specs),
+        policy=policy,
+        block_bytes=BLOCK,
+        buffer_bytes=1 << 30,
+        large_threads=4,
+        counters=counters,
+        say=say,
+    )
 
 
 @pytest.fixture
@@ -105,20 +111,22 @@ def test_what_is_at_hand_is_placed_and_not_fetched_again(
     """In memory, where no tier has it, or in a tier."""
     cache = build(counters, *[TierSpec("SSD", (tmp_path / "ssd",), 1 << 30)] * tiers)
     origin, placed = Origin(DATA[:1000]), list[bytes]()
-    bring = partial(cache.bring, origin.what, origin.get, 0)
+    fetch_ahead = partial(cache.fetch_ahead, origin.what, origin.get, 0)
 
     def place(data: memoryview) -> bool:
         placed.append(bytes(data))
         return True
 
-    assert bring(None, 0.0).how is Brought.FETCHED
+    assert fetch_ahead(None, 0.0).how is FetchOutcome.FETCHED
     cache.settle()
     later_s = time.monotonic()
-    assert bring(None, later_s).how is Brought.CACHED
-    assert bring(place, later_s).how is Brought.CACHED
+    assert fetch_ahead(None, later_s).how is FetchOutcome.CACHED
+    assert fetch_ahead(place, later_s).how is FetchOutcome.CACHED
     assert (placed, origin.ranges) == ([DATA[:1000]], [(0, 1000)])
     cache.let_go()
-    assert bring(None, time.monotonic()).how is (Brought.CACHED if tiers else Brought.FETCHED)
+    assert fetch_ahead(None, time.monotonic()).how is (
+        FetchOutcome.CACHED if tiers else FetchOutcome.FETCHED
+    )
     cache.close()
 
 
@@ -240,9 +248,18 @@ def test_what_is_released_is_no_longer_held_in_memory(cache: Cache) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["MEM:/x", "RAM:/x:1GiB", "SSD::1GiB", "SSD:/x:0", "SSD:/x:-1", "SSD:/x:1GiB:high=2",
-     "SSD:/x:1GiB:low=0.9,high=0.5", "SSD:/x:1GiB:hihg=0.9", "SSD:/x:1GiB:high=x"],
-)  # fmt: skip
+    [
+        "MEM:/x",
+        "RAM:/x:1GiB",
+        "SSD::1GiB",
+        "SSD:/x:0",
+        "SSD:/x:-1",
+        "SSD:/x:1GiB:high=2",
+        "SSD:/x:1GiB:low=0.9,high=0.5",
+        "SSD:/x:1GiB:hihg=0.9",
+        "SSD:/x:1GiB:high=x",
+    ],
+)
 def test_what_is_no_tier_is_refused(text: str) -> None:
     with pytest.raises(OptionError):
         parse_tier(text)

@@ -49,9 +49,11 @@ def numbered(start: int, count: int = 1000) -> list[ObjectInfo]:
 
 @pytest.mark.parametrize(
     "cycle",
-    [*([numbered(1000 * page) for page in range(count)] for count in (1, 2, 7)),
-     *([[entry(key, 0)] * 1000] for key in ("marker/", "a//b", "../x"))],
-)  # fmt: skip
+    [
+        *([numbered(1000 * page) for page in range(count)] for count in (1, 2, 7)),
+        *([[entry(key, 0)] * 1000] for key in ("marker/", "a//b", "../x")),
+    ],
+)
 def test_a_listing_that_repeats_itself_is_given_up(
     tree: Tree, cycle: list[list[ObjectInfo]]
 ) -> None:

@@ -1,6 +1,8 @@
 """Parallel listings and refreshes of a catalog, over one store in memory or several."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.catalog.listing import list_in_parallel
-from penstock.catalog.places import check_paths, covered_by_others, owner_of
+from penstock.catalog.picked import read_sizes
 from penstock.catalog.refresh import Mounted, Summary, numbered, refresh, unlisted
-from penstock.catalog.sizes import read_sizes
+from penstock.catalog.sources import check_paths, covered_by_others, owner_of
 from penstock.catalog.tree import Tree
 from penstock.errors import OptionError, PenstockError, SourceError, StoreError
 from penstock.store import Level, ObjectInfo
@@ -150,8 +152,10 @@ def test_another_mount_of_the_same_catalog_learns_what_changed(tmp_path: Path, t
     take_in(tree, store)
     changes = two.changes_since(0, 100)
     assert {(change.name, bool(change.buried)) for change in changes} == {
-        (b"a", True), (b"b", True), (b"c", False),
-    }  # fmt: skip
+        (b"a", True),
+        (b"b", True),
+        (b"c", False),
+    }
     two.close()
 
 
@@ -205,7 +209,14 @@ def catalog(tmp_path: Path) -> Path:
 
 def test_sizes_are_read_beside_the_mount_all_or_every_so_manieth(catalog: Path) -> None:
     assert list(read_sizes(catalog, 1000)) == list(range(2, 101))
-    assert list(read_sizes(catalog, 10)) == [11, 22, 33, 44, 55, 66, 77, 88, 99]
+    assert list(read_sizes(catalog, 10)) == [11, 21, 31, 41, 51, 61, 71, 81, 91]
+
+
+def test_sizes_are_read_of_a_catalog_that_was_made_anew(catalog: Path) -> None:
+    """Its numbers begin far from the first, and few of them are multiples of anything."""
+    with closing(sqlite3.connect(catalog, isolation_level=None)) as database:
+        database.execute("UPDATE nodes SET ino = ino + ? WHERE ino > 1", (1_700_000_000 << 24,))
+    assert list(read_sizes(catalog, 10)) == [11, 21, 31, 41, 51, 61, 71, 81, 91]
 
 
 def test_nothing_is_made_where_no_catalog_is(tmp_path: Path) -> None:
@@ -262,6 +273,7 @@ def test_a_catalog_from_before_keeps_its_tree(tmp_path: Path) -> None:
     )
     tree.connection().close()
     tree.close()
+    (tmp_path / "catalog.sqlite.sums").unlink()
     again = Tree(tmp_path / "catalog.sqlite")
     assert unlisted(again, [Mounted("", store)]) == []
     assert (again.totals(), again.hidden_counts()) == ((1, 10), {"a reason": 1})
@@ -311,8 +323,15 @@ def test_what_is_mounted_over_dies_also_if_the_outer_one_cannot_be_listed(tree: 
     summary = take_in(tree, Mounted("", outer), Mounted("x", B), Mounted("y", B))
     assert [str(failure) for failure in summary.failures] == ["away"]
     assert sorted(numbers(tree)) == [
-        "x/", "x/1", "x/deep/", "x/deep/2", "y/", "y/1", "y/deep/", "y/deep/2"
-    ]  # fmt: skip
+        "x/",
+        "x/1",
+        "x/deep/",
+        "x/deep/2",
+        "y/",
+        "y/1",
+        "y/deep/",
+        "y/deep/2",
+    ]
     rows = {row.number: (row.files, row.size_bytes) for row in tree.sources()}
     assert rows == {0: (0, 0), 1: (2, 20), 2: (2, 20)}
     assert [one.path for one in unlisted(tree, [Mounted("", outer), Mounted("x", B)])] == [""]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.cli.job_view import chief_of
-from penstock.cli.log_text import follow, start_of_last
-from penstock.cli.top_view import job_lines
+from penstock.cli.logs import follow, start_of_last
+from penstock.cli.top import job_lines
 
 
 def test_the_instance_that_speaks_for_a_job() -> None:
@@ -65,10 +65,18 @@ def test_jobs_are_shown_with_what_all_their_processes_and_gpus_do() -> None:
         for index, duty, used in ((0, 90, 10), (1, 70, 20))
     ]
     runs: dict[str, Any] = {
-        "cores": 1.234, "memoryBytes": 3 * GIB, "processes": 5, "gpus": gpus, "name": "resnet",
-        "namespace": "default", "status": "RUNNING", "trainer": "PYTORCHJOB", "node": "box",
-        "gpusRequested": 2, "gpusAllocated": 2,
-    }  # fmt: skip
+        "cores": 1.234,
+        "memoryBytes": 3 * GIB,
+        "processes": 5,
+        "gpus": gpus,
+        "name": "resnet",
+        "namespace": "default",
+        "status": "RUNNING",
+        "trainer": "PYTORCHJOB",
+        "node": "box",
+        "gpusRequested": 2,
+        "gpusAllocated": 2,
+    }
     nothing = dict.fromkeys(("cores", "memoryBytes", "processes", "node"))
     lines = job_lines([runs, runs | nothing | {"gpus": [], "gpusAllocated": 0}], namespaces=True)
     assert [" ".join(line.split()) for line in lines[1:3]] == [

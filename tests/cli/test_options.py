@@ -57,9 +57,16 @@ def test_a_name_that_is_missing_is_remembered_too(default: Mount) -> None:
 
 def test_owner_and_modes_are_shown_as_said(folder: Path, mounter: Mounter) -> None:
     mount = mounter(
-        f"file://{folder}", "--uid", "1234", "--gid", "2345", "--file-mode", "0640",
-        "--dir-mode", "0750",
-    )  # fmt: skip
+        f"file://{folder}",
+        "--uid",
+        "1234",
+        "--gid",
+        "2345",
+        "--file-mode",
+        "0640",
+        "--dir-mode",
+        "0750",
+    )
     file, directory = os.stat(mount.path / "dir/file.bin"), os.stat(mount.path / "dir")
     assert (file.st_uid, file.st_gid, file.st_mode & 0o777) == (1234, 2345, 0o640)
     assert (directory.st_uid, directory.st_mode & 0o777) == (1234, 0o750)

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.programs import find_program, free_port
+from penstock.bench.workspace import find_program, free_port
 from penstock.daemon.server import Server
 from penstock.daemon.settings import MountSettings
 from penstock.daemon.start import Progress
 from tests.support import refusals
-from tests.support.hostile_s3 import hostile_s3
+from tests.support.faults import Answer, End
+from tests.support.liar import serve_liar
 from tests.support.mounts import Mounter, penstock, penstock_process
 from tests.support.refusals import check_refusal, one_refusal
 from tests.support.s3 import S3
@@ -133,12 +134,27 @@ ANSWERS = {
 @pytest.mark.parametrize("prefix", ["", "/folder"])  # they are listed by different requests
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_endpoint_that_does_not_list(refuse: Refuse, name: str, prefix: str) -> None:
-    with hostile_s3() as server:
+    with serve_liar() as server:
         *server.always, hint = ANSWERS[name]
         said = refuse(f"s3://bucket{prefix}", "--endpoint", server.endpoint, says="s3://bucket")
         assert hint in said.splitlines()[1]
         if name in ("a web page", "method not allowed"):  # a web server that cannot list
             refuse(f"{server.endpoint}/folder", says=f"{server.endpoint}/folder")
+
+
+@pytest.mark.usefixtures("keys")
+def test_an_endpoint_that_sends_us_to_another_host(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a-token-of-the-caller")
+    with serve_liar() as server, serve_liar() as other:
+        moved = Answer(307, "Moved", (("Location", f"{other.endpoint}/bucket"),), b"").head()
+        server.lie = lambda _liar, _request, _truth: (moved, End.KEEP)
+        there = other.endpoint.removeprefix("http://")
+        for source in (("s3://bucket", "--endpoint", server.endpoint), (f"{server.endpoint}/x",)):
+            said = refuse(*source, says=f"{source[0]}.* sends us to {there}")
+            assert "--endpoint" in said.splitlines()[1]
+        assert other.connections == 0
 
 
 @pytest.mark.usefixtures("keys")
@@ -264,10 +280,13 @@ def test_a_mistyped_kernel_option_is_answered_with_the_right_one(
 @pytest.mark.usefixtures("keys")
 def test_a_source_or_an_endpoint_that_is_none_or_holds_keys(refuse: Refuse) -> None:
     for bad, says in (  # tests/store/test_contract.py has more of them
-        ("", "source"), ("bucket", "bucket"), ("s3:///x", "s3"),
-        (f"s3://AKIA:{SECRET}@bucket/x", "cred"), (f"https://me:{SECRET}@host/x", "cred"),
+        ("", "source"),
+        ("bucket", "bucket"),
+        ("s3:///x", "s3"),
+        (f"s3://AKIA:{SECRET}@bucket/x", "cred"),
+        (f"https://me:{SECRET}@host/x", "cred"),
         (f"http://{SECRET}@host/x", "credentials do not belong"),
-    ):  # fmt: skip
+    ):
         assert SECRET not in refuse(bad, says=says)
     for bad in ("http://", "ftp://host", f"http://me:{SECRET}@127.0.0.1:1"):
         assert SECRET not in refuse("s3://b", "--endpoint", bad, says="endpoint|credentials")
@@ -303,9 +322,16 @@ def test_a_folder_that_is_no_cache_is_left_as_it_is(tmp_path: Path, verb: str) -
 
 @pytest.mark.parametrize(
     "command",
-    ["mout s3://b /x", "mount s3://b", "umount", "doctor /x /y", "cache list", "stats /x -o yaml",
-     "--verbose"],
-)  # fmt: skip
+    [
+        "mout s3://b /x",
+        "mount s3://b",
+        "umount",
+        "doctor /x /y",
+        "cache list",
+        "stats /x -o yaml",
+        "--verbose",
+    ],
+)
 def test_a_command_that_is_none(command: str) -> None:
     said = one_refusal(command.split(), says=".")
     assert "--help" in said.splitlines()[1]

@@ -48,60 +48,125 @@ def test_a_published_command_line_of_arena_is_taken() -> None:
     found = manifest(*SEED, f"{script} 4 8")
     assert found["metadata"] == {"name": "horovod-resnet50"}
     assert found["spec"] == {
-        "trainer": "mpi", "workers": 4, "gpus": 8, "command": f"{script} 4 8",
+        "trainer": "mpi",
+        "workers": 4,
+        "gpus": 8,
+        "command": f"{script} 4 8",
         "workingDir": "/horovod-demo/tensorflow-demo/",
         "data": [{"dataset": "imagenet", "mountPath": "/data"}],
         "env": [
-            {"name": "DATA_DIR", "value": "/data/imagenet"}, {"name": "num_batch", "value": "1000"},
+            {"name": "DATA_DIR", "value": "/data/imagenet"},
+            {"name": "num_batch", "value": "1000"},
             {"name": "datasets_num_private_threads", "value": "8"},
         ],
         "image": "horovod-benchmark-dawnbench-v2:0.18.1",
-    }  # fmt: skip
+    }
 
 
 def test_a_command_is_found_as_the_shell_finds_it(shell: Path) -> None:
     found = spec("pytorch", "-e", "EPOCHS=3", "python", "train.py", "--lr", "a b")
     assert found == {
-        "trainer": "pytorch", "workers": 1, "command": ["python", "train.py", "--lr", "a b"],
+        "trainer": "pytorch",
+        "workers": 1,
+        "command": ["python", "train.py", "--lr", "a b"],
         "workingDir": str(shell),
-        "env": [
-            {"name": "PATH", "value": "/venv/bin:/usr/bin"}, {"name": "EPOCHS", "value": "3"}
-        ],
-    }  # fmt: skip
+        "env": [{"name": "PATH", "value": "/venv/bin:/usr/bin"}, {"name": "EPOCHS", "value": "3"}],
+    }
     assert spec("mpi", "--working-dir", "code", "-e", "PATH=/bin", "x") == {
-        "trainer": "mpi", "workers": 1, "command": "x", "workingDir": f"{shell}/code",
+        "trainer": "mpi",
+        "workers": 1,
+        "command": "x",
+        "workingDir": f"{shell}/code",
         "env": [{"name": "PATH", "value": "/bin"}],
-    }  # fmt: skip
+    }
 
 
 def test_every_option_is_a_field_also_by_arenas_other_names() -> None:
     found = manifest(
-        "mpi", "--name", "n", "-n", "team", "-d", "other/ds:/a:train", "--data", "ds:/b",
-        "--cpu", "500m", "--memory", "4Gi", "--launch", "ranks", "--warm", "--plan", "--retry", "2",
-        "--timeout", "2h22m", "--ttl", "0", "-p", "-3", "-l", "a=b", "-a", "c=d=e",
-        "--shell", "bash", "echo {1..3}",
-    )  # fmt: skip
+        "mpi",
+        "--name",
+        "n",
+        "-n",
+        "team",
+        "-d",
+        "other/ds:/a:train",
+        "--data",
+        "ds:/b",
+        "--cpu",
+        "500m",
+        "--memory",
+        "4Gi",
+        "--launch",
+        "ranks",
+        "--warm",
+        "--plan",
+        "--retry",
+        "2",
+        "--timeout",
+        "2h22m",
+        "--ttl",
+        "0",
+        "-p",
+        "-3",
+        "-l",
+        "a=b",
+        "-a",
+        "c=d=e",
+        "--shell",
+        "bash",
+        "echo {1..3}",
+    )
     assert found["metadata"] == {
-        "name": "n", "namespace": "team", "labels": {"a": "b"}, "annotations": {"c": "d=e"},
-    }  # fmt: skip
+        "name": "n",
+        "namespace": "team",
+        "labels": {"a": "b"},
+        "annotations": {"c": "d=e"},
+    }
     del found["spec"]["workingDir"], found["spec"]["env"]
     assert found["spec"] == {
-        "trainer": "mpi", "workers": 1, "command": ["bash", "-c", "echo {1..3}"],
+        "trainer": "mpi",
+        "workers": 1,
+        "command": ["bash", "-c", "echo {1..3}"],
         "data": [
             {"dataset": "ds", "mountPath": "/a", "namespace": "other", "subPath": "train"},
             {"dataset": "ds", "mountPath": "/b"},
         ],
-        "cpu": "500m", "memory": "4Gi", "priority": -3, "warm": True, "plan": True,
-        "launch": "ranks", "retries": 2, "timeoutSeconds": 8520, "ttlSecondsAfterFinished": 0,
-    }  # fmt: skip
+        "cpu": "500m",
+        "memory": "4Gi",
+        "priority": -3,
+        "warm": True,
+        "plan": True,
+        "launch": "ranks",
+        "retries": 2,
+        "timeoutSeconds": 8520,
+        "ttlSecondsAfterFinished": 0,
+    }
     found = spec(
-        "tfjob", "--ps-count", "1", "--worker-cpu", "2", "--workerMemory=1Gi",
-        "--workingDir", "/w", "--running-timeout", "5s", "--ttl-after-finished=1m", "x",
-    )  # fmt: skip
-    assert found.items() >= {
-        "trainer": "tf", "ps": 1, "cpu": "2", "memory": "1Gi", "workingDir": "/w",
-        "timeoutSeconds": 5, "ttlSecondsAfterFinished": 60,
-    }.items()  # fmt: skip
+        "tfjob",
+        "--ps-count",
+        "1",
+        "--worker-cpu",
+        "2",
+        "--workerMemory=1Gi",
+        "--workingDir",
+        "/w",
+        "--running-timeout",
+        "5s",
+        "--ttl-after-finished=1m",
+        "x",
+    )
+    assert (
+        found.items()
+        >= {
+            "trainer": "tf",
+            "ps": 1,
+            "cpu": "2",
+            "memory": "1Gi",
+            "workingDir": "/w",
+            "timeoutSeconds": 5,
+            "ttlSecondsAfterFinished": 60,
+        }.items()
+    )
 
 
 def test_what_has_no_effect_is_said_once_for_each_reason() -> None:

@@ -13,9 +13,9 @@ from penstock.daemon.control import Line
 from penstock.daemon.plans import Keeping, Plans
 from penstock.errors import PlanError
 from penstock.metrics import Counters
-from penstock.warm.bringer import LocalBringer
-from penstock.warm.memory import PageBudget
+from penstock.warm.fetcher import LocalFetcher
 from penstock.warm.order import OrderWriter
+from penstock.warm.pages import PageBudget
 from penstock.warm.prefetcher import Prefetcher
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
@@ -78,7 +78,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 
 def serve(some: Set, supervisor: Supervisor) -> Plans:
-    prefetcher = Prefetcher(LocalBringer(some.files, None, Counters()), Counters())
+    prefetcher = Prefetcher(LocalFetcher(some.files, None, Counters()), Counters())
     return Plans(some.files, prefetcher, None, PageBudget(0), lambda _ino: None, supervisor.keeping)
 
 

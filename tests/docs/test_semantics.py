@@ -1,5 +1,5 @@
-"""docs/semantics.md and the tests that it names, and how test modules share code. Nothing is run
-here: the files are parsed."""
+"""docs/semantics.md, docs/threat-model.md and the tests that they name, and how test modules share
+code. Nothing is run here: the files are parsed."""
 
 import ast
 import re
@@ -12,7 +12,12 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-BULLETS = re.split(r"^- ", (ROOT / "docs" / "semantics.md").read_text(), flags=re.M)[1:]
+# A bullet ends where the next one, a paragraph or a heading begins.
+BULLETS = [
+    bullet.split("\n\n")[0]
+    for page in ("semantics.md", "threat-model.md")
+    for bullet in re.split(r"^- ", (ROOT / "docs" / page).read_text(), flags=re.M)[1:]
+]
 
 
 @pytest.mark.parametrize("bullet", BULLETS, ids=lambda bullet: bullet[:50])

@@ -20,7 +20,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.daemon.places import state_dir
-from penstock.resources.nudge import is_running
+from penstock.reconcile.nudge import is_running
 from tests.support.lazy import Lazy
 from tests.support.mounts import Mount, Mounter
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
@@ -75,8 +75,12 @@ def run(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **more}
     return subprocess.run(
         [sys.executable, *map(str, words)],
-        capture_output=True, text=True, timeout=90, check=False, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env=environment,
+    )
 
 
 def output(*words: object) -> str:
@@ -116,10 +120,14 @@ def upload(s3: S3, mounter: Mounter, plain: Path) -> Callable[[], Stage]:
 @pytest.fixture
 def images(plain: Path, upload: Callable[[], Stage]) -> Stage:
     """A folder of JPEGs for each class."""
-    write_tree(plain, {
-        f"{name}/{number:02}.jpg": jpeg(seed * 100 + number)
-        for seed, name in enumerate(CLASSES) for number in range(16)
-    })  # fmt: skip
+    write_tree(
+        plain,
+        {
+            f"{name}/{number:02}.jpg": jpeg(seed * 100 + number)
+            for seed, name in enumerate(CLASSES)
+            for number in range(16)
+        },
+    )
     return upload()
 
 
@@ -215,10 +223,13 @@ def test_06_the_source_for_dali_covers_each_epoch_and_without_it_that_is_said(
     for _ in range(2):
         batches = list(source)
         assert [len(files) for files, _ in batches] == [10, 10, 10, 10, 8]
-        epochs.append([
-            (data.tobytes(), int(label))
-            for files, labels in batches for data, label in zip(files, labels, strict=True)
-        ])  # fmt: skip
+        epochs.append(
+            [
+                (data.tobytes(), int(label))
+                for files, labels in batches
+                for data, label in zip(files, labels, strict=True)
+            ]
+        )
     assert sorted(epochs[0]) == sorted(epochs[1]) == images.labelled()
     assert epochs[0] != epochs[1]
     source.close()
@@ -244,17 +255,20 @@ def test_08_a_declared_data_set_is_loaded_and_read(images: Stage, s3: S3, tmp_pa
     manifest = tmp_path / "dataset.yaml"
     text = (EXAMPLES / "08-declared/dataset.yaml").read_text()
     for place, value in (
-        ("<BUCKET>", images.bucket), ("<ENDPOINT>", s3.endpoint),
-        ("<ACCESS_KEY_ID>", ACCESS_KEY), ("<SECRET_KEY>", SECRET_KEY),
-    ):  # fmt: skip
+        ("<BUCKET>", images.bucket),
+        ("<ENDPOINT>", s3.endpoint),
+        ("<ACCESS_KEY_ID>", ACCESS_KEY),
+        ("<SECRET_KEY>", SECRET_KEY),
+    ):
         text = text.replace(place, value)
     manifest.write_text(text)
     lines = output(EXAMPLES / "08-declared/library.py", manifest).splitlines()
     size = sum(path.stat().st_size for path in images.plain.rglob("*.jpg"))
     assert lines[:3] == [
-        "secret/default/images created", "dataset/default/images created",
+        "secret/default/images created",
+        "dataset/default/images created",
         "alluxioruntime/default/images created",
-    ]  # fmt: skip
+    ]
     assert f"{size:,} of {size:,} bytes are cached" in lines
     assert "begins with b'\\xff\\xd8\\xff'" in lines[-1]
     wait_until(lambda: not is_running(state_dir()))

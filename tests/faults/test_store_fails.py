@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from penstock.daemon.registry import find_note
-from tests.support.faults import PASSING, Fault
+from tests.support.faults import LIES, PASSING, Fault
 from tests.support.faulty_proxy import FaultyProxy
-from tests.support.kernelcaches import forget
+from tests.support.kernelcaches import drop_pages, forget
 from tests.support.mounts import MODES, Mount, Mounter
 from tests.support.s3 import S3
 from tests.support.trees import read_or_errno, read_tree, write_tree
@@ -43,9 +43,18 @@ def source(_s3_server: S3) -> str:
 
 def start(source: str, proxy: FaultyProxy, mounter: Mounter, deadline: str) -> Mount:
     return mounter(
-        source, "--endpoint", proxy.endpoint, "--block-size", "1MiB", "--prefetch", "0",
-        "--refresh", "never", "--deadline", deadline,
-    )  # fmt: skip
+        source,
+        "--endpoint",
+        proxy.endpoint,
+        "--block-size",
+        "1MiB",
+        "--prefetch",
+        "0",
+        "--refresh",
+        "never",
+        "--deadline",
+        deadline,
+    )
 
 
 def test_a_fault_that_passes_costs_a_retry_and_never_the_read(
@@ -68,6 +77,21 @@ def test_a_fault_that_passes_costs_a_retry_and_never_the_read(
         assert retries == (0 if fault in LATE else injected[fault]), fault
         mismatches = stats["store_mismatches"] - before["store_mismatches"]
         assert mismatches == (injected[fault] if fault is Fault.FLIPPED else 0), fault
+
+
+def test_an_answer_that_no_honest_server_gives_is_not_believed(
+    source: str, proxy: FaultyProxy, mounter: Mounter
+) -> None:
+    mount = start(source, proxy, mounter, "30s")
+    for number, fault in enumerate(LIES):
+        before = proxy.injected
+        name = f"{PASSING[number].name}/{'large' if fault is Fault.OTHER_RANGE else 'small'}"
+        proxy.script([fault, fault])
+        data = LARGE if fault is Fault.OTHER_RANGE else SMALL
+        assert (mount.path / name).read_bytes() == data, fault
+        assert set(proxy.injected - before) == {fault}
+        proxy.calm()
+    assert mount.stats()["errors"] == 0
 
 
 def test_keys_that_expired_are_read_again(
@@ -116,9 +140,16 @@ def test_behind_the_end_of_a_file_that_became_shorter_there_is_estale(
     bucket = s3.bucket("shorter")
     write_tree(bucket, {"file": LARGE})
     mount = mounter(
-        "s3://shorter", "--endpoint", s3.endpoint, "--block-size", "1MiB", "--prefetch", "0",
-        "--refresh", "never",
-    )  # fmt: skip
+        "s3://shorter",
+        "--endpoint",
+        s3.endpoint,
+        "--block-size",
+        "1MiB",
+        "--prefetch",
+        "0",
+        "--refresh",
+        "never",
+    )
     descriptor = os.open(mount.path / "file", os.O_RDONLY)
     try:
         assert os.pread(descriptor, 10, 0) == LARGE[:10]
@@ -126,6 +157,56 @@ def test_behind_the_end_of_a_file_that_became_shorter_there_is_estale(
         with pytest.raises(OSError, match="Stale") as caught:
             os.pread(descriptor, 10, 3 * MIB // 2)
         assert caught.value.errno == errno.ESTALE
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_a_read_that_meets_what_is_gone_fails_and_is_not_short(
+    s3: S3, mounter: Mounter, workers: str
+) -> None:
+    bucket = s3.bucket(f"half-gone-{workers}")
+    write_tree(bucket, {"file": LARGE})
+    mount = mounter(
+        bucket.source,
+        "--endpoint",
+        s3.endpoint,
+        "--block-size",
+        "128KiB",
+        "--prefetch",
+        "0",
+        "--refresh",
+        "never",
+        "--workers",
+        workers,
+    )
+    descriptor = os.open(mount.path / "file", os.O_RDONLY)
+
+    def read_a_page() -> bool:
+        """Read the first one; its block, and no other, is fetched unless it is cached."""
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        with suppress(OSError):
+            return os.pread(descriptor, 4096, 0) == LARGE[:4096]
+        return False
+
+    try:
+        assert read_a_page()
+        wait_until(lambda: mount.stats()["cached_bytes"] == 128 * 1024)
+        write_tree(bucket, {"file": LARGE[::-1]})
+        drop_pages([mount.path / "file"])
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
+        with pytest.raises(OSError, match="Stale"):
+            os.pread(descriptor, 300_000, 0)
+        # What the kernel holds it hands out first; what follows is an error, and never the end.
+        wait_until(read_a_page)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
+        got = os.pread(descriptor, 300_000, 0)
+        assert got == LARGE[: len(got)]
+        assert 4096 <= len(got) <= 128 * 1024
+        with pytest.raises(OSError, match="Stale"):
+            os.pread(descriptor, 300_000, len(got))
+        with open(descriptor, "rb", closefd=False) as file, pytest.raises(OSError, match="Stale"):
+            file.read()  # who reads to the end, as most programs do, is told
     finally:
         os.close(descriptor)
 
@@ -152,9 +233,14 @@ def test_a_server_killed_while_the_disk_of_its_cache_is_full_is_replaced_at_once
 ) -> None:
     write_tree(s3.bucket("full-disk"), {"first": SMALL, "second": LARGE})
     mount = mounter(
-        "s3://full-disk", "--endpoint", s3.endpoint, "--cache-dir", small_disk / "cache",
-        "--cache-size", "3MiB",
-    )  # fmt: skip
+        "s3://full-disk",
+        "--endpoint",
+        s3.endpoint,
+        "--cache-dir",
+        small_disk / "cache",
+        "--cache-size",
+        "3MiB",
+    )
     assert (mount.path / "first").read_bytes() == SMALL
     fill(small_disk / "ballast")
     pid = find_note(mount.path).server_pid
@@ -194,9 +280,16 @@ def failing(
     """A mount of DATA, nothing of it cached yet, behind a store that fails all the time."""
     mode: str = request.param
     mount = mounter(
-        programs, "--endpoint", proxy.endpoint, "--mode", mode, "--block-size", "1MiB",
-        "--deadline", "60s",
-    )  # fmt: skip
+        programs,
+        "--endpoint",
+        proxy.endpoint,
+        "--mode",
+        mode,
+        "--block-size",
+        "1MiB",
+        "--deadline",
+        "60s",
+    )
     proxy.inject(dict.fromkeys(PASSING, SHARE / len(PASSING)), wait_s=0.2)
     yield mount
     assert proxy.injected.total() > 5, "nothing failed: this has shown nothing"
@@ -207,9 +300,13 @@ def failing(
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
     result = subprocess.run(
-        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=90,
+        [str(word) for word in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=90,
         check=False,
-    )  # fmt: skip
+    )
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 

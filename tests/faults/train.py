@@ -25,9 +25,12 @@ class Samples(Dataset[tuple[str, str]]):
 
 def main(folder: Path) -> None:
     loader = DataLoader(
-        Samples(folder), batch_size=8, shuffle=True, num_workers=2,
+        Samples(folder),
+        batch_size=8,
+        shuffle=True,
+        num_workers=2,
         multiprocessing_context="fork",
-    )  # fmt: skip
+    )
     epochs: list[dict[str, str]] = []
     for _ in range(2):
         epoch: dict[str, str] = {}

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.fuse import backing
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import Backings
-from penstock.fuse.ledger import Ledger, new_ledger
+from penstock.fuse.journal import Ledger, new_ledger
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
 

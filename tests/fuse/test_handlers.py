@@ -13,6 +13,8 @@ from typing import cast
 import pytest
 
 from penstock import errors
+from penstock.cache.fetches import Job
+from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
 from penstock.catalog.tree import ROOT
 from penstock.fuse import protocol as p
@@ -20,7 +22,9 @@ from penstock.fuse.backing import Backings
 from penstock.fuse.errno_table import errno_of
 from penstock.fuse.handlers import Handlers, KernelOptions
 from penstock.fuse.mounting import READAHEAD_KB
+from penstock.fuse.peers import Peers
 from penstock.fuse.session import FuseError, Later, OnDisk
+from penstock.vfs.filesystem import File
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
 
@@ -157,6 +161,33 @@ def test_bytes_that_are_in_the_cache_are_answered_at_once(
     assert kernel.table[p.Op.READ](ino, request, len(request)) == [b"lph"]
 
 
+def test_a_read_that_meets_a_damaged_catalog_leaves_no_fetch_that_nobody_runs(
+    make_set: MakeSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(make_set(FILES))
+    handlers = Handlers(
+        kernel.some.files, OPTIONS, None, kernel.agreed.append, cast("Peers", FakePeers())
+    )
+    kernel.table, read = handlers.table(), p.READ_IN.pack(0, 0, 5)
+    ino = kernel.some.ino("a")
+
+    def damaged(_ino: int) -> File:
+        raise errors.CatalogDamaged("its header is damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel.some.files, "file", damaged)
+        with pytest.raises(errors.CatalogDamaged):
+            kernel.ask(p.Op.READ, ino, read)
+    assert kernel.ask(p.Op.READ, ino, read) == b"alpha"
+
+
+class FakePeers:
+    """Lets this process fetch everything."""
+
+    def claim(self, _what: CachedObject, job: Job) -> Job:
+        return job
+
+
 def test_extended_attributes_of_files(kernel: Kernel) -> None:
     ino, folder = kernel.some.ino("a"), kernel.some.ino("d")
     version = (kernel.some.files.node(ino).version or "").encode()
@@ -239,10 +270,19 @@ def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
 
 def test_the_layouts_have_the_sizes_that_the_header_of_the_kernel_gives_them() -> None:
     sizes = {
-        p.IN_HEADER: 40, p.OUT_HEADER: 16, p.ATTR: 88, p.ENTRY: 40, p.ATTR_OUT: 16, p.INIT_OUT: 64,
-        p.OPEN_OUT: 16, p.DIRENT: 24, p.STATFS: 80, p.INVAL_INODE: 24, p.INVAL_ENTRY: 16,
+        p.IN_HEADER: 40,
+        p.OUT_HEADER: 16,
+        p.ATTR: 88,
+        p.ENTRY: 40,
+        p.ATTR_OUT: 16,
+        p.INIT_OUT: 64,
+        p.OPEN_OUT: 16,
+        p.DIRENT: 24,
+        p.STATFS: 80,
+        p.INVAL_INODE: 24,
+        p.INVAL_ENTRY: 16,
         p.BACKING_MAP: 16,
-    }  # fmt: skip
+    }
     assert [layout.size for layout in sizes] == list(sizes.values())
 
 

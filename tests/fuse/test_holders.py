@@ -28,10 +28,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "mnt").mkdir()
     environment = {**os.environ, "PENSTOCK_STATE_DIR": str(folder), "HOME": str(folder)}
     mounted = penstock(
-        "mount", f"file://{folder / 'set'}", folder / "mnt", "-b", "--refresh", "never",
-        "--allow-other", "--cache-dir", folder / "cache", "--mode", "pagecache",
-        "--file-mode", "0555", env=environment,
-    )  # fmt: skip
+        "mount",
+        f"file://{folder / 'set'}",
+        folder / "mnt",
+        "-b",
+        "--refresh",
+        "never",
+        "--allow-other",
+        "--cache-dir",
+        folder / "cache",
+        "--mode",
+        "pagecache",
+        "--file-mode",
+        "0555",
+        env=environment,
+    )
     assert mounted.returncode == 0, mounted.stderr
     yield folder
     unmounted = penstock("umount", folder / "mnt", env=environment)

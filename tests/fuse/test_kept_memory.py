@@ -5,9 +5,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.fuse import journal, ledger
-from penstock.fuse.journal import Journal, new_journal
-from penstock.fuse.ledger import BACKING, DAEMON_OPENS, USERS, Ledger, Open, new_ledger
+from penstock.fuse import journal
+from penstock.fuse.journal import (
+    BACKING,
+    DAEMON_OPENS,
+    USERS,
+    Journal,
+    Ledger,
+    Open,
+    new_journal,
+    new_ledger,
+)
 from penstock.fuse.protocol import IN_HEADER
 
 
@@ -96,7 +104,7 @@ def test_the_next_server_knows_which_files_are_open(memory: Make) -> None:
 
 
 def test_it_grows_and_loses_nothing(memory: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "_FIRST_RECORDS", 2)
+    monkeypatch.setattr(journal, "_FIRST_RECORDS", 2)
     descriptor = memory(new_ledger)
     one = Ledger(descriptor)
     slots = [one.enter(100 + number) for number in range(9)]

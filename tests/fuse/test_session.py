@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import socket
 import struct
 import threading
@@ -13,7 +14,7 @@ from typing import Self
 
 import pytest
 
-from penstock.errors import ObjectChanged
+from penstock.errors import CatalogDamaged, ObjectChanged
 from penstock.fuse import protocol as p
 from penstock.fuse import session as module
 from penstock.fuse.journal import Journal, new_journal
@@ -110,6 +111,39 @@ def test_a_handler_that_returns_none_sends_no_reply(kernel: Kernel) -> None:
     kernel.serve({p.Op.FORGET: lambda *_: None, p.Op.RELEASE: lambda *_: ()})
     kernel.send(p.Op.FORGET, 10)
     assert kernel.ask(p.Op.RELEASE, 12) == (12, 0, b""), "an empty answer is one"
+
+
+def test_what_meets_a_damaged_catalog_waits_for_another_and_not_for_ever(kernel: Kernel) -> None:
+    damaged = True
+
+    def look_up(node: int, request: module.Request, length: int) -> Reply:
+        if damaged:
+            raise CatalogDamaged("catalog x: 1 of its 9 pages is damaged")
+        return echo(node, request, length)
+
+    kernel.serve({p.Op.LOOKUP: look_up, p.Op.READ: echo})
+    kernel.send(p.Op.LOOKUP, 10, b"one\0")
+    kernel.send(p.Op.LOOKUP, 12, b"two\0")
+    assert kernel.ask(p.Op.READ, 14, b"ok") == (14, 0, b"\x4dok"), "others do not wait"
+    kernel.session.retry_parked(give_up_after_s=60)
+    damaged = False
+    answers = [wait_for_answer(kernel, give_up_after_s=60) for _ in range(2)]
+    assert sorted(answers) == [(10, 0, b"\x4done\0"), (12, 0, b"\x4dtwo\0")]
+    damaged = True
+    kernel.send(p.Op.LOOKUP, 16, b"three\0")
+    assert wait_for_answer(kernel, give_up_after_s=0) == (16, -errno.EIO, b"")
+    assert kernel.counters.by_label("errors") == {"EIO": 1}
+
+
+def wait_for_answer(kernel: Kernel, give_up_after_s: float) -> Received:
+    """As the beat of a server does it: again and again."""
+
+    def has_answer() -> bool:
+        kernel.session.retry_parked(give_up_after_s)
+        return bool(select.select([kernel.peer], [], [], 0)[0])
+
+    wait_until(has_answer, "nothing is answered")
+    return kernel.receive()
 
 
 def later(work: Callable[[], Reply]) -> Reply:
@@ -255,9 +289,12 @@ def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kerne
         return ()
 
     kernel.serve(
-        {p.Op.READ: lambda *_: Later(start), p.Op.LOOKUP: echo,
-         p.Op.GETXATTR: ask_for_what_is_stored}
-    )  # fmt: skip
+        {
+            p.Op.READ: lambda *_: Later(start),
+            p.Op.LOOKUP: echo,
+            p.Op.GETXATTR: ask_for_what_is_stored,
+        }
+    )
     for number in (10, 12, 14):
         kernel.send(p.Op.READ, number)
     assert kernel.ask(p.Op.LOOKUP, 16) == (16, 0, b"\x4d"), "one thread, and it waits for nobody"

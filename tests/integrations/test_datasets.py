@@ -17,7 +17,7 @@ from tests.support.lazy import Lazy
 
 data = Lazy("torch.utils.data")
 ours = Lazy("penstock.integrations.torch")
-batch = Lazy("penstock.integrations.torch.batch")
+batch = Lazy("penstock.integrations.torch.datasets")
 
 
 @pytest.fixture
@@ -42,9 +42,13 @@ def test_an_image_folder_has_the_classes_and_samples_of_torchvisions(images: Pat
     assert dataset.classes == ["cat", "dog"]
     assert dataset.class_to_idx == {"cat": 0, "dog": 1}
     assert [(os.path.relpath(path, images), target) for path, target in dataset.samples] == [
-        ("cat/1.jpg", 0), ("cat/10.jpg", 0), ("cat/2.jpg", 0),
-        ("dog/a.JPEG", 1), ("dog/b.jpg", 1), ("dog/deep/c.png", 1),
-    ]  # fmt: skip
+        ("cat/1.jpg", 0),
+        ("cat/10.jpg", 0),
+        ("cat/2.jpg", 0),
+        ("dog/a.JPEG", 1),
+        ("dog/b.jpg", 1),
+        ("dog/deep/c.png", 1),
+    ]
     assert dataset.targets == [0, 0, 0, 1, 1, 1]
     assert dataset.imgs is dataset.samples
     assert len(dataset) == 6

@@ -76,8 +76,14 @@ def test_info_and_keys_tell_the_version_and_how_much_is_cached(mount: Place) -> 
 def test_a_range_is_what_a_slice_is(mount: Place) -> None:
     path, data = f"{mount.path}/n2/17.bin", FILES["n2/17.bin"]
     for start, end in (
-        (None, None), (0, 10), (100, 400), (-50, None), (-50, -10), (900, 9999), (300, 200)
-    ):  # fmt: skip
+        (None, None),
+        (0, 10),
+        (100, 400),
+        (-50, None),
+        (-50, -10),
+        (900, 9999),
+        (300, 200),
+    ):
         assert fs.cat_file(path, start, end) == data[start:end]
 
 
@@ -152,10 +158,15 @@ def test_a_path_on_no_mount_is_refused_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"x")
     outside = f"{tmp_path}/plain"
     for refused in (
-        lambda: fs.open(outside), lambda: fs.info(outside), lambda: fs.ls(str(tmp_path)),
-        lambda: fs.cat(outside), lambda: fs.cat([outside]), lambda: fs.get(outside, "/dev/null"),
-        lambda: fs.glob(f"{tmp_path}/*"), lambda: fs.open("penstock://mnt/x"),
-    ):  # fmt: skip
+        lambda: fs.open(outside),
+        lambda: fs.info(outside),
+        lambda: fs.ls(str(tmp_path)),
+        lambda: fs.cat(outside),
+        lambda: fs.cat([outside]),
+        lambda: fs.get(outside, "/dev/null"),
+        lambda: fs.glob(f"{tmp_path}/*"),
+        lambda: fs.open("penstock://mnt/x"),
+    ):
         with pytest.raises(NotOnAMount, match="is not on a Penstock mount") as caught:
             refused()
         assert "penstock:///" in str(caught.value.hint)
@@ -169,17 +180,29 @@ def test_nothing_can_be_written(mount: Place, tmp_path: Path) -> None:
     path, other = f"{mount.path}/n0/00.bin", f"{mount.path}/new"
     (tmp_path / "local").write_bytes(b"x")
     for change in (
-        lambda: fs.open(other, "wb"), lambda: fs.open(path, "ab"), lambda: fs.open(path, "r+b"),
-        lambda: fs.open(other, "x"), lambda: fs.write_text(other, "x"), lambda: fs.pipe(other, b""),
-        lambda: fs.touch(other), lambda: fs.mkdir(other), lambda: fs.makedirs(other),
-        lambda: fs.rm(path), lambda: fs.rm_file(path), lambda: fs.delete(path),
-        lambda: fs.rmdir(f"{mount.path}/n0"), lambda: fs.mv(path, other),
-        lambda: fs.rename(path, other), lambda: fs.cp_file(path, other),
-        lambda: fs.copy(path, other), lambda: fs.link(path, other),
-        lambda: fs.symlink(path, other), lambda: fs.chmod(path, 0o600),
+        lambda: fs.open(other, "wb"),
+        lambda: fs.open(path, "ab"),
+        lambda: fs.open(path, "r+b"),
+        lambda: fs.open(other, "x"),
+        lambda: fs.write_text(other, "x"),
+        lambda: fs.pipe(other, b""),
+        lambda: fs.touch(other),
+        lambda: fs.mkdir(other),
+        lambda: fs.makedirs(other),
+        lambda: fs.rm(path),
+        lambda: fs.rm_file(path),
+        lambda: fs.delete(path),
+        lambda: fs.rmdir(f"{mount.path}/n0"),
+        lambda: fs.mv(path, other),
+        lambda: fs.rename(path, other),
+        lambda: fs.cp_file(path, other),
+        lambda: fs.copy(path, other),
+        lambda: fs.link(path, other),
+        lambda: fs.symlink(path, other),
+        lambda: fs.chmod(path, 0o600),
         lambda: fs.put(str(tmp_path / "local"), other),
         lambda: fs.put_file(str(tmp_path / "local"), other),
-    ):  # fmt: skip
+    ):
         with pytest.raises(OSError, match="read-only") as caught:
             change()
         assert caught.value.errno == errno.EROFS

@@ -66,9 +66,13 @@ def train() -> Iterator[Trainer]:
     with ExitStack() as stack:
 
         def start(
-            mount: Mount | Place, kind: str = "shuffled", workers: int = 0, *, hooked: bool = False,
+            mount: Mount | Place,
+            kind: str = "shuffled",
+            workers: int = 0,
+            *,
+            hooked: bool = False,
             **environment: str,
-        ) -> Training:  # fmt: skip
+        ) -> Training:
             run = [sys.executable, "-m", "penstock", "run", "--"] if hooked else []
             command = [*run, sys.executable, TRAIN, mount.path, kind, str(workers)]
             pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

@@ -320,9 +320,12 @@ class Like:
 @pytest.mark.parametrize("attribute", ["samples", "imgs", "files", "paths"])
 def test_files_are_found_in_lists_of_any_usual_form_or_there_is_a_reason(attribute: str) -> None:
     for values in (
-        ["/d/a", "/d/b"], [Path("/d/a"), Path("/d/b")], [b"/d/a", b"/d/b"],
-        [("/d/a", 0), ("/d/b", 1)], np.array(["/d/a", "/d/b"]),
-    ):  # fmt: skip
+        ["/d/a", "/d/b"],
+        [Path("/d/a"), Path("/d/b")],
+        [b"/d/a", b"/d/b"],
+        [("/d/a", 0), ("/d/b", 1)],
+        np.array(["/d/a", "/d/b"]),
+    ):
         assert files_of(Like(2, **{attribute: values})) == ["/d/a", "/d/b"]
     # Subsets and concatenations are looked through.
     one = Like(3, samples=[3, 4, 5], paths=["/d/a", "/d/b", "/d/c"])
@@ -343,15 +346,22 @@ def test_files_are_found_in_lists_of_any_usual_form_or_there_is_a_reason(attribu
 def test_generators_go_on_as_the_originals_will_code_is_shared_and_lists_are_not() -> None:
     def draw(one: Any) -> list[float]:
         return [
-            torch.rand((), generator=one.ours).item(), one.pythons.random(),
-            one.numpys.random(), one.old.random_sample(),
-        ]  # fmt: skip
+            torch.rand((), generator=one.ours).item(),
+            one.pythons.random(),
+            one.numpys.random(),
+            one.old.random_sample(),
+        ]
 
     original = Like(
-        ours=torch.Generator().manual_seed(1), pythons=random.Random(1),
-        numpys=np.random.default_rng(1), old=np.random.RandomState(1),
-        key=draw, kind=Like, module=random, order=[[1], [2]],
-    )  # fmt: skip
+        ours=torch.Generator().manual_seed(1),
+        pythons=random.Random(1),
+        numpys=np.random.default_rng(1),
+        old=np.random.RandomState(1),
+        key=draw,
+        kind=Like,
+        module=random,
+        order=[[1], [2]],
+    )
     copied = copy_apart(original)
     first = draw(copied)
     assert draw(copied) != first == draw(original)

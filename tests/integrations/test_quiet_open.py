@@ -57,8 +57,11 @@ def test_a_script_that_opens_files_sends_the_mount_no_ioctl(mount: Place, tmp_pa
     command = [sys.executable, tmp_path / "script.py", root, json.dumps(every_way)]
     told = subprocess.run(
         [sys.executable, "-m", "penstock", "run", "--", *command],
-        capture_output=True, text=True, timeout=110, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=True,
+    )
     assert told.stderr == ""
     digests = json.loads(told.stdout)
     assert mount.requests()["IOCTL"] == 0
@@ -134,9 +137,10 @@ def test_what_a_script_can_see_of_open_is_as_it_was(mount: Place, tmp_path: Path
     plain, hooked = (
         subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=110, text=True).stdout
         for command in (
-            [*theirs, script, mount.path], [*ours, *theirs, script, mount.path, "hooked"]
+            [*theirs, script, mount.path],
+            [*ours, *theirs, script, mount.path, "hooked"],
         )
-    )  # fmt: skip
+    )
     hooked, kind = hooked.splitlines()
     assert kind == "QuietOpen"
     for before, after in zip(json.loads(plain), json.loads(hooked), strict=True):

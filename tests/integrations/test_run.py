@@ -268,8 +268,11 @@ def test_another_interpreter_can_import_penstock_and_nothing_else_of_ours(
     start = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from penstock.cli.app import run"
     result = subprocess.run(
         [sys.executable, "-c", f"{start}; sys.exit(run(sys.argv[1:]))", "run", other, "-c", code],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert result.stdout == f"{SOURCE / 'penstock' / '__init__.py'} None False\n", result.stderr
     # The first file that runs needs no newer Python than it says.
     text = (SOURCE / "penstock" / "integrations" / "hook" / "sitecustomize.py").read_text()

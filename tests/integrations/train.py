@@ -41,10 +41,19 @@ def main(folder: str, kind: str, workers: int) -> None:
     if hasattr(sampler, "set_epoch"):
         sampler.set_epoch(1)
     epochs[1] += loader
-    print(json.dumps([
-        {n: digest for names, digests in epoch for n, digest in zip(names, digests, strict=True)}
-        for epoch in epochs
-    ]), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            [
+                {
+                    n: digest
+                    for names, digests in epoch
+                    for n, digest in zip(names, digests, strict=True)
+                }
+                for epoch in epochs
+            ]
+        ),
+        flush=True,
+    )
     sys.stdin.readline()
 
 

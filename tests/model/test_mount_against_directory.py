@@ -274,28 +274,44 @@ class MountAgainstDirectory(RuleBasedStateMachine):
 @pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_mount_shows_what_the_directory_holds_whatever_happens(
-    s3: S3, mounter: Mounter, tmp_path: Path, mode: str, examples: int,
+    s3: S3,
+    mounter: Mounter,
+    tmp_path: Path,
+    mode: str,
+    examples: int,
     request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
+) -> None:
     bucket = s3.bucket(f"model-{mode}-{examples}")
     (bucket / "always").write_bytes(b"there")
     with FaultyProxy(s3.endpoint, seed=1) as proxy:
         mount = mounter(
-            bucket.source, "--endpoint", proxy.endpoint, "--mode", mode,
-            "--block-size", "128KiB", "--refresh", "never", "--deadline", "5s",
-        )  # fmt: skip
+            bucket.source,
+            "--endpoint",
+            proxy.endpoint,
+            "--mode",
+            mode,
+            "--block-size",
+            "128KiB",
+            "--refresh",
+            "never",
+            "--deadline",
+            "5s",
+        )
         world = World(bucket, mount, proxy, tmp_path / "cache", mode)
         run_state_machine_as_test(
             lambda: MountAgainstDirectory(world),
             settings=settings(
-                max_examples=examples, stateful_step_count=30, deadline=None, database=None,
+                max_examples=examples,
+                stateful_step_count=30,
+                deadline=None,
+                database=None,
                 # The same examples in every run, unless a seed asks for others.
-                derandomize=request.config.getoption("hypothesisseed", None) is None,
+                derandomize=request.config.getoption("--hypothesis-seed", None) is None,
                 # A real mount: what fails is told at once; shrinking would take many minutes.
                 phases=[Phase.explicit, Phase.generate],
                 suppress_health_check=list(HealthCheck),
             ),
-        )  # fmt: skip
+        )
         assert world.killed
         # The last one may have been killed just now.
         wait_until(

@@ -64,9 +64,11 @@ def overwrite_index(cache: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "harm"),
-    [("pagecache", shutil.rmtree),
-     pytest.param("passthrough", overwrite_index, marks=needs_passthrough)],
-)  # fmt: skip
+    [
+        ("pagecache", shutil.rmtree),
+        pytest.param("passthrough", overwrite_index, marks=needs_passthrough),
+    ],
+)
 def test_a_cache_destroyed_under_a_mount_is_made_and_used_again(
     tmp_path: Path, mount: Mount, mounter: Mounter, harm: Callable[[Path], None]
 ) -> None:

@@ -4,14 +4,16 @@ import errno
 import random
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from tests.support.faults import Fault
+from tests.support.faults import Answer, End, Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kernelcaches import forget
+from tests.support.liar import Liar, Request, Steps, md5, serve_liar
 from tests.support.mounts import Mount, Mounter, both_modes
-from tests.support.s3 import ObjectPath
+from tests.support.s3 import S3, ObjectPath
 from tests.support.trees import read_or_errno, write_tree
 from tests.support.waiting import wait_until
 
@@ -101,3 +103,27 @@ def test_a_request_that_gets_stuck_is_overtaken_by_a_second_one(
     stats = mounted.stats()
     assert stats["hedges"] == before["hedges"] + 1
     assert stats["store_retries"] == 0
+
+
+def test_a_body_that_is_always_wrong_is_eio_each_time_and_both_digests_are_in_the_log(
+    mounter: Mounter, state: Path, s3: S3
+) -> None:
+    right, wrong = b"right", b"wrong"
+    with serve_liar() as liar:
+        liar.objects = {"bad": right, "good": right}
+
+        def lie(_liar: Liar, request: Request, truth: Answer) -> Steps:
+            body = wrong if request.path == "/b/bad" else truth.body
+            return (truth.head(), body, End.KEEP)
+
+        liar.lie = lie
+        options = ("--endpoint", liar.endpoint, "--deadline", "1s", "--verify-store", "always")
+        mount = mounter("s3://b", *options)
+        for _ in range(2):
+            assert read_or_errno(mount.path / "bad") == errno.EIO
+            assert read_or_errno(mount.path / "good") == right
+        assert mount.stats()["store_mismatches"] > 2
+        (log,) = (state / "logs").glob("*.log")
+        assert f"has the MD5 {md5(wrong)}, and its ETag is {md5(right)}" in log.read_text()
+        liar.lie = None
+        wait_until(lambda: read_or_errno(mount.path / "bad") == right)

@@ -107,10 +107,19 @@ def test_a_lazy_unmount_detaches_at_once_and_serves_its_last_user(source: str, p
 def start(folder: Path, path: Path, tmp_path: Path) -> subprocess.Popen[str]:
     path.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock", "mount", f"file://{folder}", str(path),
-         "--cache-dir", str(tmp_path / "cache")],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "penstock",
+            "mount",
+            f"file://{folder}",
+            str(path),
+            "--cache-dir",
+            str(tmp_path / "cache"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,8 +219,9 @@ def test_a_copy_in_another_namespace_is_named(
     processes = find_note(path).processes
     holder = subprocess.Popen(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec cat"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert holder.stdout is not None
     with holder:
         assert holder.stdout.readline() == b"ready\n"

@@ -56,12 +56,14 @@ def test_what_a_user_cannot_have_is_refused_with_the_reason(user: User) -> None:
     nowhere = {"HOME": "/nonexistent", "PENSTOCK_STATE_DIR": ""}
     without_fuse = ("env", "PATH=/nonexistent", sys.executable, "-m", "penstock", *words)
     for result, *said in (
-        (user.penstock(*words, "--mode=passthrough"),
-         "--mode passthrough: it needs root\nhint: use --mode auto"),
+        (
+            user.penstock(*words, "--mode=passthrough"),
+            "--mode passthrough: it needs root\nhint: use --mode auto",
+        ),
         (user.penstock(*words, "--allow-other"), "user_allow_other into /etc/fuse.conf"),
         (user.run(*without_fuse), "fusermount3", "hint: apt-get install fuse3"),
         (user.penstock("mount", "s3://x", user.mountpoint, "-b", **nowhere), "/nonexistent"),
-    ):  # fmt: skip
+    ):
         assert result.returncode == 2, result.stderr
         assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["penstock", "hint"]
         assert all(part in result.stderr for part in said)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.programs import free_port
+from penstock.bench.workspace import free_port
 from penstock.cache.tier import TierSpec
 from penstock.daemon.change import change_in_place, what_needs_restart
 from penstock.daemon.control import ask
@@ -128,16 +128,21 @@ def test_each_source_is_at_its_path_and_is_read_with_its_own_keys(
     write_tree(tmp_path / "here", {"h": b"here"})
     parts.mount(one.part("imagenet"), two.part("deep/er", "p"), local(tmp_path / "here", "l"))
     assert read_tree(parts.path) == {
-        "imagenet/a/1": b"one a 1", "imagenet/a/2": b"one a 2", "imagenet/b": b"one b",
-        "deep/er/x": b"two p x", "deep/er/d/y": b"two p d y", "l/h": b"here",
-    }  # fmt: skip
+        "imagenet/a/1": b"one a 1",
+        "imagenet/a/2": b"one a 2",
+        "imagenet/b": b"one b",
+        "deep/er/x": b"two p x",
+        "deep/er/d/y": b"two p d y",
+        "l/h": b"here",
+    }
     assert parts.listed[-1] == (6, 39)
     # A reader has its bytes before the cache has them.
     wait_until(lambda: parts.brief()["cached_bytes"] == 39, "all is noted")
     stats = parts.stats()
-    assert [(part["path"], part["files"], part["bytes"], part["cached_bytes"])
-            for part in stats["parts"]] == [
-        ("imagenet", 3, 19, 19), ("deep/er", 2, 16, 16), ("l", 1, 4, 4)]  # fmt: skip
+    assert [
+        (part["path"], part["files"], part["bytes"], part["cached_bytes"])
+        for part in stats["parts"]
+    ] == [("imagenet", 3, 19, 19), ("deep/er", 2, 16, 16), ("l", 1, 4, 4)]
     brief = parts.brief()
     assert (brief["files"], brief["bytes"], brief["capacity_bytes"]) == (6, 39, 64 << 20)
     assert brief["last_change"] == stats["last_change"]
@@ -237,7 +242,8 @@ def test_what_the_kernel_was_told_once_needs_a_restart(parts: Parts, tmp_path: P
     assert what_needs_restart(settings, settings) == []
     assert what_needs_restart(settings, replace(settings, parts=())) == []
     assert what_needs_restart(settings, replace(settings, mode="passthrough", title="t")) == [
-        "the mode", "its title"
-    ]  # fmt: skip
+        "the mode",
+        "its title",
+    ]
     unnamed = replace(settings, catalog=None)
     assert what_needs_restart(unnamed, replace(unnamed, parts=())) == ["where the store is"]

@@ -313,10 +313,14 @@ def test_in_passthrough_mode_files_are_in_the_cache_before_they_are_opened(
 def test_a_mount_whose_files_are_looked_at_can_be_unmounted(own: Mount, tmp_path: Path) -> None:
     questions = tmp_path / "questions"  # so many that it is at work for seconds
     questions.write_bytes((b"\0".join(map(os.fsencode, NAMES)) + b"\0") * 10_000)
-    with questions.open("rb") as asked, subprocess.Popen(
-        [sys.executable, "-IS", look.__file__, str(own.path)], stdin=asked,
-        stdout=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+    with (
+        questions.open("rb") as asked,
+        subprocess.Popen(
+            [sys.executable, "-IS", look.__file__, str(own.path)],
+            stdin=asked,
+            stdout=subprocess.DEVNULL,
+        ) as process,
+    ):
         try:
             wait_until(lambda: own.stats()["requests"].get("LOOKUP", 0) >= len(NAMES), "looked")
             assert process.poll() is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.programs import free_port
+from penstock.bench.workspace import free_port
 from tests.support.mounts import Mount, Mounter, both_modes, penstock
 from tests.support.page_counts import PagesDropped, locked_pages
 from tests.support.rclone import rclone_serves
@@ -44,11 +44,20 @@ def change_everything(bucket: ObjectPath) -> dict[str, bytes]:
     """Add, rewrite (longer, shorter, as long, to nothing) and delete; return what is left."""
     for name in ("a/deleted", "gone/last", "file to folder", "folder to file/inner"):
         (bucket / name).unlink()
-    write_tree(bucket, {
-        "a/added": b"added", "new/folder/file": b"deep", "a/longer": b"longer than before",
-        "a/shorter": b"s", "a/as long": b"BBBB", "a/emptied": b"", "a/filled": b"filled",
-        "file to folder/inner": b"inner", "folder to file": b"flat",
-    })  # fmt: skip
+    write_tree(
+        bucket,
+        {
+            "a/added": b"added",
+            "new/folder/file": b"deep",
+            "a/longer": b"longer than before",
+            "a/shorter": b"s",
+            "a/as long": b"BBBB",
+            "a/emptied": b"",
+            "a/filled": b"filled",
+            "file to folder/inner": b"inner",
+            "folder to file": b"flat",
+        },
+    )
     return read_tree(bucket)
 
 
@@ -125,9 +134,18 @@ def large(
     behind = empty_bucket / request.function.__name__.removeprefix("test_")
     behind.write_bytes(OLD)
     mount = shared(
-        empty_bucket.source, "--endpoint", s3.endpoint, "--block-size", "1MiB",
-        "--prefetch", "0", "--refresh", "never", "--mode", mode,
-    )  # fmt: skip
+        empty_bucket.source,
+        "--endpoint",
+        s3.endpoint,
+        "--block-size",
+        "1MiB",
+        "--prefetch",
+        "0",
+        "--refresh",
+        "never",
+        "--mode",
+        mode,
+    )
     mount.refresh()
     return Large(behind, mount, mount.path / behind.name)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import certify
-from tests.support.hostile_s3 import BODY, entry, hostile_s3, page
+from tests.support.liar import BODY, entry, page, serve_liar
 from tests.support.mounts import Mounter, penstock
 from tests.support.rclone import FILES, rclone_serves
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
@@ -18,13 +18,18 @@ from tests.support.trees import read_tree, write_tree
 
 @pytest.mark.parametrize(
     ("scheme", "variables"),
-    [("oss", ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_ENDPOINT")),
-     ("bos", ("BOS_ACCESS_KEY_ID", "BOS_SECRET_ACCESS_KEY", "BOS_ENDPOINT"))],
-)  # fmt: skip
+    [
+        ("oss", ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_ENDPOINT")),
+        ("bos", ("BOS_ACCESS_KEY_ID", "BOS_SECRET_ACCESS_KEY", "BOS_ENDPOINT")),
+    ],
+)
 def test_oss_and_bos_take_their_own_variables_before_those_of_aws(
-    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch, scheme: str,
+    s3: S3,
+    mounter: Mounter,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
     variables: tuple[str, str, str],
-) -> None:  # fmt: skip
+) -> None:
     write_tree(s3.bucket(f"of-{scheme}"), FILES)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOFANOTHERCLOUD00")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of another cloud")
@@ -47,7 +52,7 @@ def test_each_cloud_is_addressed_in_its_own_style(
     endpoint, address = STYLES[scheme]
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with hostile_s3() as cloud:
+    with serve_liar() as cloud:
         cloud.answer = lambda _: page([entry("deep/file")])
         for name in ("HTTP_PROXY", "http_proxy"):
             monkeypatch.setenv(name, cloud.endpoint)
@@ -67,10 +72,13 @@ def test_a_profile_gives_keys_and_the_endpoint(
     monkeypatch.setenv("AWS_PROFILE", "training")
     keys = f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
     settings = f"region = eu-central-1\nendpoint_url = {s3.endpoint}\n"
-    write_tree(state / ".aws", {
-        "credentials": f"[default]\naws_access_key_id = no\n\n[training]\n{keys}".encode(),
-        "config": f"[profile training]\n{settings}".encode(),
-    })  # fmt: skip
+    write_tree(
+        state / ".aws",
+        {
+            "credentials": f"[default]\naws_access_key_id = no\n\n[training]\n{keys}".encode(),
+            "config": f"[profile training]\n{settings}".encode(),
+        },
+    )
     assert read_tree(mounter("s3://of-profile").path) == FILES
 
 
@@ -141,7 +149,7 @@ def test_a_plain_web_server_is_read_by_a_manifest_and_a_wrong_one_gives_errors(
 def test_servers_of_an_authority_of_its_own_are_read_over_https(
     mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WebDAV, and S3, which two clients ask: both are told of the authority."""
+    """WebDAV and S3: both trust the authority that SSL_CERT_FILE names."""
     write_tree(tmp_path / "served" / "bucket", FILES)
     certify(tmp_path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -194,11 +202,18 @@ def test_links_are_followed_inside_the_source_and_never_out_of_it(
     source = tmp_path / "source"
     write_tree(tmp_path, {"secret": b"never shown", "source/sub/real": b"real"})
     links = {
-        "inside": "sub/real", "sub/up and down": "../sub/real", "absolute out": tmp_path / "secret",
-        "relative out": "../secret", "sub/far out": "../../secret", "out by folder": "..",
-        "chain": "relative out", "dangling": "nothing", "self": "self", "folder": "sub",
+        "inside": "sub/real",
+        "sub/up and down": "../sub/real",
+        "absolute out": tmp_path / "secret",
+        "relative out": "../secret",
+        "sub/far out": "../../secret",
+        "out by folder": "..",
+        "chain": "relative out",
+        "dangling": "nothing",
+        "self": "self",
+        "folder": "sub",
         "later": "sub/real",
-    }  # fmt: skip
+    }
     for name, target in links.items():
         (source / name).symlink_to(target)
     os.mkfifo(source / "pipe")
@@ -229,8 +244,11 @@ def test_a_mount_inside_its_own_source_does_not_contain_itself(
     for _ in range(2):
         found = subprocess.run(  # a process that can be ended if it goes in circles
             ["find", mount.path, "-type", "f", "-printf", "%P\n"],
-            capture_output=True, text=True, timeout=30, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
         assert found.stdout == "data/file\n"
         mount.refresh()
     assert mount.stats()["files"] == 1

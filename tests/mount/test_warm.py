@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,17 +37,20 @@ def begin(mount: Mount, *arguments: str | Path) -> "subprocess.Popen[str]":
     """Start a load, and return when it has fetched something."""
     loading = subprocess.Popen(
         [sys.executable, "-m", "penstock", "warm", mount.path, "-o", "json", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_until(lambda: mount.gets() >= 3, "it fetches nothing")
     return loading
 
 
 def cached_names(mount: Mount) -> set[str]:
     return {
-        name for name, data in FILES.items()
+        name
+        for name, data in FILES.items()
         if data and os.getxattr(mount.path / name, "user.penstock.cached") == b"%d" % len(data)
-    }  # fmt: skip
+    }
 
 
 def cache_rows(mount: Mount, cache: Path | None = None) -> list[dict[str, Any]]:
@@ -162,10 +167,15 @@ def test_check_is_exact_to_the_byte_and_fetches_nothing(mount: Mount) -> None:
     assert looked_up == 0, "the kernel holds no files that nobody has looked up"
     tier = cold["tiers"][0]["name"]  # MEM where temporary folders are in memory
     assert cold == {
-        "files": len(FILES), "bytes": BYTES, "cached_files": 1, "cached_bytes": 0,
-        "cached_percentage": 0, "tiers": [{"name": tier, "bytes": 0, "files": 0}],
-        "page_cache_files": 0, "page_cache_bytes": 0,
-    }  # fmt: skip
+        "files": len(FILES),
+        "bytes": BYTES,
+        "cached_files": 1,
+        "cached_bytes": 0,
+        "cached_percentage": 0,
+        "tiers": [{"name": tier, "bytes": 0, "files": 0}],
+        "page_cache_files": 0,
+        "page_cache_bytes": 0,
+    }
     assert mount.gets() == 0
     warm(mount, "n00")
     with open(mount.path / "large.bin", "rb", buffering=0) as file:
@@ -190,9 +200,12 @@ def test_check_is_exact_to_the_byte_and_fetches_nothing(mount: Mount) -> None:
 def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--cache-size", "2MiB")
     result = penstock("warm", mount.path, "--order", "largest")
-    assert result.returncode == 0
+    assert result.returncode == 2, "not all that was asked for is cached"
     assert "are more than the cache holds" in result.stderr
     assert "2.0 MiB will fit" in result.stderr
+    left = re.search(r"(\d+) files \(.* MiB\) are not in the cache: .* no room", result.stderr)
+    assert left is not None
+    assert int(left[1]) == len(FILES) - warm(mount, "--check")["cached_files"]
     checked = warm(mount, "--check")
     stats = mount.stats()
     assert checked["cached_bytes"] == stats["store_bytes"], "nothing was fetched in vain"
@@ -204,17 +217,42 @@ def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(mount_bucket: 
     assert len(found) > 10
     assert found == set(sorted(SMALL, reverse=True)[: len(found)])
     gets = mount.gets()
-    warm(mount)
+    warm(mount, code=2)
     assert mount.gets() == gets
+
+
+@pytest.mark.parametrize("removed", ["cache", "cache/objects"])
+def test_a_cache_that_was_removed_is_made_anew_and_warmed(
+    mount_bucket: Mounter, tmp_path: Path, removed: str
+) -> None:
+    mount = mount_bucket()
+    warm(mount, "n00")
+    shutil.rmtree(tmp_path / removed)
+    answer = warm(mount)
+    assert (answer["cached_files"], answer["cached_bytes"]) == (len(FILES), BYTES)
+
+
+def test_a_cache_that_cannot_be_made_anew_is_an_error_that_says_why(
+    mount_bucket: Mounter, tmp_path: Path
+) -> None:
+    mount = mount_bucket()
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("in the way")
+    result = penstock("warm", mount.path, "n00")
+    assert result.returncode == 2
+    assert "10 files (586.0 KiB) are not in the cache: " in result.stderr
+    assert f"cache directory {tmp_path / 'cache'} is out: " in result.stderr
+    answer = warm(mount, "n00", code=2)
+    assert (answer["cached_files"], answer["fetched_bytes"]) == (0, 0)
 
 
 def test_with_lru_a_load_does_not_drive_out_what_it_has_just_brought(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--cache-size", "2MiB", "--policy", "lru")
     warm(mount, "n05")
-    first = warm(mount, "n00", "n01", "n02", "n03")
+    first = warm(mount, "n00", "n01", "n02", "n03", code=2)
     assert 1024**2 < first["cached_bytes"] == first["fetched_bytes"]
     # Without evicting anything there is room up to the high watermark, now that n05 is out.
-    second = warm(mount, "n00", "n01", "n02", "n03")
+    second = warm(mount, "n00", "n01", "n02", "n03", code=2)
     assert second["cached_bytes"] == first["cached_bytes"] + second["fetched_bytes"]
     assert second["cached_bytes"] <= 2 * 1024**2
 
@@ -319,9 +357,10 @@ def test_what_is_evicted_is_gone_from_the_cache_and_from_memory(
             assert_all_kept(mount, {name: FILES[name] for name in FILES.keys() - evicted})
         assert left["page_cache_bytes"] == BYTES - gone
         used = sum(
-            path.stat().st_size for path in (tmp_path / "cache/objects").rglob("*")
+            path.stat().st_size
+            for path in (tmp_path / "cache/objects").rglob("*")
             if path.is_file()
-        )  # fmt: skip
+        )
         assert used == BYTES - gone
         assert open_file.read() == LARGE, "who has it open reads on"
     gets = mount.gets()

@@ -35,9 +35,18 @@ def own(s3: S3, mounter: Mounter, bucket: ObjectPath) -> Mounter:
     def mount(*options: str | Path) -> Mount:
         mode = () if "--mode" in options else ("--mode", "pagecache")
         return mounter(
-            bucket.source, "--endpoint", s3.endpoint, "--workers", "3", "--block-size", "1MiB",
-            "--prefetch", "2", *mode, *options,
-        )  # fmt: skip
+            bucket.source,
+            "--endpoint",
+            s3.endpoint,
+            "--workers",
+            "3",
+            "--block-size",
+            "1MiB",
+            "--prefetch",
+            "2",
+            *mode,
+            *options,
+        )
 
     return mount
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hostile_s3 import Hostile, hostile_s3
+from tests.support.liar import Liar, serve_liar
 from tests.support.s3 import KEYS
 
 
 @pytest.fixture
-def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
+def liar(monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    with hostile_s3() as server:
+    with serve_liar() as server:
         yield server

@@ -1,18 +1,22 @@
 """Keys and tokens are nowhere but in the environment they came in: not in the process list, not
-in what is said, logged or kept, whatever goes wrong and however much is logged."""
+in the environment of what serves a mount, not in what is said, logged or kept, whatever goes wrong
+and however much is logged."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.bench.programs import free_port
+from penstock.bench.workspace import free_port
 from tests.support.leaks import Seen
 from tests.support.mounts import Mounter, penstock, penstock_process
 from tests.support.s3 import ACCESS_KEY, KEYS, S3, SECRET_KEY, serve_rclone
 from tests.support.trees import write_tree
 
 TOKEN = "FwoGZXIvYXdzEPENSTOCKsession+token/only=="
+OTHER = "of-a-service/that+is=not+a+store"
 WRONG = "wrong-and-yet-a-secret/of+someone"
 
 
@@ -50,19 +54,27 @@ def test_a_mount_in_use_shows_no_credentials_anywhere(
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     bucket = tmp_path / "buckets/kept"
     write_tree(bucket, {"small": b"x", "large": b"y" * 300_000})
-    mount = mounter("s3://kept", "--endpoint", rclone.endpoint, "--block-size", "128KiB")
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", OTHER)
+    words = ("s3://kept", "--endpoint", rclone.endpoint, "--block-size", "128KiB", "--workers", "2")
+    mount = mounter(*words)
     seen.said.append(mount.said)
-    assert len(seen.note_command_lines()) >= 2, "the supervisor and the server"
+    assert len(seen.note_command_lines()) == 5, "supervisor, server, nursery, two workers"
+    seen.note_processes()
     assert (mount.path / "large").read_bytes() == b"y" * 300_000
     for words in (["stats", mount.path, "-o", "json"], ["refresh", mount.path]):
         result = penstock(*words)  # these ask the server; only the doctor asks the store itself
         assert result.returncode == 0, result.stderr
         seen.said += [result.stdout, result.stderr]
+    os.kill(mount.stats()["pid"], signal.SIGKILL)
+    assert (mount.path / "small").read_bytes() == b"x", "the next server has the keys as well"
+    assert penstock("upgrade", mount.path).returncode == 0
+    assert seen.run("refresh", mount.path) == 0
+    seen.note_processes()
     bucket.rename(bucket.with_name("gone"))
     assert seen.run("refresh", mount.path) != 0
     seen.run("doctor", mount.path)
     mount.umount()
-    assert seen.places_of(SECRET_KEY, TOKEN) == []
+    assert seen.places_of(SECRET_KEY, TOKEN, OTHER) == []
     logs = [text for where, text in seen.texts() if where.endswith(".log")]
     assert len(logs) == 1, "there was a log to look into"
 

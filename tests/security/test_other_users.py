@@ -15,7 +15,9 @@ from uuid import uuid4
 
 import pytest
 
+from penstock.daemon.places import name_of
 from penstock.daemon.registry import find_note
+from penstock.ownership import why_foreign
 from tests.support.isolation import isolate
 from tests.support.mounts import Mount, penstock
 from tests.support.refusals import processes_that_name
@@ -67,8 +69,11 @@ def as_nobody(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]
     """Run Python code as a user who has no rights here but those of everyone."""
     return subprocess.run(
         [sys.executable, "-Sc", BECOME + code, *map(str, words)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @contextmanager
@@ -88,8 +93,16 @@ def mounted(s3: S3, *options: str) -> Iterator[Shared]:
         isolate(patch, folder / "state")
         for name, value in KEYS.items():
             patch.setenv(name, value)
-        arguments = (bucket.source, folder / "mnt", "-b", "--endpoint", s3.endpoint,
-                     "--cache-dir", folder / "cache", *options)  # fmt: skip
+        arguments = (
+            bucket.source,
+            folder / "mnt",
+            "-b",
+            "--endpoint",
+            s3.endpoint,
+            "--cache-dir",
+            folder / "cache",
+            *options,
+        )
         result = penstock("mount", *arguments, umask=0)
         assert result.returncode == 0, result.stderr
         mount = Mount(folder / "mnt", arguments, result.stderr)
@@ -214,3 +227,97 @@ def test_the_memory_of_a_users_mount_is_closed(user: User, s3: S3) -> None:
         # Of a process that may not be dumped, and only then, these belong to root.
         assert os.stat(f"/proc/{pid}/environ").st_uid == 0
         assert user.run("cat", f"/proc/{pid}/environ").returncode != 0
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach."""
+    with tempfile.TemporaryDirectory(prefix="penstock-open-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def test_root_keeps_no_state_in_a_directory_of_another_user(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, victim = open_folder / "state", open_folder / "victim"
+    (open_folder / "mnt").mkdir()
+    (open_folder / "source").mkdir()
+    (state / "logs").mkdir(parents=True)
+    victim.write_text("precious\n")
+    (state / "logs" / f"{name_of(open_folder / 'mnt')}.log").symlink_to(victim)
+    for path in (state, state / "logs"):
+        os.chown(path, NOBODY, NOBODY)
+    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(state))
+    words = ["mount", f"file://{open_folder / 'source'}", open_folder / "mnt", "-b", "--no-cache"]
+    refused = penstock(*words)
+    assert (refused.returncode, victim.read_text()) == (2, "precious\n")
+    assert f"state directory {state}: {state} belongs to another user" in refused.stderr
+    assert "hint: " in refused.stderr
+    os.chown(state, 0, 0)
+    refused = penstock(*words)
+    assert (refused.returncode, victim.read_text()) == (2, "precious\n")
+    assert f"{state / 'logs'} belongs to another user" in refused.stderr, "what was his"
+    os.chown(state / "logs", 0, 0)
+    refused = penstock(*words)
+    assert (refused.returncode, victim.read_text()) == (2, "precious\n")
+    assert "a log is a plain file" in refused.stderr, "no log is written through a link"
+
+
+def test_root_caches_nothing_in_a_directory_of_another_user(open_folder: Path) -> None:
+    cache = open_folder / "cache"
+    for folder in ("source", "mnt", "cache"):
+        (open_folder / folder).mkdir()
+    os.chown(cache, NOBODY, NOBODY)
+    for option in (["--cache-dir", cache], ["--tier", f"MEM:{cache}:10MiB"]):
+        mountpoint = open_folder / "mnt"
+        refused = penstock("mount", f"file://{open_folder / 'source'}", mountpoint, "-b", *option)
+        assert refused.returncode == 2
+        assert f"cache directory {cache}: {cache} belongs to another user" in refused.stderr
+    refused = penstock("cache", "clear", "--cache-dir", cache)
+    assert (refused.returncode, list(cache.iterdir())) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "why"),
+    [
+        (0, 0o755, None),
+        (0, 0o1777, None),  # like /tmp: what is ours in it nobody else can move
+        (0, 0o775, "other users may write to {folder}"),  # its group is not root's
+        (0, 0o777, "other users may write to {folder}"),
+        (NOBODY, 0o755, f"{{folder}} belongs to another user (uid {NOBODY})"),
+    ],
+)
+@pytest.mark.parametrize("through", ["a folder", "a link"])
+def test_a_folder_above_counts_as_well(
+    open_folder: Path, owner: int, mode: int, why: str | None, through: str
+) -> None:
+    folder = open_folder / "above"
+    (folder / "ours").mkdir(parents=True)
+    folder.chmod(mode)
+    os.chown(folder, owner, NOBODY)
+    path = folder / "ours"
+    if through == "a link":
+        path = open_folder / "link"
+        path.symlink_to("above/ours")
+    wanted = why and why.format(folder=folder)
+    for directory in (path, path / "not yet" / "made"):
+        assert why_foreign(directory, [], may_be_sticky=False) == wanted
+
+
+def test_a_sticky_directory_will_do_for_a_cache_but_not_for_state(open_folder: Path) -> None:
+    """A tmpfs is sticky, and open to all, unless it is mounted otherwise."""
+    open_folder.chmod(0o1777)
+    why = f"other users may write to {open_folder}"
+    assert why_foreign(open_folder, [], may_be_sticky=False) == why
+    assert why_foreign(open_folder, [], may_be_sticky=True) is None
+    (open_folder / "objects").mkdir()
+    os.chown(open_folder / "objects", NOBODY, NOBODY)
+    why = f"{open_folder / 'objects'} belongs to another user (uid {NOBODY})"
+    assert why_foreign(open_folder, ["index", "objects"], may_be_sticky=True) == why
+
+
+def test_a_link_that_leads_in_circles_is_nobody_elses(open_folder: Path) -> None:
+    (open_folder / "link").symlink_to("link")
+    assert why_foreign(open_folder / "link" / "below", [], may_be_sticky=True) is None

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.metrics import Counters
 from penstock.store.local import LocalStore
-from tests.support.hostile_s3 import BODY, Hostile, entry, object_paths, page
+from tests.support.liar import BODY, Liar, entry, object_paths, page
 from tests.support.mounts import Mounter, penstock
 from tests.support.trees import read_tree, write_tree
 
@@ -34,14 +34,14 @@ def hidden(mount: Path) -> dict[str, str]:
 
 
 def test_no_key_of_a_listing_names_a_path_outside(
-    hostile: Hostile, mounter: Mounter, tmp_path: Path
+    liar: Liar, mounter: Mounter, tmp_path: Path
 ) -> None:
-    hostile.answer = lambda _: page([entry(key) for key in [*ESCAPES, "good/file"]])
-    mount = mounter("s3://b", "--endpoint", hostile.endpoint)
+    liar.answer = lambda _: page([entry(key) for key in [*ESCAPES, "good/file"]])
+    mount = mounter("s3://b", "--endpoint", liar.endpoint)
     assert read_tree(mount.path) == {"good/file": BODY}
-    assert set(object_paths(hostile)) == {"/b/good/file"}
+    assert set(object_paths(liar)) == {"/b/good/file"}
     assert hidden(mount.path) == ESCAPES
-    assert set(object_paths(hostile)) == {"/", "/b/good/file"}
+    assert set(object_paths(liar)) == {"/", "/b/good/file"}
     cache = tmp_path / "cache"
     stored = [str(path.relative_to(cache)) for path in cache.rglob("*")]
     assert [path for path in stored if not CACHED.fullmatch(path)] == []
@@ -49,7 +49,7 @@ def test_no_key_of_a_listing_names_a_path_outside(
 
 
 def test_no_line_of_a_manifest_names_a_path_outside(
-    hostile: Hostile, mounter: Mounter, tmp_path: Path
+    liar: Liar, mounter: Mounter, tmp_path: Path
 ) -> None:
     odd = {
         **ESCAPES,
@@ -62,10 +62,10 @@ def test_no_line_of_a_manifest_names_a_path_outside(
     lines += [f"{2**64} huge", f"{len(BODY)} ../plain"]
     manifest = tmp_path / "manifest"
     manifest.write_text("\n".join(lines))
-    source = hostile.endpoint.replace("127.0.0.1", "localhost") + "/set"
+    source = liar.endpoint.replace("127.0.0.1", "localhost") + "/set"
     mount = mounter(source, "--manifest", manifest)
     assert read_tree(mount.path) == {"good/file": BODY}
-    assert object_paths(hostile) == ["/set/good/file"]
+    assert object_paths(liar) == ["/set/good/file"]
     noted = {key.encode("utf-8", "backslashreplace").decode(): why for key, why in odd.items()}
     assert hidden(mount.path) == {
         **noted,
@@ -73,7 +73,7 @@ def test_no_line_of_a_manifest_names_a_path_outside(
         "../plain": "a `..` segment in its path",
     }
     # The doctor has knocked at the door, and reads nothing else either.
-    assert set(object_paths(hostile)) == {"/", "/set/good/file"}
+    assert set(object_paths(liar)) == {"/", "/set/good/file"}
 
 
 # -- folders whose owner swaps links between our looks at them: each step is what a look can meet --

@@ -1,5 +1,5 @@
-"""The threads of the soak: sixteen readers, which judge what they got and note what was wrong; and
-one thread for each kind of trouble that happens to the mounts while they are read.
+"""The threads of the soak: sixteen readers and two that list, which judge what they got and note
+what was wrong; and one thread for each kind of trouble that happens to the mounts meanwhile.
 
 A mapped file is read in a process of its own: a page that cannot be had ends it with SIGBUS.
 """
@@ -10,24 +10,52 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.daemon.control import ask
 from penstock.errors import PenstockError
 from tests.model.world import BusError, read_mapped
-from tests.soak.contents import IN_A_FOLDER, LARGE, NAMES, SMALL, describe, make, size_of, stamp_of
-from tests.soak.stage import DEADLINE_S, MODES, Actor, Stage
-from tests.support.damage import cached_files, cut, flip_bit
-from tests.support.faults import PASSING
+from tests.soak.contents import LARGE, NAMES, SMALL, STILL, describe, make, size_of, stamp_of
+from tests.soak.stage import DEADLINE_S, MODES, Actor, Stage, find
+from tests.support.damage import CATALOG_DAMAGES, cached_files, cut, flip_bit
+from tests.support.faults import (
+    FINAL_FOR_LISTINGS,
+    LIES,
+    LISTING_FAULTS,
+    LISTING_LIES,
+    PASSING,
+    Fault,
+)
 from tests.support.kernelcaches import drop_pages, forget
 
 ROLES = (
-    "small whole", "small whole", "small whole", "small mapped",
-    "large whole", "large whole", "large random", "large mapped",
-)  # fmt: skip
+    "small whole",
+    "small whole",
+    "small whole",
+    "small mapped",
+    "large whole",
+    "large whole",
+    "large random",
+    "large mapped",
+)
+# Not of the log: what was not sealed yet is lost with it, until the next refresh. And nothing that
+# SQLite has mapped is cut: a signal would end the server, and another take over.
+_DAMAGES = sorted(CATALOG_DAMAGES.keys() - {"shared_memory", "log"})
+_DAMAGES_OF_A_MAPPED_FILE = sorted(set(_DAMAGES) - {"half", "text", "empty"})
 _STEP_BYTES = 256 << 10
-_RATES = dict.fromkeys(PASSING, 0.15 / len(PASSING))
+_RATES = {
+    **dict.fromkeys(PASSING, 0.12 / len(PASSING)),
+    **dict.fromkeys((*LIES, Fault.WHOLE), 0.03 / (len(LIES) + 1)),
+    Fault.REDIRECT: 0.002,  # it costs an EIO
+}
+# About ten pages make a listing; what a client does not ask for again ends all of it.
+_LISTING_RATES = {
+    fault: 0.003 if fault in FINAL_FOR_LISTINGS else 0.01
+    for fault in {*LISTING_FAULTS, *LISTING_LIES}
+} | {Fault.LOST_PAGES: 0.1, Fault.SAME_TOKEN: 0.05}  # of the few pages that others follow
+_LOOKS_FOR_A_NUMBER_S = 3 * DEADLINE_S
 
 
 @dataclass(frozen=True)
@@ -37,22 +65,68 @@ class Error:
     kind: str  # as in errno, or SIGBUS
     name: str
     promised: bool  # by the states that the file had meanwhile
+    renumbered: bool  # it had another inode number before than after
     began_s: float
     ended_s: float
     clock: str
 
 
-class Reader(Actor):
-    def __init__(self, stage: Stage, stop: threading.Event, number: int) -> None:
-        super().__init__(stage, stop, f"reader {number}")
-        mount, role = divmod(number, len(ROLES))
-        files, self._how = ROLES[role].split()
+class Witness(Actor):
+    """Asks something of one mount again and again, and notes what was wrong."""
+
+    def __init__(self, stage: Stage, stop: threading.Event, name: str, mount: int) -> None:
+        super().__init__(stage, stop, name)
         self._mount, self._folder, self._ledger = mount, stage.mounts[mount], stage.ledger
-        self._files = SMALL if files == "small" else LARGE
         self.operations = self.bytes = 0
         self.longest_pause_s = 0.0
         self.wrong: list[str] = []
         self.errors: list[Error] = []
+
+    def _note(
+        self,
+        kind: str,
+        name: str,
+        began_s: float,
+        *,
+        number: int | None,
+        promised: bool,
+        lost_a_child: bool = False,
+    ) -> None:
+        """`number`: the inode number that it had before."""
+        ended_s, clock = time.monotonic(), time.strftime("%T")
+        self._took(began_s)
+        looks = kind in ("ESTALE", "SIGBUS") and not promised and number is not None
+        looks = looks and bool(self.stage.damaged)
+        renumbered = looks and self._is_renumbered(name, number)
+        renumbered = renumbered or (kind == "ESTALE" and lost_a_child)
+        self.errors.append(Error(kind, name, promised, renumbered, began_s, ended_s, clock))
+
+    def _took(self, began_s: float) -> None:
+        self.operations += 1
+        self.longest_pause_s = max(self.longest_pause_s, time.monotonic() - began_s)
+
+    def _is_renumbered(self, name: str, number: int | None) -> bool:
+        """A catalog that was damaged may still be made anew, and the kernel be told."""
+        until_s = time.monotonic() + _LOOKS_FOR_A_NUMBER_S
+        while time.monotonic() < until_s:
+            with suppress(OSError):
+                if os.stat(self._folder / name).st_ino != number:
+                    return True
+            time.sleep(0.2)
+        return False
+
+    def _number(self, name: str) -> int | None:
+        with suppress(OSError):
+            return os.stat(self._folder / name).st_ino
+        return None
+
+
+class Reader(Witness):
+    def __init__(self, stage: Stage, stop: threading.Event, number: int) -> None:
+        mount, role = divmod(number, len(ROLES))
+        super().__init__(stage, stop, f"reader {number}", mount)
+        files, self._how = ROLES[role].split()
+        self._files = SMALL if files == "small" else LARGE
 
     def work(self) -> None:
         # Two cores serve 16 readers, the servers, the store and the trouble; a process for each
@@ -60,25 +134,21 @@ class Reader(Actor):
         most_s = 0.3 if self._how == "mapped" else 0.002 if self._files is SMALL else 0.02
         while self.pause(0.0, most_s):
             file = self.chance.choice(self._files)
-            floor = self._ledger.floors[self._mount][file]
+            name, floor = NAMES[file], self._ledger.floors[self._mount][file]
             began_s = time.monotonic()
+            number = self._number(name)
             try:
-                if self._files is SMALL and self.chance.random() < 0.02:
-                    self._list(file)
-                else:
-                    self._judge(self._read(NAMES[file]), file, floor)
+                self._judge(self._read(name), file, floor)
+                self._took(began_s)
             except BusError:
-                self._note("SIGBUS", file, self._ledger.latest[file] > floor, began_s)
+                outdated = self._ledger.latest[file] > floor
+                self._note("SIGBUS", name, began_s, number=number, promised=outdated)
             except OSError as error:
                 promised = {
                     errno.ENOENT: False in self._ledger.there(floor, file),
                     errno.ESTALE: self._ledger.latest[file] > floor,
-                }  # and EIO while the store is away
-                number = error.errno or 0
-                kind = errno.errorcode.get(number, str(number))
-                self._note(kind, file, promised.get(number, False), began_s)
-            self.operations += 1
-            self.longest_pause_s = max(self.longest_pause_s, time.monotonic() - began_s)
+                }.get(error.errno or 0, False)  # and EIO while the store is away
+                self._note(_kind(error), name, began_s, number=number, promised=promised)
 
     def _read(self, name: str) -> bytes:
         if self._how == "mapped":
@@ -95,16 +165,6 @@ class Reader(Actor):
             os.close(descriptor)
         return b"".join(pieces[start] for start in sorted(pieces))
 
-    def _list(self, file: int) -> None:
-        first = file // IN_A_FOLDER * IN_A_FOLDER
-        files = range(first, first + IN_A_FOLDER)
-        floors = {file: self._ledger.floors[self._mount][file] for file in files}
-        found = set(os.listdir((self._folder / NAMES[first]).parent))
-        for file in files:
-            listed = os.path.basename(NAMES[file]) in found
-            if self._ledger.there(floors[file], file) == {not listed}:
-                self.wrong.append(f"{NAMES[file]}: listed: {listed}")
-
     def _judge(self, data: bytes, file: int, floor: int) -> None:
         self.bytes += len(data)
         name, (owner, state) = NAMES[file], stamp_of(data) or ("", 0)
@@ -115,9 +175,81 @@ class Reader(Actor):
         elif state < floor:
             self.wrong.append(f"{name}: state {state} after a refresh showed {floor}")
 
-    def _note(self, kind: str, file: int, promised: bool, began_s: float) -> None:
-        ended_s, clock = time.monotonic(), time.strftime("%T")
-        self.errors.append(Error(kind, NAMES[file], promised, began_s, ended_s, clock))
+
+class Lister(Witness):
+    """Lists all of a mount, and compares the names with those that the bucket holds: as it was when
+    the last refresh began, or with any change since then. An error is never a missing name."""
+
+    def __init__(self, stage: Stage, stop: threading.Event, mount: int) -> None:
+        super().__init__(stage, stop, f"lister {mount}", mount)
+        self._children: dict[str, dict[str, int]] = {}  # of each folder: the numbers seen last
+
+    def work(self) -> None:
+        while self.pause(0.1, 0.7):
+            if self.chance.random() < 0.5:
+                forget(self._folder)  # or the kernel lists what it knows
+            floors, began_s = self._ledger.floors[self._mount], time.monotonic()
+            numbers = {name: self._number(name) for name in _FOLDERS}
+            try:
+                names = find(self._folder) if self.chance.random() < 0.5 else self._walk()
+            except OSError as error:
+                name = str(error.filename or "").removeprefix(f"{self._folder}/")
+                promised = error.errno == errno.ENOENT and self._may_be_gone(name, floors)
+                self._note(
+                    _kind(error),
+                    name,
+                    began_s,
+                    number=numbers.get(name),
+                    promised=promised,
+                    lost_a_child=self._has_lost_a_child(name),
+                )
+            else:
+                wrong = self._ledger.wrong_in(names, floors)
+                self.wrong += [f"listing: {one}" for one in wrong[:5]]
+                if len(wrong) > 5:
+                    self.wrong.append(f"listing: {len(wrong)} names are wrong")
+                self._took(began_s)
+                for name in ("", *_FOLDERS):
+                    self._children[name] = self._numbers_in(name)
+
+    def _numbers_in(self, name: str) -> dict[str, int]:
+        with suppress(OSError), os.scandir(self._folder / name) as entries:
+            return {entry.name: entry.inode() for entry in entries}
+        return {}
+
+    def _has_lost_a_child(self, name: str) -> bool:
+        """A listing goes on behind a child by its number, so a child that got another one ends it
+        with ESTALE. `name`: the folder; the mount itself is named by its whole path."""
+        name = "" if name == str(self._folder) else name
+        now = self._numbers_in(name)
+        return any(
+            now.get(child, number) != number
+            for child, number in self._children.get(name, {}).items()
+        )
+
+    def _walk(self) -> set[str]:
+        def fail(error: OSError) -> None:
+            raise error
+
+        top = os.fspath(self._folder)
+        walk = os.walk(top, onerror=fail)
+        return {
+            os.path.join(place, name)[len(top) + 1 :] for place, _, names in walk for name in names
+        }
+
+    def _may_be_gone(self, name: str, floors: list[int]) -> bool:
+        """A file, or a folder of which nothing was left, that was listed a moment ago."""
+        below = [file for file, one in enumerate(NAMES) if one == name or f"{name}/" in one]
+        return bool(below) and all(
+            False in self._ledger.there(floors[file], file) for file in below
+        )
+
+
+_FOLDERS = sorted({str(Path(name).parent) for name in (*NAMES, *STILL)} | {"small"})
+
+
+def _kind(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error.errno))
 
 
 def _read_piece(descriptor: int, start: int) -> bytes:
@@ -189,7 +321,7 @@ class Weather(Actor):
         self.counts["kernel caches dropped"] += 1
 
     def _storm(self) -> None:
-        self.stage.proxy.inject(_RATES, wait_s=0.3, most_in_a_row=2)
+        self.stage.proxy.inject(_RATES, wait_s=0.3, most_in_a_row=2, listing_rates=_LISTING_RATES)
 
     def _be_away(self, seconds: float, *, remember: bool) -> None:
         gone_s = time.monotonic()
@@ -216,7 +348,8 @@ class Kills(Actor):
 
 
 class Damage(Actor):
-    """To the caches: bits flipped, files cut, disk full, everything deleted.
+    """To the caches: bits flipped, files cut, disk full, everything deleted. To their indexes and
+    to the catalogs: all that a bad disk can do to a file.
 
     In passthrough mode the kernel reads a file by itself after it was found whole, so there only
     the disk fills up and files vanish; what rots under it nobody could notice (semantics.md).
@@ -228,7 +361,8 @@ class Damage(Actor):
                 self._flip(self.stage.cache("pagecache"))
                 continue
             mode = self.chance.choice(MODES)
-            kinds = [self._fill, self._delete_some, self._delete_all]
+            kinds = [self._fill, self._delete_some, self._delete_all, self._damage_index]
+            kinds += [self._damage_catalog]
             if mode == "pagecache":
                 kinds += [self._cut, self._flip, self._flip]
             self.chance.choice(kinds)(self.stage.cache(mode))
@@ -260,6 +394,24 @@ class Damage(Actor):
             self.counts["disks filled"] += 1  # ENOSPC: that is the point
         self.pause(0.5, 2)
         ballast.unlink(missing_ok=True)
+
+    def _damage_index(self, cache: Path) -> None:
+        self._damage("indexes", cache / "index.sqlite", _DAMAGES_OF_A_MAPPED_FILE)
+
+    def _damage_catalog(self, _cache: Path) -> None:
+        # None is there while one that is gone is being made anew.
+        for catalog in sorted(self.stage.catalogs.glob("*.sqlite"))[:1]:
+            began_s = time.monotonic()
+            if self._damage("catalogs", catalog, _DAMAGES):
+                self.stage.damaged.append(began_s)
+
+    def _damage(self, what: str, path: Path, kinds: list[str]) -> bool:
+        how = CATALOG_DAMAGES[self.chance.choice(kinds)]
+        with suppress(OSError, IndexError):  # it is being made anew, or has no page of that kind
+            how(path, self.chance)
+            self.counts[f"{what} damaged"] += 1
+            return True
+        return False
 
     def _some_files(self, cache: Path) -> list[Path]:
         files = cached_files(cache)

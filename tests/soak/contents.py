@@ -15,6 +15,9 @@ IN_A_FOLDER = 20
 SMALL, LARGE = range(240), range(240, 250)
 NAMES = [f"small/d{i // IN_A_FOLDER:02}/{i:04}.jpg" for i in SMALL]
 NAMES += [f"large/{i:02}.bin" for i in range(len(LARGE))]
+# Files that never change and that only listings show: more than two pages of a listing, so that a
+# store can lose pages, and one that was lost is a name that is missing.
+STILL = [f"many/{i:04}" for i in range(2200)]
 _ABSENT_SHARE = 0.12
 
 
@@ -67,3 +70,15 @@ class Ledger:
         """Whether the file is there, in each state it may be seen in."""
         states = range(floor, self.latest[file] + 1)
         return {size_of(NAMES[file], state) is not None for state in states}
+
+    def wrong_in(self, listing: set[str], floors: list[int]) -> list[str]:
+        """What is wrong with the names of all files, as a listing that began at these floors gave
+        them."""
+        wrong = [f"{name}: missing" for name in STILL if name not in listing]
+        for file, name in enumerate(NAMES):
+            if self.there(floors[file], file) == {name not in listing}:
+                wrong.append(f"{name}: {'listed' if name in listing else 'missing'}")
+        return wrong + [f"{name}: invented" for name in sorted(listing - _KNOWN)]
+
+
+_KNOWN = {*NAMES, *STILL}

@@ -21,19 +21,31 @@ def test_a_short_soak_shows_no_wrong_bytes_and_no_error_that_is_not_promised(
 ) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "tests.soak", "--minutes", "0.5", "--seed", "1", "--out", tmp_path],
-        cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=250, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     summary = (tmp_path / "summary.txt").read_text()
     assert summary == result.stdout
-    assert "seed 1: 0 wrong bytes, no error that is not promised" in summary
+    assert "seed 1: 0 wrong bytes, no name missing, no error that is not promised" in summary
     assert "left behind: nothing" in summary
     for what in (
-        "kill -9 (", "rewritten ", "refreshes ", "kernel caches dropped ", "bits flipped ",
+        "kill -9 (",
+        "catalogs damaged ",
+        "indexes damaged ",
+        "rewritten ",
+        "refreshes ",
+        "kernel caches dropped ",
+        "bits flipped ",
         "outages over the deadline ",
-    ):  # fmt: skip
+    ):
         assert what in summary, f"{what}did not happen"
     assert "the store failed: none" not in summary
+    assert "lost-pages " in summary
 
 
 def test_a_mix_of_two_versions_is_seen_and_told() -> None:

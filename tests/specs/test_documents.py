@@ -175,8 +175,28 @@ def test_metadata_is_checked(metadata: str, what: str, hint: str) -> None:
     assert hint in said
 
 
-PIECES = ("- ", "a", ": ", "\n", "  ", "&a ", "*a", "<<", "{", "}", "[", "]", "kind", "---\n", "1",
-          "'", "|\n", "!!x ", ",", "? ")  # fmt: skip
+PIECES = (
+    "- ",
+    "a",
+    ": ",
+    "\n",
+    "  ",
+    "&a ",
+    "*a",
+    "<<",
+    "{",
+    "}",
+    "[",
+    "]",
+    "kind",
+    "---\n",
+    "1",
+    "'",
+    "|\n",
+    "!!x ",
+    ",",
+    "? ",
+)
 
 
 @settings(deadline=None)

@@ -7,13 +7,13 @@ import pytest
 
 from penstock import api
 from penstock.errors import ManifestError
+from penstock.specs.dataset import wrong_with
 from penstock.specs.effects import without_effect
 from penstock.specs.explain import explain, explain_all
 from penstock.specs.kinds import KINDS, find_kind, find_kinds
 from penstock.specs.models import MODELS
-from penstock.specs.quantity import NotAQuantity, parse_quantity
-from penstock.specs.schemes import wrong_with
 from penstock.specs.shapes import find
+from penstock.specs.tieredstore import NotAQuantity, parse_quantity
 from tests.support.jobs import job
 from tests.support.manifests import dataset, level, manifest, problem, problems, read_one
 
@@ -59,13 +59,22 @@ metadata: {uid: x, resourceVersion: '5', creationTimestamp: null, finalizers: [a
 
 @pytest.mark.parametrize(
     "text",
-    [manifest("AlluxioRuntime", "volumes: [{name: x, whatever: {deep: 1}}]\n"
-              "fuse: {resources: {limits: {nvidia.com/gpu: 1}}, podMetadata: {labels: {a: b}}}"),
-     manifest("AlluxioRuntime", "dataReplicas: 3\nfuse: {shortCircuitPolicy: x, global: true}\n"
-              "tieredstore: {levels: [{mediumtype: MEM, storageType: Memory}]}"),
-     manifest("Dataset", "mounts: [{mountPoint: s3://b}]").replace(
-         "metadata:\n  name: imagenet\n", ADDED_BY_A_SERVER)],
-)  # fmt: skip
+    [
+        manifest(
+            "AlluxioRuntime",
+            "volumes: [{name: x, whatever: {deep: 1}}]\n"
+            "fuse: {resources: {limits: {nvidia.com/gpu: 1}}, podMetadata: {labels: {a: b}}}",
+        ),
+        manifest(
+            "AlluxioRuntime",
+            "dataReplicas: 3\nfuse: {shortCircuitPolicy: x, global: true}\n"
+            "tieredstore: {levels: [{mediumtype: MEM, storageType: Memory}]}",
+        ),
+        manifest("Dataset", "mounts: [{mountPoint: s3://b}]").replace(
+            "metadata:\n  name: imagenet\n", ADDED_BY_A_SERVER
+        ),
+    ],
+)
 def test_a_manifest_is_taken_with(text: str) -> None:
     assert problems(text) == ()
 
@@ -111,6 +120,13 @@ def data(*paths: str) -> dict[str, Any]:
      (mpi(**data("data")), "'data' is not an absolute path"),
      (mpi(**data("/a/../b")), "has .. in it"),
      (mpi(**data("/proc/x")), "is a place of the system"),
+     (mpi(**data("/etc")), "'/etc' is a place of the system"),
+     (mpi(**data("/usr//lib/./python3")), "is a place of the system"),
+     (mpi(**data("/lib64")), "is a place of the system"),
+     (mpi(**data("/home")), "'/home' is a place of the system"),
+     (mpi(data=[{"dataset": "../evil", "mountPath": "/d"}]), "'../evil' is not a name"),
+     (mpi(data=[{"dataset": "evil", "namespace": "..", "mountPath": "/d"}]),
+      "spec.data.0.namespace: '..' is not a namespace"),
      (mpi(**data("/data", "/data/")), "spec.data.1: is seen at /data, and so is spec.data.0"),
      (mpi(**data("/data", "/data/sub")), "/data/sub lies inside /data"),
      (mpi(command=" "), "spec.command: is empty"),
@@ -130,6 +146,11 @@ def test_a_job_that_cannot_be_is_refused(wrong: dict[str, Any], what: str) -> No
     assert what in f"{caught.value} {caught.value.hint}"
 
 
+@pytest.mark.parametrize("path", ["/data", "/home/me/data", "/tmp/data", "/var/data", "/mnt"])
+def test_a_job_sees_its_data_in_any_other_place(path: str) -> None:
+    api.validate(mpi(**data(path)))
+
+
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
     [("150Gi", 150 * 2**30), ("180G", 180 * 10**9), ("1.5Ti", 3 * 2**39), ("1E", 10**18),
@@ -144,12 +165,14 @@ def test_a_quantity_is_so_many_bytes(text: str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "hint"),
-    [("100GB", "did you mean 100Gi (powers of 1024) or 100G (of 1000)?"),
-     ("100GiB", "did you mean 100Gi?"),
-     ("64K", "did you mean 64Ki (powers of 1024) or 64k (of 1000)?"),
-     ("500m", "500M is 10**6 bytes each, 500Mi 2**20"),
-     *((text, "write it like 150Gi") for text in ("lots", "", "-5Gi", "20Ei", "1e999", "١٢"))],
-)  # fmt: skip
+    [
+        ("100GB", "did you mean 100Gi (powers of 1024) or 100G (of 1000)?"),
+        ("100GiB", "did you mean 100Gi?"),
+        ("64K", "did you mean 64Ki (powers of 1024) or 64k (of 1000)?"),
+        ("500m", "500M is 10**6 bytes each, 500Mi 2**20"),
+        *((text, "write it like 150Gi") for text in ("lots", "", "-5Gi", "20Ei", "1e999", "١٢")),
+    ],
+)
 def test_what_is_not_a_quantity_is_refused_with_what_to_write_instead(text: str, hint: str) -> None:
     with pytest.raises(NotAQuantity) as caught:
         parse_quantity(text)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.specs.load import model_of
+from penstock.specs.models import model_of
 from penstock.specs.secrets import HIDDEN, hidden_places, put_secrets, take_secrets
 from tests.support.manifests import dataset, manifest, problems, read_one
 
@@ -35,13 +35,25 @@ RUNTIME = manifest(
 
 @pytest.mark.parametrize(
     ("text", "values"),
-    [(SECRET, {"/data/id": "aHVudGVyMQ==", "/stringData/key": "hunter2"}),
-     (DATASET, {"/spec/mounts/@one/options/aws.secretKey": "hunter1",
+    [
+        (SECRET, {"/data/id": "aHVudGVyMQ==", "/stringData/key": "hunter2"}),
+        (
+            DATASET,
+            {
+                "/spec/mounts/@one/options/aws.secretKey": "hunter1",
                 "/spec/mounts/@two/options/metaurl": "redis://:hunter2@there/1",
-                "/spec/mounts/@two/options/access-key": "hunter3"}),
-     (RUNTIME, {"/spec/fuse/env/@ACCESS_TOKEN/value": "hunter4",
-                "/spec/worker/options/token": "12345"})],
-)  # fmt: skip
+                "/spec/mounts/@two/options/access-key": "hunter3",
+            },
+        ),
+        (
+            RUNTIME,
+            {
+                "/spec/fuse/env/@ACCESS_TOKEN/value": "hunter4",
+                "/spec/worker/options/token": "12345",
+            },
+        ),
+    ],
+)
 def test_secrets_are_taken_out_put_back_and_not_shown(text: str, values: dict[str, str]) -> None:
     manifest = read_one(text).raw
     before = json.dumps(manifest)

@@ -8,13 +8,15 @@ import pytest
 from penstock.catalog.listing import list_in_parallel
 from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import Tree
-from penstock.errors import OptionError
+from penstock.daemon.settings import Part
+from penstock.errors import OptionError, SourceError
 from penstock.metrics import Counters
+from penstock.operations.copying import Location
 from penstock.store import Level, ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
+from penstock.store.inventory import MOST_UNCLEAR, Unclear
 from penstock.store.local import LocalStore
 from penstock.store.manifest import read_manifest
-from penstock.store.markers import MOST_UNCLEAR, Unclear
 from penstock.store.source import parse_source
 from tests.support.s3 import S3
 from tests.support.trees import write_tree
@@ -71,7 +73,7 @@ CROWDED = {
     **{f"a/{number:04}": b"" for number in range(1010)},
     **{f"{name}/{number:02}": b"x" for name in ("a b", "a-b", "a/b", "a.") for number in range(20)},
     **dict.fromkeys(["a", "a.x", "a/0005.x", "a/b.c", "a b/00/x", "b"], b"y"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="session")  # not "module": a worker may come back to this module
@@ -82,20 +84,19 @@ def crowded(_s3_server: S3) -> S3:
 
 def open_crowded(s3: S3, prefix: str = "", counters: Counters | None = None) -> Store:
     return open_store(
-        parse_source(f"s3://crowded/{prefix}"), StoreOptions(endpoint=s3.endpoint),
+        parse_source(f"s3://crowded/{prefix}"),
+        StoreOptions(endpoint=s3.endpoint),
         counters or Counters(),
-    )  # fmt: skip
+    )
 
 
-def test_of_a_bucket_of_empty_objects_every_page_is_told_by_one_request(
-    s3: S3, crowded: S3
-) -> None:
+def test_of_a_bucket_of_empty_objects_every_page_is_one_request(s3: S3, crowded: S3) -> None:
     counters = Counters()
     pages = list(open_crowded(s3, "a", counters).list_all(""))
     assert [len(page) for page in pages] == [1000, 32]
     assert sorted(keys(pages)) == sorted(key[2:] for key in CROWDED if key.startswith("a/"))
-    # Two pages, each of them once more by its exact keys, and one more for the end.
-    assert counters.by_label("store_requests") == {"list": 5}
+    # Two pages, and one more for the end.
+    assert counters.by_label("store_requests") == {"list": 3}
 
 
 def test_a_server_with_an_order_of_its_own_loses_no_name_and_doubles_none(
@@ -145,6 +146,19 @@ def test_a_large_folder_comes_in_pages_and_not_as_a_level(
     level = store.list_level("flat")
     assert level is not None
     assert len(level.objects) == 1100
+
+
+def test_what_a_migration_copies_has_the_bound_of_a_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path, {f"{number}": b"" for number in range(30)})
+    parts = (Part("", parse_source(f"file://{tmp_path}"), StoreOptions()),)
+    location = Location(parts, "", "here", Counters())
+    assert sum(map(len, location.list_all())) == 30
+    monkeypatch.setattr("penstock.operations.copying.MOST_FILES", 29)
+    with pytest.raises(SourceError, match="more than 29 objects") as refused:
+        list(location.list_all())
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize("ending", ["txt", "gz"])

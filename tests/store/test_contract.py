@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from typing_extensions import Buffer
 
-from penstock.bench.programs import find_program, free_port
+from penstock.bench.workspace import find_program, free_port
 from penstock.errors import ObjectChanged, ObjectNotFound, PenstockError, SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.elsewhere import made_elsewhere
 from penstock.store.parts import PART_BYTES
+from penstock.store.remote import made_elsewhere
 from penstock.store.source import Source, parse_source
 from tests.support.processes import running
 from tests.support.s3 import (
@@ -197,6 +197,14 @@ class TestSeaweedFS(WritableContract):
         return opened(folder.source, endpoint=s3.endpoint)
 
 
+class TestSeaweedFSThroughObstore(TestSeaweedFS):
+    """What our own client leaves to obstore, such as requests that somebody else pays for."""
+
+    @pytest.fixture(autouse=True)
+    def payer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_REQUEST_PAYER", "true")
+
+
 class TestRcloneS3(StoreContract):
     """A server that is known to differ: it answers a range with 200 and the right bytes, and
     ignores If-Match. Its folder is filled on disk: an upload takes it 5 to 20 s under load."""
@@ -227,9 +235,15 @@ class TestWebdavStore(StoreContract):
     def root(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
         root, port = tmp_path_factory.mktemp("webdav"), free_port()
         command = [
-            find_program("rclone"), "serve", "webdav", f"--addr=127.0.0.1:{port}", root,
-            "--config=/dev/null", "--dir-cache-time=0s", "--poll-interval=0",
-        ]  # fmt: skip
+            find_program("rclone"),
+            "serve",
+            "webdav",
+            f"--addr=127.0.0.1:{port}",
+            root,
+            "--config=/dev/null",
+            "--dir-cache-time=0s",
+            "--poll-interval=0",
+        ]
         with running(command, port):
             yield root, f"http://127.0.0.1:{port}"
 
@@ -314,6 +328,9 @@ def test_what_making_chunks_elsewhere_raises_comes_out_and_closed_early_it_ends(
         ("oss://bucket/dir", Source("oss", "bucket", "dir")),
         ("file:///data/set", Source("file", "", "/data/set")),
         ("https://host:8443/dav/set/", Source("https", "host:8443", "dav/set")),
+        ("http://host/my%20data/", Source("http", "host", "my data")),
+        ("http://host/100%2525", Source("http", "host", "100%25")),
+        ("http://host/caf%E9", Source("http", "host", "caf\udce9")),
     ],
 )
 def test_a_source_is_taken_apart(text: str, source: Source) -> None:
@@ -323,9 +340,18 @@ def test_a_source_is_taken_apart(text: str, source: Source) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["bucket", "/data", "ftp://host/x", "s3://", "s3://bucket/a//b", "s3://bucket/../x",
-     "s3://key:secret@bucket/x", "https://user:pw@host/x", "file://relative"],
-)  # fmt: skip
+    [
+        "bucket",
+        "/data",
+        "ftp://host/x",
+        "s3://",
+        "s3://bucket/a//b",
+        "s3://bucket/../x",
+        "s3://key:secret@bucket/x",
+        "https://user:pw@host/x",
+        "file://relative",
+    ],
+)
 def test_what_is_no_source_is_refused_and_no_secret_is_repeated(text: str) -> None:
     with pytest.raises(SourceError) as caught:
         parse_source(text)

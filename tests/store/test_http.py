@@ -1,18 +1,29 @@
 """The client for objects of S3: what it reuses, what it refuses, what it leaves to obstore."""
 
+import hashlib
+import random
+import re
 import socket
+import ssl
 import threading
+import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from penstock.errors import AccessDenied, PenstockError, SourceError, StoreError
+from penstock.errors import AccessDenied, OptionError, PenstockError, SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.http import HttpClient, ProtocolError
+from penstock.store.s3objects import Limits, S3Objects, open_s3_objects
 from penstock.store.source import parse_source
+from tests.support.certificates import certify
+from tests.support.faults import Answer
+from tests.support.liar import Liar, Request, Steps, serve_liar
 from tests.support.waiting import PATIENCE_S, wait_until
 
 HEAD = 'HTTP/1.1 200 OK\r\nETag: "v"\r\n'
@@ -48,7 +59,7 @@ class Server:
         with client, suppress(OSError):
             while head := client.recv(65536):
                 with self._lock:
-                    self.requests.append(head.decode())
+                    self.requests.append(head.decode("latin-1"))
                     answer = self.answers.pop(0) if self.answers else b""
                 if not answer:
                     return
@@ -109,6 +120,7 @@ def test_one_connection_serves_one_object_after_the_other(serve: Callable[..., S
     assert server.connections == 2
     assert server.requests[0].startswith("GET /bucket/a%20b HTTP/1.1\r\nHost: 127.0.0.1:")
     assert 'If-Match: "v"\r\n' in server.requests[0]
+    assert "\r\nUser-Agent: penstock\r\n" in server.requests[0]
 
 
 def test_a_connection_that_the_server_has_closed_is_not_used(
@@ -140,6 +152,19 @@ def test_a_part_comes_from_servers_that_know_ranges_and_from_others(
     assert bytes(store.get("a", "v", 0, 4, 4)) == b"data", "the connection is good, or a new one"
 
 
+def test_a_large_part_is_told_of_while_it_arrives(serve: Callable[..., Server]) -> None:
+    mib = 1 << 20
+    data = random.Random(6).randbytes(3 * mib + 5)
+    answers = part(data[1:], f"bytes 1-{len(data) - 1}/{len(data)}"), whole(data)
+    for answer in answers:  # of a server that knows ranges, and of another
+        told: list[memoryview] = []
+        store = opened(serve(answer))
+        came = store.get("a", "v", 1, len(data) - 1, len(data), told.append)
+        assert came == data[1:]
+        assert [len(piece) for piece in told] == [mib, 2 * mib, 3 * mib]
+        assert all(piece == data[1 : 1 + len(piece)] for piece in told)
+
+
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
@@ -166,6 +191,83 @@ def test_another_part_than_was_asked_for_is_an_error(
     assert raised.value.kind == kind
 
 
+def moved(location: str, extra: str = "", status: str = "307 Temporary Redirect") -> bytes:
+    return f"HTTP/1.1 {status}\r\nLocation: {location}\r\n{extra}Content-Length: 0\r\n\r\n".encode()
+
+
+def test_a_redirect_is_followed_on_the_same_host_with_a_new_signature(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve(moved("/there/a?x=1"), whole(b"data"))
+    assert bytes(opened(server).get("a", "v", 0, 4, 4)) == b"data"
+    first, second = server.requests
+    assert second.startswith("GET /there/a?x=1 HTTP/1.1\r\n")
+    assert "TOKEN-TOKEN" in second
+    assert first[first.index("Signature=") :] != second[second.index("Signature=") :]
+
+
+def test_redirects_share_one_deadline() -> None:
+    asked: list[float] = []
+
+    def slow(_liar: Liar, request: Request, _truth: Answer) -> Steps:
+        asked.append(time.monotonic())
+        head = moved(request.target).split(b"\r\n", 1)
+        yield head[0]
+        yield 0.2  # within what a pause may be, of which there may be many
+        yield b"\r\n"
+        yield 0.2
+        yield head[1]
+
+    with serve_liar() as liar, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "KEY")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+        liar.lie = slow
+        options = StoreOptions(endpoint=liar.endpoint, deadline_s=0.9)
+        store = open_store(parse_source("s3://bucket"), options, Counters())
+        with pytest.raises(StoreError) as raised:
+            store.get("a", "v", 0, 4, 4)
+    assert raised.value.kind == "timeout"
+    assert time.monotonic() - asked[0] < 1.4, "five of them took two seconds"
+
+
+def test_a_bucket_is_found_in_the_region_that_aws_names_and_nowhere_else(
+    serve: Callable[..., Server],
+) -> None:
+    there = serve(whole(b"data"), whole(b"more"))
+    region = "x-amz-bucket-region: eu-west-3\r\n"
+    code = b"<Error><Code>PermanentRedirect</Code></Error>"
+    named = f"HTTP/1.1 301 Moved\r\n{region}Content-Length: {len(code)}\r\n\r\n".encode() + code
+    server = serve(named, moved("http://127.0.0.1:1/bucket/a", region.replace("eu-west-3", "a/b")))
+    port = there.endpoint.rsplit(":", 1)[1]
+
+    def objects() -> S3Objects:
+        found = open_s3_objects(
+            server.endpoint,
+            "bucket",
+            virtual_hosted=False,
+            region="us-east-1",
+            credentials=lambda: {
+                "access_key_id": "KEY",
+                "secret_access_key": "S",
+                "token": "T",
+                "expires_at": None,
+            },
+            limits=Limits(5, 5, 5),
+            region_endpoint=f"http://127.0.0.1:{port}/{{region}}",
+        )
+        assert found is not None
+        return found
+
+    store = objects()
+    assert bytes(store.get("a", "a", "v", 0, 4, 4)) == b"data"
+    assert bytes(store.get("a", "a", "v", 0, 4, 4)) == b"more", "it is asked there from now on"
+    assert "/eu-west-3/s3/aws4_request" in there.requests[0]
+    assert len(server.requests) == 1
+    with pytest.raises(SourceError, match="sends us to"):
+        objects().get("a", "a", "v", 0, 4, 4)
+    assert len(there.requests) == 2
+
+
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect"])
 def test_no_redirect_is_followed_and_no_credential_leaves(
     serve: Callable[..., Server], status: str
@@ -180,30 +282,217 @@ def test_no_redirect_is_followed_and_no_credential_leaves(
     assert "TOKEN-TOKEN" not in str(raised.value)
 
 
-def test_an_answer_without_a_length_is_left_to_the_other_client(
+CHUNKS = b"4;of=a thing\r\ndata\r\n0\r\ntrailer: x\r\n\r\n"
+IN_CHUNKS = f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("date", ["yesterday", "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"])
+def test_a_version_by_time_needs_a_date(serve: Callable[..., Server], date: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\nLast-Modified: {date}\r\nContent-Length: 4\r\n\r\n"
+    with pytest.raises(StoreError, match="is not a date"):
+        opened(serve(head.encode() + b"data")).get("a", "mtime-1-4", 0, 4, 4)
+
+
+def test_an_object_in_chunks_is_read_and_only_whole(serve: Callable[..., Server]) -> None:
+    server = serve(IN_CHUNKS + CHUNKS, whole(b"more"), IN_CHUNKS + CHUNKS)
+    store = opened(server)
+    assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
+    assert bytes(store.get("a", "v", 0, 4, 4)) == b"more"
+    assert server.connections == 1
+    with pytest.raises(StoreError) as raised:
+        store.get("a", "v", 1, 2, 4)
+    assert raised.value.kind == "wrong_length"
+
+
+def test_an_object_in_chunks_that_was_begun_is_fetched_again_by_get(
     serve: Callable[..., Server],
 ) -> None:
-    chunked = f"{HEAD}{MODIFIED}Transfer-Encoding: chunked\r\n\r\n".encode()
-    server = serve(
-        chunked + b"4\r\ndata\r\n0\r\n\r\n",
-        whole(b"data", MODIFIED),
-    )
-    assert bytes(opened(server).get("a", "v", 0, 4, 4)) == b"data"
-    assert len(server.requests) == 2
+    with asked(serve, IN_CHUNKS + CHUNKS) as (store, server):
+        pending = store.begin("a", "v", 4)
+        assert pending is not None
+        wait_until(pending.advance)
+        with pytest.raises(StoreError):
+            pending.result()
+        server.answers.append(IN_CHUNKS + CHUNKS)
+        assert store.begin("a", "v", 4) is None
+        assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"4\r\ndata\r\n",  # no last chunk
+        b"4\r\ndatax\r\n0\r\n\r\n",
+        b"-4\r\ndata\r\n0\r\n\r\n",
+        b"fffffffff\r\n",
+        b"x" * 5000,
+        b"0\r\n" + b"trailer: x\r\n" * 200,
+        b"5\r\ndata!\r\n0\r\n\r\n",  # longer than the object
+        b"3\r\ndat\r\n0\r\n\r\n",
+    ],
+)
+def test_chunks_that_lie_are_an_error(serve: Callable[..., Server], body: bytes) -> None:
+    server = serve(IN_CHUNKS + body)
+    threading.Thread(target=lambda: (wait_until(lambda: server.requests), server.hang_up())).start()
+    with pytest.raises(StoreError):
+        opened(server).get("a", "v", 0, 4, 4)
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
-def test_a_proxy_of_the_environment_is_left_to_the_other_client(
+def test_a_proxy_of_the_environment_is_asked(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    proxy = serve(whole(b"data", MODIFIED))
-    monkeypatch.setenv(variable, proxy.endpoint)
+    proxy = serve(whole(b"data", MODIFIED), whole(b"data", MODIFIED))
+    monkeypatch.setenv(variable, proxy.endpoint.replace("//", "//me:secret%21@"))
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     options = StoreOptions(endpoint="http://storage.invalid", deadline_s=5)
     store = open_store(parse_source("s3://bucket"), options, Counters())
     assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
     assert proxy.requests[0].startswith("GET http://storage.invalid/bucket/a ")
+    assert "\r\nProxy-Authorization: Basic bWU6c2VjcmV0IQ==\r\n" in proxy.requests[0]
+
+
+class TlsBehindProxy(Server):
+    """A proxy with one server behind it, which speaks TLS."""
+
+    def __init__(self, folder: Path) -> None:
+        certify(folder)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        super().__init__([whole(b"data"), whole(b"more")])
+
+    def _serve(self, client: socket.socket) -> None:
+        self.requests.append(client.recv(65536).decode())
+        client.sendall(b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n")
+        super()._serve(self._context.wrap_socket(client, server_side=True))
+
+
+def test_through_a_proxy_tls_has_a_tunnel_and_the_proxy_sees_no_credentials(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    proxy = TlsBehindProxy(tmp_path)
+    refusing = serve(b"HTTP/1.1 403 No\r\n\r\n")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    options = StoreOptions(endpoint="https://127.0.0.1:444", deadline_s=5)
+    with closing(proxy):
+        monkeypatch.setenv("https_proxy", proxy.endpoint)
+        store = open_store(parse_source("s3://bucket"), options, Counters())
+        assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
+        assert bytes(store.get("a", "v", 0, 4, 4)) == b"more"
+        assert proxy.connections == 1
+    asked = "CONNECT 127.0.0.1:444 HTTP/1.1\r\nHost: 127.0.0.1:444\r\n\r\n"
+    assert proxy.requests[0] == asked
+    monkeypatch.setenv("https_proxy", refusing.endpoint)
+    store = open_store(parse_source("s3://bucket"), options, Counters())
+    with pytest.raises(StoreError, match="the proxy refused"):
+        store.get("a", "v", 0, 4, 4)
+    assert refusing.requests == [asked]
+
+
+# -- what the environment asks of S3 ------------------------------------------------------
+
+CUSTOMER_KEY = b64encode(b"k" * 32).decode()
+CUSTOMER = {
+    "x-amz-server-side-encryption-customer-algorithm": "AES256",
+    "x-amz-server-side-encryption-customer-key": CUSTOMER_KEY,
+    "x-amz-server-side-encryption-customer-key-md5": b64encode(
+        hashlib.md5(b"k" * 32, usedforsecurity=False).digest()
+    ).decode(),
+}
+KMS = {
+    "x-amz-server-side-encryption": "aws:kms",
+    "x-amz-server-side-encryption-aws-kms-key-id": "of-the-caller",
+    "x-amz-server-side-encryption-bucket-key-enabled": "true",
+}
+PAYER = {"x-amz-request-payer": "requester"}
+SSE = "AWS_SERVER_SIDE_ENCRYPTION"
+
+
+@pytest.mark.parametrize(
+    ("variables", "read", "written"),
+    [
+        ({"AWS_REQUEST_PAYER": "true"}, PAYER, PAYER),
+        ({"AWS_REQUEST_PAYER": "false"}, {}, {}),
+        ({SSE: "AES256"}, {}, {"x-amz-server-side-encryption": "AES256"}),
+        ({SSE: "aws:kms", "AWS_SSE_KMS_KEY_ID": "of-the-caller",
+          "AWS_SSE_BUCKET_KEY_ENABLED": "true"}, {}, KMS),
+        ({SSE: "sse-c", "AWS_SSE_CUSTOMER_KEY_BASE64": CUSTOMER_KEY}, CUSTOMER, CUSTOMER),
+    ],
+)  # fmt: skip
+def test_headers_that_the_environment_asks_for_are_signed_and_sent_by_our_own_client(
+    serve: Callable[..., Server],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    read: dict[str, str],
+    written: dict[str, str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    server = serve(whole(b"data", MODIFIED), whole(b"", MODIFIED), whole(b"", MODIFIED))
+    store = opened(server)
+    store.get("a", "v", 0, 4, 4)
+    store.put_file("a", lambda: iter([b"data"]), 4)
+    store.delete("a")
+    asked_for = PAYER if read == PAYER else {}
+    for request, expected in zip(server.requests, (read, written, asked_for), strict=True):
+        assert "\r\nUser-Agent: penstock\r\n" in request
+        found = dict(line.split(": ", 1) for line in request.split("\r\n")[1:] if ": " in line)
+        known = {name: found[name] for name in found if name in {*PAYER, *KMS, *CUSTOMER}}
+        assert known == expected
+        signed = re.search("SignedHeaders=([^,]+),", request)
+        assert signed is not None
+        assert signed[1].split(";") == sorted(
+            {"host", *(name for name in found if name.startswith("x-amz-"))}
+        )
+
+
+def test_an_encryption_that_cannot_be_done_is_a_mistake_in_the_options(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value, key in (("rot13", ""), ("sse-c", ""), ("sse-c", "no-base-64!")):
+        monkeypatch.setenv(SSE, value)
+        monkeypatch.setenv("AWS_SSE_CUSTOMER_KEY_BASE64", key)
+        with pytest.raises(OptionError) as refused:
+            opened(serve())
+        assert "no-base-64!" not in str(refused.value)
+
+
+@pytest.mark.parametrize("source", ["s3://bucket", "web"])
+def test_what_only_obstore_can_read_is_compared_with_its_md5_too(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr("penstock.store.s3objects.find_proxy", lambda _: "socks5://127.0.0.1:1")
+    etag = hashlib.md5(b"data", usedforsecurity=False).hexdigest()
+    answers = [
+        whole(body, MODIFIED).replace(b'"v"', f'"{etag}"'.encode())
+        for body in (b"data", b"dat4", b"dat4")
+    ]
+    server = serve(*answers)
+    endpoint = server.endpoint if source != "web" else None
+
+    def opened(verify: str) -> Store:
+        options = StoreOptions(endpoint=endpoint, deadline_s=5, verify=verify)
+        where = source if endpoint else server.endpoint
+        return open_store(parse_source(where), options, Counters())
+
+    store = opened("always")
+    assert bytes(store.get("a", etag, 0, 4, 4)) == b"data"
+    with pytest.raises(StoreError, match="its ETag is") as raised:
+        store.get("a", etag, 0, 4, 4)
+    assert raised.value.kind == "mismatch"
+    assert "User-Agent: penstock" not in server.requests[-1]
+    assert bytes(opened("never").get("a", etag, 0, 4, 4)) == b"dat4"
+
+
+def test_that_bodies_of_a_directory_bucket_cannot_be_compared_is_said(
+    serve: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = StoreOptions(endpoint=serve().endpoint, verify="always")
+    open_store(parse_source("s3://bucket--use1-az4--x-s3"), options, Counters())
+    assert "no MD5s" in caplog.text
 
 
 def test_heads_are_bounded(serve: Callable[..., Server]) -> None:
@@ -300,6 +589,43 @@ def test_a_failure_is_told_by_the_result(
         assert again.value is raised.value
 
 
+@pytest.mark.parametrize(
+    "answer", [b"not HTTP at all\r\n\r\n", whole(b"first").replace(b"Content-Length: 5", b"broken")]
+)
+def test_after_one_answer_that_is_no_http_objects_are_begun_as_before(
+    serve: Callable[..., Server], answer: bytes
+) -> None:
+    with asked(serve, answer) as (store, server):
+        pending = store.begin("a", "v", 5)
+        assert pending is not None
+        wait_until(pending.advance)
+        with pytest.raises(StoreError):
+            pending.result()
+        server.answers += [whole(b"first"), whole(b"first")]
+        assert bytes(store.get("a", "v", 0, 5, 5)) == b"first"
+        again = store.begin("a", "v", 5)
+        assert again is not None
+        wait_until(again.advance)
+        assert bytes(again.result()) == b"first"
+
+
+def test_after_an_answer_in_chunks_objects_are_begun_again_a_minute_later(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asked(serve, IN_CHUNKS + CHUNKS) as (store, server):
+        pending = store.begin("a", "v", 4)
+        assert pending is not None
+        wait_until(pending.advance)
+        server.answers += [whole(b"data"), whole(b"data")]
+        assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
+        assert store.begin("a", "v", 4) is None
+        monkeypatch.setattr("penstock.store.s3objects._NOT_BEGUN_S", 0.0)
+        again = store.begin("a", "v", 4)
+        assert again is not None
+        wait_until(again.advance)
+        assert bytes(again.result()) == b"data"
+
+
 def test_a_server_that_says_nothing_is_given_up(serve: Callable[..., Server]) -> None:
     server = serve(whole(b"first"))
     options = StoreOptions(endpoint=server.endpoint, deadline_s=0.6)
@@ -313,3 +639,32 @@ def test_a_server_that_says_nothing_is_given_up(serve: Callable[..., Server]) ->
         pending.result()
     assert raised.value.kind == "timeout"
     assert PATIENCE_S > 0.6
+
+
+def test_hints_before_the_answer_are_passed_over(serve: Callable[..., Server]) -> None:
+    hints = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    store = opened(serve(hints + whole(b"data"), whole(b"more")))
+    assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
+    assert bytes(store.get("a", "v", 0, 4, 4)) == b"more"
+
+
+def test_a_refusal_that_comes_before_the_body_is_sent_is_heard() -> None:
+    """A server need not read a large body to refuse it."""
+    refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(refusal)
+                client.shutdown(socket.SHUT_WR)
+                client.recv(1000)
+
+        server = threading.Thread(target=refuse)
+        server.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        client = HttpClient(url, connect_s=5, idle_s=5, deadline_s=5)
+        with client.request("PUT", "/b/k", "", bytes(64 << 20)) as response:
+            assert response.status == 403
+        server.join()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,7 @@ from penstock.errors import (
 from penstock.metrics import Counters
 from penstock.store import Chunks, ObjectInfo
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.patience import PatientStore
-from penstock.store.reliable import open_reliable_store
+from penstock.store.patience import PatientStore, open_reliable_store
 from penstock.store.source import parse_source
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 from tests.support.scripted_store import Clock, Scripted
@@ -158,6 +158,38 @@ def test_a_listing_that_breaks_goes_on_where_it_broke() -> None:
     assert clock.now_s > 0.8, "together longer than one deadline would allow for one page"
 
 
+class Restarting(Scripted):
+    """Always begins at the start, in any order of keys, and breaks after these many pages."""
+
+    def __init__(self, pages: Callable[[int], int]) -> None:
+        super().__init__(b"")
+        self._pages = pages
+        self.attempts = 0
+
+    def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
+        self.attempts += 1
+        assert self.attempts < 1000, "without end"
+        for number in range(self._pages(self.attempts)):
+            yield [ObjectInfo(f"{(number * 7) % 10}-{number}", 1, 0, "v")]
+        raise DOWN
+
+
+def test_a_listing_that_repeats_itself_and_breaks_at_one_place_has_one_deadline() -> None:
+    clock, store = Clock(), Restarting(lambda _: 5)
+    patient = PatientStore(store, Counters(), deadline_s=60, time=clock.time)
+    with pytest.raises(StoreError):
+        list(patient.list_all(""))
+    assert 50 < clock.now_s < 61
+
+
+def test_a_listing_that_starts_over_has_the_deadline_anew_as_long_as_it_comes_further() -> None:
+    clock, store = Clock(), Restarting(lambda attempt: min(attempt, 100))
+    patient = PatientStore(store, Counters(), deadline_s=2, time=clock.time)
+    with pytest.raises(StoreError):
+        list(patient.list_all(""))
+    assert store.attempts > 100
+
+
 # -- credentials --------------------------------------------------------------------------
 
 
@@ -222,9 +254,13 @@ def test_every_verb_is_tried_again_and_with_new_keys_where_they_worked(verb: str
     refused = AccessDenied("denied", hint="the usual")
     store = Changeable(b"data", DOWN, refused)
     patient = PatientStore(
-        store, Counters(), deadline_s=60, time=Clock().time, reopen=lambda: fresh,
+        store,
+        Counters(),
+        deadline_s=60,
+        time=Clock().time,
+        reopen=lambda: fresh,
         denied_hint="write the new ones to the Secret",
-    )  # fmt: skip
+    )
     ask(patient)
     VERBS[verb](patient)
     assert (store.asked, fresh.asked) == (3, 1)
@@ -238,15 +274,18 @@ def test_a_store_that_another_thread_has_opened_again_is_not_opened_twice() -> N
     reopened = Scripted(b"data")
 
     class Refusing(Scripted):
-        def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> bytes:
+        def get(self, *asked: Any) -> bytes:
             if self.asked:
                 patient._link.store = reopened  # by the other thread, in this moment
-            return super().get(key, version, start, length, size_bytes)
+            return super().get(*asked)
 
     patient = PatientStore(
-        Refusing(b"data", AccessDenied("denied")), Counters(), deadline_s=60, time=Clock().time,
+        Refusing(b"data", AccessDenied("denied")),
+        Counters(),
+        deadline_s=60,
+        time=Clock().time,
         reopen=lambda: pytest.fail("opened twice"),
-    )  # fmt: skip
+    )
     assert [ask(patient), ask(patient)] == [b"data", b"data"]
     assert reopened.asked == 1
 
@@ -349,10 +388,10 @@ def server_that_answers(answer: Callable[[socket.socket], None]) -> Iterator[tup
 
 def said(status: str, body: bytes, length: int | None = None) -> bytes:
     head = (
-        f"HTTP/1.1 {status}\r\nConnection: close\r\nETag: \"v\"\r\n"
+        f'HTTP/1.1 {status}\r\nConnection: close\r\nETag: "v"\r\n'
         "Last-Modified: Sun, 15 Nov 2026 10:00:00 GMT\r\n"
         f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
-    )  # fmt: skip
+    )
     return head.encode() + body
 
 
@@ -371,6 +410,11 @@ FAULTS: dict[str, tuple[bytes, type[PenstockError], str]] = {
     "clock": (said("403 Forbidden", code("RequestTimeTooSkewed")), StoreError, "clock_skew"),
     "expired": (said("400 Bad Request", code("ExpiredToken")), AccessDenied, ""),
     "unknown key": (said("403 Forbidden", code("InvalidAccessKeyId")), AccessDenied, ""),
+    **{
+        f"{status}": (said(f"{status} No", b""), SourceError, "")
+        for status in (402, 411, 413, 415, 417, 421, 422, 426, 431, 451)
+    },
+    "425": (said("425 Too Early", b""), StoreError, "other"),
     "gone": (said("404 Not Found", code("NoSuchKey")), ObjectNotFound, "other"),
     "rewritten": (
         said("412 Precondition Failed", code("PreconditionFailed")),
@@ -422,8 +466,9 @@ def test_a_server_that_never_answers_is_left_at_the_deadline_and_one_that_is_awa
     release = threading.Event()
     with server_that_answers(lambda client: release.wait(30)) as (silent, _):
         for endpoint, deadline_s, kind in (
-            (silent, 0.3, "timeout"), ("http://127.0.0.1:1", 60, "refused")
-        ):  # fmt: skip
+            (silent, 0.3, "timeout"),
+            ("http://127.0.0.1:1", 60, "refused"),
+        ):
             options = StoreOptions(endpoint=endpoint, deadline_s=deadline_s)
             store = open_store(parse_source("s3://bucket"), options, Counters())
             with pytest.raises(StoreError) as raised:

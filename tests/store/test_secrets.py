@@ -62,9 +62,12 @@ def test_the_keys_of_every_cloud_in_the_settings_are_hidden() -> None:
     ]
     remember_settings({"parts": [{"store": {"keys": keys}} for keys in stores] + [{"store": {}}]})
     secrets = (
-        "kept-in-a-Secret", "QWNjb3VudEtleQ==", "c2lnbmF0dXJl%3D", account["private_key"],
+        "kept-in-a-Secret",
+        "QWNjb3VudEtleQ==",
+        "c2lnbmF0dXJl%3D",
+        account["private_key"],
         "this is no JSON",
-    )  # fmt: skip
+    )
     for secret in secrets:
         assert redact(f"trainingdata: {secret} is wrong") == "trainingdata: … is wrong"
 

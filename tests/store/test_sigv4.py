@@ -1,5 +1,6 @@
 """Signatures of GETs, beside those that botocore makes of the same requests."""
 
+import hashlib
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from penstock.store.sigv4 import Signer
+from penstock.store.sigv4 import Signer, canonical_query
 
 HOST = "127.0.0.1:9000"
 NOW_S = datetime(2026, 11, 18, 5, 7, 9, tzinfo=UTC).timestamp()
@@ -22,28 +23,51 @@ def signature(text: str) -> str:
     return found[1]
 
 
+@pytest.mark.parametrize(
+    "extra", [{}, {"x-amz-request-payer": "requester", "x-amz-server-side": "b c"}]
+)
 @pytest.mark.parametrize("token", [None, "a+token/of=a session"])
 @pytest.mark.parametrize(
     "key", ["a.bin", "deep/c d+e%41#?.txt", "d\u00e9j\u00e0/~\u00e9t\u00e9.txt"]
 )
+@pytest.mark.parametrize(
+    ("method", "parameters", "body"),
+    [
+        ("GET", {}, b""),
+        ("GET", {"prefix": "a b/+~é", "list-type": "2", "start-after": "x=&y/\udce9"}, b""),
+        ("DELETE", {"uploadId": "id=="}, b""),
+        ("PUT", {"partNumber": "1"}, b"body"),
+    ],
+)
 def test_a_request_is_signed_as_botocore_signs_it(
-    monkeypatch: pytest.MonkeyPatch, key: str, token: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    token: str | None,
+    method: str,
+    parameters: dict[str, str],
+    body: bytes,
+    extra: dict[str, str],
 ) -> None:
-    path = f"/bucket/{quote(key, safe='/~')}"
+    path, query = f"/bucket/{quote(key, safe='/~')}", canonical_query(parameters)
     signer = Signer(
-        HOST, "eu-west-1",
-        lambda: {"access_key_id": "KEY", "secret_access_key": "SECRET", "token": token,
-                 "expires_at": None},
+        HOST,
+        "eu-west-1",
+        lambda: {
+            "access_key_id": "KEY",
+            "secret_access_key": "SECRET",
+            "token": token,
+            "expires_at": None,
+        },
         now=lambda: NOW_S,
-    )  # fmt: skip
-    ours = signer.headers(path)
+    )
+    ours = signer.headers(path, query, method, body, extra)
 
     at = datetime.fromtimestamp(NOW_S, UTC)
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_: at, raising=False)
     monkeypatch.setattr(botocore.auth, "datetime", _Now, raising=False)
-    request = AWSRequest("GET", f"http://{HOST}{path}")
+    request = AWSRequest(method, f"http://{HOST}{path}?{query}", headers=extra)
     auth: Any = botocore.auth.S3SigV4Auth(Credentials("KEY", "SECRET", token), "s3", "eu-west-1")
-    auth.payload = lambda _request: re.search("content-sha256: (.*)\r", ours)[1]  # type: ignore[index]
+    auth.payload = lambda _request: hashlib.sha256(body).hexdigest()
     auth.add_auth(request)
     assert signature(request.headers["Authorization"]) == signature(ours)
     assert f"x-amz-date: {request.headers['X-Amz-Date']}\r\n" in ours

@@ -8,60 +8,72 @@ import pytest
 from penstock.errors import StoreError
 from penstock.metrics import Counters
 from penstock.store.parts import PART_BYTES, Digest, is_md5, part_bytes
-from penstock.store.patience import PatientStore
-from penstock.store.verified import VerifiedStore, is_verified
+from penstock.store.versions import BodyCheck, has_md5_etag, is_verified
 from penstock.units import GIB, MIB
-from tests.support.scripted_store import Clock, Scripted
 
 DATA = b"data"
 MD5 = hashlib.md5(DATA, usedforsecurity=False).hexdigest()
 
 
-def verified(*answers: bytes) -> tuple[VerifiedStore, Scripted, Counters]:
+def check(etag: str, body: bytes = DATA, headers: dict[str, str] | None = None) -> None:
+    BodyCheck(Counters())("s3://b/key", etag, headers or {}, body)
+
+
+def test_a_body_that_does_not_match_is_an_error_however_often_it_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     counters = Counters()
-    store = Scripted(*answers)
-    return VerifiedStore(store, counters), store, counters
-
-
-def test_a_damaged_body_is_fetched_again() -> None:
-    store, scripted, counters = verified(b"dat4", DATA)
-    patient = PatientStore(store, Counters(), deadline_s=60, time=Clock().time)
-    assert patient.get("key", MD5, 0, 4, 4) == DATA
-    assert scripted.asked == 2
-    assert counters.total("store_mismatches") == 1
-
-
-def test_a_body_damaged_differently_each_time_is_never_given() -> None:
-    store, _, counters = verified(b"1234", b"5678", b"1234")
+    wrong = hashlib.md5(b"1234", usedforsecurity=False).hexdigest()
     for _ in range(3):
-        with pytest.raises(StoreError) as raised:
-            store.get("key", MD5, 0, 4, 4)
+        with pytest.raises(StoreError, match=f"{wrong}.*{MD5}") as raised:
+            BodyCheck(counters)("s3://b/key", MD5, {}, b"1234")
         assert raised.value.kind == "mismatch"
+        assert "--verify-store never" in str(raised.value.hint)
     assert counters.total("store_mismatches") == 3
+    assert caplog.text.count(wrong) == 3
+    assert caplog.text.count(MD5) == 3
+    check(MD5)
 
 
-def test_an_etag_that_is_evidently_no_md5_is_not_compared_any_more() -> None:
-    store, _, counters = verified(b"1234")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-amz-server-side-encryption": "aws:kms"},
+        {"x-amz-server-side-encryption": "aws:kms:dsse"},
+        {"x-amz-server-side-encryption-customer-algorithm": "AES256"},
+        {"x-oss-server-side-encryption": "KMS"},
+        {"x-oss-object-type": "Appendable"},
+        {"x-bce-object-type": "Appendable"},
+    ],
+)
+def test_an_etag_is_no_md5_where_the_answer_says_so(headers: dict[str, str]) -> None:
+    assert not has_md5_etag(MD5, headers)
+    check(MD5, b"1234", headers)
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"x-amz-server-side-encryption": "AES256"}, {"x-oss-object-type": "Normal"}]
+)
+def test_an_etag_is_an_md5_where_nothing_is_said_against_it(headers: dict[str, str]) -> None:
     with pytest.raises(StoreError):
-        store.get("key", MD5, 0, 4, 4)
-    assert store.get("key", MD5, 0, 4, 4) == b"1234"
-    assert store.get("other", MD5, 0, 4, 4) == b"1234"
-    assert counters.total("store_mismatches") == 1
+        check(MD5, b"1234", headers)
 
 
-def test_what_is_no_md5_and_what_is_only_a_part_is_not_compared() -> None:
-    store, _, _ = verified(b"1234")
+def test_what_is_no_md5_is_not_compared() -> None:
     for version in (f"{MD5}-2", "mtime-1-4", "size-4", MD5.upper()):
-        assert store.get("key", version, 0, 4, 4) == b"1234"
-    assert store.get("key", MD5, 4, 4, 8) == b"1234"
+        check(version, b"1234")
 
 
-def test_by_default_only_what_comes_without_tls_is_compared() -> None:
+def test_by_default_only_what_comes_without_tls_from_a_bucket_is_compared() -> None:
     plain, tls = "s3://b/p?endpoint=http://127.0.0.1:9000", "s3://b?endpoint=https://minio"
     assert [is_verified("auto", name) for name in (plain, tls, "s3://b", "http://web/x")] == [
-        True, False, False, True,
-    ]  # fmt: skip
+        True,
+        False,
+        False,
+        False,
+    ]
     assert is_verified("always", tls)
+    assert is_verified("always", "http://web/x")
     assert not is_verified("never", plain)
 
 

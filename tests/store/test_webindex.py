@@ -1,19 +1,27 @@
 """Folders of web servers, by the pages that they write for people."""
 
 import http.server
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 
-from penstock.errors import SourceError
+from penstock.catalog.refresh import Mounted, refresh
+from penstock.catalog.tree import Tree
+from penstock.errors import PenstockError, SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.indexpage import IndexEntry, read_index
-from penstock.store.reliable import open_reliable_store
+from penstock.store.patience import open_reliable_store
 from penstock.store.source import parse_source
+from penstock.store.webindex import IndexEntry, read_index
+from tests.support.catalogs import nodes_of
+from tests.support.liar import serve_liar
 
 HERE = "http://host/data/set/"
 MAY = 1_714_557_600 * 10**9  # 2024-05-01 10:00 UTC
@@ -47,27 +55,95 @@ APACHE = """<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN">
 @pytest.mark.parametrize(
     ("page", "expected"),
     [
-        (NGINX, [("deep/", None, MAY), ("a.bin", 12345, MAY),
-                 ("long-name-that-is-cut.bin", 7, MAY), ("rounded.bin", None, MAY)]),
+        (
+            NGINX,
+            [
+                ("deep/", None, MAY),
+                ("a.bin", 12345, MAY),
+                ("long-name-that-is-cut.bin", 7, MAY),
+                ("rounded.bin", None, MAY),
+            ],
+        ),
         (APACHE, [("deep/", None, MAY), ("a.bin", None, MAY), ("tiny", 987, MAY)]),
     ],
-)  # fmt: skip
+)
 def test_the_page_of_each_server_is_understood(
     page: str, expected: list[tuple[str, int | None, int]]
 ) -> None:
-    assert read_index(page, HERE) == [IndexEntry(*one) for one in expected]
-    assert read_index(page.replace("Index of", "Welcome to"), HERE) is None
+    assert read_index([page], HERE) == [IndexEntry(*one) for one in expected]
+    assert read_index([page.replace("Index of", "Welcome to")], HERE) is None
 
 
 @pytest.mark.parametrize(
     "href",
-    ["/", "..", "../", "./", ".", "", "/data/", "/data/other/", "//elsewhere/data/set/a",
-     "https://host/data/set/a", "http://elsewhere/data/set/a", "a?x=1", "?C=M;O=A", "#top",
-     "a#b", "deep/er", "javascript:alert(1)", "mailto:a@b", "%2e%2e/", "a%2Fb", "http://[::1"],
-)  # fmt: skip
+    [
+        "/",
+        "..",
+        "../",
+        "./",
+        ".",
+        "",
+        "/data/",
+        "/data/other/",
+        "//elsewhere/data/set/a",
+        "https://host/data/set/a",
+        "http://elsewhere/data/set/a",
+        "a?x=1",
+        "?C=M;O=A",
+        "#top",
+        "a#b",
+        "deep/er",
+        "javascript:alert(1)",
+        "mailto:a@b",
+        "%2e%2e/",
+        "a%2Fb",
+        "http://[::1",
+    ],
+)
 def test_a_link_that_does_not_lie_directly_below_is_no_entry(href: str) -> None:
     page = f"<title>Index of /data/set/</title><a href='{href}'>x</a><a href='real'>real</a>"
-    assert read_index(page, HERE) == [IndexEntry("real", None, 0)]
+    assert read_index([page], HERE) == [IndexEntry("real", None, 0)]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100])
+@pytest.mark.parametrize("page", [NGINX, APACHE])
+def test_a_page_may_come_in_any_pieces(page: str, cut: int) -> None:
+    pieces = [page[start : start + cut] for start in range(0, len(page), cut)]
+    assert read_index(pieces, HERE) == read_index([page], HERE)
+
+
+TITLE = "<title>Index of /data/set/</title>"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f"{TITLE}<a href='a'>a</a>" + f"<b>{'x' * 40}" * 150_000,
+        "<title>Index of /" + f"<b>{'x' * 40}" * 150_000,
+    ],
+)
+def test_a_page_is_read_in_the_time_that_its_length_takes(page: str) -> None:
+    """With every piece of text put behind the last, 6 MiB took 50 s."""
+    pieces = [page[start : start + 65536] for start in range(0, len(page), 65536)]
+    began_s = time.process_time()
+    found = read_index(pieces, HERE)
+    assert time.process_time() - began_s < 4
+    assert found == ([IndexEntry("a", None, 0)] if page.startswith(TITLE) else [])
+
+
+@pytest.mark.parametrize(
+    "rest", ["<a href='" + "x" * 300_000, "<!--" + "-" * 300_000, "<script>" + "x" * 300_000]
+)
+def test_a_page_with_a_tag_without_end_is_refused(rest: str) -> None:
+    pieces = itertools.chain([TITLE], itertools.repeat(rest))
+    with pytest.raises(ValueError, match="without end"):
+        read_index(pieces, HERE)
+
+
+def test_a_link_that_no_server_would_be_asked_for_is_refused() -> None:
+    assert read_index([f"{TITLE}<a href='{'x' * 8000}'>x</a>"], HERE)
+    with pytest.raises(ValueError, match="too long"):
+        read_index([f"{TITLE}<a href='{'x' * 9000}'>x</a>"], HERE)
 
 
 # -- servers ------------------------------------------------------------------------------
@@ -76,7 +152,7 @@ Answer = Callable[[str], tuple[int, str]]
 
 
 @contextmanager
-def web(answer: Answer) -> Iterator[tuple[str, list[str]]]:
+def web(answer: Answer, refusal: int = 501) -> Iterator[tuple[str, list[str]]]:
     """A server without WebDAV, and what it was asked: HEADs and pages."""
     asked: list[str] = []
 
@@ -92,10 +168,16 @@ def web(answer: Answer) -> Iterator[tuple[str, list[str]]]:
             if status == 302:
                 self.send_header("Location", text)
             self.end_headers()
-            if self.command == "GET":
+            if self.command != "HEAD":
                 self.wfile.write(body)
 
         do_HEAD = do_GET
+
+        def do_PROPFIND(self) -> None:
+            if answer(self.path)[0] == 207:
+                self.do_GET()
+            else:
+                self.send_error(refusal)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -132,6 +214,35 @@ def test_only_what_a_page_does_not_tell_exactly_is_asked_for() -> None:
         assert [one for one in asked if one.startswith("HEAD")] == ["HEAD /set/b"]
 
 
+@pytest.mark.parametrize("refusal", [400, 401, 403, 404, 405, 411, 413, 415, 421, 422, 451, 501])
+def test_a_server_that_refuses_webdav_in_any_way_is_listed_by_its_pages(refusal: int) -> None:
+    with web(lambda _path: (200, index("a")), refusal) as (at, _):
+        store = open_reliable_store(parse_source(at), StoreOptions(deadline_s=1), Counters())
+        assert keys_of(store) == {"a": 4}
+
+
+def test_a_question_for_webdav_says_that_it_has_no_body() -> None:
+    with serve_liar() as liar:
+        with suppress(PenstockError):
+            keys_of(opened(f"{liar.endpoint}/set"))
+        assert liar.requests[0].method == "PROPFIND"
+        assert liar.requests[0].headers["content-length"] == "0"
+
+
+@pytest.mark.parametrize("name", ["my%20data", "my data", "100%25", "caf%C3%A9"])
+def test_a_source_may_be_written_as_an_address_is(name: str) -> None:
+    asked_for = quote(unquote(name))
+    pages = {f"/{asked_for}/": index("a", "b%20c/"), f"/{asked_for}/b%20c/": index("d%25")}
+    with web(lambda path: (200, pages[path]) if path in pages else (404, "")) as (at, _):
+        store = opened(f"{at}/{name}")
+        assert keys_of(store) == {"a": 4, "b c/": 0, "b c/d%": 4}
+        assert parse_source(str(parse_source(f"{at}/{name}"))) == parse_source(f"{at}/{name}")
+        with web(lambda _path: (503, "")) as (down, _), pytest.raises(StoreError) as raised:
+            keys_of(opened(f"{down}/{name}"))
+        assert str(raised.value).startswith(f"{down}/{asked_for}")
+        assert str(raised.value).count(asked_for) == 1
+
+
 def test_folders_without_end_are_given_up() -> None:
     with web(lambda _path: (200, index("loop/"))) as (at, asked):
         with pytest.raises(SourceError, match="deeper than 64"):
@@ -156,6 +267,116 @@ def test_nobody_is_followed_to_another_server() -> None:
         assert asked == []
 
 
+def test_what_leads_elsewhere_is_not_followed_and_is_listed_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    with web(lambda _path: (200, index("secret"))) as (elsewhere, asked_there):
+        answers = {
+            "/set/": (200, index("a", "sub/", "moved/") + "<a href='file'>file</a>"),
+            "/set/file": (302, f"{elsewhere}/file"),
+            "/set/sub/": (302, f"{elsewhere}/set/sub/"),
+            "/set/moved/": (302, "/other/"),
+            "/other/": (200, index("b").replace("href='b'", "href='/set/moved/b'")),
+        }
+        tree = Tree(tmp_path / "catalog.sqlite")
+        with web(lambda path: answers.get(path, (404, ""))) as (at, _), closing(tree):
+            summary = refresh(tree, [Mounted("", opened(f"{at}/set"))], lambda *_: None)
+            assert set(nodes_of(tree)) == {"a", "sub/", "moved/", "moved/b"}
+            reason = "it leads to another server"
+            assert dict(tree.hidden(10)) == {"sub": reason, "file": reason}
+            assert summary.hidden == 2
+        assert asked_there == []
+
+
+def test_a_page_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.store.webindex._PAGE_MOST_BYTES", 10_000)
+    with web(lambda _path: (200, index(*map(str, range(1000))))) as (at, _):
+        with pytest.raises(SourceError, match="an index without end") as refused:
+            keys_of(opened(at))
+        assert "--manifest" in str(refused.value.hint)
+
+
+# -- bounds -------------------------------------------------------------------------------
+
+
+def test_folders_that_do_not_fit_beside_each_other_are_listed_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.store.webindex._MOST_ENTRIES", 100)
+    names = [f"{number:02}" for number in range(60)]
+    pages = {
+        "/": index("x/", "y/", "z/"),
+        "/x/": index(*names),
+        "/y/": index(*names),
+        "/z/": index("a"),
+    }
+    with web(lambda path: (200, pages[path])) as (at, asked):
+        found = keys_of(opened(at))
+        assert set(found) == {"x/", "y/", "z/", "z/a", *(f"{d}/{n}" for d in "xy" for n in names)}
+        assert len([one for one in asked if one == "GET /z/"]) <= 2
+
+
+def test_a_folder_waits_for_room_that_others_hold_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.store.webindex._MOST_ENTRIES", 100)
+    monkeypatch.setattr("penstock.store.webindex._ROOM_WAIT_S", 0.2)
+    names = [f"{number:02}" for number in range(60)]
+    with web(lambda _path: (200, index(*names))) as (at, _):
+        store = opened(f"{at}/set")
+        first = store.list_all("")
+        assert len(next(first)) == 60
+        with pytest.raises(StoreError, match="other listings"):
+            keys_of(store)
+        assert list(first) == []
+        assert len(keys_of(store)) == 60
+
+
+@pytest.mark.parametrize("what", ["_MOST_ENTRIES", "_MOST_NAME_BYTES"])
+@pytest.mark.parametrize("speaks", ["dav", "html"])
+def test_a_folder_that_is_too_large_by_itself_is_refused(
+    monkeypatch: pytest.MonkeyPatch, what: str, speaks: str
+) -> None:
+    monkeypatch.setattr(f"penstock.store.webindex.{what}", 100 if "ENTRIES" in what else 10_000)
+    names = [f"{number:04}" for number in range(200)]
+    files = DAV.format("".join(DAV_FILE.format(name) for name in names))
+    answer = (207, files) if speaks == "dav" else (200, index(*names))
+    with web(lambda _path: answer) as (at, _):
+        store = opened(f"{at}/set")
+        for _ in range(2):
+            with pytest.raises(SourceError, match="a folder of more than") as refused:
+                keys_of(store)
+            assert "--manifest" in str(refused.value.hint)
+
+
+def test_a_level_of_very_many_names_is_left_to_the_whole_listing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with web(lambda _path: (200, index(*map(str, range(200))))) as (at, _):
+        level = opened(at).list_level("")
+        assert level is not None
+        assert len(level.objects) == 200
+        monkeypatch.setattr("penstock.store.webindex._LEVEL_ENTRIES", 100)
+        assert opened(at).list_level("") is None
+
+
+DAV = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
+<D:response><D:href>/set/</D:href><D:propstat><D:prop><D:resourcetype><D:collection/>
+</D:resourcetype></D:prop></D:propstat></D:response>{}</D:multistatus>"""
+DAV_FILE = """<D:response><D:href>/set/{}</D:href><D:propstat><D:prop><D:resourcetype/>
+<D:getcontentlength>4</D:getcontentlength><D:getetag>"tag"</D:getetag></D:prop></D:propstat>
+</D:response>"""
+
+
+def test_by_webdav_only_what_lies_directly_below_is_listed_and_costs_no_other_request() -> None:
+    names = ["a", "b%20c", "/etc/passwd", "../up", "http://elsewhere/x", "deep/er"]
+    body = DAV.format("".join(DAV_FILE.format(name) for name in names))
+    body = body.replace("/set/http", "http").replace("/set//etc", "/etc")
+    with web(lambda _path: (207, body)) as (at, asked):
+        assert keys_of(opened(f"{at}/set")) == {"a": 4, "b c": 4}
+        assert asked == ["PROPFIND /set/"]
+
+
 def test_a_listing_that_breaks_goes_on_where_it_was() -> None:
     tries: list[str] = []
 
@@ -168,5 +389,5 @@ def test_a_listing_that_breaks_goes_on_where_it_was() -> None:
     with web(answer) as (at, asked):
         store = open_reliable_store(parse_source(at), StoreOptions(deadline_s=60), Counters())
         assert keys_of(store) == {"x": 4, "bad/": 0, "bad/y": 4}
-        assert asked.count("GET /") == 2  # to see that it is an index, and to list it
+        assert asked.count("GET /") == 1
         assert len(tries) == 2

@@ -16,13 +16,12 @@ from pathlib import Path
 
 from penstock.bench.plans.model import Experiment
 from penstock.bench.plans.reading import read_plan_file
-from penstock.bench.programs import find_program, free_port
 from penstock.bench.s3server import PART, S3Server, reclaim_space, serve_s3
 from penstock.bench.workflow import checks, run
-from penstock.bench.workflow.parts import Parts
-from penstock.bench.workflow.record import Record
+from penstock.bench.workflow.engine import Record
+from penstock.bench.workflow.site import Parts
 from penstock.bench.workflow.view import Lines, Quiet
-from penstock.bench.workspace import Workspace
+from penstock.bench.workspace import Workspace, find_program, free_port
 from tests.support.processes import listens
 from tests.support.waiting import wait_until
 
@@ -31,9 +30,15 @@ from tests.support.waiting import wait_until
 def serve_rclone(workspace: Workspace) -> Iterator[S3Server]:
     port, keys = free_port(), ("AKIASTANDIN", "a-secret-for-loopback-only")
     command = [
-        find_program("rclone"), "serve", "s3", "--config=/dev/null", f"--addr=127.0.0.1:{port}",
-        f"--auth-key={','.join(keys)}", "--dir-cache-time=0s", workspace.folder_for("s3"),
-    ]  # fmt: skip
+        find_program("rclone"),
+        "serve",
+        "s3",
+        "--config=/dev/null",
+        f"--addr=127.0.0.1:{port}",
+        f"--auth-key={','.join(keys)}",
+        "--dir-cache-time=0s",
+        workspace.folder_for("s3"),
+    ]
     process = workspace.spawn(PART, command)
     try:
         wait_until(lambda: listens(port), "rclone listens")

@@ -44,7 +44,7 @@ def experiment(path: Path) -> int:
         print("no luck", file=sys.stderr)
         return 1
     failure = {"what": "the store is gone", "hint": "wait"} if act == "unreachable" else None
-    proofs = [{"name": "cold", "ok": act != "cheat", "said": "as it should be"}]
+    proofs = [{"name": "cold", "ok": act != "cheat", "detail": "as it should be"}]
     result = {"schema": 1, "valid": act != "cheat", "failure": failure, "proofs": proofs}
     (Path(config["output"]) / "result.json").write_text(json.dumps(result))
     return 3 if failure else 0
@@ -55,10 +55,14 @@ def write_scratch(store: dict[str, str]) -> None:
 
     keys = json.loads(Path(store["keys_file"]).read_text())
     bucket = S3Store(
-        store["scratch_bucket"], endpoint=store["endpoint"], region=store["region"],
-        access_key_id=keys["access_key"], secret_access_key=keys["secret_key"],
-        virtual_hosted_style_request=False, client_options={"allow_http": True},
-    )  # fmt: skip
+        store["scratch_bucket"],
+        endpoint=store["endpoint"],
+        region=store["region"],
+        access_key_id=keys["access_key"],
+        secret_access_key=keys["secret_key"],
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
     bucket.put(f"{store['scratch_name']}/chunks/0", b"a chunk")
 
 

@@ -5,9 +5,11 @@ import random
 from pathlib import Path
 
 from penstock.cache.directory import CacheDirectory
+from penstock.cache.guarded import Guarded
 from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.policy import Keep
 from penstock.metrics import Counters
+from tests.support.cache_samples import Disk
 
 BLOCK = 64 * 1024
 SIZES = {"a": 1000, "b": 5000, "c": 70, "large": 2 * BLOCK + 777}
@@ -103,3 +105,18 @@ def empty(path: Path) -> None:
     for file in (*path.iterdir(), *path.glob("objects/*/*")):
         if file.name != "objects":
             file.unlink(missing_ok=True)  # SQLite may be faster
+
+
+def use(guarded: Guarded, disk: Disk, *, rounds: int) -> None:
+    """Reads and fills a cache that may be damaged: what it gives is right, or nothing."""
+    for _ in range(rounds):
+        for name, what in OBJECTS.items():
+            whole = guarded.complete_file(what)
+            assert whole is None or whole.read_bytes() == DATA[name]
+            for block in blocks_of(what):
+                wanted = DATA[name][block.start : block.start + block.length]
+                assert guarded.read(block, 0, block.length) in (None, wanted)
+                guarded.write(what, BLOCK, block, wanted)
+        guarded.source_bytes("s3://b")
+        guarded.status()
+        disk.now_s += 60

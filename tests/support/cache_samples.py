@@ -49,13 +49,24 @@ class Disk:
         if self.error is not None:
             raise self.error
         return open_directory(
-            self.path, name="SSD", quota_bytes=1 << 30, high=1, low=1, policy=Keep(),
-            counters=self.counters, distrust=distrust,
-        )  # fmt: skip
+            self.path,
+            name="SSD",
+            quota_bytes=1 << 30,
+            high=1,
+            low=1,
+            policy=Keep(),
+            counters=self.counters,
+            distrust=distrust,
+        )
 
     def guard(self, *, must_open: bool = True) -> Guarded:
         return Guarded(
-            self.path, "SSD", self.open, self.counters, must_open=must_open,
-            clock=lambda: self.now_s, start=lambda work: work(),
+            self.path,
+            "SSD",
+            self.open,
+            self.counters,
+            must_open=must_open,
+            clock=lambda: self.now_s,
+            start=lambda work: work(),
             sweep_pause_s=0,
-        )  # fmt: skip
+        )

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import api
 from penstock.daemon.registry import find_note, serves
-from penstock.resources.state import State, Stored
+from penstock.reconcile.state import State, Stored
 from penstock.specs.keys import ResourceKey
 from tests.support import loop_server
 from tests.support.processes import commands
@@ -21,7 +21,7 @@ from tests.support.trees import Tree, write_tree
 from tests.support.waiting import wait_until
 
 Manifests = list[dict[str, Any]]
-_SEEDS = Path(__file__).parent.parent / "resources" / "manifests"
+_SEEDS = Path(__file__).parent.parent / "reconcile" / "manifests"
 
 
 def processes_of(state: Path) -> list[str]:
@@ -32,7 +32,7 @@ def processes_of(state: Path) -> list[str]:
         command = b" ".join(words).decode(errors="replace")
         if loop_server.MODULE in command:  # a fork has the environment of its server
             if loop_server.is_loop_of(state, pid):
-                found.append(f"{pid} penstock.resources.main")
+                found.append(f"{pid} penstock.reconcile.main")
         elif "penstock." in command and pid != os.getpid():
             with suppress(OSError):  # it has ended
                 if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -42,7 +42,7 @@ def processes_of(state: Path) -> list[str]:
 
 def loops_of(state: Path) -> list[int]:
     """The loops of this state that were started for a wish, also those that have not begun yet."""
-    return [int(one.split()[0]) for one in processes_of(state) if "penstock.resources.main" in one]
+    return [int(one.split()[0]) for one in processes_of(state) if "penstock.reconcile.main" in one]
 
 
 def phase(name: str) -> str:
@@ -67,17 +67,21 @@ def seed(number: str, part: str, **values: str) -> str:
 
 def secret() -> dict[str, Any]:
     return {
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mysecret"},
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "mysecret"},
         "stringData": {"fs.oss.accessKeyId": ACCESS_KEY, "fs.oss.accessKeySecret": SECRET_KEY},
-    }  # fmt: skip
+    }
 
 
 def dataset(name: str, s3: S3, *mounts: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """With one mount of the bucket of its name, unless others are given."""
     return {
-        "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": {"name": name},
+        "apiVersion": "data.fluid.io/v1alpha1",
+        "kind": "Dataset",
+        "metadata": {"name": name},
         "spec": {"mounts": list(mounts) or [mount(s3, name)], **spec},
-    }  # fmt: skip
+    }
 
 
 def mount(s3: S3, bucket: str, **fields: Any) -> dict[str, Any]:
@@ -87,18 +91,23 @@ def mount(s3: S3, bucket: str, **fields: Any) -> dict[str, Any]:
         for key in ("fs.oss.accessKeyId", "fs.oss.accessKeySecret")
     ]
     return {
-        "mountPoint": f"oss://{bucket}", "name": bucket,
-        "options": {"fs.oss.endpoint": s3.endpoint}, "encryptOptions": keys, **fields,
-    }  # fmt: skip
+        "mountPoint": f"oss://{bucket}",
+        "name": bucket,
+        "options": {"fs.oss.endpoint": s3.endpoint},
+        "encryptOptions": keys,
+        **fields,
+    }
 
 
 def of_folder(name: str, folder: Path, *more: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """A data set whose root is a folder of this machine."""
     root = {"mountPoint": f"local://{folder}", "name": "data", "path": "/"}
     return {
-        "apiVersion": "penstock.dev/v1alpha1", "kind": "Dataset", "metadata": {"name": name},
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "Dataset",
+        "metadata": {"name": name},
         "spec": {"mounts": [root, *more], **spec},
-    }  # fmt: skip
+    }
 
 
 def ours(name: str, cache: Path | None = None, quota: str = "64Mi", **spec: Any) -> dict[str, Any]:
@@ -106,9 +115,11 @@ def ours(name: str, cache: Path | None = None, quota: str = "64Mi", **spec: Any)
     levels = [{"mediumtype": "SSD", "path": str(cache), "quota": quota}]
     tiers = {} if cache is None else {"tieredstore": {"levels": levels}}
     return {
-        "apiVersion": "penstock.dev/v1alpha1", "kind": "PenstockRuntime",
-        "metadata": {"name": name}, "spec": {**tiers, **spec},
-    }  # fmt: skip
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "PenstockRuntime",
+        "metadata": {"name": name},
+        "spec": {**tiers, **spec},
+    }
 
 
 def path_of(name: str, namespace: str = "default") -> Path:

@@ -1,8 +1,8 @@
 """Declared resources as the doctor's rules see them, all of them well."""
 
-from penstock.resources.diagnosis.facts.declared import LoopSeen
-from penstock.resources.diagnosis.finding import Finding
-from penstock.resources.state import State
+from penstock.doctor.facts.declared import LoopSeen
+from penstock.doctor.findings import Finding
+from penstock.reconcile.state import State
 from penstock.specs.keys import ResourceKey
 from penstock.specs.secrets import take_secrets
 from tests.support.datasets import stored

@@ -15,34 +15,57 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import BinaryIO
+from dataclasses import replace
+from typing import BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
-from tests.support.faults import Answer, End, Fault, can_happen, spoil
+from tests.support.faults import (
+    FINAL_FOR_DATA,
+    FINAL_FOR_LISTINGS,
+    Answer,
+    End,
+    Fault,
+    can_happen,
+    spoil,
+)
 
 _HEAD_BYTES = 64 << 10
 # Framing is ours: bodies are whole here, and connections stay open.
 _NOT_PASSED_ON = ("content-length", "transfer-encoding", "connection", "keep-alive")
 
 
+class Final(NamedTuple):
+    """An answer after which a client does not ask again."""
+
+    target: str
+    sent_s: float  # of time.monotonic
+
+
 class FaultyProxy(AbstractContextManager["FaultyProxy"]):
-    def __init__(self, upstream: str, *, seed: int) -> None:
-        """In front of the server at `upstream`, an address like http://127.0.0.1:9000."""
+    def __init__(self, upstream: str, *, seed: int, elsewhere: str = "http://a.invalid") -> None:
+        """In front of the server at `upstream`, an address like http://127.0.0.1:9000; redirects
+        lead to `elsewhere`."""
         self.seed = seed
+        self._elsewhere = elsewhere
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._lock = threading.Lock()
         self._rates: dict[Fault, float] = {}
+        self._listing_rates: dict[Fault, float] = {}
         self._script: deque[Fault | None] = deque()
         self._wait_s = 0.0
         self._times_asked: Counter[str] = Counter()
         self._failed_in_a_row: Counter[str] = Counter()
         self._most_in_a_row: int | None = None
         self._injected: Counter[Fault] = Counter()
+        self._injected_in_listings: Counter[Fault] = Counter()
+        self._final: list[Final] = []
         self.requests = 0  # for data, failed ones included
+        self.listings = 0  # pages of listings, failed ones included
         self._connections: set[socket.socket] = set()
         self._calm = threading.Event()
         # Holds the port's number while the proxy is down: bound, and not listening.
@@ -58,15 +81,22 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
         self._placeholder.close()
 
     def inject(
-        self, rates: Mapping[Fault, float], *, wait_s: float = 1.0, most_in_a_row: int | None = None
+        self,
+        rates: Mapping[Fault, float],
+        *,
+        wait_s: float = 1.0,
+        most_in_a_row: int | None = None,
+        listing_rates: Mapping[Fault, float] | None = None,
     ) -> None:
-        """From now on each request for data fails in one of these ways, each as likely as said.
+        """From now on each request for data fails in one of these ways, each as likely as said; and
+        each request for a page of a listing in one of `listing_rates`.
 
         The same request fails at most `most_in_a_row` times before it is answered well: so that a
         client with some patience has no excuse."""
         assert sum(rates.values()) <= 1
         with self._lock:
             self._rates, self._wait_s = dict(rates), wait_s
+            self._listing_rates = dict(listing_rates or {})
             self._most_in_a_row = most_in_a_row
             self._calm.clear()
 
@@ -79,7 +109,7 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
     def calm(self) -> None:
         """No more faults; what stalls goes on at once."""
         with self._lock:
-            self._rates, self._script = {}, deque()
+            self._rates, self._listing_rates, self._script = {}, {}, deque()
             self._calm.set()
 
     def down(self) -> None:
@@ -107,6 +137,17 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
     def injected(self) -> Counter[Fault]:
         with self._lock:
             return Counter(self._injected)
+
+    @property
+    def injected_in_listings(self) -> Counter[Fault]:
+        with self._lock:
+            return Counter(self._injected_in_listings)
+
+    @property
+    def final(self) -> list[Final]:
+        """The answers so far that no client asks for again."""
+        with self._lock:
+            return list(self._final)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -137,12 +178,14 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
     def _pass_on(self, request: bytes, client: socket.socket) -> bool:
         """Answers one request; False if that was the connection's last."""
         method, target = request.split(b" ", 2)[:2]
-        answer = self._ask_server(request, method.decode())
+        answer = replace(self._ask_server(request, method.decode()), target=target.decode())
         if method == b"HEAD":
             client.sendall(answer.head())
             return True
+        if answer.is_part and self._rates.get(Fault.WHOLE):
+            answer = replace(answer, whole=self._ask_server(_without_range(request), "GET").body)
         fault, chance = self._draw(target.decode(), request, answer)
-        for step in spoil(fault, answer, chance, self._wait_s):
+        for step in spoil(fault, answer, chance, self._wait_s, self._elsewhere):
             if isinstance(step, bytes):
                 client.sendall(step)
             elif isinstance(step, float):
@@ -156,30 +199,35 @@ class FaultyProxy(AbstractContextManager["FaultyProxy"]):
     def _draw(
         self, target: str, request: bytes, answer: Answer
     ) -> tuple[Fault | None, random.Random]:
-        data = is_data(target)
+        data, listing = is_data(target), answer.is_listing
         lines = request.lower().split(b"\r\n")
         ranges = [line.decode("latin-1") for line in lines if line.startswith(b"range:")]
         what = " ".join([target, *ranges])
         with self._lock:
             self.requests += data
+            self.listings += listing
             self._times_asked[what] += 1
             chance = random.Random(f"{self.seed} {what} {self._times_asked[what]}")
             fault: Fault | None = None
-            if data:
-                if self._script:
-                    fault = self._script.popleft()
-                elif self._rates:
-                    kinds: list[Fault | None] = [*self._rates, None]
-                    weights = [*self._rates.values(), 1 - sum(self._rates.values())]
-                    fault = chance.choices(kinds, weights)[0]
+            rates = self._rates if data else self._listing_rates if listing else {}
+            if data and self._script:
+                fault = self._script.popleft()
+            elif rates:
+                kinds: list[Fault | None] = [*rates, None]
+                weights = [*rates.values(), 1 - sum(rates.values())]
+                fault = chance.choices(kinds, weights)[0]
             most = self._most_in_a_row
-            if fault is None or not can_happen(fault, answer) or (
-                most is not None and self._failed_in_a_row[what] >= most
-            ):  # fmt: skip
+            if (
+                fault is None
+                or not can_happen(fault, answer)
+                or (most is not None and self._failed_in_a_row[what] >= most)
+            ):
                 self._failed_in_a_row.pop(what, None)
                 return None, chance
             self._failed_in_a_row[what] += 1
-            self._injected[fault] += 1
+            (self._injected_in_listings if listing else self._injected)[fault] += 1
+            if fault in (FINAL_FOR_LISTINGS if listing else FINAL_FOR_DATA):
+                self._final.append(Final(target, time.monotonic()))
             return fault, chance
 
     def _ask_server(self, request: bytes, method: str) -> Answer:
@@ -198,6 +246,12 @@ def is_data(target: str) -> bool:
     parts = urlsplit(target)
     _, _, key = parts.path.lstrip("/").partition("/")
     return bool(key) and "list-type" not in parts.query
+
+
+def _without_range(request: bytes) -> bytes:
+    """The same request for the whole object. Our client does not sign the header."""
+    lines = request.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if not line.lower().startswith(b"range:"))
 
 
 def _read_head(requests: BinaryIO) -> bytes:

@@ -9,10 +9,12 @@ from typing import Self
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetches import Arrival, Fetch, Fetches, Place
+from penstock.cache.fetch import Arrival, Place, Waiter
+from penstock.cache.fetches import Fetches
 from penstock.cache.identity import Block, CachedObject, identify
-from penstock.cache.tiers import Tiers
+from penstock.cache.tier import Tiers
 from penstock.metrics import Counters
+from penstock.store import Progress
 from tests.support.waiting import PATIENCE_S, wait_until
 
 LENGTH = 100
@@ -51,7 +53,7 @@ class Store:
         self.asked: list[int] = []
         self.error: Exception | None = None
 
-    def get(self, start: int, length: int) -> bytes:
+    def get(self, start: int, length: int, progress: Progress | None = None) -> bytes:
         self.asked.append(start)
         assert self.gate.wait(PATIENCE_S)
         if self.error is not None:
@@ -104,9 +106,13 @@ class Rig:
     """In the end, all that was begun must end, and nothing be held."""
 
     def __init__(
-        self, shelf: Shelf | None = None, *, blocks: int = 4, threads: int = 16,
+        self,
+        shelf: Shelf | None = None,
+        *,
+        blocks: int = 4,
+        threads: int = 16,
         kind: type[Fetches] = Unwatched,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`blocks`: how many fit into memory."""
         self.clock = Clock()
         self.store = Store()
@@ -114,9 +120,14 @@ class Rig:
         self.counters = Counters()
         tiers = Tiers([] if shelf is None else [shelf], LENGTH, self.counters)
         self.fetches = kind(
-            tiers, self.counters, budget_bytes=blocks * LENGTH, deadline_s=60.0, threads=threads,
-            large_threads=threads, now=self.clock,
-        )  # fmt: skip
+            tiers,
+            self.counters,
+            budget_bytes=blocks * LENGTH,
+            deadline_s=60.0,
+            threads=threads,
+            large_threads=threads,
+            now=self.clock,
+        )
         self._gates = [self.store.gate] if shelf is None else [self.store.gate, shelf.gate]
 
     def gate(self) -> threading.Event:
@@ -126,16 +137,19 @@ class Rig:
 
     def want(
         self, block: Block, get: Callable[[], Buffer] | None = None, *, looked: bool = True
-    ) -> list[Fetch]:
+    ) -> list[memoryview | Exception]:
         """Someone asks for a block; what he is told, and how often, is in the list."""
-        told: list[Fetch] = []
+        told: list[memoryview | Exception] = []
         self.fetches.want(
-            block, WHAT, self.store.get if get is None else lambda _start, _length: get(),
-            told.append, looked=looked,
-        )  # fmt: skip
+            block,
+            WHAT,
+            self.store.get if get is None else lambda *_: get(),
+            Waiter(0, block.length, told.append),
+            looked=looked,
+        )
         return told
 
-    def read(self, block: Block) -> Fetch:
+    def read(self, block: Block) -> memoryview | Exception:
         """The same, and waits for it to be stored."""
         told = self.want(block)
         wait_until(lambda: told)
@@ -145,8 +159,10 @@ class Rig:
     def prefetch(self, block: Block) -> bool:
         return self.fetches.prefetch(block, WHAT, self.store.get)
 
-    def bring(self, block: Block, place: Place | None = None, looked_s: float = 0.0) -> Arrival:
-        return self.fetches.bring(block, WHAT, self.store.get, place, looked_s)
+    def fetch_ahead(
+        self, block: Block, place: Place | None = None, looked_s: float = 0.0
+    ) -> Arrival:
+        return self.fetches.fetch_ahead(block, WHAT, self.store.get, place, looked_s)
 
     def look_after(self, seconds: float) -> None:
         """Looks at the clock so much later."""
@@ -160,9 +176,11 @@ class Rig:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for gate in self._gates:
             gate.set()
         if error is None:

@@ -4,12 +4,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import Buffer
 
 from penstock.cache.build import build_tier
-from penstock.cache.fetches import Arrival, Get, Place
+from penstock.cache.fetch import Arrival, Get, Place
 from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Cache
@@ -31,20 +32,22 @@ class GatedStore(LocalStore):
         self.gate.set()
         self.asked: list[tuple[str, int]] = []
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+    def get(
+        self, key: str, version: str, start: int, length: int, size_bytes: int, *progress: Any
+    ) -> Buffer:
         self.asked.append((key, start))
         self.gate.wait(30)
         return super().get(key, version, start, length, size_bytes)
 
 
 class CountingCache(Cache):
-    brings = 0
+    fetches_ahead = 0
 
-    def bring(
+    def fetch_ahead(
         self, what: CachedObject, get: Get, number: int, place: Place | None, looked_s: float
     ) -> Arrival:
-        self.brings += 1
-        return super().bring(what, get, number, place, looked_s)
+        self.fetches_ahead += 1
+        return super().fetch_ahead(what, get, number, place, looked_s)
 
 
 class Set:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock import api
-from penstock.resources.jobs.cgroups import group_places, groups_in
-from penstock.resources.jobs.places import attempt_path, job_folder, log_path
-from penstock.resources.jobs.processes import marked
-from penstock.resources.jobs.records import read_record
-from penstock.resources.state import State, Stored
-from penstock.resources.watching import wait_for_job
+from penstock.jobs.processes import group_places, groups_in, marked
+from penstock.jobs.records import attempt_path, job_folder, log_path, read_record
+from penstock.reconcile.state import State, Stored
+from penstock.reconcile.watching import wait_for_job
 from penstock.specs.keys import ResourceKey
 from tests.support.datasets import loops_of, stored
 from tests.support.waiting import wait_until, wait_until_gone
@@ -22,9 +20,11 @@ _PATIENCE_S = 100.0
 def job(name: str, command: str | list[str], **spec: Any) -> dict[str, Any]:
     """A manifest, with the plainest trainer there is unless another is given."""
     return {
-        "apiVersion": "penstock.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
         "spec": {"trainer": "tf", "command": command, **spec},
-    }  # fmt: skip
+    }
 
 
 class Jobs:

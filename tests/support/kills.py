@@ -27,9 +27,10 @@ def note(state: Path) -> dict[str, Any]:
 def processes_of(mountpoint: Path, program: str) -> list[int]:
     """Processes whose words name this mount and end with that program, such as "look.py"."""
     return [
-        pid for pid, words in commands().items()
+        pid
+        for pid, words in commands().items()
         if os.fsencode(mountpoint) in words and any(w.endswith(program.encode()) for w in words)
-    ]  # fmt: skip
+    ]
 
 
 class Readers:
@@ -87,9 +88,14 @@ def kill_again_and_again(
 
 
 def _read(
-    seed: int, number: int, mountpoint: Path, expected: dict[str, str], reads: Any, stop: Any,
+    seed: int,
+    number: int,
+    mountpoint: Path,
+    expected: dict[str, str],
+    reads: Any,
+    stop: Any,
     results: Any,
-) -> None:  # fmt: skip
+) -> None:
     """One reader: any file, now and then mapped or with a listing of its folder."""
     chance = random.Random(seed + number)
     names = list(expected)

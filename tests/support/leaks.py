@@ -74,8 +74,9 @@ def texts_of_bundle(bundle: Path) -> dict[str, str]:
     with tarfile.open(bundle) as archive:
         texts = {
             one.name.partition("/")[2]: file.read().decode("utf-8", "surrogateescape")
-            for one in archive.getmembers() if (file := archive.extractfile(one)) is not None
-        }  # fmt: skip
+            for one in archive.getmembers()
+            if (file := archive.extractfile(one)) is not None
+        }
     assert texts, "an empty bundle proves nothing"
     return texts
 

@@ -155,9 +155,11 @@ def read(case: str, workers: int, start_method: str | None) -> dict[str, Any]:
     random.seed(1)
     np.random.seed(1)
     loader = loader_of(
-        case, num_workers=workers, multiprocessing_context=start_method if workers else None,
+        case,
+        num_workers=workers,
+        multiprocessing_context=start_method if workers else None,
         persistent_workers=start_method == "spawn",  # or each epoch imports torch anew
-    )  # fmt: skip
+    )
     if case == DEADLY:
         try:
             next(iter(loader))
@@ -200,9 +202,9 @@ def main(turns: Sequence[tuple[int, str, Sequence[str]]]) -> None:
     if "penstock.integrations.loader_hook" in sys.modules:  # `penstock run` has put it there
         from recorded import record
 
-        from penstock.integrations import talk
+        from penstock.integrations import loader_hook
 
-        plans, said = record(), talk._said
+        plans, said = record(), loader_hook._said
     results: list[dict[str, Any]] = []
     for turn in turns:
         results.append(take_turn(plans, *turn))

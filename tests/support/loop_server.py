@@ -1,7 +1,7 @@
 """Loops of declared resources that are forked, not started: 10 ms instead of 0.4 s of CPU.
 
 `python -m tests.support.loop_server SOCKET` has imported what a loop needs. For each message it
-forks a process, which does what `python -Pm penstock.resources.main LOCK` does.
+forks a process, which does what `python -Pm penstock.reconcile.main LOCK` does.
 """
 
 import json
@@ -28,8 +28,9 @@ def serve_loops() -> Iterator[Callable[[Path, int], None]]:
     with ours:
         server = subprocess.Popen(
             [sys.executable, "-m", MODULE, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+        )
         theirs.close()
 
         def start(folder: Path, lock: int) -> None:
@@ -66,7 +67,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _run_loop(environment: dict[str, str], lock: int, log: int) -> None:
-    from penstock.resources import main
+    from penstock.reconcile import main
 
     code = 1
     try:
@@ -78,7 +79,7 @@ def _run_loop(environment: dict[str, str], lock: int, log: int) -> None:
         os.close(log)
         os.environ.clear()
         os.environ.update(environment)
-        sys.argv = ["penstock.resources.main", str(lock)]
+        sys.argv = ["penstock.reconcile.main", str(lock)]
         code = main.main()
     except Exception:  # noqa: BLE001 - whatever it is, its log has it
         traceback.print_exc()
@@ -88,6 +89,6 @@ def _run_loop(environment: dict[str, str], lock: int, log: int) -> None:
 
 
 if __name__ == "__main__":
-    import penstock.resources.main  # noqa: F401
+    import penstock.reconcile.main  # noqa: F401
 
     _serve(socket.socket(fileno=int(sys.argv[1])))

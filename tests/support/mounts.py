@@ -69,8 +69,12 @@ def penstock_process(*arguments: str | Path, **options: Any) -> subprocess.Compl
     """The command as a person runs it."""
     return subprocess.run(
         [sys.executable, "-m", "penstock", *map(str, arguments)],
-        capture_output=True, text=True, timeout=100, check=False, **options,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        **options,
+    )
 
 
 def succeed(*arguments: str | Path, **options: Any) -> str:
@@ -188,8 +192,10 @@ def mounting(folder: Path) -> Iterator[Mounter]:
             path = folder / f"mnt{count}"
             path.mkdir()
             arguments = (source, path, "-b", *options)
-            if not any(str(option).startswith(("--tier", "--cache-dir", "--no-cache"))
-                       for option in options):  # fmt: skip
+            if not any(
+                str(option).startswith(("--tier", "--cache-dir", "--no-cache"))
+                for option in options
+            ):
                 arguments += ("--cache-dir", folder / "cache")
             if "--workers" not in options:
                 arguments += ("--workers", WORKERS)

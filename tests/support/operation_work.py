@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.daemon.settings import Part
-from penstock.resources.operations import RUN
-from penstock.specs.load import model_of
+from penstock.operations import RUN
+from penstock.specs.models import model_of
 from penstock.specs.resource import Resource
 from penstock.store.connect import StoreOptions
 from penstock.store.keys import Keys

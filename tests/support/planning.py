@@ -6,12 +6,11 @@ from typing import Any
 
 import yaml
 
-from penstock.resources.translate.plan import MountPlan, plan_mount
-from penstock.resources.translate.references import Referenced
+from penstock.fluid.plan import MountPlan, Referenced, plan_mount
 from penstock.specs.dataset import Dataset
 from penstock.specs.documents import read
 from penstock.specs.keys import ResourceKey
-from penstock.specs.load import model_of
+from penstock.specs.models import model_of
 
 MOUNTPOINT = Path("/mnt/penstock/default/imagenet")
 CACHE, SCRATCH = Path("/var/cache/penstock"), Path("/var/lib/penstock/scratch")
@@ -28,9 +27,12 @@ spec:
 
 
 def plan(
-    text: str, *, secrets: Mapping[str, str] | None = None,
-    checked: bool = True, **around: Any,
-) -> MountPlan:  # fmt: skip
+    text: str,
+    *,
+    secrets: Mapping[str, str] | None = None,
+    checked: bool = True,
+    **around: Any,
+) -> MountPlan:
     """The Dataset called `imagenet` (or the first one) with its runtime; the others can be
     referred to. Secrets by `NAME/KEY`. Not `checked`: as from the state, where nothing is checked
     but types."""
@@ -53,10 +55,13 @@ def plan(
 
     datasets: list[Any] = [one for one in resources if isinstance(one, Dataset)]
     words: dict[str, Any] = {
-        "secret": secret, "referenced": referenced, "mountpoint": MOUNTPOINT,
+        "secret": secret,
+        "referenced": referenced,
+        "mountpoint": MOUNTPOINT,
         "is_tmpfs": lambda path: str(path).startswith("/dev/shm"),
-        "cache_dir": CACHE, "scratch": SCRATCH,
-    }  # fmt: skip
+        "cache_dir": CACHE,
+        "scratch": SCRATCH,
+    }
     return plan_mount(datasets[0], runtime_of(datasets[0]), **{**words, **around})
 
 

@@ -21,17 +21,23 @@ def start(
     prefix = _DIES_WITH_US if shutil.which(_DIES_WITH_US[0]) else ()
     with open(log or "/dev/null", "wb") as output:
         return subprocess.Popen(
-            [*prefix, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            [*prefix, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             env={**environ, **(env or {})},
-        )  # fmt: skip
+        )
 
 
 @contextmanager
 def running(
-    command: Sequence[str | Path], port: int | None = None, *,
-    ready: Callable[[], object] | None = None, env: Mapping[str, str] | None = None,
+    command: Sequence[str | Path],
+    port: int | None = None,
+    *,
+    ready: Callable[[], object] | None = None,
+    env: Mapping[str, str] | None = None,
     log: Path | None = None,
-) -> Iterator["subprocess.Popen[bytes]"]:  # fmt: skip
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A server, once it listens on `port` or is `ready`, and until the context ends."""
     process = start(command, env=env, log=log)
 

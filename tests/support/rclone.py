@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.bench.programs import find_program, free_port
+from penstock.bench.workspace import find_program, free_port
 from tests.support.processes import running
 
 # With every kind of name and size that a source of files may hold.

@@ -38,11 +38,18 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def make_run(
-    folder: Path, *, arms: Iterable[str] = tuple(ARMS),
-    workloads: Iterable[dict[str, Any]] = (READ,), shapes: Iterable[dict[str, Any]] = (FAR,),
-    repeats: int = 3, seed: int = 1, spread: float = 0.03, faster: float = 1.0,
-    change: Change = lambda result: None, raw: bool = True,
-) -> Path:  # fmt: skip
+    folder: Path,
+    *,
+    arms: Iterable[str] = tuple(ARMS),
+    workloads: Iterable[dict[str, Any]] = (READ,),
+    shapes: Iterable[dict[str, Any]] = (FAR,),
+    repeats: int = 3,
+    seed: int = 1,
+    spread: float = 0.03,
+    faster: float = 1.0,
+    change: Change = lambda result: None,
+    raw: bool = True,
+) -> Path:
     """A whole run. `change` is called with each result before it is written."""
     dice = random.Random(seed)
     wanted = itertools.product(range(repeats), workloads, shapes, arms)
@@ -59,9 +66,12 @@ def make_run(
 
 
 def result(
-    arm: str, workload: dict[str, Any], shape: dict[str, Any], repeat: int,
+    arm: str,
+    workload: dict[str, Any],
+    shape: dict[str, Any],
+    repeat: int,
     noise: Callable[[], float],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     title, system, state, share, hinted, near, far, later = ARMS[arm]
     first = near if shape["name"] == "near" else far
     wanted = workload.get("batch", 0) / workload.get("step_s", 1)  # by an accelerator, a second
@@ -70,55 +80,113 @@ def result(
         seconds = FILES / (min(speed, 0.99 * wanted) if wanted else speed)
         stored = share == 0 or (state != "warm" and number == 0)
         away = stored and system not in ("native", "ceiling")
-        epochs.append({
-            "epoch": number, "seconds": seconds, "samples": FILES, "bytes": SIZE_BYTES,
-            "busy_s": busy_s, "busy_share": busy_s / seconds if busy_s else None,
-            "first_batch_s": seconds / 40,
-            "store": {"gets": FILES * away, "get_bytes": SIZE_BYTES * away, "other_requests": 3},
-            "hit_bytes": {"MEM": SIZE_BYTES // 3 * (not away)} if system == "penstock" else None,
-            "cpu_s": {"system": 0.02, "readers": 0.15}, "memory_bytes": 70_000_000,
-        })  # fmt: skip
+        epochs.append(
+            {
+                "epoch": number,
+                "seconds": seconds,
+                "samples": FILES,
+                "bytes": SIZE_BYTES,
+                "busy_s": busy_s,
+                "busy_share": busy_s / seconds if busy_s else None,
+                "first_batch_s": seconds / 40,
+                "store": {
+                    "gets": FILES * away,
+                    "get_bytes": SIZE_BYTES * away,
+                    "other_requests": 3,
+                },
+                "hit_bytes": {"MEM": SIZE_BYTES // 3 * (not away)}
+                if system == "penstock"
+                else None,
+                "cpu_s": {"system": 0.02, "readers": 0.15},
+                "memory_bytes": 70_000_000,
+            }
+        )
     capacity = first * noise() / wanted if wanted else 0.0
     runs = [
         {"accelerators": count, "busy_share": min(0.992, capacity / count)}
-        for count in (1, 2, 4, 8, 16, 32, 64) if wanted
-    ]  # fmt: skip
+        for count in (1, 2, 4, 8, 16, 32, 64)
+        if wanted
+    ]
     return {
-        "schema": 1, "id": f"{arm}-{workload['name']}-{shape['name']}-r{repeat}",
-        "arm": {"name": arm, "title": title, "system": system, "state": state,
-                "version": "1.0", "cache_share": share, "hinted": hinted,
-                "command": f"{system} mount …", "options": ["-o", "ro"]},
-        "workload": dict(workload), "shape": dict(shape), "repeat": repeat, "seed": 7 + repeat,
-        "started": "2026-01-05T12:00:00+00:00", "seconds": 14.2, "valid": True,
-        "proofs": [{"name": "as-claimed", "ok": True, "said": "0 bytes left the store"}],
-        "failure": None, "epochs": epochs, "accelerator_runs": runs,
-    }  # fmt: skip
+        "schema": 1,
+        "id": f"{arm}-{workload['name']}-{shape['name']}-r{repeat}",
+        "arm": {
+            "name": arm,
+            "title": title,
+            "system": system,
+            "state": state,
+            "version": "1.0",
+            "cache_share": share,
+            "hinted": hinted,
+            "command": f"{system} mount …",
+            "options": ["-o", "ro"],
+        },
+        "workload": dict(workload),
+        "shape": dict(shape),
+        "repeat": repeat,
+        "seed": 7 + repeat,
+        "started": "2026-01-05T12:00:00+00:00",
+        "seconds": 14.2,
+        "valid": True,
+        "proofs": [{"name": "as-claimed", "ok": True, "detail": "0 bytes left the store"}],
+        "failure": None,
+        "epochs": epochs,
+        "accelerator_runs": runs,
+    }
 
 
 def write_around(folder: Path) -> None:
     """What a run writes beside its experiments."""
     (folder / "plan.yaml").write_text("name: made-up\n")
-    write_json(folder / "environment.json", {
-        "kernel": "6.18.5", "cpu": "A made-up CPU @ 2.40GHz", "cores": 2,
-        "memory_bytes": 8 << 30, "distribution": "Debian GNU/Linux 13", "python": "3.11.7",
-        "penstock": "0.1.0", "versions": {"rclone": "1.75.2", "JuiceFS": "1.4.2"},
-        "commands": ["penstock bench run plan.yaml"], "started": "2026-01-05T12:00:00+00:00",
-    })  # fmt: skip
-    write_json(folder / "dataset.json", {
-        "form": "jpeg", "files": FILES, "size_bytes": SIZE_BYTES, "sha256": "5e" * 32, "seed": 1,
-        "samples": FILES,
-    })  # fmt: skip
+    write_json(
+        folder / "environment.json",
+        {
+            "kernel": "6.18.5",
+            "cpu": "A made-up CPU @ 2.40GHz",
+            "cores": 2,
+            "memory_bytes": 8 << 30,
+            "distribution": "Debian GNU/Linux 13",
+            "python": "3.11.7",
+            "penstock": "0.1.0",
+            "versions": {"rclone": "1.75.2", "JuiceFS": "1.4.2"},
+            "commands": ["penstock bench run plan.yaml"],
+            "started": "2026-01-05T12:00:00+00:00",
+        },
+    )
+    write_json(
+        folder / "dataset.json",
+        {
+            "form": "jpeg",
+            "files": FILES,
+            "size_bytes": SIZE_BYTES,
+            "sha256": "5e" * 32,
+            "seed": 1,
+            "samples": FILES,
+        },
+    )
     ids = sorted(one.name for one in folder.glob("experiments/*"))
     steps = [("upload-dataset", (), False), *((id_, ("upload-dataset",), False) for id_ in ids)]
     steps += [("report", tuple(ids), False), ("copy-results", (), True), ("sweep", (), True)]
-    write_json(folder / "workflow.json", {
-        "run": folder.name, "state": "done",
-        "steps": [
-            {"name": name, "needs": list(needs), "state": "done", "attempts": 1, "last": last,
-             "started": "2026-01-05T12:00:00Z", "ended": "2026-01-05T12:00:07.250Z", "error": None}
-            for name, needs, last in steps
-        ],
-    })  # fmt: skip
+    write_json(
+        folder / "workflow.json",
+        {
+            "run": folder.name,
+            "state": "done",
+            "steps": [
+                {
+                    "name": name,
+                    "needs": list(needs),
+                    "state": "done",
+                    "attempts": 1,
+                    "last": last,
+                    "started": "2026-01-05T12:00:00Z",
+                    "ended": "2026-01-05T12:00:07.250Z",
+                    "error": None,
+                }
+                for name, needs, last in steps
+            ],
+        },
+    )
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -127,7 +195,7 @@ def write_json(path: Path, content: Any) -> None:
 
 def invalidate(one: dict[str, Any], name: str, said: str) -> None:
     one["valid"] = False
-    one["proofs"].append({"name": name, "ok": False, "said": said})
+    one["proofs"].append({"name": name, "ok": False, "detail": said})
 
 
 def fail(one: dict[str, Any], what: str, hint: str = "") -> None:
@@ -141,7 +209,7 @@ def hostile(one: dict[str, Any]) -> None:
     one["arm"]["title"] += f" {HOSTILE}"
     one["workload"]["name"] += f" {HOSTILE}"
     one["shape"]["name"] = "远" * 30
-    one["proofs"][0]["said"] = HOSTILE
+    one["proofs"][0]["detail"] = HOSTILE
 
 
 def some_bad(one: dict[str, Any]) -> None:

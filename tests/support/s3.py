@@ -17,8 +17,8 @@ import obstore
 from botocore.config import Config
 from obstore.store import S3Store
 
-from penstock.bench.programs import free_port
-from penstock.bench.seaweedfs import remove_sockets, seaweedfs
+from penstock.bench.s3server import remove_sockets, seaweedfs
+from penstock.bench.workspace import free_port
 from tests.support.processes import running
 from tests.support.rclone import rclone_serves
 
@@ -31,10 +31,13 @@ _WRITERS = 8
 def client(endpoint: str) -> Any:
     """botocore's S3 client, for what obstore cannot do."""
     return botocore.session.get_session().create_client(
-        "s3", region_name=REGION, endpoint_url=endpoint,
-        aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+        "s3",
+        region_name=REGION,
+        endpoint_url=endpoint,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
         config=Config(s3={"addressing_style": "path"}),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,14 @@ class S3:
     def open(self, name: str) -> "ObjectPath":
         """A bucket that may be there."""
         store = S3Store(
-            name, endpoint=self.endpoint, region=REGION, virtual_hosted_style_request=False,
-            access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY,
+            name,
+            endpoint=self.endpoint,
+            region=REGION,
+            virtual_hosted_style_request=False,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
             client_options={"allow_http": True},
-        )  # fmt: skip
+        )
         return ObjectPath(store, name, "")
 
 

@@ -62,6 +62,8 @@ def runs_of(server: Path) -> list[int]:
 
 
 class Nobody:
+    end = None
+
     def progress(self, files: int, size_bytes: int) -> None: ...
 
     def ready(self, lines: list[str]) -> None: ...

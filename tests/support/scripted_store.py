@@ -1,6 +1,7 @@
 """A store whose answers the test writes down, and a clock that only sleeping moves."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.store import Level, ObjectInfo, Pending
@@ -29,7 +30,9 @@ class Scripted:
         self.answers = list(answers)
         self.asked = 0
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> bytes:
+    def get(
+        self, key: str, version: str, start: int, length: int, size_bytes: int, *progress: Any
+    ) -> bytes:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, PenstockError):

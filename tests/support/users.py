@@ -61,8 +61,12 @@ class User:
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["nsenter", "--target", str(self.namespace), "--mount", "--", *command],
-            env=environment, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
 
 @pytest.fixture
@@ -79,21 +83,32 @@ def user(s3: S3) -> Iterator[User]:
         os.chown(path, NOBODY, NOBODY)
     holder = subprocess.Popen(
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", _arrange(home / "stash")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert holder.stdin is not None
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == b"ready\n"
         yield User(
-            holder.pid, home,
-            {"PATH": os.environ["PATH"], "HOME": str(home), "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-             "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "PENSTOCK_STATE_DIR": f"{home}/state",
-             "AWS_EC2_METADATA_DISABLED": "true"},
-        )  # fmt: skip
+            holder.pid,
+            home,
+            {
+                "PATH": os.environ["PATH"],
+                "HOME": str(home),
+                "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+                "PENSTOCK_STATE_DIR": f"{home}/state",
+                "AWS_EC2_METADATA_DISABLED": "true",
+            },
+        )
     finally:
-        subprocess.run(["nsenter", "-t", str(holder.pid), "-m", "umount", "-l", str(home / "mnt")],
-                       capture_output=True, timeout=30, check=False)  # fmt: skip
+        subprocess.run(
+            ["nsenter", "-t", str(holder.pid), "-m", "umount", "-l", str(home / "mnt")],
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
         wait_until_unserved(home / "mnt")
         holder.stdin.close()
         holder.wait(30)

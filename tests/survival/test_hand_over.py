@@ -53,19 +53,31 @@ def bucket(_s3_server: S3) -> str:
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("mode", "options"),
-    [("pagecache", ()),
-     pytest.param("passthrough", ("-o", "no_resend"), marks=needs_passthrough)],
+    [("pagecache", ()), pytest.param("passthrough", ("-o", "no_resend"), marks=needs_passthrough)],
     ids=["pagecache", "passthrough, as before Linux 6.9"],
-)  # fmt: skip
+)
 def test_kills_under_sixteen_readers_cost_no_error_and_no_byte(
-    mode: str, options: tuple[str, ...], kills: int, s3: S3, bucket: str, state: Path,
+    mode: str,
+    options: tuple[str, ...],
+    kills: int,
+    s3: S3,
+    bucket: str,
+    state: Path,
     mounter: Mounter,
-) -> None:  # fmt: skip
+) -> None:
     # A cache that holds two thirds of it: files are opened and read in every way there is.
     mount = mounter(
-        bucket, "--endpoint", s3.endpoint, "--mode", mode, "--block-size", "1MiB",
-        "--cache-size", "5MiB", *options,
-    )  # fmt: skip
+        bucket,
+        "--endpoint",
+        s3.endpoint,
+        "--mode",
+        mode,
+        "--block-size",
+        "1MiB",
+        "--cache-size",
+        "5MiB",
+        *options,
+    )
     kill_again_and_again(mount.path, FILES, state, kills=kills, readers=16, seed=3)
 
 
@@ -163,9 +175,19 @@ def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
     # plan drops each file behind its readers.
     proxy = FaultyProxy(s3.endpoint, seed=1)
     mount = mounter(
-        f"s3://{bucket}", "--endpoint", proxy.endpoint, "--mode", "pagecache", "--watchdog", "100s",
-        "--deadline", "100s", "--cache-size=6000B", "--page-cache", "0",
-    )  # fmt: skip
+        f"s3://{bucket}",
+        "--endpoint",
+        proxy.endpoint,
+        "--mode",
+        "pagecache",
+        "--watchdog",
+        "100s",
+        "--deadline",
+        "100s",
+        "--cache-size=6000B",
+        "--page-cache",
+        "0",
+    )
     (mount.path / "b").read_bytes()
     mount.wait_until_cached("b")
     with proxy, open_plan([str(mount.path / "a")], label="half dead") as plan:
@@ -199,8 +221,10 @@ def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
 
 def _waits_for_a_page(pid: int) -> bool:
     try:
-        states = [path.read_text().rpartition(")")[2].split()[0]
-                  for path in Path(f"/proc/{pid}/task").glob("*/stat")]  # fmt: skip
+        states = [
+            path.read_text().rpartition(")")[2].split()[0]
+            for path in Path(f"/proc/{pid}/task").glob("*/stat")
+        ]
     except OSError:  # a thread has ended meanwhile
         return False
     return "D" in states
@@ -209,19 +233,14 @@ def _waits_for_a_page(pid: int) -> bool:
 # -- crash loops --------------------------------------------------------------------------
 
 
-def break_the_catalog(state: Path, tmp_path: Path) -> Callable[[], None]:
+def leave_no_place_for_catalogs(state: Path, tmp_path: Path) -> Callable[[], None]:
     """So that no server can start; returns what mends it."""
-    # Away with its journal too: what is written there would be read instead.
-    files = sorted((state / "catalogs").glob("*.sqlite*"))
-    away = tmp_path / "away"
-    away.mkdir()
-    for file in files:
-        file.rename(away / file.name)
-    files[0].write_bytes(b"this is no database" * 1000)
+    catalogs = (state / "catalogs").rename(tmp_path / "away")
+    (state / "catalogs").write_text("this is no folder")
 
     def mend() -> None:
-        for file in files:
-            (away / file.name).rename(file)
+        (state / "catalogs").unlink()
+        catalogs.rename(state / "catalogs")
 
     return mend
 
@@ -234,7 +253,7 @@ def test_a_crash_loop_backs_off_says_why_and_readers_get_eio_and_do_not_hang(
     names = list(FILES)
     assert (mount.path / names[0]).read_bytes() == FILES[names[0]]
     server = mount.stats()["pid"]
-    mend = break_the_catalog(state, tmp_path)
+    mend = leave_no_place_for_catalogs(state, tmp_path)
     os.kill(server, signal.SIGKILL)
     with ThreadPoolExecutor(8) as readers:
         errors = list(readers.map(lambda name: read_or_errno(mount.path / name), names[1:9]))
@@ -243,12 +262,12 @@ def test_a_crash_loop_backs_off_says_why_and_readers_get_eio_and_do_not_hang(
     found = penstock("stats", mount.path)
     assert found.returncode == 0
     said = " ".join(found.stdout.split())  # as wide as it may be
-    assert "not a database" in said
+    assert "Not a directory" in said
     assert "again and again" in said
     told: dict[str, Any] = json.loads(penstock("stats", mount.path, "-o", "json").stdout)
     assert (told["state"], told["restarts"] >= 4) == ("waiting", True)
     (log,) = (state / "logs").glob("*.log")
-    assert "not a database" in log.read_text()
+    assert "Not a directory" in log.read_text()
     mend()
     wait_until(lambda: note(state)["state"] == "serving", "back")
     assert read_all(mount) == FILES

@@ -43,9 +43,17 @@ def test_memory_and_descriptors_stay_within_their_limits_under_load(
 ) -> None:
     write_tree(s3.bucket("limits"), FILES)
     mount = mounter(
-        "s3://limits", "--endpoint", s3.endpoint, "--no-cache", "--memory", "192MiB",
-        "--block-size", "4MiB", "--threads", "64",
-    )  # fmt: skip
+        "s3://limits",
+        "--endpoint",
+        s3.endpoint,
+        "--no-cache",
+        "--memory",
+        "192MiB",
+        "--block-size",
+        "4MiB",
+        "--threads",
+        "64",
+    )
     with ThreadPoolExecutor(48) as readers:
         assert all(readers.map(lambda name: read_around_the_page_cache(mount, name), FILES))
     stats = mount.stats()

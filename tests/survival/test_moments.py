@@ -53,11 +53,39 @@ def upgrade(mountpoint: Path) -> Iterator[Upgrade]:
 
         def begin(server: Path) -> "Future[dict[str, Any]]":
             return asker.submit(
-                ask, supervisor_socket(mountpoint), "upgrade", python=str(server), environment={},
+                ask,
+                supervisor_socket(mountpoint),
+                "upgrade",
+                python=str(server),
+                environment={},
                 settings={"watchdog_s": 60.0, "grace_s": 0.0},
-            )  # fmt: skip
+            )
 
         yield begin
+
+
+NO_UPGRADES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "settings that are none": {"settings": [], "python": "p", "environment": {}},
+    "parts that are none": {"settings": {"parts": [5]}, "python": "p", "environment": {}},
+    "a time that is none": {"settings": {"grace_s": "x"}, "python": "p", "environment": {}},
+    "a time without end": {"settings": {"grace_s": 1e999}, "python": "p", "environment": {}},
+    "a program that is none": {"settings": {}, "python": 5, "environment": {}},
+    "a NUL": {"settings": {}, "python": "p\0", "environment": {}},
+    "a variable that is none": {"settings": {}, "python": "p", "environment": {"A": 1}},
+}
+
+
+def test_an_upgrade_that_is_none_is_refused_and_the_mount_goes_on(
+    tmp_path: Path, supervise: Supervised, upgrade: Upgrade, mountpoint: Path
+) -> None:
+    process = supervise(script(tmp_path / "old", WELL))
+    for what, request in NO_UPGRADES.items():
+        with pytest.raises(PenstockError, match="bad request"):
+            ask(supervisor_socket(mountpoint), "upgrade", **request)
+        assert process.poll() is None, what
+    new = script(tmp_path / "new", WELL)
+    assert upgrade(new).result(30)["pid"] == runs_of(new)[0]
 
 
 def test_an_upgrade_during_a_restart_is_answered_by_its_own_server_and_a_second_one_refused(

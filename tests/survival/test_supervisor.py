@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,9 +24,12 @@ from penstock.daemon.supervisor import _SECOND_CTRL_C_AFTER_S, Supervisor
 from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
 from tests.support.kills import note
+from tests.support.liar import entry, page, serve_liar
 from tests.support.mounts import Mount, Mounter, penstock
+from tests.support.s3 import KEYS
 from tests.support.trees import write_tree
-from tests.support.waiting import wait_until
+from tests.support.users import wait_until_unserved
+from tests.support.waiting import PATIENCE_S, wait_until
 
 FILES = {"a/file": b"x" * 1000, "b": b"y" * 70_000}
 
@@ -95,8 +99,11 @@ def test_a_server_whose_python_is_gone_for_a_while_is_waited_for_and_commands_wa
     mounted = subprocess.run(
         [str(python), "-m", "penstock", "mount", source, str(path), "-b", "--no-cache"],
         env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert mounted.returncode == 0, mounted.stderr
     supervisor = note(state)["pid"]
 
@@ -131,8 +138,12 @@ def test_a_folder_full_of_modules_with_our_names_is_not_imported(
     command = "import runpy; runpy.run_module('penstock', run_name='__main__')"
     mounted = subprocess.run(
         [sys.executable, "-Pc", command, "mount", source, str(path), "-b", "--no-cache"],
-        cwd=tmp_path / "project", capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        cwd=tmp_path / "project",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert mounted.returncode == 0, mounted.stderr
     assert penstock("umount", path).returncode == 0
 
@@ -293,8 +304,10 @@ def in_the_foreground(
     path.mkdir()
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "mount", source, str(path), "--no-cache", *options],
-        stderr=subprocess.PIPE, text=True, **more,
-    ) as process:  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,
+    ) as process:
         try:
             wait_until(lambda: penstock("stats", path).returncode == 0, "it is not mounted")
             yield process
@@ -338,36 +351,74 @@ def test_nohup_keeps_a_mount_in_the_foreground_when_its_terminal_goes(
 
 
 def test_new_keys_are_not_mixed_with_old_ones_and_are_kept(
-    source: str, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
+    mounter: Mounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def keys() -> dict[str, str]:
-        words = Path(f"/proc/{mount.stats()['pid']}/environ").read_bytes().split(b"\0")
-        pairs = (word.decode().partition("=") for word in words)
-        return {name: value for name, _, value in pairs if name in old}
+    def signed_with() -> tuple[str, str]:
+        mount.refresh()
+        headers = server.requests[-1].headers
+        key = headers["authorization"].partition("Credential=")[2].split("/")[0]
+        return key, headers.get("x-amz-security-token", "")
 
     old = {"AWS_ACCESS_KEY_ID": "old", "AWS_SECRET_ACCESS_KEY": "old", "AWS_SESSION_TOKEN": "old"}
     new = {"AWS_ACCESS_KEY_ID": "new", "AWS_SECRET_ACCESS_KEY": "new"}
     for name, value in old.items():
         monkeypatch.setenv(name, value)
-    mount = mounter(source)
-    assert keys() == old
-    for name in old:
-        monkeypatch.delenv(name)
-    for name, value in new.items():
+    with serve_liar() as server:
+        server.answer = lambda _query: page([entry("file")])
+        mount = mounter("s3://b", "--endpoint", server.endpoint)
+        assert signed_with() == ("old", "old")
+        os.kill(mount.stats()["pid"], signal.SIGKILL)
+        wait_until(lambda: mount.stats()["restarts"] == 1)
+        assert signed_with() == ("old", "old")
+        for name in old:
+            monkeypatch.delenv(name)
+        for name, value in new.items():
+            monkeypatch.setenv(name, value)
+        assert penstock("upgrade", mount.path).returncode == 0
+        assert signed_with() == ("new", "")
+        for name in new:
+            monkeypatch.delenv(name)
+        assert penstock("upgrade", mount.path).returncode == 0
+        assert signed_with() == ("new", "")
+        mount.umount()
+
+
+def test_a_mount_whose_command_is_killed_while_it_lists_ends_at_once(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the listing makes no progress that anybody could be told of."""
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def hang(_query: dict[str, str]) -> str:
+        asked.set()
+        may_answer.wait(PATIENCE_S)
+        return page([])
+
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    assert penstock("upgrade", mount.path).returncode == 0
-    assert keys() == new
-    for name in new:
-        monkeypatch.delenv(name)
-    assert penstock("upgrade", mount.path).returncode == 0
-    assert keys() == new
+    with serve_liar() as server:
+        server.answer = hang
+        words = ["mount", "s3://b", mountpoint, "-b", "--no-cache", "--endpoint", server.endpoint]
+        command = subprocess.Popen([sys.executable, "-m", "penstock", *words])
+        try:
+            assert asked.wait(PATIENCE_S)
+            command.kill()
+            command.wait()
+            wait_until_unserved(mountpoint)
+            assert not may_answer.is_set()
+        finally:
+            may_answer.set()
+    log = (state / "logs" / f"{name_of(mountpoint)}.log").read_text()
+    assert "the command that started this mount is gone" in log
 
 
 @pytest.fixture
 def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that has got SIGTERM, over a mount that can be unmounted."""
     monkeypatch.setattr(supervisor, "_become_the_last_to_be_killed", lambda: 0)
-    made = Supervisor(Plan(tmp_path, "file:///set", {}, sys.executable), Mock())
+    made = Supervisor(Plan(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
     made._mount = mount = Mock(is_held=False)
     mount.is_over = lambda: mount.unmount.called
     made._server = Mock(unmounted=False)

@@ -1,6 +1,7 @@
 """The tree as a file system: names, bytes, and what readers of an outdated file see."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
 from penstock.errors import StaleInode, StoreError
 from penstock.vfs import filesystem
-from penstock.vfs.filesystem import FileSystem
+from penstock.vfs.filesystem import SHARED_WORDS, FileSystem
 from penstock.vfs.readahead import Ahead, Readahead
 from tests.support.gated_set import BLOCK, MakeSet, Set
 from tests.support.waiting import wait_until
@@ -114,8 +115,10 @@ def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
     some.cache.let_go()
     assert files.read_now(large, BLOCK + 20, 10) == [bytes(10)]
     assert readahead.seen == [
-        (BLOCK, 10, False), (BLOCK + 10, 10, False), (BLOCK + 20, 10, True),
-    ]  # fmt: skip
+        (BLOCK, 10, False),
+        (BLOCK + 10, 10, False),
+        (BLOCK + 20, 10, True),
+    ]
     assert read(files, small, 0, 100) == b"alpha"
     some.cache.settle()
     assert files.read_now(small, 0, 100) == [b"alpha"]
@@ -165,14 +168,18 @@ def test_a_reader_has_the_next_blocks_fetched_by_whoever_owns_them_while_there_i
 
 
 def test_what_another_process_has_changed_is_forgotten(some: Set, tmp_path: Path) -> None:
-    generation = [0]
+    generation = [0] * SHARED_WORDS
     ours, theirs = (
         FileSystem(
-            some.tree, {0: some.store}, some.cache, Readahead(BLOCK, 0), lambda: None,
-            generation=generation,
+            some.tree,
+            {0: some.store},
+            some.cache,
+            Readahead(BLOCK, 0),
+            lambda: None,
+            shared=generation,
         )
         for _ in range(2)
-    )  # fmt: skip
+    )
     ino = some.ino("a")
     assert not ours.node(ino).dead
     assert not ours.file(ino).node.dead
@@ -213,6 +220,33 @@ def test_a_bucket_ahead_of_the_listing_makes_a_read_stale_and_a_refresh_due(
     assert files.node(ino).dead
     assert isinstance(read(files, ino, 0, 100), StaleInode)
     assert due == [True], "the listing knows already that this file is gone"
+
+
+def test_a_read_that_meets_a_stale_block_is_an_error_also_when_it_is_asked_for_in_parts(
+    make_set: MakeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel asks for each page of a READ that failed, and would hand a program the first ones
+    as a short read."""
+    some = make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20))
+    ino, shared = some.ino("large"), [0] * SHARED_WORDS
+    other = FileSystem(
+        some.tree, {0: some.store}, some.cache, Readahead(BLOCK, 0), lambda: None, shared=shared
+    )
+    files = FileSystem(
+        some.tree, {0: some.store}, some.cache, Readahead(BLOCK, 0), lambda: None, shared=shared
+    )
+    assert read(files, ino, 0, 4096) == bytes(4096)
+    some.cache.settle()
+    (tmp_path / "set/large").write_bytes(b"omega")
+    assert files.read_now(ino, 0, 2 * BLOCK) is None
+    assert isinstance(read(files, ino, 0, 2 * BLOCK), StaleInode)
+    for process in (files, other):
+        with pytest.raises(StaleInode, match="large"):
+            process.read_now(ino, 0, 4096)
+        assert process.read_now(some.ino("a"), 0, 5) is None, "others are read as before"
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 2)
+    assert files.read_now(ino, 0, 4096) == [bytes(4096)], "it is cached, and nobody asks for more"
 
 
 def test_what_was_remembered_is_forgotten_when_it_died(some: Set, tmp_path: Path) -> None:

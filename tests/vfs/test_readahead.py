@@ -104,10 +104,13 @@ def test_a_reader_slightly_out_of_order_is_followed_and_one_who_jumps_is_not() -
     followed = {
         (distance, length): bool(reader.read(end + distance, length).numbers)
         for distance, length in [
-            (-4 * MIB, least), (2 * MIB, least), (2 * MIB, least - 1), (4 * MIB - 1, least),
+            (-4 * MIB, least),
+            (2 * MIB, least),
+            (2 * MIB, least - 1),
+            (4 * MIB - 1, least),
         ]
         if not (reader := Follower()).read(end - least, least).numbers
-    }  # fmt: skip
+    }
     assert list(followed.values()) == [True, True, False, True]
     for distance in (4 * MIB, 4 * MIB + 1):
         reader = Follower()

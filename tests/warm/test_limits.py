@@ -3,10 +3,9 @@
 from collections.abc import Callable
 
 from penstock.warm.bucket import Bucket
-from penstock.warm.memory import PageBudget
-from penstock.warm.pace import LEAST, Pace
-from penstock.warm.room import Room, surely_fits
-from penstock.warm.window import Demand, window_bytes
+from penstock.warm.load import Room, surely_fits
+from penstock.warm.pace import LEAST, Demand, Pace, window_bytes
+from penstock.warm.pages import PageBudget
 
 MIB = 1 << 20
 RATE = 1_000_000

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache.fetches import Arrival, Brought
+from penstock.cache.fetch import Arrival, FetchOutcome
 from penstock.cache.tier import TierSpec
 from penstock.errors import ObjectChanged, StoreError
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.bucket import Bucket
-from penstock.warm.load import Load
+from penstock.warm.load import Load, Room
 from penstock.warm.prefetcher import Wanted
-from penstock.warm.room import Room
 from penstock.warm.selection import select
 from tests.support.gated_set import BLOCK, MakeSet
 
@@ -25,22 +24,30 @@ def files(make_set: MakeSet, tmp_path: Path) -> FileSystem:
 
 
 def load_of(
-    files: FileSystem, *paths: str, room: Room | None = None, bucket: Bucket | None = None,
+    files: FileSystem,
+    *paths: str,
+    room: Room | None = None,
+    bucket: Bucket | None = None,
     concurrency: int | None = None,
-) -> Load:  # fmt: skip
+) -> Load:
     selection = select(files.tree, paths, [], "name", everything=not paths)
     load = Load(
-        files, selection, room=room, push=None, bucket=bucket, concurrency=concurrency,
+        files,
+        selection,
+        room=room,
+        push=None,
+        bucket=bucket,
+        concurrency=concurrency,
         wake=lambda: None,
-    )  # fmt: skip
+    )
     while load.progress.looked_files < len(selection.inos):
         assert load.go_on(0)
     return load
 
 
-def bring(files: FileSystem, wanted: Wanted) -> None:
+def fetch_ahead(files: FileSystem, wanted: Wanted) -> None:
     file = files.file(wanted.ino)
-    wanted.ended(files.cache.bring(file.what, file.get, wanted.number, None, wanted.looked_s))
+    wanted.ended(files.cache.fetch_ahead(file.what, file.get, wanted.number, None, wanted.looked_s))
 
 
 def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: FileSystem) -> None:
@@ -48,7 +55,7 @@ def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: F
     first = load.take(50)
     assert len(first) == 3
     assert load.take(50) == []
-    bring(files, first[0])
+    fetch_ahead(files, first[0])
     assert len(load.take(50)) == 1
     files.cache.buffer_bytes = 2 * BLOCK
     assert len(load_of(files, "large").take(50)) == 1, "half of the memory is left to readers"
@@ -58,7 +65,7 @@ def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: F
     now[0] += 0.05
     out = load.take(50)
     assert len(out) == 5
-    out[0].ended(Arrival(Brought.CACHED, 1000))
+    out[0].ended(Arrival(FetchOutcome.CACHED, 1000))
     assert len(load.take(50)) == 1, "what was cached meanwhile does not count"
 
 
@@ -67,7 +74,7 @@ def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> No
     brought = 0
     while load.go_on(0):
         for wanted in load.take(7):
-            bring(files, wanted)
+            fetch_ahead(files, wanted)
             brought += 1
     assert brought == len(FILES) - 1 + 3
     assert load.progress.done_files == load.progress.fetched_files == len(FILES)
@@ -82,11 +89,11 @@ def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> No
 def test_a_block_that_someone_else_fetches_is_asked_for_again(files: FileSystem) -> None:
     load = load_of(files, "d/001")
     (wanted,) = load.take(50)
-    wanted.ended(Arrival(Brought.JOINED, 1000))
+    wanted.ended(Arrival(FetchOutcome.JOINED, 1000))
     assert load.take(50) == []
     assert load.go_on(0), "it is not over"
     (again,) = load.take(50)
-    bring(files, again)
+    fetch_ahead(files, again)
     assert not load.go_on(0)
     assert load.progress.done_files == 1
 
@@ -106,14 +113,14 @@ def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_
 ) -> None:
     load = load_of(files, "large", "d/001")
     for wanted in load.take(50):
-        wanted.ended(Arrival(Brought.FAILED, 0, error=ObjectChanged("it is another")))
+        wanted.ended(Arrival(FetchOutcome.FAILED, 0, error=ObjectChanged("it is another")))
     assert not load.go_on(0)
     assert load.progress.failed_files == 2
     assert {failure["path"] for failure in load.progress.failures} == {"large", "d/001"}
     load, failed = load_of(files), 0
     while load.go_on(0):
         for wanted in load.take(10):
-            wanted.ended(Arrival(Brought.FAILED, 0, error=StoreError("down")))
+            wanted.ended(Arrival(FetchOutcome.FAILED, 0, error=StoreError("down")))
             failed += 1
     assert load.progress.gave_up
     assert (failed, len(load.progress.failures)) == (100, 10)
@@ -123,6 +130,6 @@ def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_
     load.stop()
     assert load.take(50) == []
     assert not wanted.still()
-    wanted.ended(Arrival(Brought.FAILED, 0))
+    wanted.ended(Arrival(FetchOutcome.FAILED, 0))
     assert load.progress.failed_files == 0
     assert not load.go_on(0)

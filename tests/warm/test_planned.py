@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache.fetches import Arrival, Brought
+from penstock.cache.fetch import Arrival, FetchOutcome
 from penstock.errors import StaleInode
 from penstock.metrics import Counters
 from penstock.units import MIB
 from penstock.warm import look
-from penstock.warm.bringer import LocalBringer, Push
-from penstock.warm.looker import Looker
-from penstock.warm.memory import PageBudget
+from penstock.warm.fetcher import LocalFetcher, Push
+from penstock.warm.looker import PageCacheProbe
 from penstock.warm.order import OrderReader, OrderWriter
 from penstock.warm.pace import Pace
+from penstock.warm.pages import PageBudget
 from penstock.warm.planned import PlannedFeed
 from penstock.warm.prefetcher import Prefetcher, Wanted
 from tests.support.gated_set import BLOCK, MakeSet, Set
 from tests.support.waiting import wait_until
 
 
-class Forgetful(Looker):
+class Forgetful(PageCacheProbe):
     """The page cache holds nothing at all."""
 
     def __init__(self) -> None:
@@ -47,9 +47,16 @@ class Planned:
         self.dropped: list[int] = []
         self.waiting: list[Callable[[], None]] = []
         self.feed = PlannedFeed(
-            OrderReader(self.writer.descriptor), some.files, self.looker, pages, Pace(64),
-            self.dropped.append, self.waiting.append, "plan", 1,
-        )  # fmt: skip
+            OrderReader(self.writer.descriptor),
+            some.files,
+            self.looker,
+            pages,
+            Pace(64),
+            self.dropped.append,
+            self.waiting.append,
+            "plan",
+            1,
+        )
 
     def extend(self, numbers: list[int]) -> None:
         self.writer.add(array("I", numbers))
@@ -155,7 +162,7 @@ class ListFeed:
 
     def __init__(self, wanted: list[tuple[int, int]]) -> None:
         self.left = wanted
-        self.ended: list[Brought] = []
+        self.ended: list[FetchOutcome] = []
         self.asked = threading.Event()
 
     def take(self, most: int) -> list[Wanted]:
@@ -169,11 +176,11 @@ class ListFeed:
 
 @contextmanager
 def prefetching(some: Set, counters: Counters) -> Iterator[Prefetcher]:
-    bringer = LocalBringer(some.files, None, counters)
-    prefetcher = Prefetcher(bringer, counters)
+    fetcher = LocalFetcher(some.files, None, counters)
+    prefetcher = Prefetcher(fetcher, counters)
     yield prefetcher
     prefetcher.close()
-    bringer.close()
+    fetcher.close()
 
 
 def test_blocks_that_find_no_room_wait_and_do_not_spin(make_set: MakeSet) -> None:
@@ -183,14 +190,14 @@ def test_blocks_that_find_no_room_wait_and_do_not_spin(make_set: MakeSet) -> Non
     with prefetching(some, Counters()) as prefetcher:
         prefetcher.add(feed)
         wait_until(lambda: len(some.store.asked) == 2)
-        before, began_s = some.cache.brings, time.monotonic()
+        before, began_s = some.cache.fetches_ahead, time.monotonic()
         time.sleep(0.3)
-        tried = some.cache.brings - before
+        tried = some.cache.fetches_ahead - before
         # 50 looks a second; each may try what waits once more.
         assert tried <= 20 * ((time.monotonic() - began_s) * 50 + 1)
         some.store.gate.set()
         wait_until(lambda: len(feed.ended) == 20)
-        assert set(feed.ended) == {Brought.FETCHED}
+        assert set(feed.ended) == {FetchOutcome.FETCHED}
         assert len(some.store.asked) == 20
 
 
@@ -233,15 +240,15 @@ class Told:
         self.ends += ends
 
     @property
-    def hows(self) -> list[Brought]:
+    def hows(self) -> list[FetchOutcome]:
         return [arrival.how for _, arrival in self.ends]
 
 
-def bring(some: Set, push: Push | None, counters: Counters, *wanted: Wanted) -> Told:
-    bringer, told = LocalBringer(some.files, push, counters), Told()
-    bringer.bring(list(wanted), told)
+def fetch_ahead(some: Set, push: Push | None, counters: Counters, *wanted: Wanted) -> Told:
+    fetcher, told = LocalFetcher(some.files, push, counters), Told()
+    fetcher.fetch_ahead(list(wanted), told)
     wait_until(lambda: len(told.ends) == len(wanted))
-    bringer.close()
+    fetcher.close()
     return told
 
 
@@ -261,14 +268,18 @@ def test_what_is_brought_is_pushed_where_it_lies_in_its_file_and_each_end_is_tol
 
     a, b, data = some.ino("a"), some.ino("b"), bytes(range(200)) * 1000
     many = [wanted(a, 0), wanted(a, 3), wanted(a, 1, push=False), wanted(b)]
-    told = bring(some, push, counters, *many)
+    told = fetch_ahead(some, push, counters, *many)
     assert {id(one) for one, _ in told.ends} == set(map(id, many))
-    assert set(told.hows) == {Brought.FETCHED}
+    assert set(told.hows) == {FetchOutcome.FETCHED}
     assert pushed == {
-        (a, 0): data[:BLOCK], (a, 3 * BLOCK): data[3 * BLOCK :], (b, 0): b"some",
-    }  # fmt: skip
+        (a, 0): data[:BLOCK],
+        (a, 3 * BLOCK): data[3 * BLOCK :],
+        (b, 0): b"some",
+    }
     assert counters.total("pushed_bytes") == BLOCK + len(data) - 3 * BLOCK, "not what is refused"
-    assert bring(some, None, counters, wanted(a, 2)).hows == [Brought.FETCHED], "nowhere to push"
+    assert fetch_ahead(some, None, counters, wanted(a, 2)).hows == [FetchOutcome.FETCHED], (
+        "nowhere to push"
+    )
 
 
 def test_what_cannot_be_brought_or_is_not_wanted_any_more_ends_and_says_why(
@@ -279,12 +290,12 @@ def test_what_cannot_be_brought_or_is_not_wanted_any_more_ends_and_says_why(
     def fail(*_: object) -> bool:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    assert bring(some, fail, counters, wanted(some.ino("a"))).hows == [Brought.FETCHED]
+    assert fetch_ahead(some, fail, counters, wanted(some.ino("a"))).hows == [FetchOutcome.FETCHED]
     assert "was not pushed: [Errno 22] Invalid argument" in caplog.text
     gone = wanted(some.ino("d/b"), still=False)
-    assert bring(some, None, counters, gone).hows == [Brought.FAILED]
+    assert fetch_ahead(some, None, counters, gone).hows == [FetchOutcome.FAILED]
     assert some.store.asked == [("a", 0)]
-    ((_, stale),) = bring(some, None, counters, wanted(999_999)).ends
-    ((_, folder),) = bring(some, None, counters, wanted(some.ino("d"))).ends
-    assert (stale.how, type(stale.error)) == (Brought.FAILED, StaleInode)
-    assert (folder.how, type(folder.error)) == (Brought.FAILED, IsADirectoryError)
+    ((_, stale),) = fetch_ahead(some, None, counters, wanted(999_999)).ends
+    ((_, folder),) = fetch_ahead(some, None, counters, wanted(some.ino("d"))).ends
+    assert (stale.how, type(stale.error)) == (FetchOutcome.FAILED, StaleInode)
+    assert (folder.how, type(folder.error)) == (FetchOutcome.FAILED, IsADirectoryError)

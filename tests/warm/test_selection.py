@@ -29,9 +29,13 @@ def tree(make_set: MakeSet, tmp_path: Path) -> Tree:
 
 
 def names(
-    tree: Tree, patterns: Sequence[str] = (), listed: Sequence[str] = (), order: str = "name", *,
+    tree: Tree,
+    patterns: Sequence[str] = (),
+    listed: Sequence[str] = (),
+    order: str = "name",
+    *,
     everything: bool = False,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     picked = select(tree, patterns, listed, order, everything=everything)
     paths = {node.ino: path for path, node in nodes_of(tree).items()}
     found = [paths[ino] for ino in picked.inos]

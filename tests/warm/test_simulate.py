@@ -7,11 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.warm.feeding import Batch, Rates, feed_planned, feed_unplanned
-from penstock.warm.hits import lru_hit_chance, lru_hit_share
 from penstock.warm.prefetcher import MOST_IN_FLIGHT
-from penstock.warm.simulate import Dataset, Rig, Shuffles, Way, predict, run_epochs, warm_up
-from penstock.warm.smallest import find_smallest
+from penstock.warm.simulate import (
+    Batch,
+    Dataset,
+    Rates,
+    Rig,
+    Shuffles,
+    Way,
+    feed_planned,
+    feed_unplanned,
+    find_smallest,
+    lru_hit_chance,
+    lru_hit_share,
+    predict,
+    run_epochs,
+    warm_up,
+)
 
 KIB = 1024
 IMAGENET = Dataset(1_281_167, 1_281_167 * 110 * KIB)

@@ -13,17 +13,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.bench.arms import TRUSTED_S, Mount, Site
-from penstock.bench.programs import find_program, free_port
-from penstock.bench.workspace import BenchError, Process, wait_until
+from penstock.bench.workspace import BenchError, Process, find_program, free_port, wait_until
 from penstock.units import GIB
 
 HOME_VARIABLE = "PENSTOCK_ALLUXIO_HOME"
 _MASTER_JAR = re.compile(r"alluxio-core-server-master-(.+)\.jar")
 # Alluxio 2 was made for Java 8 and 11, and looks into what later runtimes hide.
 _OPENED = (
-    "java.lang", "java.lang.reflect", "java.io", "java.nio", "java.util", "java.util.concurrent",
-    "jdk.internal.misc", "sun.nio.ch",
-)  # fmt: skip
+    "java.lang",
+    "java.lang.reflect",
+    "java.io",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "jdk.internal.misc",
+    "sun.nio.ch",
+)
 _LOGGING = """\
 <Configuration status="WARN">
   <Appenders><Console name="out" target="SYSTEM_OUT"/></Appenders>
@@ -112,12 +117,18 @@ class Alluxio(Mount):
             "alluxio.master.journal.type": "UFS",
             "alluxio.master.journal.folder": place / "journal",
             "alluxio.master.metastore": "HEAP",
+            # The worker is there before anyone asks; for so long the master answers EIO.
+            "alluxio.master.worker.connect.wait.time": "0s",
             **{f"alluxio.{name}.port": port for name, port in ports.items()},
             **{
                 f"alluxio.{name}": "127.0.0.1"
                 for name in (
-                    "master.hostname", "master.bind.host", "master.web.bind.host",
-                    "worker.hostname", "worker.bind.host", "worker.web.bind.host",
+                    "master.hostname",
+                    "master.bind.host",
+                    "master.web.bind.host",
+                    "worker.hostname",
+                    "worker.bind.host",
+                    "worker.web.bind.host",
                     "user.hostname",
                 )
             },
@@ -151,7 +162,7 @@ class Alluxio(Mount):
             "alluxio.user.update.file.accesstime.disabled": "true",
             "alluxio.master.replication.check.interval": "1hr",
             "alluxio.master.update.check.enabled": "false",
-        }  # fmt: skip
+        }
 
     def _java(self, main: str, *words: str) -> list[str | Path]:
         return [

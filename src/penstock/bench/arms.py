@@ -20,10 +20,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.bench import measure
-from penstock.bench.dataset import Dataset
-from penstock.bench.programs import find_program
+from penstock.bench.datasets import Dataset
 from penstock.bench.s3server import S3Server
-from penstock.bench.workspace import BenchError, Process, Workspace, tail, unmount, wait_until
+from penstock.bench.workspace import (
+    BenchError,
+    Process,
+    Workspace,
+    find_program,
+    tail,
+    unmount,
+    wait_until,
+)
 from penstock.units import GIB
 
 TRUSTED_S = 7200  # how long names and attributes may be trusted; the data does not change

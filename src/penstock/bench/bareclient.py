@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 import obstore
 from obstore.store import S3Store
 
-from penstock.bench.dataset import Entry
+from penstock.bench.datasets import Entry
 from penstock.bench.readers import Epoch
 from penstock.bench.s3server import S3Server
 from penstock.bench.workspace import Workspace

@@ -31,8 +31,15 @@ def catalog_row(workspace: Workspace, files: int = FILES) -> CatalogFigures:
 
     def mount() -> float:
         started = time.monotonic()
-        penstock("mount", "http://127.0.0.1:1/", str(mountpoint), "-b", "--no-cache",
-                 f"--manifest={manifest}", "--refresh=never")  # fmt: skip
+        penstock(
+            "mount",
+            "http://127.0.0.1:1/",
+            str(mountpoint),
+            "-b",
+            "--no-cache",
+            f"--manifest={manifest}",
+            "--refresh=never",
+        )
         return time.monotonic() - started
 
     mount()

@@ -17,11 +17,10 @@ from rich.console import Console
 
 from penstock.bench import report
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
-from penstock.bench.dataset import make_jpegs
-from penstock.bench.programs import require_fuse
+from penstock.bench.datasets import make_jpegs
 from penstock.bench.s3server import create_bucket, serve_s3, upload
 from penstock.bench.trial import Sample, Trial
-from penstock.bench.workspace import Workspace, choose_medium, exit_code_of
+from penstock.bench.workspace import Workspace, choose_medium, exit_code_of, require_fuse
 from penstock.units import MIB, format_size
 
 _BUCKET = "imagenet"

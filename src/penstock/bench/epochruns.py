@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench import measure
-from penstock.bench.accelerator import Accelerator, EpochFigures
+from penstock.bench.accelerators import Accelerator, EpochFigures
 from penstock.bench.alluxio import Alluxio
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
-from penstock.bench.gated import GatedProgram
+from penstock.bench.experiments.programs import GatedProgram
 from penstock.bench.juicefs import JuiceFS
 from penstock.bench.s3server import Counters, FarServer
 from penstock.bench.workspace import BenchError
@@ -90,7 +90,7 @@ class EpochSample:
     cpu_s: float  # of all processes of the system
     memory_bytes: int  # of all of them, at the end of the epoch
     hit_bytes: int | None  # served by the local cache, for a system that says so
-    said: dict[str, Any] | None  # by its own statistics at the end of the epoch
+    statistics: dict[str, Any] | None  # by its own statistics at the end of the epoch
 
     @property
     def has_small_cache(self) -> bool:
@@ -136,7 +136,7 @@ def run_way(way: Way, site: Site, far: FarServer, lesson: Lesson) -> Iterator[Ep
 
 
 def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[EpochSample]:
-    before, said_before, used_before = far.counters(), _statistics(arm), arm.usage()
+    before, statistics_before, used_before = far.counters(), _statistics(arm), arm.usage()
     warm_s = _warm(arm) if way.warmed else 0.0
     with _training(way, arm, lesson) as training:
         for epoch in range(EPOCHS):
@@ -145,10 +145,10 @@ def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[Epoc
             figures = EpochFigures(**training.wait_for(epoch))
             if figures.samples != len(arm.site.dataset.entries):
                 raise BenchError(f"{way.title}: {figures.samples} samples read, not all")
-            used, after, said = arm.usage(), far.counters(), _statistics(arm)
+            used, after, statistics = arm.usage(), far.counters(), _statistics(arm)
             hit_bytes = None
-            if said is not None and said_before is not None:
-                hit_bytes = _hit_bytes(said) - _hit_bytes(said_before)
+            if statistics is not None and statistics_before is not None:
+                hit_bytes = _hit_bytes(statistics) - _hit_bytes(statistics_before)
             yield _sample(
                 way,
                 figures,
@@ -156,9 +156,9 @@ def _epochs(way: Way, arm: Arm, far: FarServer, lesson: Lesson) -> Iterator[Epoc
                 after.since(before),
                 used.since(used_before),
                 hit_bytes,
-                said,
+                statistics,
             )
-            before, said_before, warm_s = after, said, 0.0
+            before, statistics_before, warm_s = after, statistics, 0.0
             if way.drops_pages:
                 measure.drop_pages()
             used_before = arm.usage()
@@ -203,7 +203,7 @@ def _sample(
     counted: Counters,
     used: measure.Usage,
     hit_bytes: int | None,
-    said: dict[str, Any] | None,
+    statistics: dict[str, Any] | None,
 ) -> EpochSample:
     waited = replace(
         figures,
@@ -222,7 +222,7 @@ def _sample(
         cpu_s=used.cpu_s,
         memory_bytes=used.memory_bytes,
         hit_bytes=hit_bytes,
-        said=said,
+        statistics=statistics,
     )
 
 
@@ -230,5 +230,5 @@ def _statistics(arm: Arm) -> dict[str, Any] | None:
     return arm.statistics() if isinstance(arm, Penstock) else None
 
 
-def _hit_bytes(said: dict[str, Any]) -> int:
-    return sum(said["hit_bytes"].values())
+def _hit_bytes(statistics: dict[str, Any]) -> int:
+    return sum(statistics["hit_bytes"].values())

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from penstock.bench import measure, report
 from penstock.bench.arms import Arm, Native, Penstock, Rclone, Site
-from penstock.bench.dataset import SMALL_BYTES, Dataset, Entry, make_jpegs
+from penstock.bench.datasets import SMALL_BYTES, Dataset, Entry, make_jpegs
 from penstock.bench.s3server import FarServer, create_bucket, far_s3, serve_s3, upload
 from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
 from penstock.units import MIB, parse_duration
@@ -102,9 +102,12 @@ def _run(given: argparse.Namespace) -> int:
             upload(near, _BUCKET, dataset.root)
             latency_s = parse_duration(given.latency, what="--latency")
             with far_s3(
-                workspace, near, latency_s=latency_s, bytes_per_s=math.inf,
+                workspace,
+                near,
+                latency_s=latency_s,
+                bytes_per_s=math.inf,
                 processes=max(1, (os.cpu_count() or 1) // 2),
-            ) as far:  # fmt: skip
+            ) as far:
                 site = Site(workspace, far.server, _BUCKET, dataset)
                 for name in given.rows.split(","):
                     try:
@@ -195,8 +198,16 @@ def _command(row: Row, root: Path, given: argparse.Namespace) -> list[str]:
 def _report(outcomes: list[Outcome], given: argparse.Namespace, dataset: Dataset) -> None:
     table = Table(title=f"ResNet-50, {given.files:,} JPEGs, {given.latency} to the store")
     table.add_column("data from")
-    for heading in ("images/s, first epoch", "of tmpfs", "data wait", "later epochs", "of tmpfs",
-                    "data wait", "GETs", *report.COST_COLUMNS):  # fmt: skip
+    for heading in (
+        "images/s, first epoch",
+        "of tmpfs",
+        "data wait",
+        "later epochs",
+        "of tmpfs",
+        "data wait",
+        "GETs",
+        *report.COST_COLUMNS,
+    ):
         table.add_column(heading, justify="right")
     tmpfs = next((one for one in outcomes if one.row == "tmpfs"), None)
     for one in outcomes:
@@ -216,13 +227,17 @@ def _report(outcomes: list[Outcome], given: argparse.Namespace, dataset: Dataset
     (given.out / "gpu.json").write_text(
         json.dumps(
             {
-                "machine": asdict(measure.machine()), "files": len(dataset.entries),
-                "bytes": dataset.size_bytes, "latency": given.latency, "batch": given.batch,
-                "workers": given.workers, "outcomes": [asdict(one) for one in outcomes],
+                "machine": asdict(measure.machine()),
+                "files": len(dataset.entries),
+                "bytes": dataset.size_bytes,
+                "latency": given.latency,
+                "batch": given.batch,
+                "workers": given.workers,
+                "outcomes": [asdict(one) for one in outcomes],
             },
             indent=1,
         )
-    )  # fmt: skip
+    )
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

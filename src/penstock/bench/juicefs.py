@@ -11,9 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.bench.arms import TRUSTED_S, Mount, Site
-from penstock.bench.dataset import Dataset
-from penstock.bench.programs import find_program, free_port
-from penstock.bench.workspace import Process, wait_until
+from penstock.bench.datasets import Dataset
+from penstock.bench.workspace import Process, find_program, free_port, wait_until
 
 
 class JuiceFS(Mount):

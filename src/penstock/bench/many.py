@@ -45,12 +45,21 @@ def _run(datasets: int) -> int:
         wide_s, _ = penstock("get", "datasets", "-o", "json")
         taken = before - _available_bytes()
         delete_s, _ = penstock("delete", "-f", str(folder / "manifests.json"))
-        print(json.dumps({
-            "datasets": datasets, "bound": bound, "apply_s": round(apply_s, 2),
-            "first_get_s": round(cold_s, 3), "get_s": round(statistics.median(took), 3),
-            "get_json_s": round(wide_s, 3), "delete_s": round(delete_s, 2),
-            "memory_of_each_bytes": taken // datasets,
-        }, indent=2))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "datasets": datasets,
+                    "bound": bound,
+                    "apply_s": round(apply_s, 2),
+                    "first_get_s": round(cold_s, 3),
+                    "get_s": round(statistics.median(took), 3),
+                    "get_json_s": round(wide_s, 3),
+                    "delete_s": round(delete_s, 2),
+                    "memory_of_each_bytes": taken // datasets,
+                },
+                indent=2,
+            )
+        )
         return 0 if bound == datasets else 1
 
 

@@ -32,13 +32,19 @@ from penstock.bench.arms import (
     lacking,
 )
 from penstock.bench.catalog import catalog_row
-from penstock.bench.dataset import LARGE_BYTES, SMALL_BYTES, Dataset, Entry, make_large, make_small
+from penstock.bench.datasets import LARGE_BYTES, SMALL_BYTES, Dataset, Entry, make_large, make_small
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
-from penstock.bench.programs import find_program, require_fuse
 from penstock.bench.s3server import S3Server, create_bucket, serve_s3, upload
 from penstock.bench.targets import CatalogFigures, judge
 from penstock.bench.trial import BARE, Sample, Trial
-from penstock.bench.workspace import BenchError, Workspace, choose_medium, exit_code_of
+from penstock.bench.workspace import (
+    BenchError,
+    Workspace,
+    choose_medium,
+    exit_code_of,
+    find_program,
+    require_fuse,
+)
 from penstock.units import MIB, format_size
 
 ARMS: dict[str, type[Arm]] = {
@@ -124,7 +130,7 @@ class Comparison:
                 for sample in self._measure(arm):
                     self._say_sample(sample)
                     self.samples.append(sample)
-            except BenchError as error:
+            except (BenchError, OSError) as error:  # OSError: its mount fails a reader
                 self.left_out[f"{name}, {dataset.name} files"] = str(error)
                 self._console.print(
                     f"[red]{name}: left out:[/] {escape(str(error))}", soft_wrap=True
@@ -218,7 +224,7 @@ def _run(settings: Settings) -> int:
     if any(issubclass(ARMS[name], Mount) for name in settings.arms):
         require_fuse()
     medium = choose_medium(settings.cache_medium, settings.needed_bytes)
-    with Workspace(medium) as workspace:
+    with Workspace(medium) as workspace, measure.memory_kept_in_guest():
         comparison = Comparison(workspace, settings)
         comparison.run()
         measured = "penstock" in settings.arms and not settings.quick

@@ -9,19 +9,18 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.report import with_version
+from penstock.bench.reporting.drawing import Bar, Part, draw_bars, system_look
+from penstock.bench.reporting.results import Arm
 
 _NAMES = {
     "native": "native", "penstock": "Penstock", "juicefs": "JuiceFS", "alluxio": "Alluxio",
     "rclone": "rclone mount", "s3fs": "s3fs",
 }  # fmt: skip
 _BEGIN, _END = "<!-- bench:begin -->", "<!-- bench:end -->"
-_COLOURS = {"penstock": "#0b7285", "native": "#868e96"}
-_OTHER = "#ced4da"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,28 +86,13 @@ def table(report: dict[str, Any]) -> str:
 
 def picture(report: dict[str, Any]) -> str:
     """Bars of files per second, warm, eight readers."""
-    rows = [(arm, _row(report, arm, "small", "warm")) for arm in _NAMES]
-    bars = [(arm, row["files_per_s"]) for arm, row in rows if row is not None]
-    most = max(value for _, value in bars)
-    height, left, width = 34, 130, 560
-    parts: list[str] = []
-    for number, (arm, value) in enumerate(bars):
-        y = 40 + number * height
-        length = max(2.0, value / most * width)
-        parts.append(
-            f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{escape(_NAMES[arm])}</text>'
-            f'<rect x="{left}" y="{y}" width="{length:.0f}" height="24" rx="3" '
-            f'fill="{_COLOURS.get(arm, _OTHER)}"/>'
-            f'<text x="{left + length + 8:.0f}" y="{y + 17}">{value:,.0f}</text>'
-        )
-    total = 40 + len(bars) * height + 10
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{total}" '
-        f'viewBox="0 0 780 {total}" font-family="system-ui, sans-serif" font-size="14" '
-        'fill="#212529"><rect width="100%" height="100%" fill="#ffffff"/>'
-        '<text x="10" y="24" font-weight="600">Second epoch of small files: files per second, '
-        "8 readers</text>" + "".join(parts) + "</svg>\n"
-    )
+    bars: list[Bar] = []
+    for arm, name in _NAMES.items():
+        if (row := _row(report, arm, "small", "warm")) is not None:
+            part = Part(row["files_per_s"], system_look(Arm(arm, name, arm, state="warm")))
+            bars.append(Bar(name, f"{part.value:,.0f}", (part,)))
+    title = "Second epoch of small files: files per second, 8 readers"
+    return draw_bars(bars, label=title, title=title, width=700.0).standalone()
 
 
 def _row(report: dict[str, Any], arm: str, dataset: str, state: str) -> dict[str, Any] | None:

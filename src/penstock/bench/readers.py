@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.bench.dataset import Entry
+    from penstock.bench.datasets import Entry
     from penstock.bench.workspace import Workspace
 
 PART = "readers"

@@ -20,7 +20,7 @@ from typing import cast
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
 
-from penstock.bench.accelerator import RESNET50_STEP_S, Accelerator, Batch
+from penstock.bench.accelerators import RESNET50_STEP_S, Accelerator, Batch
 
 
 class Files(Dataset[int]):

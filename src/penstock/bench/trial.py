@@ -20,8 +20,8 @@ from typing import Literal
 from penstock.bench import measure, s3server
 from penstock.bench.arms import Arm, Mount, Native, Site
 from penstock.bench.bareclient import get_epoch
-from penstock.bench.dataset import Entry
-from penstock.bench.messages import MessageCounter, count_messages
+from penstock.bench.datasets import Entry
+from penstock.bench.measure import MessageCounter, count_messages
 from penstock.bench.readers import Epoch, list_files, read_epoch
 from penstock.bench.workspace import BenchError
 

@@ -10,7 +10,8 @@ from penstock.cache.guarded import Guarded
 from penstock.cache.indexfile import Identity, stored_bytes
 from penstock.cache.policy import POLICIES, Policy
 from penstock.cache.striped import StripedTier
-from penstock.cache.tier import TierSpec, prepare_directory
+from penstock.cache.sweep import sweep_unopened
+from penstock.cache.tier import TierSpec, is_full_disk, prepare_directory, refuse_foreign
 from penstock.cache.tiered import Cache
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
@@ -20,37 +21,80 @@ Say = Callable[[str], None]
 
 
 def build_cache(
-    specs: list[TierSpec], *, policy: str, block_bytes: int, buffer_bytes: int, large_threads: int,
-    counters: Counters, threads: int = 32, deadline_s: float = 60.0, must_open: bool = True,
+    specs: list[TierSpec],
+    *,
+    policy: str,
+    block_bytes: int,
+    buffer_bytes: int,
+    large_threads: int,
+    counters: Counters,
+    threads: int = 32,
+    deadline_s: float = 60.0,
+    must_open: bool = True,
     say: Say = lambda _note: None,
-) -> Cache:  # fmt: skip
+) -> Cache:
     """Without `must_open`, a directory that cannot be used now is out, and tried again later.
     `say` gets what a person should know of a tier that is not as it was wanted."""
     tiers = [build_tier(spec, policy, counters, must_open=must_open, say=say) for spec in specs]
     return Cache(
-        tiers, block_bytes=block_bytes, buffer_bytes=buffer_bytes, large_threads=large_threads,
-        threads=threads, deadline_s=deadline_s, counters=counters,
-    )  # fmt: skip
+        tiers,
+        block_bytes=block_bytes,
+        buffer_bytes=buffer_bytes,
+        large_threads=large_threads,
+        threads=threads,
+        deadline_s=deadline_s,
+        counters=counters,
+    )
 
 
 def build_tier(
-    spec: TierSpec, policy: str, counters: Counters, *, must_open: bool = True,
+    spec: TierSpec,
+    policy: str,
+    counters: Counters,
+    *,
+    must_open: bool = True,
     say: Say = lambda _note: None,
-) -> StripedTier:  # fmt: skip
+) -> StripedTier:
     directories = [
         Guarded(
-            path, spec.medium, partial(_open_prepared, path, spec, policy, counters, say), counters,
+            path,
+            spec.medium,
+            partial(_open_prepared, path, spec, policy, counters, say),
+            counters,
             must_open=must_open,
         )
         for path in spec.paths
-    ]  # fmt: skip
+    ]
     return StripedTier(spec.medium, directories)
 
 
 def _open_prepared(
-    path: Path, spec: TierSpec, policy: str, counters: Counters, say: Say,
+    path: Path,
+    spec: TierSpec,
+    policy: str,
+    counters: Counters,
+    say: Say,
     distrust: Identity | None,
-) -> CacheDirectory:  # fmt: skip
+) -> CacheDirectory:
+    refuse_foreign(path)
+    open_it = partial(_prepare_and_open, path, spec, policy, counters, say, distrust)
+    try:
+        return open_it()
+    except CacheDirError:
+        # Files that no row knows are swept once it is open, unless it cannot be opened for them.
+        if not is_full_disk(path) or not sweep_unopened(path):
+            raise
+        return open_it()
+
+
+def _prepare_and_open(
+    path: Path,
+    spec: TierSpec,
+    policy: str,
+    counters: Counters,
+    say: Say,
+    distrust: Identity | None,
+) -> CacheDirectory:
     share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
     stored = stored_bytes(path / "index.sqlite")
     quota = prepare_directory(path, share, stored, clamp=spec.clamp)
@@ -60,20 +104,40 @@ def _open_prepared(
             f"{format_size(share)} that were asked for"
         )
     return open_directory(
-        path, name=spec.medium, quota_bytes=quota, high=spec.high, low=spec.low,
-        policy=POLICIES[policy](), counters=counters, distrust=distrust,
-    )  # fmt: skip
+        path,
+        name=spec.medium,
+        quota_bytes=quota,
+        high=spec.high,
+        low=spec.low,
+        policy=POLICIES[policy](),
+        counters=counters,
+        distrust=distrust,
+    )
 
 
 def open_directory(
-    path: Path, *, name: str, quota_bytes: int, high: float, low: float, policy: Policy,
-    counters: Counters, distrust: Identity | None = None,
-) -> CacheDirectory:  # fmt: skip
+    path: Path,
+    *,
+    name: str,
+    quota_bytes: int,
+    high: float,
+    low: float,
+    policy: Policy,
+    counters: Counters,
+    distrust: Identity | None = None,
+) -> CacheDirectory:
+    refuse_foreign(path)
     try:
         return CacheDirectory(
-            path, name=name, quota_bytes=quota_bytes, high=high, low=low, policy=policy,
-            counters=counters, distrust=distrust,
-        )  # fmt: skip
+            path,
+            name=name,
+            quota_bytes=quota_bytes,
+            high=high,
+            low=low,
+            policy=policy,
+            counters=counters,
+            distrust=distrust,
+        )
     except OSError as error:
         raise CacheDirError(
             f"cache directory {path}: {error.strerror}", hint="give another --cache-dir"

@@ -18,10 +18,17 @@ from typing_extensions import Buffer
 from penstock.blocks import UNIT_BYTES, block_count, unit_bounds
 from penstock.cache import files
 from penstock.cache.files import Stamp
-from penstock.cache.identity import Block, CachedObject, block_of, identify, object_path
+from penstock.cache.identity import (
+    Block,
+    CachedObject,
+    block_of,
+    checksums,
+    identify,
+    matches,
+    object_path,
+)
 from penstock.cache.index import Entry, Index
-from penstock.cache.indexfile import Identity, identity_of, is_full
-from penstock.cache.integrity import checksums, matches
+from penstock.cache.indexfile import Identity, has_our_tables, identity_of, is_full
 from penstock.cache.locks import join
 from penstock.cache.policy import Policy
 from penstock.cache.sweep import YOUNG_S, Swept, sweep
@@ -65,9 +72,17 @@ def load_units(
 
 class CacheDirectory:
     def __init__(
-        self, path: Path, *, name: str, quota_bytes: int, high: float, low: float,
-        policy: Policy, counters: Counters, distrust: Identity | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        *,
+        name: str,
+        quota_bytes: int,
+        high: float,
+        low: float,
+        policy: Policy,
+        counters: Counters,
+        distrust: Identity | None = None,
+    ) -> None:
         self.path = path
         self.name = name
         self.quota_bytes = quota_bytes
@@ -322,9 +337,14 @@ class CacheDirectory:
         self._full_until_s = time.monotonic() + _FULL_PAUSE_S
 
     def commit_written(
-        self, what: CachedObject, block_bytes: int, block: Block, sums: bytes,
-        stamp: Stamp | None, is_new: bool,
-    ) -> None:  # fmt: skip
+        self,
+        what: CachedObject,
+        block_bytes: int,
+        block: Block,
+        sums: bytes,
+        stamp: Stamp | None,
+        is_new: bool,
+    ) -> None:
         """The same for a worker, which has written it and says what its file was then."""
         self.commit(what, block_bytes, block, sums)
         if stamp is not None:
@@ -424,6 +444,11 @@ class CacheDirectory:
             before_s = max(before_s, self._membership.since_s)
         return sweep(self, before_s, pause_s=pause_s)
 
+    def check_in_place(self) -> None:
+        """Raises if someone has removed it."""
+        os.stat(self.path / "objects")
+        self.index.check_in_place()
+
     def file(self, digest: bytes) -> str:
         return f"{self._root}/{object_path(digest)}"
 
@@ -450,11 +475,13 @@ class CacheDirectory:
 
 
 def _refuse_what_is_no_cache(path: Path) -> None:
-    """A damaged index is made anew. What someone else calls so is not ours to touch: whatever was
-    deleted of a cache, some of these is left."""
-    if (path / "index.sqlite").exists() and not any(
-        os.path.lexists(path / name) for name in ("objects", "users.lock", "index.lock")
-    ):
+    """A damaged index is made anew. What someone else calls so is not ours to touch. Of a cache
+    something else is left too, unless it was deleted while a server made its index: then the index
+    is empty, or has our tables."""
+    index = path / "index.sqlite"
+    if not index.exists() or not index.stat().st_size or has_our_tables(index):
+        return
+    if not any(os.path.lexists(path / name) for name in ("objects", "users.lock", "index.lock")):
         raise CacheDirError(
             f"cache directory {path}: there is an index.sqlite that is not a cache's",
             hint="give another --cache-dir",

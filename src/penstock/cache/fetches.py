@@ -8,8 +8,8 @@
 
 A fetch belongs to this module from its first step to its last. The second reader joins the first
 one's fetch; the second megabyte of a block comes from memory. Nobody blocks to wait for a fetch:
-whoever lands it, or fails it, calls back all who joined. The first to land or fail it wins; what
-comes later is dropped.
+whoever receives it calls back all who joined, each as soon as his part has arrived, and whoever
+fails it calls back the rest. The first to land or fail it wins; what comes later is dropped.
 
 Memory: each fetch asks to be admitted before it starts, and blocks its own thread until there is
 room, in the order of asking. Why that cannot deadlock: who has been admitted never asks again; it
@@ -32,18 +32,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
-from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from penstock.cache.claims import Claims
+from penstock.cache.fetch import (
+    Arrival,
+    Begin,
+    Claims,
+    Fetch,
+    FetchOutcome,
+    Get,
+    Place,
+    State,
+    Waiter,
+)
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.hedging import MOST_AT_ONCE, Hedging
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.pool import Pool
-from penstock.cache.tiers import Tiers
+from penstock.cache.tier import Tiers
 from penstock.errors import PenstockError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Pending
@@ -70,87 +78,6 @@ _MOST_BEGUN_BYTES = 1024 * 1024
 # the kernel must not wait for a busy disk.
 _SLOW_DISK_S = 0.01
 _SLOW_DISK_FOR_S = 1.0
-
-# get(start, length) -> bytes of one object from its store
-Get = Callable[[int, int], Buffer]
-
-# Puts the bytes of a block where readers find them without asking; False if it could not.
-Place = Callable[[memoryview], bool]
-
-# Asks for all of one object without waiting for it; None if it cannot be asked for so.
-Begin = Callable[[], Pending | None]
-
-
-class State(Enum):
-    WAITING = "waiting"
-    FETCHING = "fetching"
-    LANDED = "landed"
-    KEPT = "kept"
-    GONE = "gone"
-    FAILED = "failed"
-
-
-class Brought(Enum):
-    """What became of a block that was to be there before it is asked for."""
-
-    FETCHED = "fetched"
-    CACHED = "cached"  # it was in a tier, or in memory
-    JOINED = "joined"  # someone else is fetching it
-    NO_ROOM = "no room"  # the memory for fetches is used up: later
-    FAILED = "failed"
-
-
-class Arrival(NamedTuple):
-    how: Brought
-    length: int
-    took_s: float | None = None  # to fetch it from the store
-    error: Exception | None = None  # why it failed
-
-
-class Fetch:
-    """One block on its way. It refers to nothing that refers to it: its bytes go when the last
-    who needs them is done, and not when Python next looks for cycles."""
-
-    __slots__ = (
-        "asked_s", "began_ahead", "block", "data", "error", "failed_s", "from_store", "get",
-        "hedged", "in_tier", "is_ahead", "landed_s", "looked", "place", "reserved", "started_s",
-        "state", "waiters", "what",
-    )  # fmt: skip
-
-    def __init__(
-        self, block: Block, what: CachedObject, get: Get, asked_s: float, *, looked: bool
-    ) -> None:
-        self.block = block
-        self.what = what
-        self.get = get
-        self.state = State.WAITING
-        self.data: memoryview | None = None
-        self.error: Exception | None = None
-        self.waiters: list[Callable[[Fetch], None]] = []
-        self.looked = looked  # who asked has just looked for it in the tiers
-        self.reserved = False  # its memory was reserved when it was started
-        self.began_ahead = False  # it was started before anyone asked
-        self.is_ahead = False  # and nobody has asked since
-        self.place: Place | None = None  # None once it has been called
-        self.from_store = True
-        self.in_tier = False  # it looks there first
-        self.hedged = False
-        self.asked_s = asked_s
-        self.started_s = self.landed_s = self.failed_s = 0.0
-
-    @property
-    def is_done(self) -> bool:
-        return self.data is not None or self.error is not None
-
-    @property
-    def may_be_hedged(self) -> bool:
-        """Once; and not what a plan brings, which has its own measure of how much is sent."""
-        return (
-            self.state is State.FETCHING
-            and bool(self.waiters)
-            and not self.hedged
-            and self.place is None
-        )
 
 
 class Job:
@@ -226,9 +153,16 @@ def _nothing() -> None:
 
 class Fetches:
     def __init__(
-        self, tiers: Tiers, counters: Counters, *, budget_bytes: int, deadline_s: float,
-        threads: int, large_threads: int, now: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        tiers: Tiers,
+        counters: Counters,
+        *,
+        budget_bytes: int,
+        deadline_s: float,
+        threads: int,
+        large_threads: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`threads` fetch small objects, `large_threads` blocks of large ones."""
         self._tiers = tiers
         self._counters = counters
@@ -267,14 +201,21 @@ class Fetches:
         return self._active.get(block) or self._kept.get(block)
 
     def want(
-        self, block: Block, what: CachedObject, get: Get, then: Callable[[Fetch], None], *,
-        looked: bool, here: bool = False, begin: Begin | None = None,
-    ) -> Job | None:  # fmt: skip
-        """Calls `then` with the fetch of this block, started if there is none, once it has landed
-        or failed. `looked`: the caller has just looked for the block in the tiers. `here`: if a
-        fetch is started, it is returned as a job for the caller to do, or to give to `put`; with
-        `begin` it can be begun."""
-        fetch = self._join_or_start(block, what, get, then, looked=looked, asked_s=None)
+        self,
+        block: Block,
+        what: CachedObject,
+        get: Get,
+        waiter: Waiter,
+        *,
+        looked: bool,
+        here: bool = False,
+        begin: Begin | None = None,
+    ) -> Job | None:
+        """Calls the waiter back with its part of this block, whose fetch is started if there is
+        none. `looked`: the caller has just looked for the block in the tiers. `here`: if a fetch
+        is started, it is returned as a job for the caller to do, or to give to `put`; with `begin`
+        it can be begun."""
+        fetch = self._join_or_start(block, what, get, waiter, looked=looked, asked_s=None)
         if fetch is None:
             return None
         if here:
@@ -287,9 +228,15 @@ class Fetches:
         self._small.put(job)
 
     def _join_or_start(
-        self, block: Block, what: CachedObject, get: Get, then: Callable[[Fetch], None], *,
-        looked: bool, asked_s: float | None,
-    ) -> Fetch | None:  # fmt: skip
+        self,
+        block: Block,
+        what: CachedObject,
+        get: Get,
+        waiter: Waiter,
+        *,
+        looked: bool,
+        asked_s: float | None,
+    ) -> Fetch | None:
         """Returns what was started. `asked_s`: when it was first asked for, if this is the second
         time."""
         now_s = self._now()
@@ -302,32 +249,49 @@ class Fetches:
                 mine = True
                 fetch = Fetch(block, what, get, asked_s or now_s, looked=looked)
                 self._start(fetch)
-            elif fetch.began_ahead:
-                again = partial(self._want_again, block, what, get, then)
-                then = partial(_unless_it_failed, again, then, asked_s or now_s, asked_s is None)
+            elif fetch.began_ahead and asked_s is None:
+                # What was begun ahead of its reader also gives up before the reader would: he
+                # asks anew, and has all of his own time.
+                waiter = self._asking_again(block, what, get, waiter, now_s)
             fetch.is_ahead = False
-            waits = not fetch.is_done
+            waits = not fetch.is_done and waiter.stop > len(fetch.arrived)
             if waits:
-                fetch.waiters.append(then)
+                fetch.waiters.append(waiter)
         if not waits:
-            then(fetch)
+            self._call_back(fetch, waiter)
         return fetch if mine else None
 
-    def _want_again(
-        self, block: Block, what: CachedObject, get: Get, then: Callable[[Fetch], None],
-        asked_s: float,
-    ) -> None:  # fmt: skip
-        fetch = self._join_or_start(block, what, get, then, looked=False, asked_s=asked_s)
-        if fetch is not None:
-            self._pool_of(fetch).put(partial(self.run, fetch))
+    def _asking_again(
+        self, block: Block, what: CachedObject, get: Get, waiter: Waiter, asked_s: float
+    ) -> Waiter:
+        """One that asks a second time if storage fails the first time."""
 
-    def cut(self, fetch: Fetch, start: int, stop: int) -> memoryview:
-        """A part of a block that has landed. A block that is read to its end is not kept."""
-        assert fetch.data is not None
+        def then(part: memoryview | Exception) -> None:
+            if not isinstance(part, StoreError):
+                waiter.then(part)
+                return
+            fetch = self._join_or_start(block, what, get, waiter, looked=False, asked_s=asked_s)
+            if fetch is not None:
+                self._pool_of(fetch).put(partial(self.run, fetch))
+
+        return waiter._replace(then=then)
+
+    def _call_back(self, fetch: Fetch, waiter: Waiter) -> None:
+        part = self.cut(fetch, waiter.start, waiter.stop)
+        if part is None:
+            waiter.then(fetch.error or _too_short(fetch))
+        else:
+            waiter.then(part)
+
+    def cut(self, fetch: Fetch, start: int, stop: int) -> memoryview | None:
+        """A part of a block, if it has arrived. A block that is read to its end is not kept."""
+        arrived = fetch.arrived
+        if stop > len(arrived):
+            return None
         if stop == fetch.block.length:
             fetch.is_ahead = False
             self.release(fetch.block)
-        return fetch.data[start:stop]
+        return arrived[start:stop]
 
     def release(self, block: Block) -> None:
         """What is asked of it again comes from a tier."""
@@ -354,7 +318,7 @@ class Fetches:
         self._large.put(partial(self.run, fetch))
         return True
 
-    def bring(
+    def fetch_ahead(
         self, block: Block, what: CachedObject, get: Get, place: Place | None, looked_s: float
     ) -> Arrival:
         """Fetches a block before it is asked for, in the caller's thread. `place` gets its bytes,
@@ -370,25 +334,25 @@ class Fetches:
             and self.claims.holder_of(block.digest) is not None
         )
         if flying or claimed or self._ended_lately(block, looked_s):
-            return Arrival(Brought.JOINED, block.length)
+            return Arrival(FetchOutcome.JOINED, block.length)
         if fetch is not None and fetch.data is not None:
             if place is not None:
                 place(fetch.data)
             if not self._tiers.has(block):  # not yet, or not any more: it is at hand
                 self._tiers.write(what, block, fetch.data)
-            return Arrival(Brought.CACHED, block.length)
+            return Arrival(FetchOutcome.CACHED, block.length)
         if place is None:
             if self._tiers.has(block):
-                return Arrival(Brought.CACHED, block.length)
+                return Arrival(FetchOutcome.CACHED, block.length)
         elif (stored := self._tiers.read(block, 0, block.length)) is not None:
             place(stored)
-            return Arrival(Brought.CACHED, block.length)
+            return Arrival(FetchOutcome.CACHED, block.length)
         fetch = self._start_if_room(block, what, get, place)
         if fetch is None:
             found = self.find(block) is not None
-            return Arrival(Brought.JOINED if found else Brought.NO_ROOM, block.length)
+            return Arrival(FetchOutcome.JOINED if found else FetchOutcome.NO_ROOM, block.length)
         took_s = self.run(fetch)
-        how = Brought.FETCHED if fetch.error is None else Brought.FAILED
+        how = FetchOutcome.FETCHED if fetch.error is None else FetchOutcome.FAILED
         return Arrival(how, block.length, took_s, fetch.error)
 
     def _start_if_room(
@@ -500,7 +464,23 @@ class Fetches:
             if stored is not None:
                 fetch.from_store = False
                 return stored
-        return fetch.get(block.start, block.length)
+        # A whole object may still be compared with its checksum.
+        progress = None if block.whole else partial(self._arrive, fetch)
+        return fetch.get(block.start, block.length, progress)
+
+    def _arrive(self, fetch: Fetch, arrived: memoryview) -> None:
+        """Answers those whose part is there already."""
+        with self._lock:
+            # A second attempt begins anew: what came of the first stays until it has more.
+            if fetch.is_done or len(arrived) <= len(fetch.arrived):
+                return
+            fetch.arrived = arrived
+            waiters = [waiter for waiter in fetch.waiters if waiter.stop <= len(arrived)]
+            if waiters:
+                left = [waiter for waiter in fetch.waiters if waiter.stop > len(arrived)]
+                fetch.waiters = left
+        for waiter in waiters:
+            self._call_back(fetch, waiter)
 
     def begin(self, fetch: Fetch, begin: Begin) -> Pending | None:
         """The first half of `run`, for a thread that must not wait; None if it would have to."""
@@ -583,12 +563,12 @@ class Fetches:
                 self._held_bytes -= fetch.block.length
                 self._room.notify_all()
                 return False
-            fetch.data = memoryview(data)
+            fetch.data = fetch.arrived = memoryview(data)
             fetch.state = State.LANDED
             fetch.landed_s = self._now()
             waiters, fetch.waiters = fetch.waiters, []
         for waiter in waiters:
-            waiter(fetch)
+            self._call_back(fetch, waiter)
         return True
 
     def _put_away(self, fetch: Fetch, on_end: Callable[[], None] = _nothing) -> None:
@@ -670,10 +650,11 @@ class Fetches:
                 self._failed[fetch.block] = fetch
                 if len(self._failed) > _FAILED:
                     del self._failed[next(iter(self._failed))]
+            fetch.arrived = memoryview(b"")
             waiters, fetch.waiters = fetch.waiters, []
             self._room.notify_all()  # it may have waited to be admitted
         for waiter in waiters:
-            waiter(fetch)
+            self._call_back(fetch, waiter)
 
     def _failed_lately(self, block: Block, now_s: float) -> Fetch | None:
         fetch = self._failed.get(block)
@@ -773,8 +754,8 @@ class Fetches:
                 self._fail(fetch, self._overdue(fetch))
             elif fetch.in_tier and not fetch.hedged and now_s - fetch.started_s > HUNG_S:
                 # A thread hangs in a disk: another asks the store instead.
-                self._pool_of(fetch).replace_one()
-                self._hedge(fetch)
+                if self._hedge(fetch):
+                    self._pool_of(fetch).replace_one()
             elif fetch.may_be_hedged:
                 slow_s = self._hedging.slow_after_s(fetch.block.length)
                 if slow_s is not None and now_s - fetch.started_s > slow_s:
@@ -795,26 +776,28 @@ class Fetches:
             kind="timeout",
         )
 
-    def _hedge(self, fetch: Fetch) -> None:
+    def _hedge(self, fetch: Fetch) -> bool:
+        """False if a second request may not be sent now."""
         if not self._hedges_sent.acquire(blocking=False):
-            return
+            return False
         with self._lock:
             may_be_sent = not self._queue and self._make_room(fetch.block.length)
             if may_be_sent and (may_be_sent := self._hedging.spend()):
                 self._held_bytes += fetch.block.length
         if not may_be_sent:
             self._hedges_sent.release()
-            return
+            return False
         fetch.hedged = True
         self._counters.add("hedges")
         self._hedges.put(partial(self._run_hedge, fetch))
+        return True
 
     def _run_hedge(self, fetch: Fetch) -> None:
         """A second request for the same block. One that fails changes nothing: the first may still
         come."""
         data: Buffer | None = None
         try:
-            data = fetch.get(fetch.block.start, fetch.block.length)
+            data = fetch.get(fetch.block.start, fetch.block.length, None)
         except PenstockError as error:
             log.debug("a second fetch failed: %s", error)
         finally:
@@ -825,13 +808,6 @@ class Fetches:
                 self._counters.add("hedges_won")
 
 
-def _unless_it_failed(
-    again: Callable[[float], None], then: Callable[[Fetch], None], asked_s: float, first: bool,
-    fetch: Fetch,
-) -> None:  # fmt: skip
-    """What was begun ahead of its reader also gives up before the reader would: he asks anew, and
-    has all of his own time."""
-    if first and isinstance(fetch.error, StoreError):
-        again(asked_s)
-    else:
-        then(fetch)
+def _too_short(fetch: Fetch) -> StoreError:
+    key, length = fetch.what.key, fetch.block.length
+    return StoreError(f"{key}: {len(fetch.arrived)} bytes came of {length}", kind="wrong_length")

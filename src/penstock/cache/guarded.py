@@ -32,6 +32,7 @@ from typing_extensions import Buffer
 
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.identity import Block, CachedObject
+from penstock.cache.index import Index
 from penstock.cache.indexfile import Identity, is_damage, is_full
 from penstock.cache.sweep import PAUSE_S as SWEEP_PAUSE_S
 from penstock.errors import CacheDirError
@@ -61,11 +62,17 @@ class Status(NamedTuple):
 
 class Guarded:
     def __init__(
-        self, path: Path, name: str, open_directory: Open, counters: Counters, *,
-        must_open: bool = True, clock: Callable[[], float] = time.monotonic,
+        self,
+        path: Path,
+        name: str,
+        open_directory: Open,
+        counters: Counters,
+        *,
+        must_open: bool = True,
+        clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] | None = None,
         sweep_pause_s: float = SWEEP_PAUSE_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """With `must_open`, raises if the directory cannot be opened: for a mount that begins.
         Without, it begins out: for a server that takes over from one that died."""
         self.path = path
@@ -80,12 +87,15 @@ class Guarded:
         self._lock = threading.Lock()
         self._directory: CacheDirectory | None = None
         self._error: str | None = None
+        self._times_out = 0
         self._changed_s = clock()  # when it went out, or came back
         self._delay_s = FIRST_PROBE_S
         self._next_probe_s = 0.0
         self._probing = False
         self._closed = False
-        self._distrust: Identity | None = None
+        # An index that was found damaged. Held until the next one is there: while it is open, its
+        # inode is no other file's.
+        self._damaged: Index | None = None
         self._device: int | None = None
         self._busy: dict[int, float] = {}  # since when a thread of ours waits for the disk
         try:
@@ -93,7 +103,7 @@ class Guarded:
         except (*_FAILURES, CacheDirError) as error:
             if must_open:
                 raise
-            self._say_out(error)
+            self._note_out(error)
 
     # -- a tier's verbs -----------------------------------------------------------------
 
@@ -185,8 +195,9 @@ class Guarded:
             try:
                 directory.close()
             except _FAILURES as error:
-                log.warning("cache directory %s: %s; its last blocks are not cached",
-                            self.path, error)  # fmt: skip
+                log.warning(
+                    "cache directory %s: %s; its last blocks are not cached", self.path, error
+                )
 
     # -- what workers do ----------------------------------------------------------------
 
@@ -204,14 +215,32 @@ class Guarded:
     def is_in(self) -> bool:
         return self._directory is not None
 
+    # -- for who is about to fill it ----------------------------------------------------
+
+    def look_after(self) -> None:
+        """Finds out whether someone has removed it. One that is out is probed now, and not only
+        when its time has come."""
+        self._try(CacheDirectory.check_in_place, None)
+        if self._directory is None:
+            self._set_off_probe()
+
+    @property
+    def is_probed(self) -> bool:
+        """Is it being probed at this moment?"""
+        return self._probing
+
+    @property
+    def times_out(self) -> int:
+        """How often it has gone out."""
+        return self._times_out
+
     # -- inside -------------------------------------------------------------------------
 
     def _try(self, work: Callable[[CacheDirectory], T], otherwise: T, *, timed: bool = True) -> T:
         """`timed`: it takes no longer than a few blocks do."""
         directory = self._directory
         if directory is None:
-            if self._clock() >= self._next_probe_s:
-                self._set_off_probe()
+            self._probe_if_due()
             return otherwise
         thread = threading.get_ident()
         if timed:
@@ -226,10 +255,14 @@ class Guarded:
 
     def look_for_hang(self, longer_than_s: float = HUNG_S) -> None:
         """A disk that does not answer is as good as one that fails: it is out, and whoever hangs in
-        it is alone. To be called now and then, by a thread that never touches the disk."""
+        it is alone. To be called now and then, by a thread that never touches the disk. Where
+        workers serve the readers, nobody else sets off the probes of one that is out."""
         directory, now_s = self._directory, self._clock()
+        if directory is None:
+            self._probe_if_due()
+            return
         waits_s = max((now_s - since_s for since_s in list(self._busy.values())), default=0.0)
-        if directory is not None and waits_s > longer_than_s:
+        if waits_s > longer_than_s:
             why = f"the disk has not answered for {waits_s:.1f} s"
             self._fail(directory, TimeoutError(errno.ETIMEDOUT, why, str(self.path)))
 
@@ -244,21 +277,26 @@ class Guarded:
             self._directory = None
             self._busy = {}  # whoever hangs in it is alone from now on
             if is_damage(error):
-                self._distrust = directory.index.identity
+                self._damaged = directory.index
             now = self._clock()
             # Fine for its probe, and failing again when it is used: no line a second for that.
             again = now - self._changed_s < LAST_PROBE_S and self._error is not None
             self._delay_s = min(2 * self._delay_s, LAST_PROBE_S) if again else FIRST_PROBE_S
             self._changed_s = now
-            self._say_out(error)
+            self._note_out(error)
         self.on_change()
         directory.abandon()
 
-    def _say_out(self, error: Exception) -> None:
+    def _note_out(self, error: Exception) -> None:
         self._error = str(error)
+        self._times_out += 1
         self._next_probe_s = self._clock() + self._delay_s
         self._counters.add("cache_warnings")
         log.warning("cache directory %s is out: %s; reading on without it", self.path, error)
+
+    def _probe_if_due(self) -> None:
+        if self._clock() >= self._next_probe_s:
+            self._set_off_probe()
 
     def _set_off_probe(self) -> None:
         with self._lock:
@@ -270,7 +308,8 @@ class Guarded:
     def _probe(self) -> None:
         try:
             self._check_disk()
-            directory = self._open(self._distrust)
+            damaged = self._damaged
+            directory = self._open(damaged.identity if damaged is not None else None)
         except (*_FAILURES, CacheDirError) as error:
             log.debug("cache directory %s is still out: %s", self.path, error)
             with self._lock:
@@ -296,7 +335,7 @@ class Guarded:
             if not self._closed:
                 self._directory = directory
                 self._changed_s = self._clock()
-                self._distrust = None
+                self._damaged = None
                 self._device = device
         if self._closed:
             directory.abandon()

@@ -13,6 +13,7 @@ each has a connection of its own, closed when the index is let go of.
 
 import errno
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -220,18 +221,15 @@ class Index:
 
     def drop_objects(self, digests: list[bytes]) -> int:
         self.flush()
-        dropped = 0
         with self._transaction() as run:
-            for digest in digests:
-                run.execute("DELETE FROM blocks WHERE digest = ?", (digest,))
-                row = run.execute(
-                    "DELETE FROM objects WHERE digest = ? RETURNING cached, iif(used, source, 0)",
-                    (digest,),
-                ).fetchone()
-                if row is not None:
-                    _count(run, row[1], -_number(row[0]))
-                    dropped += row[0]
-        return dropped
+            return sum(_drop(run, digest) for digest in digests)
+
+    def drop_lost(self, digest: bytes, path: str) -> bool:
+        """Forgets an object whose file is gone; False if it is not. A row is written after its
+        file, so the row of a file that is stored anew meanwhile comes after this transaction."""
+        self.flush()
+        with self._transaction() as run:
+            return not os.path.lexists(path) and _drop(run, digest) > 0
 
     def outdate(self, digests: list[bytes]) -> None:
         """These are not in the bucket any more: they go first when room is needed."""
@@ -270,9 +268,7 @@ class Index:
             touched, self._touched = self._touched, set[bytes]()
         if not batch and not touched:
             return
-        # SQLite writes happily into a file that has been deleted. Two stat calls a batch.
-        if identity_of(self._path) != self.identity:
-            raise IndexReplaced(f"{self._path} was removed")
+        self.check_in_place()  # two stat calls a batch
         now = int(time.time())
         # Nobody counts between the two: what is noted and waits still would count twice.
         with self._usage_lock:
@@ -297,6 +293,11 @@ class Index:
         self._usage_read_s = now
         self._count_usage(self._connection())
         return True
+
+    def check_in_place(self) -> None:
+        """Raises if the file was removed: SQLite happily goes on with one that has no name."""
+        if identity_of(self._path) != self.identity:
+            raise IndexReplaced(f"{self._path} was removed")
 
     def check(self) -> None:
         """Looks at every page: a second for 100 MB, and others read on meanwhile."""
@@ -455,9 +456,16 @@ def _row(
     # Surrogates cannot be stored as SQLite text; the digest, not this, is the identity.
     key = what.key.encode("utf-8", "backslashreplace").decode()
     return (
-        what.digest, source, key, what.version, what.size_bytes, filled.block_bytes,
-        filled.block.length, now, sums,
-    )  # fmt: skip
+        what.digest,
+        source,
+        key,
+        what.version,
+        what.size_bytes,
+        filled.block_bytes,
+        filled.block.length,
+        now,
+        sums,
+    )
 
 
 def _source(run: sqlite3.Connection, name: str) -> int:
@@ -466,6 +474,19 @@ def _source(run: sqlite3.Connection, name: str) -> int:
     if row is None:
         raise IndexDamaged("a source that cannot be found again")
     return row[0]
+
+
+def _drop(run: sqlite3.Connection, digest: bytes) -> int:
+    """Returns how many bytes were known of it."""
+    run.execute("DELETE FROM blocks WHERE digest = ?", (digest,))
+    row = run.execute(
+        "DELETE FROM objects WHERE digest = ? RETURNING cached, iif(used, source, 0)", (digest,)
+    ).fetchone()
+    if row is None:
+        return 0
+    cached = _number(row[0])
+    _count(run, row[1], -cached)
+    return cached
 
 
 def _count(run: sqlite3.Connection, source: int, length: int) -> None:

@@ -14,11 +14,13 @@ Functions only; may be called from any thread.
 import errno
 import logging
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from penstock.cache.identity import Block
@@ -31,6 +33,7 @@ SCHEMA_VERSION = 1
 _BUSY_TIMEOUT_S = 10
 # A row is found in 8 us so, and in 13 without. Shared by all who have it open.
 _MAPPED_BYTES = 64 << 20
+_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _OUTDATED = ""  # the source that outdated objects are counted under
 
 _SCHEMA = """\
@@ -76,7 +79,8 @@ def open_index(path: Path, distrust: Identity | None = None) -> Opened:
     """Opens the index, made anew if there is none, if it is damaged, or if it is still the file
     that someone found damaged (`distrust`)."""
     with locked(_lock_file(path), alone=True):
-        if distrust is not None and path.exists() and identity_of(path) == distrust:
+        # Not by its log, which SQLite removes with the last connection.
+        if distrust is not None and path.exists() and _inode(path) == distrust.database:
             log.warning("%s is damaged; made anew, and what it held is fetched again", path)
             _remove(path)
         try:
@@ -99,12 +103,48 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     """A connection for a process that never writes rows."""
     with locked(_lock_file(path), alone=False):
         connection = sqlite3.connect(
-            f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S,
+            f"{path.as_uri()}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            timeout=_BUSY_TIMEOUT_S,
             check_same_thread=False,
-        )  # fmt: skip
+        )
         connection.execute("PRAGMA cache_size = -256")
         connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES}")
+        _load_schema(connection)
         return connection
+
+
+def has_our_tables(path: Path) -> bool:
+    """Return whether the file is an index. Writes nothing beside it."""
+    address = f"{path.absolute().as_uri()}?immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            rows = connection.execute("SELECT sql FROM sqlite_schema").fetchall()
+    except (sqlite3.Error, UnicodeDecodeError):
+        return False
+    return {row[0] for row in rows if row[0]} == set(_STATEMENTS)
+
+
+def digests_on_disk(path: Path) -> set[bytes]:
+    """Return the objects that an index and its log know; none if there is no index, or a damaged
+    one. Reads a copy in memory, because SQLite cannot read a log without room on its disk. Raises
+    OSError or sqlite3.Error if it cannot tell."""
+    if not path.exists():
+        return set()
+    with TemporaryDirectory(prefix="penstock-index-", dir=_MEMORY) as folder:
+        copy = Path(folder) / path.name
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+        try:
+            with closing(sqlite3.connect(copy)) as connection:
+                _load_schema(connection)
+                return {row[0] for row in connection.execute("SELECT digest FROM objects")}
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            return set()
 
 
 def identity_of(path: Path) -> Identity:
@@ -121,6 +161,7 @@ def stored_bytes(path: Path) -> int:
             # A damaged log looks as if others were busy with it for ever.
             closing(sqlite3.connect(path, timeout=0.1)) as connection,
         ):
+            _load_schema(connection)
             total = connection.execute("SELECT sum(bytes) FROM sources").fetchone()[0]
     except (sqlite3.Error, OSError):
         return 0  # whoever opens it for work will say what is wrong
@@ -148,10 +189,13 @@ def is_damage(error: Exception) -> bool:
     if code is None:  # the sqlite3 module's own, like text that is not UTF-8
         return isinstance(error, sqlite3.OperationalError)
     return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF in (
-        sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
-        sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_FORMAT,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
         sqlite3.SQLITE_ERROR,  # no such table, no such column
-    )  # fmt: skip
+    )
 
 
 def is_full(error: Exception) -> bool:
@@ -204,6 +248,7 @@ def _connect(path: Path, *, make: bool) -> Opened:
         path, isolation_level=None, timeout=_BUSY_TIMEOUT_S, check_same_thread=False
     )
     try:
+        _load_schema(connection)
         if make:
             # Only here: for a file that was cut to nothing under its users it would wait for
             # them to go, and a reader with it.
@@ -212,11 +257,20 @@ def _connect(path: Path, *, make: bool) -> Opened:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -256")
         connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES}")
-        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # opens the log
+        _load_schema(connection)  # and opens the log
         return Opened(connection, identity_of(path))
     except BaseException:
         connection.close()
         raise
+
+
+def _load_schema(connection: sqlite3.Connection) -> None:
+    """SQLite quotes what it cannot parse, and the sqlite3 module fails to decode that: a damaged
+    schema would be no error of a database (CPython 3.11)."""
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except UnicodeDecodeError as error:
+        raise IndexDamaged(f"its schema: {error.object[:100]!r}") from error
 
 
 def _check(connection: sqlite3.Connection) -> None:

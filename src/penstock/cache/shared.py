@@ -27,9 +27,8 @@ from penstock.cache import files
 from penstock.cache.directory import SMALL_BYTES, WrongBytes, load_units
 from penstock.cache.files import Stamp
 from penstock.cache.guarded import HUNG_S
-from penstock.cache.identity import Block, CachedObject, object_path
+from penstock.cache.identity import Block, CachedObject, checksums, object_path
 from penstock.cache.indexfile import connect_to_read, is_full, stored_sums
-from penstock.cache.integrity import checksums
 
 # The server notes a block within a tenth of a second. Until then its worker knows it.
 _NOTED_WITHIN_S = 2.0
@@ -45,9 +44,14 @@ class Reporter(Protocol):
     """What a worker tells its server of a directory. Nothing of it waits."""
 
     def stored(
-        self, directory: int, what: CachedObject, block: Block, sums: bytes,
-        stamp: Stamp | None, is_new: bool,
-    ) -> None: ...  # fmt: skip
+        self,
+        directory: int,
+        what: CachedObject,
+        block: Block,
+        sums: bytes,
+        stamp: Stamp | None,
+        is_new: bool,
+    ) -> None: ...
 
     def wants_room(self, directory: int, length: int) -> None: ...
 
@@ -142,6 +146,7 @@ class SharedDirectory:
         if self._is_out:
             return None
         low, high = unit_bounds(start, stop, block.length)
+        opened = self._opened
         thread = threading.get_ident()
         self._busy[thread] = time.monotonic()
         try:
@@ -153,10 +158,10 @@ class SharedDirectory:
             if files.is_odd(error):
                 self._note_wrong(block)
             else:
-                self._fail(error)
+                self._fail(error, opened)
             return None
         except sqlite3.Error as error:
-            self._fail(error)
+            self._fail(error, opened)
             return None
         finally:
             self._busy.pop(thread, None)
@@ -169,12 +174,13 @@ class SharedDirectory:
     def has(self, block: Block) -> bool:
         if self._is_out:
             return False
+        opened = self._opened
         try:
             # The file as well: what we have stored lately may have been removed since.
             stored = self._sums(block) is not None
             return stored and os.path.lexists(self._file(block.digest))
         except (OSError, sqlite3.Error) as error:
-            self._fail(error)
+            self._fail(error, opened)
             return False
 
     def has_room(self, length: int) -> bool:
@@ -184,6 +190,7 @@ class SharedDirectory:
         view = memoryview(data)
         if self._is_out or not self.room.take(len(view), self._ask_for_room):
             return False
+        opened = self._opened
         thread = threading.get_ident()
         self._busy[thread] = time.monotonic()
         stamp, is_new, sums = None, False, b""
@@ -198,7 +205,7 @@ class SharedDirectory:
             )
         except (OSError, sqlite3.Error) as error:
             if not is_full(error):
-                self._fail(error)
+                self._fail(error, opened)
         finally:
             self._busy.pop(thread, None)
             if stamp is None:
@@ -221,7 +228,8 @@ class SharedDirectory:
         now_s = time.monotonic()
         waits_s = max((now_s - since_s for since_s in list(self._busy.values())), default=0.0)
         if waits_s > HUNG_S and not self._is_out:
-            self._fail(TimeoutError(f"the disk has not answered for {waits_s:.1f} s"))
+            error = TimeoutError(f"the disk has not answered for {waits_s:.1f} s")
+            self._fail(error, self._opened)
 
     # -- inside -------------------------------------------------------------------------
 
@@ -231,8 +239,10 @@ class SharedDirectory:
     def _ask_for_room(self, length: int) -> None:
         self._reporter.wants_room(self._number, length)
 
-    def _fail(self, error: Exception) -> None:
-        if not self._is_out:
+    def _fail(self, error: Exception, opened: int) -> None:
+        """`opened`: when the work began. A late error of an earlier index says nothing of this
+        one, and would have the server throw it away."""
+        if not self._is_out and opened == self._opened:
             self.take_out()
             self._reporter.failed(self._number, error)
 

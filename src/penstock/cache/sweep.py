@@ -5,13 +5,19 @@ of files that someone deleted. Both only cost room. One folder of 256 at a time,
 between: of 1.28 million files that is 5,000 names and 5,000 digests in memory.
 """
 
+import logging
 import os
+import sqlite3
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from penstock.cache import files
-from penstock.cache.index import Entry, Index
+from penstock.cache.index import Index
+from penstock.cache.indexfile import digests_on_disk
+from penstock.cache.locks import join
+
+log = logging.getLogger(__name__)
 
 # Readers wait for the interpreter's lock while a folder is compared; this lets them go first.
 PAUSE_S = 0.01
@@ -33,8 +39,6 @@ class Sweepable(Protocol):
     @property
     def index(self) -> Index: ...
 
-    def remove(self, entry: Entry) -> None: ...
-
 
 def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> Swept:
     """Removes files older than `before_s` that no row knows, and rows that have no file. Stops
@@ -53,8 +57,32 @@ def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> Swept:
         for digest in found - known:
             lost_files += _sweep_file(index, f"{folder}/{digest.hex()}", digest, before_s)
         for digest in known - found:
-            lost_rows += _sweep_row(directory, f"{folder}/{digest.hex()}", digest)
+            lost_rows += index.drop_lost(digest, f"{folder}/{digest.hex()}")
     return Swept(lost_files, lost_rows)
+
+
+def sweep_unopened(path: Path) -> int:
+    """Remove files that no row knows from a directory whose disk is full, so that its index cannot
+    be opened. Nothing is removed while someone else uses the directory, whose rows may not be on
+    disk yet, nor where its index cannot be read. Return how many files that were."""
+    membership = join(path / "users.lock")
+    try:
+        if not membership.alone:
+            return 0
+        try:
+            known, removed = digests_on_disk(path / "index.sqlite"), 0
+        except (OSError, sqlite3.Error) as error:
+            log.warning("%s: cannot read its index: %s", path, error)
+            return 0
+        for number in range(256):
+            folder = path / "objects" / f"{number:02x}"
+            for name in list(files.names(folder)) if folder.is_dir() else []:
+                if bytes.fromhex(name) not in known:
+                    files.remove(f"{folder}/{name}")
+                    removed += 1
+        return removed
+    finally:
+        os.close(membership.descriptor)
 
 
 def _sweep_file(index: Index, path: str, digest: bytes, before_s: float) -> bool:
@@ -69,12 +97,4 @@ def _sweep_file(index: Index, path: str, digest: bytes, before_s: float) -> bool
     if index.entry(digest) is not None:
         return False
     files.remove(path)
-    return True
-
-
-def _sweep_row(directory: Sweepable, path: str, digest: bytes) -> bool:
-    entry = directory.index.entry(digest)
-    if entry is None or os.path.lexists(path):
-        return False
-    directory.remove(entry)
     return True

@@ -1,7 +1,10 @@
 """What a tier is: the user's words for it, checked; and the protocol that all tiers share."""
 
 import errno
+import logging
 import os
+import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,12 +13,24 @@ from typing_extensions import Buffer
 
 from penstock.cache.identity import Block, CachedObject
 from penstock.errors import CacheDirError, OptionError
+from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type
+from penstock.ownership import why_foreign
 from penstock.units import MIB, format_size, parse_size
 
 MEDIA = ("MEM", "SSD", "HDD")
 DEFAULT_HIGH = 0.99
 DEFAULT_LOW = 0.8
+_ENTRIES = (
+    "objects",
+    "users.lock",
+    "index.lock",
+    "index.sqlite",
+    "index.sqlite-wal",
+    "index.sqlite-shm",
+    "index.sqlite-journal",
+)
+_LEAST_ROOM_BYTES = MIB
 # What a cache takes by default of the space that is free: the disk has other users.
 _DEFAULT_SHARE = 0.9
 
@@ -105,6 +120,24 @@ def _probe(file: Path) -> None:
         file.unlink(missing_ok=True)
 
 
+def refuse_foreign(path: Path) -> None:
+    """Raise CacheDirError if root would share the cache with another user, who could replace what
+    is in it. To be called before anything in it is opened."""
+    if (why := why_foreign(path, _ENTRIES, may_be_sticky=True)) is not None:
+        raise CacheDirError(
+            f"cache directory {path}: {why}",
+            hint="root caches where no other user can change anything: give another --cache-dir, "
+            "or mend owner and mode",
+        )
+
+
+def is_full_disk(path: Path) -> bool:
+    if not path.exists():
+        return False
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize < _LEAST_ROOM_BYTES
+
+
 def prepare_directory(
     path: Path, quota_bytes: int | None, used_bytes: int = 0, *, clamp: bool = False
 ) -> int:
@@ -135,9 +168,60 @@ def prepare_directory(
             f"{format_size(total)}",
             hint=f"{format_size(free)} are free there",
         )
-    if free + used_bytes < MIB:
+    if free + used_bytes < _LEAST_ROOM_BYTES:
         raise CacheDirError(
             f"cache directory {path}: its file system is full",
             hint="free some space, or give another --cache-dir",
         )
     return quota_bytes
+
+
+# The tiers of one cache, fastest first, as those see them who read and store blocks.
+#
+# A tier that fails costs a warning and a miss, never the read. Any thread.
+
+log = logging.getLogger(__name__)
+
+
+class Tiers:
+    def __init__(self, tiers: Sequence[Tier], block_bytes: int, counters: Counters) -> None:
+        self.all = tiers
+        self.block_bytes = block_bytes
+        self._counters = counters
+
+    def read(self, block: Block, start: int, stop: int) -> memoryview | None:
+        """Bytes [start, stop) of the block, verified; None if no tier has them."""
+        for tier in self.all:
+            try:
+                data = tier.read(block, start, stop)
+            except (OSError, sqlite3.Error) as error:
+                self.warn(tier, error)
+                continue
+            if data is not None:
+                self._counters.add("hit_bytes", len(data), tier.name)
+                return data
+        return None
+
+    def write(self, what: CachedObject, block: Block, data: memoryview) -> bool:
+        """Stores a whole block in the first tier that has room; False if none has."""
+        for tier in self.all:
+            try:
+                if tier.write(what, self.block_bytes, block, data):
+                    return True
+            except (OSError, sqlite3.Error) as error:
+                self.warn(tier, error)
+        return False
+
+    def has(self, block: Block) -> bool:
+        try:
+            return any(tier.has(block) for tier in self.all)
+        except (OSError, sqlite3.Error):
+            return False  # the read that follows will say so
+
+    def has_room(self, block: Block) -> bool:
+        """Can `write` store it, in the first tier, without making room or waiting for some?"""
+        return not self.all or self.all[0].has_room(block)
+
+    def warn(self, tier: Tier, error: Exception) -> None:
+        self._counters.add("cache_warnings")
+        log.warning("cache tier %s: %s; reading on without it", tier.name, error)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.blocks import Span, spans
-from penstock.cache.fetches import Arrival, Begin, Fetch, Fetches, Get, Job, Place
+from penstock.cache.fetch import Arrival, Begin, Get, Place, Waiter
+from penstock.cache.fetches import Fetches, Job
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.striped import StripedTier
-from penstock.cache.tier import Tier
-from penstock.cache.tiers import Tiers
+from penstock.cache.tier import Tier, Tiers
 from penstock.metrics import Counters
 
 # Called once, with all of a range or with why not, from whichever thread knows.
@@ -50,19 +50,31 @@ class Held(Protocol):
 
 class Cache:
     def __init__(
-        self, tiers: Sequence[Tier], *, block_bytes: int, buffer_bytes: int, large_threads: int,
-        counters: Counters, threads: int = 32, deadline_s: float = 60.0,
+        self,
+        tiers: Sequence[Tier],
+        *,
+        block_bytes: int,
+        buffer_bytes: int,
+        large_threads: int,
+        counters: Counters,
+        threads: int = 32,
+        deadline_s: float = 60.0,
         now: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         # Those on this machine's disks: what is kept there can be listed, checked and removed.
         self.tiers = [tier for tier in tiers if isinstance(tier, StripedTier)]
         self.block_bytes = block_bytes
         self.buffer_bytes = buffer_bytes
         self._tiers = Tiers(tiers, block_bytes, counters)
         self.fetches = Fetches(
-            self._tiers, counters, budget_bytes=buffer_bytes, deadline_s=deadline_s,
-            threads=threads, large_threads=large_threads, now=now,
-        )  # fmt: skip
+            self._tiers,
+            counters,
+            budget_bytes=buffer_bytes,
+            deadline_s=deadline_s,
+            threads=threads,
+            large_threads=large_threads,
+            now=now,
+        )
         self.held: Held = self.fetches
 
     # -- reading ------------------------------------------------------------------------
@@ -83,12 +95,19 @@ class Cache:
         fetch = self.fetches.find(block)
         if fetch is None:
             return self._tiers.read(block, start, stop)
-        return self.fetches.cut(fetch, start, stop) if fetch.data is not None else None
+        return self.fetches.cut(fetch, start, stop)
 
     def deliver(
-        self, what: CachedObject, get: Get, offset: int, length: int, done: Done, *,
-        here: bool = False, begin: Begin | None = None,
-    ) -> Job | None:  # fmt: skip
+        self,
+        what: CachedObject,
+        get: Get,
+        offset: int,
+        length: int,
+        done: Done,
+        *,
+        here: bool = False,
+        begin: Begin | None = None,
+    ) -> Job | None:
         """All of the range, fetched where it must be: for after `read_now` has said None. Returns
         at once; `done` is called by whoever lands the last block of it, or fails one. `here`: the
         fetch of a small object is returned as a job for the caller to do, or to give to `run`."""
@@ -98,12 +117,13 @@ class Cache:
             return None
         (span,) = wanted
 
-        def arrived(fetch: Fetch) -> None:
-            done([self._cut(fetch, span)] if fetch.error is None else fetch.error)
+        def then(part: memoryview | Exception) -> None:
+            done(part if isinstance(part, Exception) else [part])
 
         block = block_of(what, span.number, self.block_bytes)
+        waiter = Waiter(span.start, span.stop, then)
         return self.fetches.want(
-            block, what, get, arrived, looked=True, here=here and block.whole, begin=begin
+            block, what, get, waiter, looked=True, here=here and block.whole, begin=begin
         )
 
     def run(self, job: Job) -> None:
@@ -118,28 +138,25 @@ class Cache:
         lock = threading.Lock()
         missing = len(wanted)  # 0 once `done` was called
 
-        def arrived(place: int, fetch: Fetch) -> None:
+        def then(place: int, part: memoryview | Exception) -> None:
             nonlocal missing
             with lock:
                 if not missing:
                     return
-                missing = 0 if fetch.error is not None else missing - 1
-                if fetch.error is None:
-                    part = self._cut(fetch, wanted[place])
+                missing = 0 if isinstance(part, Exception) else missing - 1
+                if not isinstance(part, Exception):
                     # A copy, where others are waited for: it must not hold on to a whole block
                     # that nobody counts any more.
                     parts[place] = memoryview(bytes(part)) if missing else part
                 if missing:
                     return
-            done([part for part in parts if part] if fetch.error is None else fetch.error)
+            done(part if isinstance(part, Exception) else [part for part in parts if part])
 
         for place, span in enumerate(wanted):
             block = block_of(what, span.number, self.block_bytes)
             # `read_now` may have found some of them.
-            self.fetches.want(block, what, get, partial(arrived, place), looked=False)
-
-    def _cut(self, fetch: Fetch, span: Span) -> memoryview:
-        return self.fetches.cut(fetch, span.start, span.stop)
+            waiter = Waiter(span.start, span.stop, partial(then, place))
+            self.fetches.want(block, what, get, waiter, looked=False)
 
     def read(self, what: CachedObject, get: Get, offset: int, length: int) -> list[memoryview]:
         """`deliver` for those who wait here."""
@@ -162,12 +179,12 @@ class Cache:
         """See Fetches."""
         return self.fetches.prefetch(block_of(what, number, self.block_bytes), what, get)
 
-    def bring(
+    def fetch_ahead(
         self, what: CachedObject, get: Get, number: int, place: Place | None, looked_s: float
     ) -> Arrival:
         """See Fetches."""
         block = block_of(what, number, self.block_bytes)
-        return self.fetches.bring(block, what, get, place, looked_s)
+        return self.fetches.fetch_ahead(block, what, get, place, looked_s)
 
     # -- what is held -----------------------------------------------------------------------
 

@@ -3,14 +3,13 @@
 Threading: one thread, the one that refreshes.
 """
 
-import sqlite3
 import time
 from collections.abc import Mapping
 
 from penstock.catalog.incoming import Incoming
-from penstock.catalog.places import NOBODY
-from penstock.catalog.sources import all_sources, note_listed, note_present, note_totals
-from penstock.catalog.tree import ROOT
+from penstock.catalog.schema import INCOMPLETE, ROOT
+from penstock.catalog.sources import NOBODY, all_sources, note_listed, note_present, note_totals
+from penstock.catalog.tree import Tree
 
 # How many changes are remembered for other mounts of the same catalog. One that misses more
 # than these within one refresh keeps old names for at most --entry-cache.
@@ -22,10 +21,10 @@ _MOST_BYTES = 2**63 - 1
 
 class Comparison:
     def __init__(
-        self, database: sqlite3.Connection, incoming: Incoming, paths: Mapping[int, str], *,
-        in_use: bool,
-    ) -> None:  # fmt: skip
-        self._database = database
+        self, tree: Tree, incoming: Incoming, paths: Mapping[int, str], *, in_use: bool
+    ) -> None:
+        self._tree = tree
+        self._database = tree.connection()
         self._incoming = incoming
         self._source = incoming.source  # the one that was listed, or NOBODY
         self._mounted = set(paths)
@@ -34,11 +33,10 @@ class Comparison:
 
     def apply(self) -> int:
         """Returns how many names changed."""
-        run = self._database.execute
-        run("BEGIN IMMEDIATE")
-        try:
+        with self._tree.writing() as database:
+            run = database.execute
             before = self._last_seq()
-            rows = {row.number: row for row in all_sources(self._database)}
+            rows = {row.number: row for row in all_sources(database)}
             gone = [n for n, row in rows.items() if row.present and n not in self._mounted]
             is_first = self._source == NOBODY or rows[self._source].listed_at is None
             self._bury(gone)
@@ -60,10 +58,6 @@ class Comparison:
                 "(SELECT max(ino) AS ino FROM nodes UNION ALL SELECT ?)",
                 (self._incoming.next_ino - 1,),
             )
-            run("COMMIT")
-        except BaseException:
-            run("ROLLBACK")
-            raise
         return changed
 
     def _last_seq(self) -> int:
@@ -172,6 +166,8 @@ class Comparison:
         listed = [row.listed_at for row in rows if row.listed_at is not None]
         if listed:
             database.execute("INSERT OR REPLACE INTO meta VALUES ('listed_at', ?)", (min(listed),))
+        if len(listed) == len(rows):  # one that was made anew has all of its names again
+            database.execute("DELETE FROM meta WHERE key = ?", (INCOMPLETE,))
 
     def _totals(self, files_in: str) -> tuple[int, int]:
         # In two halves: sizes can be such that SQLite's own sum would overflow, and raise.

@@ -9,7 +9,6 @@ Threading: one thread, the one that refreshes.
 import sqlite3
 from collections.abc import Mapping
 
-from penstock.catalog.entries import plausible_mtime_ns, why_not_believed
 from penstock.catalog.names import (
     COVERED,
     DOUBLE_ROLE,
@@ -17,10 +16,12 @@ from penstock.catalog.names import (
     decode,
     encode,
     note_of,
+    plausible_mtime_ns,
     why_no_key,
     why_no_name,
+    why_not_believed,
 )
-from penstock.catalog.places import NOBODY, covered_by_others, owner_of
+from penstock.catalog.sources import NOBODY, covered_by_others, owner_of
 from penstock.catalog.tree import ROOT
 from penstock.errors import SourceError
 from penstock.store import ObjectInfo, Store
@@ -46,9 +47,13 @@ SCRATCH_SCHEMA = (
 
 class Incoming:
     def __init__(
-        self, database: sqlite3.Connection, paths: Mapping[int, str], source: int | None,
-        most_files: int, files_of_others: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        database: sqlite3.Connection,
+        paths: Mapping[int, str],
+        source: int | None,
+        most_files: int,
+        files_of_others: int = 0,
+    ) -> None:
         """`paths`: where each source of the mount begins; `source`: which of them is listed."""
         self._database = database
         self._most_files = most_files
@@ -101,8 +106,17 @@ class Incoming:
                 unshown.append((self._note_of(info.key), reason))
             else:
                 mtime_ns = plausible_mtime_ns(info)
-                files.append((parent, encode(name), self.source, info.size_bytes, mtime_ns,
-                              info.version, encode(info.key)))  # fmt: skip
+                files.append(
+                    (
+                        parent,
+                        encode(name),
+                        self.source,
+                        info.size_bytes,
+                        mtime_ns,
+                        info.version,
+                        encode(info.key),
+                    )
+                )
         self._insert_files(files)
         self._insert_unshown(unshown)
         self._database.execute("COMMIT")

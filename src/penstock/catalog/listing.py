@@ -36,9 +36,15 @@ _MOST_LEFT_BEHIND = 4 * _THREADS
 # What a library raises when an answer is well-formed and yet not what it must be: a missing
 # field, a date of the year 20000, a gzip that ends early. No list of exceptions is promised.
 _NOT_A_LISTING = (
-    ValueError, LookupError, TypeError, ArithmeticError, AttributeError, EOFError,
-    RecursionError, zlib.error,
-)  # fmt: skip
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+    zlib.error,
+)
 
 _left_behind: list[threading.Thread] = []
 

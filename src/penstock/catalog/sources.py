@@ -10,10 +10,13 @@ in a transaction, since two processes may prepare to serve one catalog.
 import json
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-_SCHEMA = """
+from penstock.catalog.names import why_no_name
+from penstock.errors import OptionError
+
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS sources (
     number INTEGER PRIMARY KEY,
     path TEXT NOT NULL,           -- where its tree begins; '' for the root
@@ -52,38 +55,35 @@ class SourceRow(NamedTuple):
         return json.loads(self.hidden)
 
 
-def make_tables(database: sqlite3.Connection) -> None:
+def has_tables(database: sqlite3.Connection) -> bool:
+    """Not if it is a catalog from before a mount could have several."""
     found = database.execute(
         "SELECT count(*) FROM sqlite_master WHERE name IN ('sources', 'hidden_of')"
     ).fetchone()
-    if found[0] < 2:  # a catalog from before a mount could have several
-        database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+    return found[0] == 2
 
 
 def all_sources(database: sqlite3.Connection) -> list[SourceRow]:
-    return list(map(SourceRow._make, database.execute("SELECT * FROM sources ORDER BY number")))
+    rows = database.execute(
+        "SELECT number, path, identity, present, files, bytes, listed_at, covered, hidden "
+        "FROM sources ORDER BY number"
+    )
+    return list(map(SourceRow._make, rows))
 
 
 def number_of(database: sqlite3.Connection, path: str, identity: str) -> int:
-    """The number of what is mounted there: the one that it has, or a new one."""
+    """The number of what is mounted there: the one that it has, or a new one. In a transaction."""
     what = path, identity
     found = "SELECT number FROM sources WHERE path = ? AND identity = ?"
     if (row := database.execute(found, what).fetchone()) is not None:
         return row[0]
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        if (row := database.execute(found, what).fetchone()) is None:
-            row = database.execute("SELECT coalesce(max(number) + 1, 0) FROM sources").fetchone()
-            database.execute(
-                "INSERT INTO sources VALUES (?, ?, ?, 0, 0, 0, NULL, '[]', '{}')", (row[0], *what)
-            )
-            if row[0] == 0:
-                _take_over_what_was_listed(database)
-        database.execute("COMMIT")
-    except BaseException:
-        database.execute("ROLLBACK")
-        raise
-    return row[0]
+    (number,) = database.execute("SELECT coalesce(max(number) + 1, 0) FROM sources").fetchone()
+    database.execute(
+        "INSERT INTO sources VALUES (?, ?, ?, 0, 0, 0, NULL, '[]', '{}')", (number, *what)
+    )
+    if number == 0:
+        _take_over_what_was_listed(database)
+    return number
 
 
 def _take_over_what_was_listed(database: sqlite3.Connection) -> None:
@@ -125,4 +125,39 @@ def note_listed(
     database.execute(
         "UPDATE sources SET listed_at = ?, covered = ?, hidden = ? WHERE number = ?",
         (time.time(), json.dumps(covered), json.dumps(hidden), number),
+    )
+
+
+# Which source a place of the tree belongs to, where several are mounted. Pure.
+#
+# Paths are below the mount point, without slashes at their ends; "" is all of it. Of two that lie
+# in one another the deeper one has what is below it, and hides what the other has there.
+
+NOBODY = -1
+
+
+def check_paths(paths: list[str]) -> None:
+    for path in paths:
+        for name in path.split("/") if path else []:
+            if why := why_no_name(name):
+                raise OptionError(f"{path!r} is no path below a mount point: {why}")
+    if twice := sorted({path for path in paths if paths.count(path) > 1}):
+        raise OptionError(f"two sources are to be mounted at {twice[0] or '/'!r}")
+
+
+def owner_of(path: str, numbers: Mapping[str, int]) -> tuple[int, str]:
+    """Whose directory this is, and its path inside that one."""
+    above = path
+    while above not in numbers:
+        if not above:
+            return NOBODY, ""
+        above = above.rpartition("/")[0]
+    return numbers[above], path[len(above) :].lstrip("/")
+
+
+def covered_by_others(path: str, others: list[str]) -> list[str]:
+    """What lies below `path` and is hidden by what is mounted there, as paths inside it."""
+    start = f"{path}/" if path else ""
+    return sorted(
+        other[len(start) :] for other in others if other != path and other.startswith(start)
     )

@@ -9,14 +9,19 @@ from penstock.cli.declared import Progress, namespace_option
 from penstock.cli.talk import say
 
 if TYPE_CHECKING:
-    from penstock.resources.admission import Applied
+    from penstock.reconcile.admission import Applied
 
 
 @click.command()
 @click.option(
-    "-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|-",
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|-",
     help="Manifests: a file, a folder of them, or - for stdin. May be given several times.",
-)  # fmt: skip
+)
 @namespace_option
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would change.")
 @click.option(
@@ -37,11 +42,11 @@ def apply(
       penstock get datasets
     """
     from penstock import api
-    from penstock.resources.admission import apply as admit
-    from penstock.resources.manifests import read_manifests
-    from penstock.resources.nudge import nudge
-    from penstock.resources.state import State
-    from penstock.resources.watching import wait_for_pairs
+    from penstock.reconcile.admission import apply as admit
+    from penstock.reconcile.manifests import read_manifests
+    from penstock.reconcile.nudge import nudge
+    from penstock.reconcile.state import State
+    from penstock.reconcile.watching import wait_for_pairs
     from penstock.units import parse_duration
 
     timeout_s = None if timeout is None else parse_duration(timeout, what="--timeout")

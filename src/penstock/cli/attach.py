@@ -6,8 +6,7 @@ import sys
 import click
 
 from penstock.cli.declared import namespace_option
-from penstock.cli.job_view import chief_of, phase_of
-from penstock.cli.jobs import find_job, named, type_option
+from penstock.cli.job_view import chief_of, find_job, named, phase_of, type_option
 from penstock.errors import OptionError, UsageError
 
 
@@ -41,7 +40,7 @@ def attach(
       penstock attach resnet
       penstock attach resnet -i worker-1 -- ls -l /data
     """
-    from penstock.resources.state import State
+    from penstock.reconcile.state import State
 
     state = State()
     job = find_job(state, name, namespace)
@@ -50,7 +49,7 @@ def attach(
             f"job {name} is {phase}: there is nothing to attach to",
             hint=f"`penstock get job {named(job.key)}` shows how it is",
         )
-    from penstock.resources.jobs.attaching import attach_argv
+    from penstock.jobs.attaching import attach_argv
 
     chosen = instance or chief_of(job.status.get("instances") or [])
     argv = attach_argv(state, job, chosen, command)

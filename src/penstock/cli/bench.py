@@ -6,7 +6,7 @@
 import json
 import shlex
 import sys
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,37 +50,53 @@ def init() -> None:
     Example:
       penstock bench init > plan.yaml
     """
-    from penstock.bench.plans.template import PLAN
-
-    click.echo(PLAN, nl=False)
+    plan = resources.files("penstock.bench.plans").joinpath("template.yaml")
+    click.echo(plan.read_text("utf-8"), nl=False)
 
 
 @bench.command()
 @click.argument("plan", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("bench-results"), show_default=True,
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("bench-results"),
+    show_default=True,
     help="Folder in which the folder of results is made.",
-)  # fmt: skip
+)
 @click.option(
-    "--resume", type=click.Path(path_type=Path), metavar="DIR",
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Go on with a run that was ended; what it has measured is not measured again.",
-)  # fmt: skip
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, check, and do nothing.")
 @click.option("--skip-missing", is_flag=True, help="Leave out arms whose program is not installed.")
 @click.option(
-    "--medium", type=click.Path(path_type=Path), metavar="DIR",
+    "--medium",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Where data and caches lie; /dev/shm if it is large enough, else the folder for temporary "
     "files.",
-)  # fmt: skip
+)
 @click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
     help="How --dry-run answers.",
-)  # fmt: skip
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def run(
-    plan: Path | None, out: Path, resume: Path | None, dry_run: bool, skip_missing: bool,
-    medium: Path | None, output: str, quiet: bool,
-) -> int:  # fmt: skip
+    plan: Path | None,
+    out: Path,
+    resume: Path | None,
+    dry_run: bool,
+    skip_missing: bool,
+    medium: Path | None,
+    output: str,
+    quiet: bool,
+) -> int:
     """Run a benchmark and write its results and report; prints the folder of results.
 
     Everything that the run starts, mounts or makes is gone at the end, however it ends; after a
@@ -118,8 +134,7 @@ def run(
 
 def _preview(path: Path, settings: object, output: str) -> int:
     from penstock.bench.plans.reading import read_plan_file
-    from penstock.bench.workflow.preview import preview
-    from penstock.bench.workflow.run import Settings
+    from penstock.bench.workflow.run import Settings, preview
 
     assert isinstance(settings, Settings)
     seen = preview(read_plan_file(path), settings)
@@ -158,7 +173,7 @@ def clean(name: str | None) -> int:
     Example:
       penstock bench clean
     """
-    from penstock.bench.workflow.cleaning import clean as clean_up
+    from penstock.bench.workflow.registry import clean as clean_up
 
     found = clean_up(wanted=name)
     for one in found:

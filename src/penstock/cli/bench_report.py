@@ -4,12 +4,14 @@ The reporting itself is imported when a command runs, so that `penstock bench --
 """
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.talk import say
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock.bench.reporting import Comparison
@@ -20,13 +22,20 @@ _RUN = click.Path(path_type=Path)
 @click.command("report")
 @click.argument("folder", metavar="DIR", type=_RUN)
 @click.option(
-    "-o", "--output", "outputs", metavar="FILE", multiple=True, type=_RUN,
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    type=_RUN,
     help="Write only this: .html, .md or .json; repeatable. [all three, in DIR]",
-)  # fmt: skip
+)
 @click.option(
-    "--get-price", metavar="DOLLARS", type=click.FloatRange(min=0),
+    "--get-price",
+    metavar="DOLLARS",
+    type=click.FloatRange(min=0),
     help="Of 1,000 GETs. [0.0004: Amazon S3 Standard in us-east-1, list price of 2025]",
-)  # fmt: skip
+)
 def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> int:
     """Write the report of a benchmark run: a web page, Markdown, JSON.
 
@@ -39,10 +48,11 @@ def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> 
       penstock bench report bench-results/seed-001-20260101-120000
       penstock bench report bench-results/seed-001-20260101-120000 -o /tmp/report.html
     """
-    from penstock.bench.reporting.cost import stated_price
-    from penstock.bench.reporting.markup import clean
+    _require_libraries()
+    from penstock.bench.reporting.drawing import clean
+    from penstock.bench.reporting.page import NAMES, write_one
+    from penstock.bench.reporting.rows import stated_price
     from penstock.bench.reporting.summary import summary_of
-    from penstock.bench.reporting.writing import NAMES, write_one
 
     summary = summary_of(folder, stated_price(get_price))
     for path in outputs or tuple(folder / name for name in NAMES):
@@ -63,13 +73,17 @@ def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> 
 @click.argument("a", type=_RUN)
 @click.argument("b", type=_RUN)
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "md"]), default="table",
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "md"]),
+    default="table",
     show_default=True,
-)  # fmt: skip
+)
 @click.option(
-    "--anyway", is_flag=True,
+    "--anyway",
+    is_flag=True,
     help="Also where data set or machine differ: the result says so on top.",
-)  # fmt: skip
+)
 def compare(a: Path, b: Path, output: str, anyway: bool) -> None:
     """Say where run B is faster or slower than run A.
 
@@ -82,6 +96,7 @@ def compare(a: Path, b: Path, output: str, anyway: bool) -> None:
       penstock bench compare bench-results/before bench-results/after
       penstock bench compare bench-results/before bench-results/after -o md
     """
+    _require_libraries()
     from penstock.bench.reporting import compare as compare_runs
 
     found = compare_runs(a, b, anyway=anyway)
@@ -95,6 +110,16 @@ def compare(a: Path, b: Path, output: str, anyway: bool) -> None:
         _print_table(found)
 
 
+def _require_libraries() -> None:
+    try:
+        import_module("penstock.bench.reporting")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{error.name} is not installed, and reports need it",
+            hint="pip install 'penstock[bench]'",
+        ) from error
+
+
 def _print_table(found: "Comparison") -> None:
     from rich import box
     from rich.console import Console
@@ -102,7 +127,7 @@ def _print_table(found: "Comparison") -> None:
     from rich.text import Text
 
     from penstock.bench.reporting.comparing import TEST, cells
-    from penstock.bench.reporting.markup import clean
+    from penstock.bench.reporting.drawing import clean
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -113,7 +138,7 @@ def _print_table(found: "Comparison") -> None:
     styles = {"faster": "green", "slower": "bold red"}
     for row in found.rows:
         shown = [Text(clean(cell)) for cell in cells(row)]
-        shown[-1].stylize(styles.get(row.said, "dim"))
+        shown[-1].stylize(styles.get(row.finding, "dim"))
         table.add_row(*shown)
     for warning in found.warnings:
         console.print(Text(clean(f"NOT LIKE WITH LIKE: {warning}"), style="bold red"))

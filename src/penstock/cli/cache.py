@@ -26,9 +26,14 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--source", metavar="TEXT", help="Only objects whose source starts so, like s3://bucket."
     )(command)
-    return click.option("--cache-dir", "directories", multiple=True, metavar="DIR",
-                        type=click.Path(path_type=Path), help="Which cache. [the default one]",
-                        )(command)  # fmt: skip
+    return click.option(
+        "--cache-dir",
+        "directories",
+        multiple=True,
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Which cache. [the default one]",
+    )(command)
 
 
 @cache.command("ls")
@@ -47,11 +52,15 @@ def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
             if _matches(entry.source, source):
                 rows.append(
                     {
-                        "source": entry.source, "key": entry.key, "version": entry.version,
-                        "size_bytes": entry.size_bytes, "cached_bytes": entry.cached_bytes,
-                        "outdated": entry.used_s == 0, "file": directory.file(entry.digest),
+                        "source": entry.source,
+                        "key": entry.key,
+                        "version": entry.version,
+                        "size_bytes": entry.size_bytes,
+                        "cached_bytes": entry.cached_bytes,
+                        "outdated": entry.used_s == 0,
+                        "file": directory.file(entry.digest),
                     }
-                )  # fmt: skip
+                )
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return

@@ -11,7 +11,7 @@ from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import KindInfo, find_kinds
 
 if TYPE_CHECKING:
-    from penstock.resources.pairs import Pair
+    from penstock.reconcile.pairs import Pair
 
 Command = Callable[..., Any]
 
@@ -25,7 +25,7 @@ def kinds_of(word: str, verb: str, namespace: str | None) -> list[KindInfo]:
     try:
         return find_kinds(word)
     except ManifestError as error:
-        from penstock.resources.state import State
+        from penstock.reconcile.state import State
 
         if State().find(ResourceKey("TrainingJob", namespace or "default", word)) is None:
             raise

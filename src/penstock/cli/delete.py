@@ -19,9 +19,14 @@ from penstock.specs.kinds import find_kind
 @click.option("--ignore-not-found", is_flag=True, help="What is not there is no error.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when it is gone.")
 def delete(
-    kind: str | None, names: tuple[str, ...], files: tuple[str, ...], namespace: str | None,
-    force: bool, ignore_not_found: bool, wait: bool,
-) -> None:  # fmt: skip
+    kind: str | None,
+    names: tuple[str, ...],
+    files: tuple[str, ...],
+    namespace: str | None,
+    force: bool,
+    ignore_not_found: bool,
+    wait: bool,
+) -> None:
     """Delete what was declared; data sets are unmounted, jobs are ended.
 
     The cache is cleared unless the runtime says that it is kept; the bucket is never touched.
@@ -34,7 +39,7 @@ def delete(
       penstock delete job resnet
     """
     from penstock import api
-    from penstock.resources.state import State
+    from penstock.reconcile.state import State
 
     if bool(files) == (kind is not None):
         raise OptionError(
@@ -64,7 +69,7 @@ def delete(
 
 def _keys_of(files: tuple[str, ...], namespace: str | None) -> list[ResourceKey]:
     """In the opposite order: who uses something goes before what is used."""
-    from penstock.resources.manifests import read_manifests
+    from penstock.reconcile.manifests import read_manifests
 
     documents = read_manifests(files, namespace=namespace or "default")
     return [document.resource.key for document in reversed(documents)]

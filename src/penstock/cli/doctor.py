@@ -15,17 +15,23 @@ from penstock.cli.talk import say
 @click.option("--limit", default=1000, show_default=True, help="How many hidden objects to list.")
 @click.option("-v", "--verbose", is_flag=True, help="Every check, also of what is well.")
 @click.option(
-    "--bundle", metavar="FILE.tar.gz", type=click.Path(path_type=Path),
+    "--bundle",
+    metavar="FILE.tar.gz",
+    type=click.Path(path_type=Path),
     help="Write a support bundle: report, resources, statistics, logs, the ends of what jobs "
     "printed; no secrets.",
-)  # fmt: skip
+)
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 def doctor(
-    name: str | None, namespace: str | None, limit: int, verbose: bool, bundle: Path | None,
+    name: str | None,
+    namespace: str | None,
+    limit: int,
+    verbose: bool,
+    bundle: Path | None,
     output: str,
-) -> int:  # fmt: skip
+) -> int:
     """Say what is wrong, slow or stuck, why, and what to do.
 
     NAME is a data set, KIND/NAME of another resource, such as job/NAME, or a mount point, of which
@@ -41,13 +47,12 @@ def doctor(
       penstock doctor job/resnet
       penstock doctor /mnt/imagenet --bundle support.tar.gz
     """
-    from penstock.resources.diagnosis.examination import examine
-    from penstock.resources.diagnosis.finding import exit_code
-    from penstock.resources.diagnosis.wording import as_json, as_text, hidden_lines
+    from penstock.doctor.examination import as_json, as_text, examine, hidden_lines
+    from penstock.doctor.findings import exit_code
 
     report = examine(name, namespace=namespace or "default", limit=limit)
     if bundle is not None:
-        from penstock.resources.diagnosis.bundle import write_bundle
+        from penstock.doctor.bundle import write_bundle
 
         names = write_bundle(report, bundle)
         say(f"{bundle}: {', '.join(names)}")

@@ -25,7 +25,7 @@ def explain(path: str | None, recursive: bool, output: str) -> None:
     Example:
       penstock explain dataset.spec.mounts
       penstock explain dataload --recursive
-    """  # fmt: skip
+    """
     if path is None:
         kinds = explain_all()
         if output == "json":

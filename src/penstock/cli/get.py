@@ -8,12 +8,11 @@ from typing import Any
 import click
 
 from penstock.cli.declared import kinds_of, namespace_option
-from penstock.cli.printing import text_of
-from penstock.cli.talk import say
-from penstock.resources import live
-from penstock.resources.nudge import is_running, nudge
-from penstock.resources.state import State
-from penstock.resources.tables import aligned, table
+from penstock.cli.talk import say, text_of
+from penstock.reconcile import live
+from penstock.reconcile.nudge import is_running, nudge
+from penstock.reconcile.state import State
+from penstock.reconcile.tables import aligned, table
 from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import KindInfo
 
@@ -26,14 +25,21 @@ _WATCH_S = 1.0
 @namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="In every namespace.")
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "wide", "yaml", "json", "name"]),
-    default="table", show_default=True,
-)  # fmt: skip
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "yaml", "json", "name"]),
+    default="table",
+    show_default=True,
+)
 @click.option("-w", "--watch", is_flag=True, help="Then a line for each that changes; Ctrl-C ends.")
 def get(
-    kind: str, names: tuple[str, ...], namespace: str | None, all_namespaces: bool, output: str,
+    kind: str,
+    names: tuple[str, ...],
+    namespace: str | None,
+    all_namespaces: bool,
+    output: str,
     watch: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Show data sets, runtimes, loads, jobs and other declared resources.
 
     KIND is datasets, runtimes (all, or one kind like jindoruntimes), dataloads, datamigrates,
@@ -57,9 +63,13 @@ def get(
 
 class _Question:
     def __init__(
-        self, kinds: list[KindInfo], names: tuple[str, ...], namespace: str | None, output: str,
+        self,
+        kinds: list[KindInfo],
+        names: tuple[str, ...],
+        namespace: str | None,
+        output: str,
         watch: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kinds = [info.kind for info in kinds]
         self._what = f"no {kinds[0].plural} are" if len(kinds) == 1 else "nothing is"
         self._names = names

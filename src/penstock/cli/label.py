@@ -21,9 +21,9 @@ def label(changes: tuple[str, ...], output: str) -> None:
     Example:
       penstock label aliyun.accelerator/nvidia_name=Tesla-V100-SXM2-16GB
     """
-    from penstock.resources.node import this_node
-    from penstock.resources.nudge import nudge
-    from penstock.resources.state import State
+    from penstock.reconcile.node import this_node
+    from penstock.reconcile.nudge import nudge
+    from penstock.reconcile.state import State
 
     state = State()
     if changes:

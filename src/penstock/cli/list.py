@@ -3,7 +3,7 @@
 import click
 
 from penstock.cli.declared import namespace_option
-from penstock.cli.jobs import KIND
+from penstock.cli.job_view import KIND
 from penstock.cli.talk import say
 
 _FORMS = ["table", "wide", "json", "yaml", "name"]
@@ -24,11 +24,11 @@ def list_jobs(
       penstock list
       penstock list -A -o json
     """
-    from penstock.cli.printing import print_objects
     from penstock.cli.submit_flags import ALIASES, TRAINERS
+    from penstock.cli.talk import print_objects
     from penstock.errors import OptionError
-    from penstock.resources import live
-    from penstock.resources.state import State
+    from penstock.reconcile import live
+    from penstock.reconcile.state import State
 
     if trainer is not None:
         trainer = ALIASES.get(trainer, trainer)
@@ -38,9 +38,10 @@ def list_jobs(
             )
     place = None if all_namespaces else namespace or "default"
     found = [
-        one for one in live.show(State().all([KIND], place))
+        one
+        for one in live.show(State().all([KIND], place))
         if trainer in (None, one["spec"].get("trainer"))
-    ]  # fmt: skip
+    ]
     if not found and output in ("table", "wide"):
         say(
             "no jobs"

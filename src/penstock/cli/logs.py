@@ -3,24 +3,65 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from penstock.cli.declared import Progress, namespace_option
-from penstock.cli.job_view import chief_of, duration_of, message_of, phase_of
-from penstock.cli.jobs import find_job, type_option
-from penstock.cli.log_text import follow, start_of_last
+from penstock.cli.job_view import chief_of, duration_of, find_job, message_of, phase_of, type_option
 from penstock.cli.talk import say
 from penstock.errors import NoSuchResource, OptionError
-from penstock.resources.jobs.records import ENDED
+from penstock.jobs.records import ENDED
+
+# A log, however large it is: its last lines, all of it, what is added. Never all in memory.
+
+_BLOCK = 1 << 16
+_LOOK_S = 0.2
+
+
+def start_of_last(file: BinaryIO, lines: int) -> int:
+    """Where the last so many lines begin. Reads from the end, and no more than they are."""
+    end = position = file.seek(0, os.SEEK_END)
+    if lines <= 0:
+        return end
+    left = lines
+    while position > 0:
+        size = min(_BLOCK, position)
+        position -= size
+        file.seek(position)
+        block = file.read(size)
+        # The newline at the very end closes the last line; it begins none.
+        last = size - 1 if position + size == end and block.endswith(b"\n") else size
+        while (last := block.rfind(b"\n", 0, last)) >= 0:
+            left -= 1
+            if not left:
+                return position + last + 1
+    return 0
+
+
+def follow(path: Path, start: int, has_ended: Callable[[], bool]) -> Iterator[bytes]:
+    """What is there from `start` on, and what comes, until no more can come."""
+    at = start
+    while True:
+        ended = has_ended()  # before the look: what was printed last is then in the file
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < at:  # it was full, and some of its end was dropped
+                yield b"\n--- the log was full and has been cut: some may be missing here ---\n"
+                at = size
+            file.seek(at)
+            while block := file.read(_BLOCK):
+                at += len(block)
+                yield block
+        if ended:
+            return
+        time.sleep(_LOOK_S)
+
 
 if TYPE_CHECKING:
-    from penstock.resources.state import State, Stored
-
-_LOOK_S = 0.2
+    from penstock.reconcile.state import State, Stored
 
 
 @click.command()
@@ -30,9 +71,11 @@ _LOOK_S = 0.2
     "-t", "--tail", type=click.IntRange(0), metavar="N", help="Only the last so many lines. [all]"
 )
 @click.option(
-    "-i", "--instance", metavar="INSTANCE",
+    "-i",
+    "--instance",
+    metavar="INSTANCE",
     help="Of which: worker-1, or its whole name. [the launcher, master, chief or first worker]",
-)  # fmt: skip
+)
 @namespace_option
 @type_option
 def logs(
@@ -45,7 +88,7 @@ def logs(
       penstock logs resnet --tail 100 -f
       penstock logs resnet -i worker-1
     """
-    from penstock.resources.state import State
+    from penstock.reconcile.state import State
 
     state = State()
     job = find_job(state, name, namespace)
@@ -93,7 +136,7 @@ class _Reader:
 
     def _find_log(self) -> Path | None:
         """Of the instance that was asked for, once there is one."""
-        from penstock.resources.jobs.places import job_folder, log_path
+        from penstock.jobs.records import job_folder, log_path
 
         instances: list[dict[str, Any]] = self._job.status.get("instances") or []
         names = [one["name"] for one in instances]
@@ -110,7 +153,7 @@ class _Reader:
         return path if path.exists() else None
 
     def _how_it_is(self, *, nothing_yet: bool) -> str:
-        from penstock.resources import live
+        from penstock.reconcile import live
 
         status, name = self._job.status, self._job.key.name
         phase, message = phase_of(status), message_of(status)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.declared import Progress, namespace_option
-from penstock.cli.job_view import phase_of
-from penstock.cli.jobs import KIND
+from penstock.cli.job_view import KIND, phase_of
 from penstock.cli.talk import say
-from penstock.resources.jobs.records import ENDED
+from penstock.jobs.records import ENDED
 
 if TYPE_CHECKING:
-    from penstock.resources.state import Stored
+    from penstock.reconcile.state import Stored
 
 
 @click.command()
@@ -32,7 +31,7 @@ def prune(since: str | None, namespace: str | None, all_namespaces: bool, yes: b
       penstock prune --since 7d
     """
     from penstock import api
-    from penstock.resources.state import State
+    from penstock.reconcile.state import State
     from penstock.units import parse_duration
 
     since_s = 0.0 if since is None else parse_duration(since, what="--since")

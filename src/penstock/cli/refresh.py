@@ -26,7 +26,7 @@ def refresh(mountpoint: str, output: str) -> None:
     \b
     Example:
       penstock refresh /mnt/imagenet
-    """  # fmt: skip
+    """
     socket_path = find_served(absolute(mountpoint)).socket_path
     answer = ask(socket_path, "refresh", timeout_s=_LISTING_TAKES_AT_MOST_S)
     if output == "json":

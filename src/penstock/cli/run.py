@@ -26,7 +26,7 @@ def run(command: tuple[str, ...]) -> int:
     Example:
       penstock run -- python train.py --data /mnt/imagenet
       penstock run -- torchrun --nproc-per-node 8 train.py
-    """  # fmt: skip
+    """
     places = [str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     # Python ignores these, and what is ignored stays so in the command.
@@ -39,11 +39,13 @@ def run(command: tuple[str, ...]) -> int:
         os.execvpe(command[0], command, environment)
     except (FileNotFoundError, NotADirectoryError):
         return report(
-            f"{command[0]}: no such command", "`penstock run -- python train.py` runs a script",
+            f"{command[0]}: no such command",
+            "`penstock run -- python train.py` runs a script",
             _NOT_FOUND,
-        )  # fmt: skip
+        )
     except OSError as error:
         return report(
-            f"{command[0]}: {error.strerror}", "`penstock run -- python train.py` runs a script",
+            f"{command[0]}: {error.strerror}",
+            "`penstock run -- python train.py` runs a script",
             _NOT_RUNNABLE,
-        )  # fmt: skip
+        )

@@ -30,14 +30,14 @@ def serve(unit: bool) -> None:
     """
     if unit:
         program = shutil.which("penstock") or f"{sys.executable} -m penstock"
-        text = files("penstock.resources").joinpath("penstock.service").read_text()
+        text = files("penstock.reconcile").joinpath("penstock.service").read_text()
         state_dir = os.environ.get("PENSTOCK_STATE_DIR")
         where = f"Environment=PENSTOCK_STATE_DIR={state_dir}\n" if state_dir else ""
         click.echo(text.replace("@penstock@", program).replace("@environment@\n", where), nl=False)
         return
-    from penstock.resources.loop import Loop
-    from penstock.resources.nudge import Place, ask_to_leave, served_by
-    from penstock.resources.state import State
+    from penstock.reconcile.loop import Loop
+    from penstock.reconcile.nudge import Place, ask_to_leave, served_by
+    from penstock.reconcile.state import State
 
     state = State()
     if (pid := served_by(state.folder)) is not None:

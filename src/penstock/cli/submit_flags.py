@@ -60,18 +60,23 @@ _OF_ONE: Mapping[str, Sequence[tuple[str, bool, str]]] = {
     "tf": (
         *((f"--{role}-port", True, _PORTS) for role in ("ps", "worker", "chief")),
         *((f"--{role}-selector", True, _NODES) for role in ("ps", "worker", "chief", "evaluator")),
-        *((f"--{role}-affinity-{what}", True, _NODES) for role in ("ps", "worker")
-          for what in ("policy", "constraint")),
-        *((f"--{role}-{what}", True, "--cpu and --memory are for each instance")
-          for role in ("ps", "chief", "evaluator")
-          for what in ("cpu", "cpu-limit", "memory", "memory-limit")),
+        *(
+            (f"--{role}-affinity-{what}", True, _NODES)
+            for role in ("ps", "worker")
+            for what in ("policy", "constraint")
+        ),
+        *(
+            (f"--{role}-{what}", True, "--cpu and --memory are for each instance")
+            for role in ("ps", "chief", "evaluator")
+            for what in ("cpu", "cpu-limit", "memory", "memory-limit")
+        ),
         ("--chief", False, "the first worker is the chief"),
         ("--evaluator", False, "no evaluator is started"),
         ("--success-policy", True, "a job has succeeded when all its workers have"),
         ("--role-sequence", True, "a job's instances start together"),
         ("--starting-timeout", True, "a job waits for its data and its GPUs as long as it takes"),
     ),
-}  # fmt: skip
+}
 
 _LAUNCH = (
     "ranks: mpirun starts COMMAND in each rank. launcher: COMMAND runs once and calls mpirun "
@@ -83,18 +88,22 @@ _LAUNCH = (
 
 def options_of(trainer: str) -> list[click.Parameter]:
     return [
-        *_first(), *_resources(trainer), *_running(trainer), *_last(), *_without_effect(trainer),
+        *_first(),
+        *_resources(trainer),
+        *_running(trainer),
+        *_last(),
+        *_without_effect(trainer),
         click.Argument(
             ["words"], nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED
         ),
-    ]  # fmt: skip
+    ]
 
 
 def our_name(name: str) -> str:
     return _RENAMED.get(name, name)
 
 
-def said_without_effect(trainer: str, options: Mapping[str, Any]) -> list[str]:
+def flags_without_effect(trainer: str, options: Mapping[str, Any]) -> list[str]:
     """`--gang, --rdma: why`, a line for each reason, of those that were given."""
     given: dict[str, list[str]] = {}
     for name, _, why in (*_OF_ALL, *_OF_ONE.get(trainer, ())):
@@ -107,82 +116,113 @@ def _first() -> list[click.Parameter]:
     return [
         click.Option(["--name"], metavar="NAME", help="The job's name.  [required]"),
         click.Option(
-            ["-d", "--data"], multiple=True, metavar="DATASET:/PATH",
+            ["-d", "--data"],
+            multiple=True,
+            metavar="DATASET:/PATH",
             help="A data set, read-only at this path inside the job: imagenet:/data, "
             "NAMESPACE/imagenet:/data, imagenet:/data:FOLDER for a folder of it. "
             "May be given several times.",
         ),
         click.Option(
-            ["-e", "--env"], multiple=True, metavar="KEY[=VALUE]",
+            ["-e", "--env"],
+            multiple=True,
+            metavar="KEY[=VALUE]",
             help="A variable of the job's environment; KEY alone takes its value from yours.",
         ),
         click.Option(
-            ["--working-dir"], metavar="DIR",
+            ["--working-dir"],
+            metavar="DIR",
             help="Where the command runs. [the current folder]",
         ),
         click.Option(["--image"], metavar="IMAGE", help="Run in this image, by docker or podman."),
-    ]  # fmt: skip
+    ]
 
 
 def _resources(trainer: str) -> list[click.Parameter]:
     servers = click.Option(
-        ["--ps"], type=click.IntRange(0), default=0, show_default=True, metavar="N",
+        ["--ps"],
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        metavar="N",
         help="Parameter servers.",
-    )  # fmt: skip
+    )
     return [
         click.Option(
-            ["--workers"], type=click.IntRange(1), default=1, show_default=True, metavar="N",
+            ["--workers"],
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            metavar="N",
             help="How many take part.",
         ),
         click.Option(
-            ["--gpus"], type=click.IntRange(0), default=0, show_default=True, metavar="N",
+            ["--gpus"],
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            metavar="N",
             help="GPUs of each worker.",
         ),
         click.Option(
             ["--cpu"], metavar="CORES", help="At most so many cores for each worker: 2, 500m."
         ),
-        click.Option(
-            ["--memory"], metavar="SIZE", help="At most so much memory for each: 4Gi."
-        ),
+        click.Option(["--memory"], metavar="SIZE", help="At most so much memory for each: 4Gi."),
         *([servers] if trainer == "tf" else ()),
-    ]  # fmt: skip
+    ]
 
 
 def _running(trainer: str) -> list[click.Parameter]:
     launch = click.Option(
-        ["--launch"], type=click.Choice(["auto", "ranks", "launcher"]), default="auto",
+        ["--launch"],
+        type=click.Choice(["auto", "ranks", "launcher"]),
+        default="auto",
         show_default=True,
         help=_LAUNCH[trainer == "pytorch"],
-    )  # fmt: skip
+    )
     return [
         *([launch] if trainer != "tf" else ()),
         click.Option(["--warm"], is_flag=True, help="Load the data sets first, then start."),
         click.Option(
-            ["--plan"], is_flag=True,
+            ["--plan"],
+            is_flag=True,
             help="Under `penstock run`: its loaders tell the mount what they will read.",
         ),
         click.Option(
-            ["--retry"], type=click.IntRange(0), default=0, show_default=True, metavar="N",
+            ["--retry"],
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            metavar="N",
             help="Start it again after a failure, so often.",
         ),
         click.Option(
-            ["--timeout"], metavar="DURATION",
+            ["--timeout"],
+            metavar="DURATION",
             help="End an attempt that runs so long: 90s, 2h22m. Also --running-timeout.",
         ),
         click.Option(
-            ["--ttl"], metavar="DURATION",
+            ["--ttl"],
+            metavar="DURATION",
             help="Forget it, and its logs, so long after its end. [never] "
             "Also --ttl-after-finished.",
         ),
         click.Option(
-            ["-p", "--priority"], type=int, default=0, show_default=True, metavar="N",
+            ["-p", "--priority"],
+            type=int,
+            default=0,
+            show_default=True,
+            metavar="N",
             help="In the queue, higher comes first.",
         ),
         click.Option(
-            ["--shell"], default="sh", show_default=True, metavar="SHELL",
+            ["--shell"],
+            default="sh",
+            show_default=True,
+            metavar="SHELL",
             help="What reads a COMMAND of one word.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _last() -> list[click.Parameter]:
@@ -199,13 +239,14 @@ def _last() -> list[click.Parameter]:
         click.Option(["-n", "--namespace"], metavar="NAME", help="[default: default]"),
         click.Option(["--dry-run"], is_flag=True, help="Check everything, submit nothing."),
         click.Option(
-            ["-o", "--output"], type=click.Choice(["yaml", "json"]),
+            ["-o", "--output"],
+            type=click.Choice(["yaml", "json"]),
             help="With --dry-run: print the manifest, of which only the fields are checked.",
         ),
         click.Option(
             ["--wait"], is_flag=True, help="Return when the job has ended; with 4 if it failed."
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _without_effect(trainer: str) -> list[click.Option]:

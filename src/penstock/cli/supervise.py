@@ -7,7 +7,6 @@ started it, and in the foreground it has taken that command's place and talks to
 import contextlib
 import json
 import logging
-import logging.handlers
 import os
 import sys
 from collections.abc import Callable
@@ -19,7 +18,9 @@ from penstock.cli.talk import Listing, report, say
 from penstock.daemon.child import Plan
 from penstock.daemon.claim import let_go, sign
 from penstock.daemon.hardening import keep_memory_private
+from penstock.daemon.logfiles import WatchedLog
 from penstock.daemon.supervisor import Audience, Supervisor
+from penstock.environment import take_over
 from penstock.errors import PenstockError
 from penstock.store.keys import remember_settings
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter, remember_environment
@@ -32,16 +33,23 @@ def main() -> None:
         told: dict[str, Any] = json.load(file)
     if told["report"] is not None and os.fork():
         os._exit(0)  # whoever started us may live for months, and should not have to bury us
+    keys = take_over()  # for its servers; nothing else that is started from here sees them
     plan = Plan(
-        Path(told["mountpoint"]), told["source"], told["settings"], sys.executable,
-        log=told["log"], watchdog_s=told["settings"]["watchdog_s"],
-        grace_s=told["settings"]["grace_s"], give_up_s=told["settings"]["give_up_s"],
-    )  # fmt: skip
-    remember_environment()
+        Path(told["mountpoint"]),
+        told["source"],
+        told["settings"],
+        sys.executable,
+        environment={**keys},
+        log=told["log"],
+        watchdog_s=told["settings"]["watchdog_s"],
+        grace_s=told["settings"]["grace_s"],
+        give_up_s=told["settings"]["give_up_s"],
+    )
+    remember_environment(keys)
     remember_settings(plan.settings)
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if plan.log is not None:
-        handler = _Log(plan.log)
+        handler = WatchedLog(plan.log)
     handler.setFormatter(RedactingFormatter(_LOG_FORMAT))
     logging.basicConfig(handlers=[handler])
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
@@ -65,17 +73,9 @@ def main() -> None:
     os._exit(exit_code)
 
 
-class _Log(logging.handlers.WatchedFileHandler):
-    """Which the server rotates. A log that cannot be written is no reason to end a mount."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            super().emit(record)
-        except OSError:  # it was about to open the file again
-            self.handleError(record)
-
-
 class Person:
+    end = None
+
     def __init__(self, source: str, no_claim: Callable[[], None]) -> None:
         self._listing = Listing(source)
         self._no_claim = no_claim
@@ -103,6 +103,10 @@ class Parent:
         self._descriptor = descriptor
         self._no_claim = no_claim
         os.set_inheritable(descriptor, False)
+
+    @property
+    def end(self) -> int:
+        return self._descriptor  # of a pipe: an error once nobody reads it
 
     def progress(self, files: int, size_bytes: int) -> None:
         self._tell({"progress": [files, size_bytes]})

@@ -1,9 +1,15 @@
 """What is said to a person on stderr: plain lines, and progress while something takes long."""
 
+import json
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import click
+
+from penstock.reconcile.tables import aligned, table
 
 
 def say(line: str) -> None:
@@ -38,9 +44,11 @@ class Line:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -65,3 +73,27 @@ class Listing(Line):
         if now_s - self._drawn_s >= 0.1:  # it is told of each page
             self._drawn_s = now_s
             self.draw(f"listing {self._source}: {count:,} objects")
+
+
+# Objects as `-o` asks for them: kubectl's forms.
+
+Json = dict[str, Any]
+
+
+def print_objects(found: Sequence[Json], kind: str, output: str, *, namespaces: bool) -> None:
+    if output in ("yaml", "json"):
+        click.echo(text_of({"apiVersion": "v1", "kind": "List", "items": list(found)}, output))
+    elif output == "name":
+        for shown in found:
+            click.echo(f"{shown['kind'].lower()}/{shown['metadata']['name']}")
+    else:
+        for line in aligned(table(found, kind, wide=output == "wide", namespaces=namespaces)):
+            click.echo(line)
+
+
+def text_of(whole: Any, form: str) -> str:
+    if form == "json":
+        return json.dumps(whole, indent=2)
+    import yaml
+
+    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True).rstrip("\n")

@@ -4,21 +4,166 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.declared import namespace_option
-from penstock.cli.job_view import phase_of, requested_gpus, trainer_of
-from penstock.cli.jobs import KIND, find_job, type_option
+from penstock.cli.job_view import KIND, find_job, phase_of, requested_gpus, trainer_of, type_option
 from penstock.cli.talk import say
-from penstock.resources.jobs.records import ENDED
+from penstock.jobs.records import ENDED
+from penstock.reconcile.tables import aligned
+from penstock.units import format_size
+
+# What `penstock top` prints, from the objects that its -o json prints. Pure.
+
+Row = Mapping[str, Any]
+
+_JOB = (
+    "NAME",
+    "STATUS",
+    "TRAINER",
+    "CPU(cores)",
+    "MEMORY",
+    "PROCESSES",
+    "GPU(Requested)",
+    "GPU(Allocated)",
+    "GPU(DutyCycle)",
+    "GPU_MEMORY(Used/Total)",
+    "NODE",
+)
+_INSTANCE = (
+    "NAME",
+    "STATUS",
+    "CPU(cores)",
+    "MEMORY",
+    "PROCESSES",
+    "GPU(Requested)",
+    "GPU(DeviceIndex)",
+    "GPU(DutyCycle)",
+    "GPU_MEMORY(Used/Total)",
+)
+
+
+def job_lines(jobs: Sequence[Row], *, namespaces: bool) -> list[str]:
+    rows: list[list[str]] = [[*(["NAMESPACE"] if namespaces else ()), *_JOB]]
+    for job in jobs:
+        rows.append(
+            [
+                *([job["namespace"]] if namespaces else ()),
+                job["name"],
+                job["status"],
+                job["trainer"],
+                *_use_columns(job),
+                str(job["gpusRequested"]),
+                str(job["gpusAllocated"]),
+                *_gpu_use(job["gpus"]),
+                job["node"] or "N/A",
+            ]
+        )
+    allocated = sum(job["gpusAllocated"] for job in jobs)
+    requested = sum(job["gpusRequested"] for job in jobs)
+    return [*aligned(rows), "", f"Allocated/Requested GPUs of these jobs: {allocated}/{requested}"]
+
+
+def instance_lines(job: Row) -> list[str]:
+    """Of one job: below what is said of the whole of it."""
+    rows: list[list[str]] = [[*_INSTANCE]]
+    for one in job["instances"]:
+        rows.append(
+            [
+                one["name"],
+                one["status"],
+                *_use_columns(one),
+                str(one["gpusRequested"]),
+                ",".join(str(gpu["index"]) for gpu in one["gpus"]) or "N/A",
+                *_gpu_use(one["gpus"]),
+            ]
+        )
+    return [*job_lines([job], namespaces=False)[:2], "", "Instances:", *_indented(rows)]
+
+
+def node_lines(node: Row) -> list[str]:
+    head = [
+        ["NAME", "CPU(Used/Total)", "MEMORY(Used/Total)", "GPU(Total)", "GPU(Allocated)"],
+        [
+            node["name"],
+            f"{_number(node['coresUsed'])}/{node['cores']}",
+            _share(node["memoryUsedBytes"], node["memoryBytes"]),
+            str(len(node["gpus"])),
+            str(sum(1 for gpu in node["gpus"] if gpu["job"])),
+        ],
+    ]
+    lines = aligned(head)
+    if node["gpus"]:
+        rows = [["INDEX", "NAME", "DUTY CYCLE", "MEMORY(Used/Total)", "JOB"]]
+        for gpu in node["gpus"]:
+            rows.append([str(gpu["index"]), gpu["name"], *_gpu_use([gpu]), gpu["job"] or "<none>"])
+        lines += ["", "GPUs:", *_indented(rows)]
+    if node["jobs"]:
+        rows = [["NAMESPACE", "NAME", "STATUS", "CPU(cores)", "MEMORY", "GPU(Allocated)"]]
+        for job in node["jobs"]:
+            rows.append(
+                [
+                    job["namespace"],
+                    job["name"],
+                    job["status"],
+                    *_use_columns(job)[:2],
+                    str(job["gpusAllocated"]),
+                ]
+            )
+        lines += ["", "Jobs:", *_indented(rows)]
+    if node["datasets"]:
+        rows = [["NAMESPACE", "NAME", "PHASE", "CACHED", "CACHE CAPACITY", "CACHED PERCENTAGE"]]
+        for one in node["datasets"]:
+            rows.append(
+                [
+                    one["namespace"],
+                    one["name"],
+                    one["phase"],
+                    one["cached"],
+                    one["cacheCapacity"],
+                    one["cachedPercentage"],
+                ]
+            )
+        lines += ["", "Data sets:", *_indented(rows)]
+    return lines
+
+
+def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"  {line}" for line in aligned(rows)]
+
+
+def _use_columns(one: Row) -> list[str]:
+    if one["processes"] is None:
+        return ["N/A"] * 3
+    return [_number(one["cores"]), format_size(one["memoryBytes"]), str(one["processes"])]
+
+
+def _gpu_use(gpus: Sequence[Row]) -> list[str]:
+    shares = [gpu["dutyCycle"] for gpu in gpus if gpu["dutyCycle"] is not None]
+    used = [gpu["memoryUsedBytes"] for gpu in gpus if gpu["memoryUsedBytes"] is not None]
+    total = [gpu["memoryBytes"] for gpu in gpus if gpu["memoryBytes"] is not None]
+    return [
+        f"{sum(shares) / len(shares):.0f}%" if shares else "N/A",
+        f"{format_size(sum(used))}/{format_size(sum(total))}" if used and total else "N/A",
+    ]
+
+
+def _share(used: int, total: int) -> str:
+    percent = f" ({100 * used / total:.0f}%)" if total else ""
+    return f"{format_size(used)}/{format_size(total)}{percent}"
+
+
+def _number(cores: float) -> str:
+    return f"{cores:.1f}"
+
 
 if TYPE_CHECKING:
-    from penstock.resources.jobs.usage import GpuUsage, Usage
-    from penstock.resources.state import State, Stored
+    from penstock.jobs.usage import GpuUsage, Usage
+    from penstock.reconcile.state import State, Stored
 
 Json = dict[str, Any]
 
@@ -61,8 +206,8 @@ def job(
       penstock top job
       penstock top job resnet -r
     """
-    from penstock.cli.top_view import instance_lines, job_lines
-    from penstock.resources.state import State
+    # merged
+    from penstock.reconcile.state import State
 
     state = State()
     place = None if all_namespaces else namespace or "default"
@@ -92,8 +237,8 @@ def node(output: str, refresh: bool) -> None:
     Example:
       penstock top node
     """
-    from penstock.cli.top_view import node_lines
-    from penstock.resources.state import State
+    # merged
+    from penstock.reconcile.state import State
 
     state = State()
 
@@ -120,15 +265,18 @@ def _print(look: Callable[[], list[str]], *, refresh: bool) -> None:
 
 def _measured(state: "State", jobs: "list[Stored]") -> list[Json]:
     """Each of them with what it uses; two looks at all of them, and one pause."""
-    from penstock.resources import live
-    from penstock.resources.jobs.usage import gpu_usage, job_usage, tree_usage
+    from penstock.jobs.usage import gpu_usage, job_usage, tree_usage
+    from penstock.reconcile import live
 
     running = {one.uid for one in jobs if phase_of(one.status) == "RUNNING"}
     before = {uid: job_usage(uid, state.folder) for uid in running}
     pids = [
-        one["pid"] for job in jobs if job.uid in running
-        for one in job.status.get("instances") or () if "pid" in one
-    ]  # fmt: skip
+        one["pid"]
+        for job in jobs
+        if job.uid in running
+        for one in job.status.get("instances") or ()
+        if "pid" in one
+    ]
     trees_before = {pid: tree_usage(pid) for pid in pids}
     began_s = time.monotonic()
     if running:
@@ -142,10 +290,12 @@ def _measured(state: "State", jobs: "list[Stored]") -> list[Json]:
         if pid is not None and pid in trees_before:
             used = (trees_before[pid], tree_usage(pid))
         return {
-            "name": one["name"], "status": one.get("phase") or "PENDING",
-            **_use(*used, elapsed_s), "gpusRequested": requested_gpus(shown, one),
+            "name": one["name"],
+            "status": one.get("phase") or "PENDING",
+            **_use(*used, elapsed_s),
+            "gpusRequested": requested_gpus(shown, one),
             "gpus": [_gpu(index, gpus) for index in one.get("gpus") or () if pid is not None],
-        }  # fmt: skip
+        }
 
     found: list[Json] = []
     for stored, shown in zip(jobs, live.show(jobs), strict=True):
@@ -154,14 +304,20 @@ def _measured(state: "State", jobs: "list[Stored]") -> list[Json]:
         if stored.uid in running:
             used = (before[stored.uid], job_usage(stored.uid, state.folder))
         instances = [instance(shown, one) for one in status.get("instances") or ()]
-        found.append({
-            "name": stored.key.name, "namespace": stored.key.namespace,
-            "status": phase_of(status), "trainer": trainer_of(shown),
-            **_use(*used, elapsed_s), "gpusRequested": status.get("gpusRequested", 0),
-            "gpusAllocated": status.get("gpusAllocated", 0),
-            "gpus": [gpu for one in instances for gpu in one["gpus"]],
-            "node": status.get("node"), "instances": instances,
-        })  # fmt: skip
+        found.append(
+            {
+                "name": stored.key.name,
+                "namespace": stored.key.namespace,
+                "status": phase_of(status),
+                "trainer": trainer_of(shown),
+                **_use(*used, elapsed_s),
+                "gpusRequested": status.get("gpusRequested", 0),
+                "gpusAllocated": status.get("gpusAllocated", 0),
+                "gpus": [gpu for one in instances for gpu in one["gpus"]],
+                "node": status.get("node"),
+                "instances": instances,
+            }
+        )
     return found
 
 
@@ -171,8 +327,10 @@ def _use(before: "Usage | None", after: "Usage | None", elapsed_s: float) -> Jso
     # One that has ended takes its seconds along.
     cores = max(0.0, after.cpu_s - before.cpu_s) / elapsed_s
     return {
-        "cores": round(cores, 2), "memoryBytes": after.memory_bytes, "processes": after.processes,
-    }  # fmt: skip
+        "cores": round(cores, 2),
+        "memoryBytes": after.memory_bytes,
+        "processes": after.processes,
+    }
 
 
 def _gpu(index: int, gpus: "dict[int, GpuUsage]") -> Json:
@@ -187,9 +345,8 @@ def _gpu(index: int, gpus: "dict[int, GpuUsage]") -> Json:
 
 
 def _this_node(state: "State") -> Json:
-    from penstock.resources import live
-    from penstock.resources.jobs.gpus import machine_gpus
-    from penstock.resources.jobs.usage import gpu_usage, node_usage
+    from penstock.jobs.usage import gpu_usage, machine_gpus, node_usage
+    from penstock.reconcile import live
 
     jobs = [one for one in state.all([KIND]) if phase_of(one.status) not in ENDED]
     before, began_s = node_usage(), time.monotonic()
@@ -203,18 +360,26 @@ def _this_node(state: "State") -> Json:
     datasets: list[Json] = []
     for one in live.show(state.all(["Dataset"])):
         cache = one["status"].get("cacheStates", {})
-        datasets.append({
-            "namespace": one["metadata"]["namespace"], "name": one["metadata"]["name"],
-            "phase": one["status"].get("phase", ""), "cached": cache.get("cached", ""),
-            "cacheCapacity": cache.get("cacheCapacity", ""),
-            "cachedPercentage": cache.get("cachedPercentage", ""),
-        })  # fmt: skip
+        datasets.append(
+            {
+                "namespace": one["metadata"]["namespace"],
+                "name": one["metadata"]["name"],
+                "phase": one["status"].get("phase", ""),
+                "cached": cache.get("cached", ""),
+                "cacheCapacity": cache.get("cacheCapacity", ""),
+                "cachedPercentage": cache.get("cachedPercentage", ""),
+            }
+        )
     return {
-        "name": os.uname().nodename, "cores": after.cores, "coresUsed": round(used_cores, 2),
-        "memoryBytes": after.memory_bytes, "memoryUsedBytes": after.memory_used_bytes,
+        "name": os.uname().nodename,
+        "cores": after.cores,
+        "coresUsed": round(used_cores, 2),
+        "memoryBytes": after.memory_bytes,
+        "memoryUsedBytes": after.memory_used_bytes,
         "gpus": [
             {"name": gpu.name, **_gpu(gpu.index, used), "job": holders.get(gpu.index)}
             for gpu in machine_gpus()
         ],
-        "jobs": measured, "datasets": datasets,
-    }  # fmt: skip
+        "jobs": measured,
+        "datasets": datasets,
+    }

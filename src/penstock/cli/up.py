@@ -24,9 +24,12 @@ def up(names: tuple[str, ...], namespace: str | None, restart: bool, wait: bool)
     try:
         with Progress() as progress:
             troubles = api.up(
-                *names, namespace=namespace or "default", restart=restart, wait=wait,
+                *names,
+                namespace=namespace or "default",
+                restart=restart,
+                wait=wait,
                 tell=progress.pairs,
-            )  # fmt: skip
+            )
     except KeyboardInterrupt:
         say("it goes on without you; `penstock get datasets -w` shows how far it is")
         raise click.exceptions.Abort from None

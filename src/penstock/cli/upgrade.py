@@ -7,12 +7,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from penstock.cli.mount_settings import read_settings, with_mount_options
+from penstock.cli.mount import read_settings, with_mount_options
 from penstock.cli.talk import say
 from penstock.daemon.change import WHERE, cannot_change, change_in_place, current_settings
 from penstock.daemon.kernel_options import parse_kernel_options
 from penstock.daemon.registry import absolute, find_note
 from penstock.daemon.settings import BASE_MEMORY_BYTES, MEMORY_A_BUFFERED_BYTE, MountSettings
+from penstock.environment import CLOUDS
 from penstock.errors import OptionError
 
 # Which fields of the settings each option decides.
@@ -40,7 +41,6 @@ _FIXED = {
     "max_read_bytes": "-o max_read", "name": "-o fsname", "nonempty": "-o nonempty",
     "kernel_resend": "-o no_resend",
 }  # fmt: skip
-_CREDENTIALS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")
 
 
 @click.command()
@@ -58,13 +58,14 @@ def upgrade(context: click.Context, mountpoint: str, **options: Any) -> None:
     \b
     Example:
       penstock upgrade /mnt/imagenet --threads 64
-    """  # fmt: skip
+    """
     path = absolute(mountpoint)
     current = current_settings(path)
     given = {
-        name for name in options
+        name
+        for name in options
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }  # fmt: skip
+    }
     pause_s = change_in_place(path, changed(current, options, given), environment=_credentials())
     say(
         f"{path} is served by a new server (pid {find_note(path).server_pid}); "
@@ -104,7 +105,7 @@ def changed(current: MountSettings, options: dict[str, Any], given: set[str]) ->
 def _credentials() -> dict[str, str | None]:
     """Keys that were rotated since: the new server gets those of whoever asks for it."""
     found: dict[str, str | None] = {
-        name: value for name, value in os.environ.items() if name.startswith(_CREDENTIALS)
+        name: value for name, value in os.environ.items() if name.startswith(CLOUDS)
     }
     if "AWS_ACCESS_KEY_ID" in found:
         found.setdefault("AWS_SESSION_TOKEN", None)  # that of the old key does not go with it

@@ -6,14 +6,21 @@ from typing import Any
 import click
 
 from penstock.errors import ManifestError
-from penstock.resources.manifests import look_at_manifests
+from penstock.reconcile.manifests import look_at_manifests
 from penstock.specs.documents import Document
 from penstock.specs.effects import NoEffect, without_effect
 
 
 @click.command()
-@click.option("-f", "--filename", "names", metavar="FILE|DIR|-", multiple=True, required=True,
-              help="A manifest, a folder of them, or - for standard input.")  # fmt: skip
+@click.option(
+    "-f",
+    "--filename",
+    "names",
+    metavar="FILE|DIR|-",
+    multiple=True,
+    required=True,
+    help="A manifest, a folder of them, or - for standard input.",
+)
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
@@ -25,7 +32,7 @@ def validate(names: tuple[str, ...], output: str) -> None:
     \b
     Example:
       penstock validate -f dataset.yaml
-    """  # fmt: skip
+    """
     documents, problems = look_at_manifests(names)
     if output == "json":
         shown: dict[str, Any] = {
@@ -62,9 +69,12 @@ def _by_reason(found: list[NoEffect]) -> dict[str, list[str]]:
 def _as_json(document: Document) -> dict[str, Any]:
     key = document.resource.key
     return {
-        "kind": key.kind, "namespace": key.namespace, "name": key.name, "where": document.where(),
+        "kind": key.kind,
+        "namespace": key.namespace,
+        "name": key.name,
+        "where": document.where(),
         "without_effect": [
             {"path": one.path, "where": document.where(one.path), "reason": one.reason}
             for one in without_effect(document.resource)
         ],
-    }  # fmt: skip
+    }

@@ -3,19 +3,184 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from penstock.cli.talk import say
-from penstock.cli.warm_view import Bar, show
 from penstock.daemon.control import Answer
 from penstock.daemon.registry import absolute
 from penstock.daemon.warming import Warming, Wish
-from penstock.errors import NoSuchPath, OptionError, StoreError
+from penstock.errors import CacheDirError, NoSuchPath, OptionError, StoreError
 from penstock.units import format_size, parse_rate
+
+# What `penstock warm` shows a person: a bar while it works, and the sentences at the end.
+#
+# rich is imported when a bar is drawn: 28 ms that a script need not wait for.
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+_WORDS = {
+    "looking": "looking", "loading": "warming", "reading": "reading", "verifying": "verifying",
+    "evicting": "evicting",
+}  # fmt: skip
+
+
+class Bar:
+    """Files, bytes, rate and time left, on stderr; silent where that is no terminal."""
+
+    def __init__(self, action: str) -> None:
+        self._action = action
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._phase = ""
+
+    def update(self, told: Answer) -> None:
+        if not sys.stderr.isatty():
+            return
+        by_bytes = "done_bytes" in told and self._action != "evict"
+        total = told["bytes"] - told.get("unfit_bytes", 0) if by_bytes else told["files"]
+        done = told["done_bytes"] if by_bytes else told["looked_files"]
+        if self._progress is None or told["phase"] != self._phase:
+            self._begin(told["phase"], by_bytes=by_bytes)
+        assert self._progress is not None
+        assert self._task is not None
+        files = f"{told.get('done_files', told['looked_files']):,} of {told['files']:,} files"
+        self._progress.update(self._task, total=total, completed=min(done, total), files=files)
+
+    def say(self, line: str) -> None:
+        if self._progress is not None:
+            self._end()
+        say(line)
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _begin(self, phase: str, *, by_bytes: bool) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        self._end()
+        self._phase = phase
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[files]}"),
+        ]
+        if by_bytes:
+            columns += [DownloadColumn(binary_units=True), TransferSpeedColumn()]
+        self._progress = Progress(
+            *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+        )
+        self._task = self._progress.add_task(_WORDS[phase], total=None, files="")
+        self._progress.start()
+
+    def _end(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = self._task = None
+
+
+def show(action: str, answer: Answer) -> None:
+    _SHOWS[action](answer)
+
+
+def uncached_files(answer: Answer) -> int:
+    """How many files of a load found no place in the cache, though they could be fetched."""
+    if answer["gave_up"] or not answer["tiers"]:
+        return 0
+    return max(0, answer["files"] - answer["cached_files"] - answer["failed_files"])
+
+
+def _show_load(answer: Answer) -> None:
+    _show_cached(answer)
+    click.echo(
+        f"fetched     {format_size(answer['fetched_bytes'])} of {answer['fetched_files']:,} files"
+    )
+    if unfit := uncached_files(answer):
+        left = format_size(answer["bytes"] - answer["cached_bytes"])
+        why = answer.get("cache_problem") or "there was no room for them"
+        say(f"{unfit:,} files ({left}) are not in the cache: {why}")
+    if answer["unpushed_files"]:
+        say(
+            f"{answer['unpushed_files']:,} files ({format_size(answer['unpushed_bytes'])}) were "
+            "left out of the page cache: "
+            f"{format_size(answer['page_cache_budget_bytes'])} of it may hold files that nobody "
+            "has read (`penstock mount --page-cache` says how much), or they are not cached"
+        )
+    _name(answer["failures"], answer["failed_files"], "could not be fetched")
+    if answer["gave_up"]:
+        say("given up: storage failed again and again")
+
+
+def _show_cached(answer: Answer) -> None:
+    click.echo(
+        f"cached      {format_size(answer['cached_bytes'])} of {format_size(answer['bytes'])} "
+        f"({answer['cached_percentage']:g}%), {answer['cached_files']:,} of {answer['files']:,} "
+        "files whole"
+    )
+    for tier in answer["tiers"]:
+        click.echo(
+            f"{'tier ' + tier['name']:<11} {format_size(tier['bytes'])} of {tier['files']:,} files"
+        )
+    if answer["page_cache_bytes"] is not None:
+        click.echo(
+            f"page cache  {format_size(answer['page_cache_bytes'])}, "
+            f"{answer['page_cache_files']:,} files whole"
+        )
+
+
+def _show_verified(answer: Answer) -> None:
+    click.echo(
+        f"{answer['verified_files']:,} files, {format_size(answer['verified_bytes'])}, were read "
+        f"back; {answer['damaged_files']:,} were damaged"
+    )
+    _name(
+        answer["damaged"],
+        answer["damaged_files"],
+        "were damaged; the same command without --verify fetches them again",
+    )
+
+
+def _show_evicted(answer: Answer) -> None:
+    click.echo(f"{answer['files']:,} files let go of, {format_size(answer['freed_bytes'])} freed")
+
+
+def _name(failures: list[dict[str, str]], count: int, what: str) -> None:
+    if not count:
+        return
+    say(f"{count:,} files {what}")
+    for failure in failures:
+        named = failure["path"] in failure["why"]
+        say("  " + (failure["why"] if named else f"{failure['path']}: {failure['why']}"))
+    if count > len(failures):
+        say(f"  and {count - len(failures):,} more")
+
+
+_SHOWS: dict[str, Callable[[Answer], None]] = {
+    "load": _show_load, "check": _show_cached, "verify": _show_verified, "evict": _show_evicted,
+}  # fmt: skip
+
 
 _INTERRUPTED = 130
 
@@ -24,25 +189,32 @@ _INTERRUPTED = 130
 @click.argument("mountpoint")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option(
-    "--files-from", metavar="LIST",
+    "--files-from",
+    metavar="LIST",
     help="Also the files and folders that this file names, one a line (or ended by NUL); - is "
     "stdin.",
-)  # fmt: skip
+)
 @click.option("--page-cache", is_flag=True, help="Into the kernel's page cache as well.")
 @click.option(
-    "--order", type=click.Choice(["name", "newest", "largest"]), default="name", show_default=True,
+    "--order",
+    type=click.Choice(["name", "newest", "largest"]),
+    default="name",
+    show_default=True,
     help="What comes first.",
-)  # fmt: skip
+)
 @click.option("--rate", metavar="RATE", help="Fetch no faster than this: 200MiB/s, 10Gbit.")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 256), metavar="N",
+    "--concurrency",
+    type=click.IntRange(1, 256),
+    metavar="N",
     help="Blocks in flight at most. [as many as help]",
-)  # fmt: skip
+)
 @click.option("--check", is_flag=True, help="Fetch nothing; report what is cached, and where.")
 @click.option(
-    "--verify", is_flag=True,
+    "--verify",
+    is_flag=True,
     help="Fetch nothing; read back what is cached, and drop what does not match its checksum.",
-)  # fmt: skip
+)
 @click.option("--evict", is_flag=True, help="Let go of it, in the cache and in the page cache.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -54,7 +226,8 @@ def warm(
 
     All files of the mount, or those that each PATH names: a file, a folder, or a pattern (quoted)
     with * and ? for parts of a name and ** for any number of folders. What is cached already is
-    passed over; stopped with Ctrl-C, the same command goes on where it was.
+    passed over; stopped with Ctrl-C, the same command goes on where it was. If files could not be
+    fetched, the exit code is 3; if they found no place in the cache, it is 2.
 
     \b
     Example:
@@ -102,10 +275,14 @@ def _wish(options: dict[str, Any], bar: Bar) -> Wish:
                 hint="leave one of them out",
             )
     return Wish(
-        action, options["order"], page_cache=options["page_cache"],
-        concurrency=options["concurrency"], bytes_per_s=_parse_rate(options["rate"]),
-        started=lambda start: _say_what_fits(start, bar), progress=bar.update,
-    )  # fmt: skip
+        action,
+        options["order"],
+        page_cache=options["page_cache"],
+        concurrency=options["concurrency"],
+        bytes_per_s=_parse_rate(options["rate"]),
+        started=lambda start: _print_what_fits(start, bar),
+        progress=bar.update,
+    )
 
 
 def _parse_rate(text: str | None) -> int | None:
@@ -120,7 +297,9 @@ def _parse_rate(text: str | None) -> int | None:
 def _exit_code(action: str, answer: Answer) -> int:
     if action == "verify":
         return 1 if answer["damaged_files"] else 0  # as `penstock cache verify`
-    return StoreError.exit_code if answer.get("failed_files") else 0
+    if answer.get("failed_files"):
+        return StoreError.exit_code
+    return CacheDirError.exit_code if action == "load" and uncached_files(answer) else 0
 
 
 class _Paths:
@@ -167,7 +346,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
                 yield os.fsdecode(path)
 
 
-def _say_what_fits(start: Answer, bar: Bar) -> None:
+def _print_what_fits(start: Answer, bar: Bar) -> None:
     if not start["fits"]:
         bar.say(
             f"{start['files']:,} files, {format_size(start['bytes'])}, are more than the cache "

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import find_note, supervisor_socket
-from penstock.daemon.settings import MountSettings, Part
-from penstock.daemon.settings_codec import decode, encode
+from penstock.daemon.settings import MountSettings, Part, decode, encode
 from penstock.errors import MountpointError, OptionError
 
 # What the kernel was told once and for all, or what the mount is.
@@ -52,9 +51,14 @@ def change_in_place(
     if fixed := what_needs_restart(current, wanted):
         raise cannot_change(" and ".join(fixed), mountpoint)
     answer = ask(
-        path, "upgrade", timeout_s=_WITHIN_S, settings=encode(wanted), source=wanted.shown,
-        python=sys.executable, environment=dict(environment or {}),
-    )  # fmt: skip
+        path,
+        "upgrade",
+        timeout_s=_WITHIN_S,
+        settings=encode(wanted),
+        source=wanted.shown,
+        python=sys.executable,
+        environment=dict(environment or {}),
+    )
     return answer["pause_s"]
 
 
@@ -83,9 +87,14 @@ def _place(part: Part) -> _Place:
     store = part.store
     account = store.keys.account_name if store.keys is not None else None
     return _Place(
-        part.path, part.source, store.endpoint, store.region, store.anonymous, store.manifest,
+        part.path,
+        part.source,
+        store.endpoint,
+        store.region,
+        store.anonymous,
+        store.manifest,
         account,
-    )  # fmt: skip
+    )
 
 
 def _supervisor(mountpoint: Path) -> Path:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.daemon.link import Link, Message, send_start
+from penstock.environment import handed_over
 
 LINK_VARIABLE = "PENSTOCK_LINK"
 # What the supervisor itself acts on; a command line of another release may not send them all.
 _FROM_SETTINGS = ("watchdog_s", "grace_s", "give_up_s")
+_LONGEST_S = 1e9  # 30 years; the kernel takes no timeout that is much longer
 OVER_LIMITS = 75  # the exit code of a server that makes room for another
 # Threads end one after the other; who dies as one should is gone long before.
 HALF_DEAD_AFTER_S = 1.5
@@ -36,13 +38,21 @@ class Plan:
     give_up_s: float = 300.0
 
     def upgraded(self, request: Message) -> "Plan":
-        settings: Message = request["settings"]
+        """Raises KeyError, TypeError or ValueError for a request that is none: whoever asks is of
+        another release, perhaps."""
+        settings: Message = {**request["settings"]}
+        times = {name: float(settings.get(name, getattr(self, name))) for name in _FROM_SETTINGS}
+        for name, seconds in times.items():
+            if not 0 <= seconds <= _LONGEST_S:
+                raise ValueError(f"{name}: {seconds:g}")
         return replace(
-            self, settings=settings, source=request.get("source", self.source),
+            self,
+            settings=settings,
+            source=str(request.get("source", self.source)),
             python=request["python"],
             environment={**self.environment, **request["environment"]},
-            **{name: settings.get(name, getattr(self, name)) for name in _FROM_SETTINGS},
-        )  # fmt: skip
+            **times,
+        )
 
 
 _KILLED = "killed (SIGKILL): by someone, or because the machine ran out of memory"
@@ -67,7 +77,7 @@ class Child:
         self.ready_s = 0.0
         try:
             self._process = _spawn(plan, theirs)
-        except OSError:
+        except BaseException:
             self.link.close()
             raise
         self.pid = self._process.pid
@@ -145,16 +155,20 @@ def cannot_run(pid: int) -> bool:
 
 def _spawn(plan: Plan, theirs: socket.socket) -> "subprocess.Popen[bytes]":
     merged: dict[str, str | None] = {
-        **os.environ, **plan.environment, LINK_VARIABLE: str(theirs.fileno()),
+        **os.environ,
+        **plan.environment,
+        LINK_VARIABLE: str(theirs.fileno()),
         # Dozens of threads with an arena each would hold on to what they have let go of.
         "MALLOC_ARENA_MAX": "4",
-    }  # fmt: skip
-    environment = {name: value for name, value in merged.items() if value is not None}
-    with theirs:
+    }
+    wanted = {name: value for name, value in merged.items() if value is not None}
+    with theirs, handed_over(wanted) as (environment, keys):
         return subprocess.Popen(
             # -P: a queue.py in the folder where someone stands is not ours to import.
             [plan.python, "-Pm", "penstock.daemon.serve", str(plan.mountpoint)],
-            env=environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=(theirs.fileno(), keys),
+            stdin=subprocess.DEVNULL,
             # Ctrl-C is for the supervisor, who decides what becomes of the mount.
             start_new_session=True,
-        )  # fmt: skip
+        )

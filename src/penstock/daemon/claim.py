@@ -69,10 +69,18 @@ def end_process(pid: int, *, gently: bool = False) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL) if gently else (signal.SIGKILL,):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, number)
-            if select.select([process], [], [], _ENDS_WITHIN_S)[0]:
+            if is_over_within(_ENDS_WITHIN_S, process):
                 return
     finally:
         os.close(process)
+
+
+def is_over_within(seconds: float, process: int) -> bool:
+    """`process`: a descriptor of it. With `poll`: a program that uses us as a library may have more
+    descriptors than `select` can count."""
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    return bool(ends.poll(seconds * 1000))
 
 
 def _file(mountpoint: Path) -> Path:

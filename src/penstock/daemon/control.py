@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from penstock.errors import PenstockError
 
@@ -63,12 +63,13 @@ class Line:
             self._socket.sendall(text)
 
     def receive(self) -> tuple[Answer, list[int]] | None:
-        """The next message with the descriptors that came; None once the other side is gone."""
+        """The next message with the descriptors that came; None once the other side is gone.
+        Raises PenstockError for a line that is no message."""
         descriptors: list[int] = []
         while b"\n" not in self._early:
             if self._most_bytes is not None and len(self._early) > self._most_bytes:
                 _close_all(descriptors)
-                raise ValueError(f"a line of more than {self._most_bytes:,} bytes")
+                raise PenstockError(f"a line of more than {self._most_bytes:,} bytes")
             try:
                 data, received, _, _ = socket.recv_fds(
                     self._socket, 65536, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
@@ -82,10 +83,13 @@ class Line:
             self._early += data
         line, _, self._early = self._early.partition(b"\n")
         try:
-            return json.loads(line), descriptors
-        except ValueError:
+            message: Any = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError) as error:
             _close_all(descriptors)
-            raise
+            raise PenstockError(f"a message that cannot be understood: {error}") from error
+        return cast(Answer, message), descriptors
 
     def is_over(self) -> bool:
         """Has the other side gone? Never waits."""
@@ -119,9 +123,11 @@ class ControlServer:
     """Answers on a socket that listens already; whoever made that removes it."""
 
     def __init__(
-        self, listener: socket.socket, verbs: Mapping[str, Callable[[Answer], Answer]],
+        self,
+        listener: socket.socket,
+        verbs: Mapping[str, Callable[[Answer], Answer]],
         conversations: Mapping[str, Conversation] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._socket = listener
         self._verbs = verbs
         self._conversations = conversations or {}
@@ -156,8 +162,11 @@ class ControlServer:
             answer = self._verbs[request["verb"]](request)
         except PenstockError as error:
             answer = as_answer(error)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             answer = {"error": f"bad request: {error!r}", "hint": None, "exit_code": 1}
+        except OSError as error:  # a descriptor that came with it, or a disk of ours
+            log.warning("control: %s", error)
+            answer = {"error": str(error), "hint": "its log says more", "exit_code": 1}
         except Exception as error:  # whoever asks must get an answer
             log.error("control: a bug", exc_info=error)
             answer = {"error": str(error), "hint": "its log says more", "exit_code": 1}
@@ -193,8 +202,8 @@ class RemoteError(PenstockError):
     """An error that happened in the server, told as it was told there."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(answer["error"], hint=answer["hint"])
-        self.exit_code = answer["exit_code"]
+        super().__init__(str(answer["error"]), hint=answer.get("hint"))
+        self.exit_code = answer.get("exit_code", 1)
 
 
 def ask(path: Path, verb: str, *, timeout_s: float = 30, **arguments: Any) -> Answer:

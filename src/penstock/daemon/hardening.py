@@ -10,7 +10,7 @@ _PR_SET_DUMPABLE = 4
 
 def keep_memory_private() -> None:
     """No core files, and no look at our environment or memory for others, of our own user too
-    (root remains). The environment holds keys, and so does every request that is signed."""
+    (root remains). Every request that is signed holds keys."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise PenstockError(f"prctl: {os.strerror(ctypes.get_errno())}")

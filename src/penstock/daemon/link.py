@@ -23,7 +23,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +90,13 @@ class Link:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
         try:
-            return json.loads(text), list(descriptors)
-        except ValueError:
+            message: Any = json.loads(text)
+            if not isinstance(message, dict):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError):
             log.error("a message that is none: %r", text[:80])
-            return {}, list(descriptors)
+            message = {}
+        return cast(Message, message), list(descriptors)
 
     def close(self) -> None:
         self._socket.close()

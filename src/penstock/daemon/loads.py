@@ -11,27 +11,36 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from penstock.cache.contents import Contents
+from penstock.cache.guarded import Guarded
 from penstock.catalog.names import decode
 from penstock.catalog.picked import ORDERS, Selection
 from penstock.daemon.control import Answer, Line
 from penstock.errors import UsageError
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.bucket import Bucket
-from penstock.warm.load import FAILURES_NAMED, Load, PagePush
-from penstock.warm.looker import Looker
-from penstock.warm.memory import PageBudget
-from penstock.warm.pages import FilePages, MountPages, Pages, read_through
+from penstock.warm.load import (
+    FAILURES_NAMED,
+    Load,
+    PagePush,
+    Report,
+    Room,
+    batches,
+    surely_fits,
+    survey,
+)
+from penstock.warm.looker import PageCacheProbe
+from penstock.warm.pages import FilePages, MountPages, PageBudget, Pages, read_through
 from penstock.warm.prefetcher import Prefetcher
-from penstock.warm.room import Room, surely_fits
 from penstock.warm.selection import select
-from penstock.warm.survey import Report, batches, survey
 
 _TELL_S = 0.2
 _WAIT_S = 0.05
+_PROBED_WITHIN_S = 5.0  # a disk that hangs is not waited for
 
 
 class _AskerIsGone(Exception):
@@ -40,9 +49,16 @@ class _AskerIsGone(Exception):
 
 class Loads:
     def __init__(
-        self, files: FileSystem, prefetcher: Prefetcher, budget: PageBudget, mountpoint: Path, *,
-        passthrough: bool, is_held: Callable[[int], bool], drop_pages: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        files: FileSystem,
+        prefetcher: Prefetcher,
+        budget: PageBudget,
+        mountpoint: Path,
+        *,
+        passthrough: bool,
+        is_held: Callable[[int], bool],
+        drop_pages: Callable[[int], None],
+    ) -> None:
         """`is_held`: does the kernel hold this inode?"""
         self._files = files
         self._prefetcher = prefetcher
@@ -56,9 +72,12 @@ class Loads:
         """The verb `warm` of the control socket. With it comes a file of paths, each ended by NUL:
         so many `patterns` first, then such as mean themselves; none at all are everything."""
         work = {
-            "load": self._load, "check": self._check, "verify": self._verify, "evict": self._evict,
+            "load": self._load,
+            "check": self._check,
+            "verify": self._verify,
+            "evict": self._evict,
             "list": self._list,
-        }[request["action"]]  # fmt: skip
+        }[request["action"]]
         teller = _Teller(line)
         try:
             selection = self._select(request, descriptors)
@@ -74,14 +93,19 @@ class Loads:
         order = request.get("order", "name")
         if order not in ORDERS:
             raise UsageError(f"an unknown order: {order}")
+        if not descriptors:
+            raise UsageError("a list of paths has to come with it")
         paths = _read_paths(descriptors[0])
-        count = int(request["patterns"])
-        patterns = [next(paths) for _ in range(count)]
+        patterns = list(islice(paths, int(request["patterns"])))
         everything = bool(request["everything"])
         return select(
-            self._files.tree, patterns, paths, order, everything=everything,
+            self._files.tree,
+            patterns,
+            paths,
+            order,
+            everything=everything,
             skip_missing=bool(request.get("skip_missing")),
-        )  # fmt: skip
+        )
 
     # -- what is done ----------------------------------------------------------------------
 
@@ -92,16 +116,22 @@ class Loads:
                 "this mount has no cache to fill",
                 hint="mount it without --no-cache, or warm the page cache with --page-cache",
             )
+        self._look_after_cache(teller)
+        times_out = self._times_out()
         room = self._find_room(selection, teller)
         rate, concurrency = request.get("bytes_per_s"), request.get("concurrency")
         push = None
         if page_cache and not self._passthrough:
-            push = PagePush(Looker(self._mountpoint), self._budget)
+            push = PagePush(PageCacheProbe(self._mountpoint), self._budget)
         load = Load(
-            self._files, selection, room=room, push=push,
-            bucket=Bucket(int(rate)) if rate else None, concurrency=concurrency,
+            self._files,
+            selection,
+            room=room,
+            push=push,
+            bucket=Bucket(int(rate)) if rate else None,
+            concurrency=concurrency,
             wake=self._prefetcher.wake,
-        )  # fmt: skip
+        )
         self._prefetcher.add(load)
         try:
             while load.go_on(_WAIT_S):
@@ -116,7 +146,40 @@ class Loads:
             told |= self._read_through(selection, teller)
         # What was fetched may have been declined, or driven out by others: only a look tells.
         report = self._survey(selection, teller, page_cache=page_cache)
-        return told | report.as_answer() | {"page_cache_budget_bytes": self._budget.kept_bytes}
+        return (
+            told
+            | report.as_answer()
+            | {
+                "page_cache_budget_bytes": self._budget.kept_bytes,
+                "cache_problem": self._describe_outage(times_out),
+            }
+        )
+
+    def _look_after_cache(self, teller: "_Teller") -> None:
+        """A directory that someone has removed is made anew now, and filled."""
+        for directory in self._directories:
+            directory.look_after()
+        until_s = time.monotonic() + _PROBED_WITHIN_S
+        while any(one.is_probed for one in self._directories) and time.monotonic() < until_s:
+            teller.look_up()
+            time.sleep(_WAIT_S)
+
+    def _times_out(self) -> int:
+        return sum(directory.times_out for directory in self._directories)
+
+    def _describe_outage(self, times_out_before: int) -> str | None:
+        """Return why the tiers may hold less than they have room for."""
+        found = [directory.status() for directory in self._directories]
+        for one in found:
+            if one.state == "out":
+                return f"cache directory {one.path} is out: {one.error}"
+        if self._times_out() > times_out_before:
+            return "a cache directory failed meanwhile; the same command goes on where it was"
+        return None
+
+    @property
+    def _directories(self) -> list[Guarded]:
+        return [one for tier in self._files.cache.tiers for one in tier.directories]
 
     def _find_room(self, selection: Selection, teller: "_Teller") -> Room | None:
         tiers = self._files.cache.tiers
@@ -127,12 +190,17 @@ class Loads:
         room = Room(tiers, lambda tier, share: report.share_bytes.get((tier, share), 0))
         missing = report.size_bytes - report.cached_bytes
         fits = missing <= room.free_bytes
-        teller.send({
-            "start": _totals(selection) | {
-                "fits": fits, "cached_bytes": report.cached_bytes, "room_bytes": room.free_bytes,
-                "fitting_bytes": report.cached_bytes + min(missing, room.free_bytes),
+        teller.send(
+            {
+                "start": _totals(selection)
+                | {
+                    "fits": fits,
+                    "cached_bytes": report.cached_bytes,
+                    "room_bytes": room.free_bytes,
+                    "fitting_bytes": report.cached_bytes + min(missing, room.free_bytes),
+                }
             }
-        })  # fmt: skip
+        )
         return room
 
     def _read_through(self, selection: Selection, teller: "_Teller") -> Answer:
@@ -167,10 +235,13 @@ class Loads:
         def tick(looked: int) -> None:
             teller.tell(
                 lambda: {
-                    "phase": "verifying", **_totals(selection), "looked_files": looked,
-                    "done_files": looked, "done_bytes": verified_bytes,
+                    "phase": "verifying",
+                    **_totals(selection),
+                    "looked_files": looked,
+                    "done_files": looked,
+                    "done_bytes": verified_bytes,
                 }
-            )  # fmt: skip
+            )
 
         for found, _ in batches(self._files, selection, tick):
             held = contents.look([file.what for file in found])
@@ -186,10 +257,13 @@ class Loads:
                         named.append({"path": path, "why": f"{wrong} blocks dropped"})
                 teller.look_up()
         return {
-            "files": len(selection.inos), "verified_files": verified_files,
-            "verified_bytes": verified_bytes, "damaged_files": damaged,
-            "damaged_blocks": blocks, "damaged": named,
-        }  # fmt: skip
+            "files": len(selection.inos),
+            "verified_files": verified_files,
+            "verified_bytes": verified_bytes,
+            "damaged_files": damaged,
+            "damaged_blocks": blocks,
+            "damaged": named,
+        }
 
     def _evict(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
         contents = Contents(self._files.cache)
@@ -198,10 +272,13 @@ class Loads:
         def tick(looked: int) -> None:
             teller.tell(
                 lambda: {
-                    "phase": "evicting", **_totals(selection), "looked_files": looked,
-                    "done_files": looked, "done_bytes": freed,
+                    "phase": "evicting",
+                    **_totals(selection),
+                    "looked_files": looked,
+                    "done_files": looked,
+                    "done_bytes": freed,
                 }
-            )  # fmt: skip
+            )
 
         for found, _ in batches(self._files, selection, tick):
             freed += contents.remove([file.what for file in found])
@@ -230,9 +307,10 @@ class Loads:
                         count, cached_bytes = count + 1, cached_bytes + of_it.cached_bytes
                         entry = {
                             "path": decode(self._files.path_of(one.node)),
-                            "version": one.what.version, "size": one.what.size_bytes,
+                            "version": one.what.version,
+                            "size": one.what.size_bytes,
                             "cached": of_it.cached_bytes,
-                        }  # fmt: skip
+                        }
                         file.write(json.dumps(entry).encode() + b"\n")
         return _totals(selection) | {"listed_files": count, "cached_bytes": cached_bytes}
 
@@ -248,7 +326,7 @@ class Loads:
     def _pages(self) -> Pages:
         if self._passthrough:
             return FilePages(self._files.cache.tiers)
-        return MountPages(self._files, Looker(self._mountpoint), self._is_held)
+        return MountPages(self._files, PageCacheProbe(self._mountpoint), self._is_held)
 
 
 class _Teller:

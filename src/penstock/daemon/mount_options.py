@@ -31,7 +31,7 @@ from penstock.daemon.settings import (
 from penstock.errors import OptionError
 from penstock.mounttable import filesystem_type
 from penstock.store.connect import StoreOptions
-from penstock.store.verified import WAYS
+from penstock.store.versions import WAYS
 from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size
 
 _MOST_WORKERS = 32
@@ -121,9 +121,11 @@ def _value(name: str, option: Option, text: str) -> Any:
 
 
 def make_settings(
-    parts: tuple[Part, ...], mountpoint: Path, options: Mapping[str, Any],
+    parts: tuple[Part, ...],
+    mountpoint: Path,
+    options: Mapping[str, Any],
     tiers: tuple[TierSpec, ...] | None = None,
-) -> MountSettings:  # fmt: skip
+) -> MountSettings:
     """`options` has every name of OPTIONS, with dashes as underscores. `tiers` are taken instead of
     what the options say of them."""
     words = parse_kernel_options(options["o"])
@@ -217,12 +219,17 @@ def _tiers(options: Mapping[str, Any]) -> tuple[TierSpec, ...]:
         if path
     ]
     said = [
-        name for name in ("--tier", "--cache-dir", "--cache-size", "--no-cache")
+        name
+        for name in ("--tier", "--cache-dir", "--cache-size", "--no-cache")
         if options[name.strip("-").replace("-", "_")]
-    ]  # fmt: skip
-    for first, second in (("--tier", "--cache-dir"), ("--tier", "--cache-size"),
-                          ("--no-cache", "--tier"), ("--no-cache", "--cache-dir"),
-                          ("--no-cache", "--cache-size")):  # fmt: skip
+    ]
+    for first, second in (
+        ("--tier", "--cache-dir"),
+        ("--tier", "--cache-size"),
+        ("--no-cache", "--tier"),
+        ("--no-cache", "--cache-dir"),
+        ("--no-cache", "--cache-size"),
+    ):
         if first in said and second in said:
             raise OptionError(f"{first} and {second} exclude each other")
     if options["no_cache"]:

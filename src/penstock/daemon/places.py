@@ -2,9 +2,26 @@
 
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 
 from penstock.errors import UsageError
+from penstock.ownership import why_foreign
+
+# Of the state directory. Not all that is in it: a mount there may hang.
+_ENTRIES = (
+    "bench",
+    "cache",
+    "catalogs",
+    "data",
+    "jobs",
+    "logs",
+    "mounts",
+    "operations",
+    "scratch",
+    "resources.sqlite",
+    "secrets.key",
+)
 
 
 def state_dir() -> Path:
@@ -38,17 +55,22 @@ def mounts_dir() -> Path:
     return _private(state_dir() / "mounts")
 
 
+def logs_dir() -> Path:
+    return _private(state_dir() / "logs")
+
+
 def name_of(mountpoint: Path) -> str:
     """A mount point as a file's name."""
     return hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
 
 
 def open_private(path: str, flags: int) -> int:
-    """An `opener` for files that are nobody else's."""
-    return os.open(path, flags, 0o600)
+    """An `opener` for files that are nobody else's: no link leads it to another one."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _private(path: Path) -> Path:
+    _refuse_foreign(path)
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -56,3 +78,12 @@ def _private(path: Path) -> Path:
             f"{path}: {error.strerror}", hint="set PENSTOCK_STATE_DIR to a folder you can write"
         ) from error
     return path
+
+
+@cache  # nobody else can change it from then on
+def _refuse_foreign(path: Path) -> None:
+    if (why := why_foreign(path, _ENTRIES, may_be_sticky=False)) is not None:
+        raise UsageError(
+            f"state directory {path}: {why}",
+            hint="root keeps its state where no other user can change it: set PENSTOCK_STATE_DIR",
+        )

@@ -19,9 +19,9 @@ from penstock.cache.pool import Pool
 from penstock.daemon.control import Answer, Line
 from penstock.errors import PlanError
 from penstock.vfs.filesystem import FileSystem
-from penstock.warm.looker import Looker
-from penstock.warm.memory import PageBudget
+from penstock.warm.looker import PageCacheProbe
 from penstock.warm.order import OrderReader
+from penstock.warm.pages import PageBudget
 from penstock.warm.planned import PlannedFeed
 from penstock.warm.prefetcher import Prefetcher
 
@@ -46,9 +46,14 @@ class Keeping:
 
 class Plans:
     def __init__(
-        self, files: FileSystem, prefetcher: Prefetcher, looker: Looker | None,
-        pages: PageBudget, drop_pages: Callable[[int], None], keeping: Keeping,
-    ) -> None:  # fmt: skip
+        self,
+        files: FileSystem,
+        prefetcher: Prefetcher,
+        looker: PageCacheProbe | None,
+        pages: PageBudget,
+        drop_pages: Callable[[int], None],
+        keeping: Keeping,
+    ) -> None:
         self._files = files
         self._prefetcher = prefetcher
         self._looker = looker
@@ -122,9 +127,16 @@ class Plans:
 
     def _open(self, memory: int, label: str, pid: int) -> PlannedFeed:
         return PlannedFeed(
-            OrderReader(memory), self._files, self._looker, self._pages, self._prefetcher.pace,
-            self._drop_pages, self._aside.put, label, pid,
-        )  # fmt: skip
+            OrderReader(memory),
+            self._files,
+            self._looker,
+            self._pages,
+            self._prefetcher.pace,
+            self._drop_pages,
+            self._aside.put,
+            label,
+            pid,
+        )
 
     def _begin(self, name: str, feed: PlannedFeed, line: Line) -> None:
         self._prefetcher.add(feed)

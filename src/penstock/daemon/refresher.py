@@ -1,15 +1,27 @@
-"""Keeps the catalog current behind the mount, and tells the kernel what changed."""
+"""Keeps the catalog current behind the mount, or makes it anew if it is damaged, and tells the
+kernel what changed.
+
+Threading: three threads, none of which waits for what only a later one can end.
+
+    heal     puts another catalog in the place of a damaged one, in seconds, with the rows that are
+             not damaged. It waits for no storage and no reader.
+    refresh  lists the sources, for as long as storage takes. A listing ends when `heal` has
+             replaced the catalog that it is for, and begins again.
+    tell     notifies the kernel, which waits for whoever holds a folder or a page. He may wait for
+             a catalog that `refresh` has to complete, so that one does not wait for this then.
+"""
 
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from penstock.catalog.refresh import Mounted, Summary, refresh, unlisted
 from penstock.catalog.tree import Tree
-from penstock.errors import PenstockError
+from penstock.errors import CatalogDamaged, PenstockError
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
 from penstock.vfs.filesystem import FileSystem
@@ -20,15 +32,28 @@ log = logging.getLogger(__name__)
 _LEAST_INTERVAL_S = 5.0
 _CHANGES_AT_ONCE = 10_000
 # A source that was added and could not be listed is tried again so soon, whatever --refresh says.
+# So is sealing a catalog whose log a reader has kept.
 _FIRST_LISTING_AGAIN_S = 30.0
+_CATCHES_UP_WITHIN_S = 1.0
+# Each request that waits for a catalog asks for it every second, also if it only waits for the
+# listing. Comparing the checksums takes 0.04 s for a million files.
+_HEALS_EVERY_S = 3.0
+_LOOKS_FOR_DAMAGE_EVERY_S = 0.1
 
 
 class Refresher:
     def __init__(
-        self, tree: Tree, mounts: list[Mounted], files: FileSystem, session: Session,
-        interval_s: float | None, max_files: int, counters: Counters, seen: int | None,
+        self,
+        tree: Tree,
+        mounts: list[Mounted],
+        files: FileSystem,
+        session: Session,
+        interval_s: float | None,
+        max_files: int,
+        counters: Counters,
+        seen: int | None,
         told: Callable[[int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tree = tree
         self._mounts = mounts
         self._files = files
@@ -38,11 +63,16 @@ class Refresher:
         self._counters = counters
         self._told = told  # called with the last change that the kernel knows of
         # From the start: someone may ask for a refresh before we have caught up.
-        self.seen = tree.last_change() if seen is None else seen
+        self.seen = max(tree.last_change(), tree.changes_from()) if seen is None else seen
         self._one_at_a_time = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
+        self._is_outdated = False
+        self._is_suspect = False  # someone met damage in the catalog
+        self._met_damage = threading.Event()
+        self._caught_up = threading.Event()
+        self._teller = ThreadPoolExecutor(1, "tell")
+        self._outdating = threading.Lock()
         self._errors: dict[str, str] = {}  # by the path of the source
 
     def catch_up(self) -> None:
@@ -51,16 +81,28 @@ class Refresher:
             self._tell_kernel()
 
     def start(self, *, at_once: bool) -> None:
+        """Returns when the kernel has been told, or soon. Telling it waits for whoever holds a page
+        or a folder, and he may wait for a catalog that this thread has to make anew."""
         if at_once and self._interval_s is not None:
-            self._wake.set()
-        self._thread.start()
+            self.request()
+        for name, run in (("refresh", self._refresh_on), ("heal", self._heal_on)):
+            threading.Thread(target=run, name=name, daemon=True).start()
+        self._caught_up.wait(_CATCHES_UP_WITHIN_S)
 
     def stop(self) -> None:
         self._stopping = True
         self._wake.set()
+        self._met_damage.set()
 
     def request(self) -> None:
         """A reader met a version that we do not know: look soon."""
+        self._is_outdated = True
+        self._wake.set()
+
+    def heal(self) -> None:
+        """A reader met damage in the catalog, or one that is not complete yet."""
+        self._is_suspect = True
+        self._met_damage.set()
         self._wake.set()
 
     def refresh_now(self) -> Summary:
@@ -68,32 +110,64 @@ class Refresher:
         Raises if there is only one, and its listing fails."""
         with self._one_at_a_time:
             self._counters.add("refreshes")
-            return self._list(self._mounts)
+            return self._healed(lambda: self._mounts)
 
     def list_new(self) -> Summary:
         """Only sources that were never listed as they are now; others cost nothing."""
         with self._one_at_a_time:
-            return self._list(unlisted(self._tree, self._mounts))
+            return self._healed(lambda: unlisted(self._tree, self._mounts))
 
     @property
     def last_error(self) -> str | None:
         """What went wrong with the last listing of each source, if anything did."""
         return "; ".join(self._errors.values()) or None
 
-    def _list(self, wanted: Sequence[Mounted]) -> Summary:
+    def _healed(self, wanted: Callable[[], list[Mounted]]) -> Summary:
+        """Lists these, and all of them into another catalog if this one is damaged."""
+        try:
+            if self._is_suspect:
+                self._renew()
+            summary = self._list(wanted())
+        except CatalogDamaged as error:
+            log.debug("%s", error)
+            self._renew()
+            summary = self._list(unlisted(self._tree, self._mounts))
+        if self._is_suspect and self._tree.is_complete():
+            self._is_suspect = False
+            self._session.retry_parked(math.inf)
+            self._tell_kernel()
+        return summary
+
+    def _renew(self) -> None:
+        self._is_suspect = True
+        self._tree.renew(thorough=True)
+        self._outdate([])  # folders may have other numbers
+
+    def _outdate(self, buried: list[int]) -> None:
+        with self._outdating:
+            self._files.outdate(buried)
+
+    def _list(self, wanted: list[Mounted]) -> Summary:
         # At first nothing: what is not mounted any more goes at once, however slow the others are.
         summaries = [self._refresh([]), *(self._refresh([mounted]) for mounted in wanted)]
         return replace(
-            summaries[-1], changed=sum(one.changed for one in summaries),
+            summaries[-1],
+            changed=sum(one.changed for one in summaries),
             failures=tuple(failure for one in summaries for failure in one.failures),
-        )  # fmt: skip
+        )
 
     def _refresh(self, only: list[Mounted]) -> Summary:
         try:
             summary = refresh(
-                self._tree, self._mounts, lambda _files, _bytes: None, only=only,
-                most_files=self._max_files, in_use=True,
-            )  # fmt: skip
+                self._tree,
+                self._mounts,
+                lambda _files, _bytes: None,
+                only=only,
+                most_files=self._max_files,
+                in_use=True,
+            )
+        except CatalogDamaged:
+            raise  # it is mended, and listed then
         except Exception as error:
             self._errors = {"": str(error)}  # of the only one, or of all
             raise
@@ -106,45 +180,98 @@ class Refresher:
             self._errors[failure.path] = str(failure)
         return summary
 
-    def _run(self) -> None:
+    def _heal_on(self) -> None:
+        while self._met_damage.wait() and not self._stopping:
+            self._met_damage.clear()
+            try:
+                # What only SQLite finds fault with is left to the next refresh: to find that takes
+                # 3 s for a million files.
+                if self._tree.renew() is not None:
+                    self._outdate([])
+            except Exception as error:  # noqa: BLE001 - whoever asks next has it tried again
+                log.warning("the catalog cannot be made anew: %s", error)
+            time.sleep(_HEALS_EVERY_S)
+
+    def _refresh_on(self) -> None:
+        try:
+            self.catch_up()
+        except Exception as error:  # noqa: BLE001 - the next refresh meets it again, and tells
+            log.debug("%s", error)
+        finally:
+            self._caught_up.set()
         self._try(full=False)
         due_s = _later(self._interval_s)
         while True:
-            asked = self._wake.wait(self._wait_s(due_s))
+            self._wake.wait(self._wait_s(due_s))
             if self._stopping:
                 return
             self._wake.clear()
+            asked, self._is_outdated = self._is_outdated, False
             full = asked or time.monotonic() >= due_s
-            self._try(full=full)
+            succeeded = self._try(full=full)
             if full:
                 due_s = _later(self._interval_s)
-            if asked:
+            if asked or not succeeded:
                 time.sleep(_LEAST_INTERVAL_S)
 
     def _wait_s(self, due_s: float) -> float | None:
-        if unlisted(self._tree, self._mounts):  # its listing failed: nothing of it is shown yet
+        try:
+            # Its listing failed: nothing of it is shown yet.
+            waits = bool(unlisted(self._tree, self._mounts)) or not self._tree.is_sealed()
+        except Exception as error:  # noqa: BLE001 - `_try` meets it again, and tells
+            log.debug("%s", error)
+            waits = True
+        if waits:
             due_s = min(due_s, _later(_FIRST_LISTING_AGAIN_S))
         return None if due_s == math.inf else max(0.0, due_s - time.monotonic())
 
-    def _try(self, *, full: bool) -> None:
+    def _try(self, *, full: bool) -> bool:
+        """Whether all sources were listed that had to be."""
         try:
-            if full:
-                self.refresh_now()
-                return
-            self.list_new()
+            summary = self.refresh_now() if full else self.list_new()
         except Exception as error:  # what is known goes on being served
             known = isinstance(error, PenstockError)
             log.warning("refresh: %s", error, exc_info=None if known else error)
+            return False
+        return not summary.failures
 
     def _tell_kernel(self) -> None:
+        """Returns when the kernel knows of all changes, or when someone meets damage: what holds
+        the kernel up may wait for us then."""
+        if not self._tree.is_complete():
+            return  # requests wait for it, and hold folders that the kernel would wait for
+        status_writer = self._teller.submit(self._tell_changes)
+        while not status_writer.done():
+            if self._is_suspect:
+                return
+            wait([status_writer], _LOOKS_FOR_DAMAGE_EVERY_S)
+        status_writer.result()
+
+    def _tell_changes(self) -> None:
+        changes_from = self._tree.changes_from()
+        if self.seen < changes_from:
+            self._forget_all_names()
+            self.seen = changes_from
+            self._told(self.seen)
         while changes := self._tree.changes_since(self.seen, _CHANGES_AT_ONCE):
-            self._files.outdate([change.buried for change in changes if change.buried])
+            self._outdate([change.buried for change in changes if change.buried])
             for change in changes:
                 self._session.invalidate_entry(change.parent, change.name)
             for parent in {change.parent for change in changes}:
                 self._session.invalidate_pages(parent)  # a directory's pages are its listing
             self.seen = changes[-1].seq
             self._told(self.seen)
+
+    def _forget_all_names(self) -> None:
+        """Changes that the kernel was not told of are lost: it looks up everything anew."""
+        self._outdate([])
+        ino = 0
+        while names := self._tree.names_after(ino, _CHANGES_AT_ONCE):
+            for _, parent, name in names:
+                self._session.invalidate_entry(parent, name)
+            for parent in {parent for _, parent, _ in names}:
+                self._session.invalidate_pages(parent)
+            ino = names[-1][0]
 
 
 def _later(seconds: float | None) -> float:

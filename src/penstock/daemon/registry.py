@@ -36,9 +36,10 @@ class MountNote:
     def processes(self) -> list[int]:
         """Those that run. A server that has lost its supervisor goes on serving."""
         return [
-            pid for pid in (self.pid, self.server_pid)
+            pid
+            for pid in (self.pid, self.server_pid)
             if pid is not None and serves(pid, self.mountpoint)
-        ]  # fmt: skip
+        ]
 
 
 def control_socket(mountpoint: Path) -> Path:

@@ -3,8 +3,8 @@
 Its settings come over the link, and not as arguments: a process list is read by all.
 """
 
+import contextlib
 import logging
-import logging.handlers
 import os
 import signal
 import socket
@@ -17,13 +17,14 @@ from penstock.daemon import worker
 from penstock.daemon.child import LINK_VARIABLE, OVER_LIMITS
 from penstock.daemon.hardening import keep_memory_private
 from penstock.daemon.link import Link, Message, receive_start
+from penstock.daemon.logfiles import RotatedLog
 from penstock.daemon.nursery import Nursery
 from penstock.daemon.registry import absolute
 from penstock.daemon.server import Handover, Ready, Server
 from penstock.daemon.serving import workers_of
-from penstock.daemon.settings import MountSettings
-from penstock.daemon.settings_codec import decode
-from penstock.errors import MountpointError, PenstockError
+from penstock.daemon.settings import MountSettings, decode
+from penstock.environment import take_over
+from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse import mounting
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 from penstock.units import format_size
@@ -35,6 +36,7 @@ _LONGEST_PULSE_S = 1.0
 
 
 def main() -> None:
+    os.environ.update(take_over())
     link = Link(socket.socket(fileno=int(os.environ.pop(LINK_VARIABLE))))
     start = receive_start(link)
     if start is None:
@@ -47,11 +49,10 @@ def main() -> None:
     nursery = Nursery.fork(worker.main) if workers_of(settings) > 1 else None
     _forward_signals(link)
     process = _Process(
-        link, settings,
-        Server(
-            settings, takeover=start["takeover"], asked_for=start["asked_for"], nursery=nursery
-        ),
-    )  # fmt: skip
+        link,
+        settings,
+        Server(settings, takeover=start["takeover"], asked_for=start["asked_for"], nursery=nursery),
+    )
     try:
         process.run()
     except PenstockError as error:
@@ -121,18 +122,27 @@ class _Process:
         server = self._server
         while True:
             time.sleep(min(_LONGEST_PULSE_S, watchdog_s / _PULSES_A_WATCHDOG))
-            why = server.why_to_end
-            if self._attached and (
-                why := why or server.limits.why_to_end(server.let_go, server.worker_pids)
-            ):
-                error = {"error": why, "hint": None, "exit_code": OVER_LIMITS}
+            attached = self._attached
+            let_go = server.let_go if attached else _nothing
+            why = server.limits.why_to_end(let_go, server.worker_pids)
+            if attached:
+                why = server.why_to_end or why
+            if why is not None:
+                # Before there is a mount, another server would list as much as this one.
+                hint = None if attached else "--memory allows more"
+                code = OVER_LIMITS if attached else UsageError.exit_code
+                error = {"error": why, "hint": hint, "exit_code": code}
                 if self._link.send({"error": error}):  # nobody would replace us otherwise
                     log.error("the server ends: %s", why)
-                    _exit(OVER_LIMITS)
-            if self._attached:
+                    _exit(code)
+            if attached:
                 server.look_for_hung_disks()
-            if not self._attached or not server.is_stuck(watchdog_s):
+            if not attached or not server.is_stuck(watchdog_s):
                 self._link.try_send({"pulse": {}})
+
+
+def _nothing() -> None:
+    return
 
 
 def describe(settings: MountSettings, ready: Ready) -> list[str]:
@@ -159,9 +169,9 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
 
 def _log_to(path: str | None) -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if path is not None and os.path.isdir(os.path.dirname(path)):  # or someone tidied up
-        # A store that fails for a week must not fill the disk with it.
-        handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 << 20, backupCount=1)
+    if path is not None:
+        with contextlib.suppress(OSError):  # someone tidied up, or put something in its place
+            handler = RotatedLog(path)
     handler.setFormatter(RedactingFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler])
     # Ours alone: at DEBUG botocore writes each request's headers into the log, tokens included.

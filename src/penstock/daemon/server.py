@@ -13,8 +13,8 @@ from typing import Any
 
 from penstock.cache.build import build_cache
 from penstock.cache.guarded import HUNG_S
-from penstock.catalog.places import check_paths
 from penstock.catalog.refresh import Mounted, catalog_path, numbered, refresh, unlisted
+from penstock.catalog.sources import check_paths
 from penstock.catalog.tree import Tree
 from penstock.daemon.control import ControlServer, as_answer, listen
 from penstock.daemon.limits import Limits
@@ -34,8 +34,7 @@ from penstock.daemon.serving import (
     workers_of,
     yield_to_readers,
 )
-from penstock.daemon.settings import MountSettings
-from penstock.daemon.settings_codec import encode
+from penstock.daemon.settings import MountSettings, encode
 from penstock.daemon.start import Progress
 from penstock.daemon.statistics import collect, collect_brief
 from penstock.daemon.workers import Workers
@@ -43,23 +42,22 @@ from penstock.errors import CacheDirError, OptionError, PenstockError, SourceErr
 from penstock.fuse import mounting
 from penstock.fuse.backing import Backings
 from penstock.fuse.handlers import Handlers
-from penstock.fuse.journal import Journal, new_journal
-from penstock.fuse.ledger import Ledger, new_ledger
+from penstock.fuse.journal import Journal, Ledger, new_journal, new_ledger
 from penstock.fuse.peers import owner_of, receive
 from penstock.fuse.protocol import Init
 from penstock.fuse.session import Handler, Session
 from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type, find_mount
 from penstock.store import Store
-from penstock.store.reliable import FIRST_CONTACT_S, open_reliable_store
+from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.neighbours import Neighbours
 from penstock.vfs.readahead import Readahead
-from penstock.warm.bringer import LocalBringer
-from penstock.warm.looker import Looker
-from penstock.warm.memory import PageBudget, spare_bytes
+from penstock.warm.fetcher import LocalFetcher
+from penstock.warm.looker import PageCacheProbe
 from penstock.warm.neighbours import NeighbourFeed
+from penstock.warm.pages import PageBudget, spare_bytes
 from penstock.warm.prefetcher import Prefetcher, Wanted
 
 log = logging.getLogger(__name__)
@@ -101,9 +99,13 @@ class Server:
     it still serves."""
 
     def __init__(
-        self, settings: MountSettings, *, takeover: bool = False, asked_for: bool = True,
+        self,
+        settings: MountSettings,
+        *,
+        takeover: bool = False,
+        asked_for: bool = True,
         nursery: Nursery | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`nursery`: where workers come from; None if this process answers the kernel itself."""
         self._settings = settings
         self._nursery = nursery
@@ -131,22 +133,28 @@ class Server:
             for part in settings.parts
         }
         self._cache = build_cache(
-            list(settings.tiers), policy=settings.policy, block_bytes=settings.block_bytes,
-            buffer_bytes=settings.buffer_bytes, large_threads=LARGE_THREADS,
-            counters=self._counters, threads=settings.threads, deadline_s=settings.deadline_s,
+            list(settings.tiers),
+            policy=settings.policy,
+            block_bytes=settings.block_bytes,
+            buffer_bytes=settings.buffer_bytes,
+            large_threads=LARGE_THREADS,
+            counters=self._counters,
+            threads=settings.threads,
+            deadline_s=settings.deadline_s,
             # Who asks for a mount is told of a bad directory; its readers later are spared.
-            must_open=self._asked_for, say=self._note,
-        )  # fmt: skip
+            must_open=self._asked_for,
+            say=self._note,
+        )
         self._mounts = [Mounted(path, store) for path, store in stores.items()]
         self._tree = Tree(catalog_path(state_dir(), settings.catalog or _name(self._mounts)))
-        self._numbers = numbered(self._tree, self._mounts)
+        self._numbers = self._tree.mending(lambda: numbered(self._tree, self._mounts))
         self._saved = self._takeover
         if not self._takeover:
             hurried = [
                 Mounted(path, store.hurried(FIRST_CONTACT_S)) for path, store in stores.items()
             ]
-            self._list_what_is_missing(hurried, progress)
-        files, size = self._tree.totals()
+            self._tree.mending(lambda: self._list_what_is_missing(hurried, progress))
+        files, size = self._tree.mending(self._tree.totals)
         self._mode = self._choose_mode(files, size)
 
     def _list_what_is_missing(self, mounts: list[Mounted], progress: Progress) -> None:
@@ -157,9 +165,14 @@ class Server:
         if not tree.totals()[0]:
             missing = mounts
         self._saved = not missing
-        summary = refresh(tree, mounts, progress, only=missing, most_files=settings.max_files)
-        if summary.failures:
-            raise summary.failures[0].error
+        try:
+            summary = refresh(tree, mounts, progress, only=missing, most_files=settings.max_files)
+            if summary.failures:
+                raise summary.failures[0].error
+        except PenstockError as error:
+            if not tree.is_complete():
+                self._explain_damage(error)
+            raise
         # A declared data set may be empty as yet; who mounts by hand has mistyped something.
         by_hand = settings.catalog is None and any(part.source.prefix for part in settings.parts)
         if missing and not summary.files and not summary.hidden and by_hand:
@@ -167,6 +180,11 @@ class Server:
                 f"{settings.shown}: nothing is there",
                 hint="check the prefix, and --endpoint and --region if the bucket is elsewhere",
             )
+
+    def _explain_damage(self, error: PenstockError) -> None:
+        """Why this mount, which has been listed, has to be listed again."""
+        error.hint = f"{error.hint}; " if error.hint else ""
+        error.hint += f"it has to be listed again, since {self._tree.damage()}"
 
     def attach(self, handover: Handover) -> Ready:
         """Mounts, or goes on with the mount that is there; returns once it answers."""
@@ -178,9 +196,11 @@ class Server:
             descriptor = handover.kept["fuse"]
         else:
             descriptor = mounting.open_and_mount(
-                settings.mountpoint, settings.name or settings.shown,
-                max_read_bytes=settings.max_read_bytes, allow_other=settings.allow_other,
-            )  # fmt: skip
+                settings.mountpoint,
+                settings.name or settings.shown,
+                max_read_bytes=settings.max_read_bytes,
+                allow_other=settings.allow_other,
+            )
             handover.keep("fuse", descriptor)
             # While it is held, no other mount clears away nodes that our kernel may hold.
             handover.keep("catalog", self._tree.users_lock)
@@ -193,9 +213,12 @@ class Server:
                 f"{settings.file_mode:04o}/{settings.dir_mode:04o}); the cache and the control "
                 "socket stay yours"
             )
-        files, size = self._tree.totals()
-        hidden = sum(self._tree.hidden_counts().values())
-        return Ready(files, size, hidden, self.mode, self._notes)
+        files, size = self._tree.mending(self._tree.totals)
+        hidden = sum(self._tree.mending(self._tree.hidden_counts).values())
+        notes = self._notes
+        if self._tree.found_damaged is not None:
+            notes = [*notes, f"{self._tree.found_damaged}; it was made anew from a listing"]
+        return Ready(files, size, hidden, self.mode, notes)
 
     def wait(self) -> None:
         """Until someone unmounts; then puts everything away."""
@@ -203,7 +226,7 @@ class Server:
         self._refresher.stop()
         self._control.close()
         self._prefetcher.close()
-        self._bringer.close()
+        self._fetcher.close()
         if self._looker is not None:
             self._looker.close()
         self._cache.close()
@@ -231,6 +254,7 @@ class Server:
         """To be called now and then, by a thread that never touches them."""
         self._cache.look_for_hangs()
         self._session.relieve(HUNG_S + 1)
+        self._session.retry_parked(self._settings.deadline_s)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -246,14 +270,16 @@ class Server:
         """A manifest is the listing itself: a newer one is taken in before anything is shown."""
         listed_at = {row.path: row.listed_at or 0.0 for row in self._tree.sources() if row.present}
         manifests = {
-            part.path: part.store.manifest for part in self._settings.parts
+            part.path: part.store.manifest
+            for part in self._settings.parts
             if part.store.manifest is not None and part.store.manifest.exists()
-        }  # fmt: skip
+        }
         return [
-            mounted for mounted in mounts
+            mounted
+            for mounted in mounts
             if (manifest := manifests.get(mounted.path)) is not None
             and manifest.stat().st_mtime > listed_at.get(mounted.path, 0.0)
-        ]  # fmt: skip
+        ]
 
     def _check_cache_is_outside(self) -> None:
         for path in (path for tier in self._settings.tiers for path in tier.paths):
@@ -272,29 +298,42 @@ class Server:
         )
         readahead = Readahead(settings.block_bytes, settings.prefetch_blocks)
         opened = {number: mounted.store for number, mounted in self._numbers.items()}
-        stores = with_removed(self._tree, opened)
+        stores = self._tree.mending(lambda: with_removed(self._tree, opened))
         neighbours = self._runs = Neighbours(self._announce)
         if self._nursery is not None:
             self._workers = self._make_workers(self._nursery, stores)
             self._cache.held = self._workers
         self._files = FileSystem(
-            self._tree, stores, self._cache, readahead, lambda: self._refresher.request(),
+            self._tree,
+            stores,
+            self._cache,
+            readahead,
+            lambda: self._refresher.request(),
             neighbours if settings.prefetch_blocks else None,
-            generation=None if self._workers is None else self._workers.generation,
-        )  # fmt: skip
+            shared=None if self._workers is None else self._workers.shared,
+        )
         self._backings = None
         if self._mode == "passthrough":
             self._backings = Backings(
-                descriptor, self._files, self._session.invalidate_pages,
+                descriptor,
+                self._files,
+                self._session.invalidate_pages,
                 Ledger(self._memory("opens", new_ledger)),
-            )  # fmt: skip
+            )
         options = kernel_options(settings, stack_depth=self._stack_depth())
         handlers = Handlers(self._files, options, self._backings, self._on_init)
         self._refresher = Refresher(
-            self._tree, self._mounts, self._files, self._session, settings.refresh_s,
-            settings.max_files, self._counters, handover.remembered.get("seen"),
+            self._tree,
+            self._mounts,
+            self._files,
+            self._session,
+            settings.refresh_s,
+            settings.max_files,
+            self._counters,
+            handover.remembered.get("seen"),
             lambda seen: handover.remember({"seen": seen}),
-        )  # fmt: skip
+        )
+        self._tree.on_damage = self._refresher.heal
         self._make_plans_and_loads()
         self._control = ControlServer(
             self._control_socket(),
@@ -318,9 +357,6 @@ class Server:
                 self._session.take_over(refuse_resent=refuse_resent)
             # Unmounted at once, it is never initialised.
             self._session.start(handlers.table(), on_end=self._initialised.set)
-        if self._takeover:
-            # Only now: dropping a page waits for whoever reads it, and those wait for us.
-            self._refresher.catch_up()
         if not self._initialised.wait(30):
             raise PenstockError("the kernel did not open the connection within 30 s")
         self._tune_readahead()
@@ -330,18 +366,29 @@ class Server:
     def _make_workers(self, nursery: Nursery, stores: dict[int, Store]) -> Workers:
         settings = self._settings
         start = {
-            "settings": encode(settings), "catalog": str(self._tree.path),
+            "settings": encode(settings),
+            "catalog": str(self._tree.path),
             "sources": {str(number): one.path for number, one in self._numbers.items()},
             "passthrough": self._mode == "passthrough",
-        }  # fmt: skip
+        }
         identities = {number: store.identity for number, store in stores.items()}
         directories = [one for tier in self._cache.tiers for one in tier.directories]
         return Workers(
-            nursery, workers_of(settings), start, directories, identities, settings.block_bytes,
-            self._counters, self._owner_of, watchdog_s=settings.watchdog_s,
-            on_reads=self._note_read, on_outdated=lambda: self._refresher.request(),
-            on_unmounted=self._session.end, on_hopeless=self._give_up,
-        )  # fmt: skip
+            nursery,
+            workers_of(settings),
+            start,
+            directories,
+            identities,
+            settings.block_bytes,
+            self._counters,
+            self._owner_of,
+            watchdog_s=settings.watchdog_s,
+            on_reads=self._note_read,
+            on_outdated=lambda: self._refresher.request(),
+            on_damaged=lambda: self._refresher.heal(),
+            on_unmounted=self._session.end,
+            on_hopeless=self._give_up,
+        )
 
     def _start_workers(
         self, workers: Workers, table: dict[int, Handler], *, refuse_resent: bool
@@ -355,13 +402,19 @@ class Server:
                 return
         handover = self._handover
         workers.start(
-            self._session.descriptor, handover.kept, handover.keep, self._session.resend,
-            takeover=takeover, refuse_resent=refuse_resent,
-        )  # fmt: skip
+            self._session.descriptor,
+            handover.kept,
+            handover.keep,
+            self._session.resend,
+            takeover=takeover,
+            refuse_resent=refuse_resent,
+        )
         threading.Thread(
-            target=receive, name="inbox", daemon=True,
+            target=receive,
+            name="inbox",
+            daemon=True,
             args=(workers.inbox.receiving, self._session, workers.clones, self._files.prefetch),
-        ).start()  # fmt: skip
+        ).start()
 
     def _owner_of(self, wanted: Wanted) -> int:
         assert self._workers is not None
@@ -385,23 +438,31 @@ class Server:
 
     def _make_plans_and_loads(self) -> None:
         handover, pagecache = self._handover, self._backings is None
-        self._looker = Looker(self._settings.mountpoint) if pagecache else None
+        self._looker = PageCacheProbe(self._settings.mountpoint) if pagecache else None
         # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
         push = self._session.store_pages if pagecache else None
-        self._bringer = self._workers or LocalBringer(self._files, push, self._counters)
-        self._prefetcher = Prefetcher(self._bringer, self._counters)
+        self._fetcher = self._workers or LocalFetcher(self._files, push, self._counters)
+        self._prefetcher = Prefetcher(self._fetcher, self._counters)
         self._neighbours = NeighbourFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
         page_cache_bytes = self._settings.page_cache_bytes
         budget = PageBudget(spare_bytes() if page_cache_bytes is None else page_cache_bytes)
         self._plans = Plans(
-            self._files, self._prefetcher, self._looker, budget, self._session.invalidate_pages,
+            self._files,
+            self._prefetcher,
+            self._looker,
+            budget,
+            self._session.invalidate_pages,
             Keeping(handover.keep, handover.drop, handover.remember),
-        )  # fmt: skip
+        )
         self._loads = Loads(
-            self._files, self._prefetcher, budget, self._settings.mountpoint,
-            passthrough=not pagecache, is_held=self._session.holds,
+            self._files,
+            self._prefetcher,
+            budget,
+            self._settings.mountpoint,
+            passthrough=not pagecache,
+            is_held=self._session.holds,
             drop_pages=self._session.invalidate_pages,
-        )  # fmt: skip
+        )
 
     def _memory(self, name: str, make: Callable[[], int]) -> int:
         """The descriptor of memory that outlives this server."""
@@ -472,10 +533,21 @@ class Server:
 
     def _stats(self, _request: dict[str, Any]) -> dict[str, Any]:
         return collect(
-            self._settings, self._numbers, self.mode, self._files, self._answering, self._backings,
-            self._refresher, self._counters, self._started_s, self._handover.remembered,
-            self.limits, self._plans, self._prefetcher, self._workers,
-        )  # fmt: skip
+            self._settings,
+            self._numbers,
+            self.mode,
+            self._files,
+            self._answering,
+            self._backings,
+            self._refresher,
+            self._counters,
+            self._started_s,
+            self._handover.remembered,
+            self.limits,
+            self._plans,
+            self._prefetcher,
+            self._workers,
+        )
 
     def _brief(self, _request: dict[str, Any]) -> dict[str, Any]:
         return collect_brief(
@@ -486,10 +558,12 @@ class Server:
         only_new = bool(request.get("only_new"))
         summary = self._refresher.list_new() if only_new else self._refresher.refresh_now()
         return {
-            "files": summary.files, "bytes": summary.size_bytes,
-            "changed": summary.changed, "hidden": summary.hidden,
+            "files": summary.files,
+            "bytes": summary.size_bytes,
+            "changed": summary.changed,
+            "hidden": summary.hidden,
             "failed": [{"path": one.path, **as_answer(one.error)} for one in summary.failures],
-        }  # fmt: skip
+        }
 
     def _doctor(self, request: dict[str, Any]) -> dict[str, Any]:
         return {

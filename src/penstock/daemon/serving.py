@@ -10,7 +10,7 @@ from penstock.fuse import mounting
 from penstock.fuse.handlers import KernelOptions
 from penstock.metrics import Counters
 from penstock.store import Store
-from penstock.store.reliable import open_reliable_store
+from penstock.store.patience import open_reliable_store
 from penstock.store.removed import RemovedStore
 
 # For each process.
@@ -41,11 +41,15 @@ def kernel_options(settings: MountSettings, *, stack_depth: int = 1) -> KernelOp
     return KernelOptions(
         uid=os.getuid() if settings.uid is None else settings.uid,
         gid=os.getgid() if settings.gid is None else settings.gid,
-        file_mode=settings.file_mode, dir_mode=settings.dir_mode,
-        attr_timeout_s=settings.attr_timeout_s, entry_timeout_s=settings.entry_timeout_s,
-        max_read_bytes=settings.max_read_bytes, cache_listings=_listings_can_be_cached(),
-        stack_depth=stack_depth, resend=can_resend(settings),
-    )  # fmt: skip
+        file_mode=settings.file_mode,
+        dir_mode=settings.dir_mode,
+        attr_timeout_s=settings.attr_timeout_s,
+        entry_timeout_s=settings.entry_timeout_s,
+        max_read_bytes=settings.max_read_bytes,
+        cache_listings=_listings_can_be_cached(),
+        stack_depth=stack_depth,
+        resend=can_resend(settings),
+    )
 
 
 def open_stores(

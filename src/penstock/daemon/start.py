@@ -6,14 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from penstock.daemon.claim import claim
 from penstock.daemon.control import RemoteError
-from penstock.daemon.places import name_of, open_private, state_dir
-from penstock.daemon.settings import MountSettings
-from penstock.daemon.settings_codec import encode
-from penstock.errors import MountpointError, PenstockError
+from penstock.daemon.places import logs_dir, name_of, open_private
+from penstock.daemon.settings import MountSettings, encode
+from penstock.environment import handed_over
+from penstock.errors import MountpointError, PenstockError, UsageError
 
 Progress = Callable[[int, int], None]  # objects listed so far, and their bytes
 
@@ -24,24 +24,29 @@ def become_supervisor(settings: MountSettings) -> NoReturn:
     os.set_inheritable(claimed, True)
     told = _written(settings, log=None, report=None, claim=claimed)
     sys.stderr.flush()
-    os.execv(sys.executable, _command(settings, told))
+    with handed_over(os.environ) as (environment, _):
+        os.execve(sys.executable, _command(settings, told), environment)
 
 
 def start_supervisor(
     settings: MountSettings, *, progress: Progress = lambda _files, _bytes: None
 ) -> list[str]:
     """Starts it detached, and returns when its mount is ready: what a person is to be told."""
-    logs = state_dir() / "logs"
-    logs.mkdir(mode=0o700, exist_ok=True)
-    log_path = logs / f"{name_of(settings.mountpoint)}.log"
+    log_path = logs_dir() / f"{name_of(settings.mountpoint)}.log"
+    log = _open_log(log_path)
     claimed = _claim(settings.mountpoint)
     reader, writer = os.pipe()
     told = _written(settings, log=log_path, report=writer, claim=claimed)
-    with open(log_path, "ab", opener=open_private) as log:
+    with log, handed_over(os.environ) as (environment, keys):
         child = subprocess.Popen(
-            _command(settings, told), pass_fds=(writer, told, claimed), stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            _command(settings, told),
+            pass_fds=(writer, told, claimed, keys),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     for descriptor in (writer, told, claimed):
         os.close(descriptor)
     child.wait()  # it leaves another process behind, which is not ours to bury
@@ -59,6 +64,15 @@ def start_supervisor(
         "the supervisor ended before the mount was ready",
         hint=f"its log: {log_path}",
     )
+
+
+def _open_log(path: Path) -> BinaryIO:
+    try:
+        return open(path, "ab", opener=open_private)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {error.strerror}", hint="a log is a plain file; remove what lies in its place"
+        ) from error
 
 
 def _claim(mountpoint: Path) -> int:
@@ -80,10 +94,13 @@ def _command(settings: MountSettings, told: int) -> list[str]:
 def _written(settings: MountSettings, *, log: Path | None, report: int | None, claim: int) -> int:
     """What the supervisor must know, in a memory file: arguments are read by all."""
     told = {
-        "mountpoint": str(settings.mountpoint), "source": settings.shown,
-        "settings": encode(settings), "log": str(log) if log else None, "report": report,
+        "mountpoint": str(settings.mountpoint),
+        "source": settings.shown,
+        "settings": encode(settings),
+        "log": str(log) if log else None,
+        "report": report,
         "claim": claim,
-    }  # fmt: skip
+    }
     descriptor = os.memfd_create("penstock-settings", 0)  # 0: not closed by exec
     os.write(descriptor, json.dumps(told).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)

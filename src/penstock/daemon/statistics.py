@@ -18,11 +18,21 @@ from penstock.warm.prefetcher import Prefetcher
 
 
 def collect(
-    settings: MountSettings, numbers: Collection[int], mode: str, files: FileSystem,
-    session: Session | Workers, backings: Backings | None, refresher: Refresher, counters: Counters,
-    started_s: float, remembered: dict[str, Any], limits: Limits, plans: Plans,
-    prefetcher: Prefetcher, workers: Workers | None,
-) -> dict[str, Any]:  # fmt: skip
+    settings: MountSettings,
+    numbers: Collection[int],
+    mode: str,
+    files: FileSystem,
+    session: Session | Workers,
+    backings: Backings | None,
+    refresher: Refresher,
+    counters: Counters,
+    started_s: float,
+    remembered: dict[str, Any],
+    limits: Limits,
+    plans: Plans,
+    prefetcher: Prefetcher,
+    workers: Workers | None,
+) -> dict[str, Any]:
     count, size = files.totals()
     files.cache.settle()  # workers tell what they have counted
     return {
@@ -76,6 +86,7 @@ def collect(
         "cache_warnings": counters.total("cache_warnings"),
         "refreshes": counters.total("refreshes"),
         "catalog": str(files.tree.path),
+        "catalog_damage": _damage(files),
         "listed_at_s": files.tree.listed_at(),
         "last_change": files.tree.change_number(),
         "refresh_error": refresher.last_error,
@@ -83,9 +94,13 @@ def collect(
 
 
 def collect_brief(
-    numbers: Collection[int], mode: str, files: FileSystem, session: Session | Workers,
-    refresher: Refresher, counters: Counters,
-) -> dict[str, Any]:  # fmt: skip
+    numbers: Collection[int],
+    mode: str,
+    files: FileSystem,
+    session: Session | Workers,
+    refresher: Refresher,
+    counters: Counters,
+) -> dict[str, Any]:
     """What is asked of many mounts again and again: waits for nobody, and looks at no file. What
     is cached may be a tenth of a second behind."""
     count, size = files.totals()
@@ -104,18 +119,28 @@ def collect_brief(
     }
 
 
+def _damage(files: FileSystem) -> dict[str, Any] | None:
+    """Of the catalog: what was found last, and whether all is well again."""
+    what = files.tree.damage()
+    return None if what is None else {"what": what, "healed": files.tree.is_complete()}
+
+
 def _parts(
     settings: MountSettings, files: FileSystem, numbers: Collection[int]
 ) -> list[dict[str, Any]]:
     sources = {part.path: part.source for part in settings.parts}
     return [
         {
-            "path": row.path, "source": str(sources[row.path]), "files": row.files,
-            "bytes": row.size_bytes, "cached_bytes": files.cache.source_bytes(row.identity),
+            "path": row.path,
+            "source": str(sources[row.path]),
+            "files": row.files,
+            "bytes": row.size_bytes,
+            "cached_bytes": files.cache.source_bytes(row.identity),
             "listed_at_s": row.listed_at,
         }
-        for row in files.tree.sources() if row.number in numbers
-    ]  # fmt: skip
+        for row in files.tree.sources()
+        if row.number in numbers
+    ]
 
 
 def _cached_bytes(files: FileSystem, numbers: Collection[int], of: Callable[[str], int]) -> int:

@@ -1,9 +1,9 @@
 """The end of a mount, and of its processes; and who is in the way of it."""
 
 import os
-import select
 from pathlib import Path
 
+from penstock.daemon.claim import is_over_within
 from penstock.daemon.registry import all_notes, remove_note
 from penstock.errors import MountpointError, PenstockError
 from penstock.fuse.holders import Holder, copies, holders
@@ -47,10 +47,9 @@ def ends_within(seconds: float, pid: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        ended, _, _ = select.select([process], [], [], seconds)
+        return is_over_within(seconds, process)
     finally:
         os.close(process)
-    return bool(ended)
 
 
 def _still_runs(pid: int, entry: MountEntry) -> PenstockError:

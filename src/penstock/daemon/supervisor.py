@@ -17,18 +17,19 @@ import logging
 import operator
 import os
 import queue
+import select
 import selectors
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.daemon.child import HALF_DEAD_AFTER_S, Child, Plan
 from penstock.daemon.control import ControlServer, RemoteError, listen
-from penstock.daemon.ends import Ends
-from penstock.daemon.held_mount import HeldMount
 from penstock.daemon.link import Message
 from penstock.daemon.registry import (
     MountNote,
@@ -38,13 +39,156 @@ from penstock.daemon.registry import (
     write_note,
 )
 from penstock.errors import MountpointError, PenstockError
+from penstock.fuse import mounting
+from penstock.mounttable import find_mount
 from penstock.store.keys import remember_settings
 
+# What the ends of a mount's servers tell: how soon to start the next, and what is to blame.
+#
+# One that was killed from outside once it was ready tells nothing: the next one is started at
+# once, however often. One that ended sooner will most likely do so again. Used by one thread.
+
+_QUICK_END_S = 60.0
+_FREE_RESTARTS = 3
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+
+
+class Ends:
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: str | None = None  # when and how
+        # Quick ends in a row of servers that had taken requests: perhaps it was one of those.
+        self.quick_at_work = 0
+        self._quick = 0
+
+    def add(self, child: Child) -> float:
+        """How many seconds to wait before the next start; 0.0: none."""
+        lived_s = time.monotonic() - child.ready_s
+        quick = not child.ready or (child.crashed and lived_s < _QUICK_END_S)
+        if child.at_work:
+            self.quick_at_work = self.quick_at_work + 1 if quick else 0
+        return self._add(child.how_it_ended, quick=quick)
+
+    def add_failed_start(self, why: str) -> float:
+        return self._add(why, quick=True)
+
+    def _add(self, how: str, *, quick: bool) -> float:
+        self.count += 1
+        self.last = f"{time.strftime('%F %T')} {how}"
+        self._quick = self._quick + 1 if quick else 0
+        if self._quick <= _FREE_RESTARTS:
+            return 0.0
+        doublings = min(10, self._quick - _FREE_RESTARTS - 1)
+        return min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**doublings)
+
+
+# A mount as its supervisor holds it: what is kept open for its servers, and how it ends.
+#
+# Used by one thread.
+
 log = logging.getLogger(__name__)
+
+
+class HeldMount:
+    def __init__(self, mountpoint: Path) -> None:
+        self._mountpoint = mountpoint
+        self.kept: dict[str, int] = {}
+        self.may_be_there = False  # a server was let go, who mounts first and tells then
+        self._device: str | None = None  # as the mount table tells it
+        self._refuser: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return "fuse" in self.kept
+
+    def keep(self, name: str, descriptor: int) -> None:
+        if name in self.kept:
+            os.close(self.kept[name])
+        self.kept[name] = descriptor
+        if name == "fuse" and (entry := find_mount(self._mountpoint)) is not None:
+            self._device = entry.device
+
+    def drop(self, name: str) -> None:
+        if name in self.kept:
+            os.close(self.kept.pop(name))
+
+    def refuse(self, python: str) -> None:
+        """Everyone gets EIO, until `accept`: see penstock.daemon.refuse."""
+        if self._refuser is not None and self._refuser.poll() is None:
+            return
+        descriptors = [self.kept[name] for name in ("fuse", "journal") if name in self.kept]
+        try:
+            self._refuser = subprocess.Popen(
+                [
+                    python,
+                    "-m",
+                    "penstock.daemon.refuse",
+                    str(self._mountpoint),
+                    *map(str, descriptors),
+                ],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.error("readers cannot even be refused: %s", error)
+
+    def accept(self) -> None:
+        """No one else reads requests from here on: a server may."""
+        if self._refuser is not None:
+            self._refuser.kill()
+            self._refuser.wait()
+            self._refuser = None
+
+    def is_over(self) -> bool:
+        """Was it unmounted, and has its last user gone? (Or was its connection cut.)"""
+        if not self.is_held:
+            return False
+        poll = select.poll()
+        poll.register(self.kept["fuse"], 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+
+    def unmount(self) -> None:
+        """Raises MountpointError if someone still uses it."""
+        if self._is_there():
+            mounting.unmount(self._mountpoint)
+
+    def detach(self) -> None:
+        """New opens fail; whoever has something open goes on."""
+        try:
+            if self._is_there():
+                mounting.unmount(self._mountpoint, lazy=True)
+        except MountpointError as error:
+            log.error("%s", error)
+
+    def clear_away(self) -> None:
+        """A server that died before it was ready leaves a mount, and so does a connection that
+        was cut (umount -f)."""
+        if self._device is not None:
+            # Over: what is there now is a dead one of ours, or another's that was given the same
+            # number.
+            if not self.is_over() or (
+                self._is_there() and mounting.is_disconnected(self._mountpoint)
+            ):
+                self.detach()
+        elif self.may_be_there:  # it died before it told
+            entry = find_mount(self._mountpoint)
+            if entry is None or entry.kind != mounting.FILESYSTEM_TYPE:
+                return
+            if mounting.is_disconnected(self._mountpoint):
+                mounting.unmount(self._mountpoint, lazy=True)
+
+    def _is_there(self) -> bool:
+        """This one: after a lazy unmount another may be at its place."""
+        entry = find_mount(self._mountpoint)
+        return entry is not None and entry.device == self._device
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STARTS_WITHIN_S = 60.0  # until it is first heard of; the watchdog's time begins then
 _FLUSH_WITHIN_S = 2.0
+# Of a server that has to get ready, not counting what it computes: to make the catalog of a million
+# files anew takes 10 s, and nobody knows how many there are.
 _PREPARE_WITHIN_S = 60.0
 # A process that waits for a dead disk does not even die; it is left to itself then.
 _DIES_WITHIN_S = 5.0
@@ -55,6 +199,12 @@ _SECOND_CTRL_C_AFTER_S = 1.0
 
 class Audience(Protocol):
     """Who waits for the mount to be ready."""
+
+    @property
+    def end(self) -> int | None:
+        """A descriptor that the kernel reports an event of when they are gone; None if they are
+        in this process."""
+        ...
 
     def progress(self, files: int, size_bytes: int) -> None: ...
 
@@ -67,6 +217,7 @@ class Supervisor:
     def __init__(self, plan: Plan, audience: Audience) -> None:
         self._plan = plan
         self._audience = audience
+        self._audience_end = audience.end  # None once nobody waits any more
         self._selector = selectors.DefaultSelector()
         self._wishes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -91,16 +242,24 @@ class Supervisor:
         self._exit_code: int | None = None
         self._oom_score = _become_the_last_to_be_killed()
         self._listeners: dict[str, Callable[[Child, Any], None]] = {
-            "progress": self._on_progress, "prepared": self._on_prepared,
-            "drop": self._on_drop, "remember": self._on_remember, "ready": self._on_ready,
-            "pulse": _ignore, "flushed": self._on_flushed, "leave": self._on_leave,
-            "unmounted": self._on_unmounted, "error": self._on_error,
-        }  # fmt: skip
+            "progress": self._on_progress,
+            "prepared": self._on_prepared,
+            "drop": self._on_drop,
+            "remember": self._on_remember,
+            "ready": self._on_ready,
+            "pulse": _ignore,
+            "flushed": self._on_flushed,
+            "leave": self._on_leave,
+            "unmounted": self._on_unmounted,
+            "error": self._on_error,
+        }
 
     def run(self) -> int:
         """Until the mount is over; returns the exit code."""
         self._listen_to_signals()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._on_wake)
+        if self._audience_end is not None:
+            self._selector.register(self._audience_end, selectors.EVENT_READ, self._on_deserted)
         try:
             self._start()
             while self._exit_code is None:
@@ -143,9 +302,10 @@ class Supervisor:
     def _spawn(self, plan: Plan, *, asked_for: bool) -> Child:
         """`asked_for`: someone waits who can be told what is wrong, and mend it."""
         start = {
-            "takeover": self._mount.is_held, "asked_for": asked_for,
+            "takeover": self._mount.is_held,
+            "asked_for": asked_for,
             "oom_score_adj": self._oom_score,
-        }  # fmt: skip
+        }
         remember_settings(plan.settings)  # what its server says of them is logged here too
         child = Child(plan, start)
         self._selector.register(child.link, selectors.EVENT_READ, lambda: self._on_message(child))
@@ -212,9 +372,11 @@ class Supervisor:
         child.at_work = self._mount.may_be_there = True
         remembered = {
             **self._remembered,
-            "restarts": self._ends.count, "last_end": self._ends.last,
-            "quick_ends": self._ends.quick_at_work, "supervisor_pid": os.getpid(),
-        }  # fmt: skip
+            "restarts": self._ends.count,
+            "last_end": self._ends.last,
+            "quick_ends": self._ends.quick_at_work,
+            "supervisor_pid": os.getpid(),
+        }
         kept = self._mount.kept
         go = {"kept": list(kept), "remembered": remembered}
         child.link.send({"go": go}, list(kept.values()))
@@ -225,11 +387,15 @@ class Supervisor:
         self._unserved_since_s = None
         if self._note is None:
             self._note = MountNote(
-                str(self._plan.mountpoint), self._plan.source, os.getpid(), time.time(),
+                str(self._plan.mountpoint),
+                self._plan.source,
+                os.getpid(),
+                time.time(),
                 self._plan.log,
-            )  # fmt: skip
+            )
             self._write_note(state="serving", server_pid=child.pid)
             self._listen()
+            self._stop_watching_audience()
             try:
                 self._audience.ready(lines)
             except PenstockError as error:  # whoever asked for it is gone
@@ -243,6 +409,16 @@ class Supervisor:
             assert self._upgrade is not None
             self._upgrade.set_result({"pid": child.pid, "pause_s": pause_s})
             self._upgrade = None
+
+    def _on_deserted(self) -> None:
+        self._stop_watching_audience()
+        log.warning("the command that started this mount is gone")
+        self._leave()
+
+    def _stop_watching_audience(self) -> None:
+        if self._audience_end is not None:
+            self._selector.unregister(self._audience_end)
+            self._audience_end = None
 
     def _listen(self) -> None:
         verbs = {"settings": self._answer_settings, "upgrade": self._answer_upgrade}
@@ -323,9 +499,13 @@ class Supervisor:
         if self._note is None:
             return
         self._note = replace(
-            self._note, source=self._plan.source, state=state, server_pid=server_pid,
-            restarts=self._ends.count, last_end=self._ends.last,
-        )  # fmt: skip
+            self._note,
+            source=self._plan.source,
+            state=state,
+            server_pid=server_pid,
+            restarts=self._ends.count,
+            last_end=self._ends.last,
+        )
         write = update_note if self._is_noted else write_note
         try:
             write(self._note)
@@ -337,7 +517,8 @@ class Supervisor:
     # -- upgrades ----------------------------------------------------------------------
 
     def _answer_settings(self, _request: Message) -> Message:
-        return {"settings": self._plan.settings}
+        keys = {name: value for name, value in self._plan.environment.items() if value is not None}
+        return {"settings": self._plan.settings, "environment": keys}
 
     def _answer_upgrade(self, request: Message) -> Message:
         answer: Future[Message] = Future()
@@ -354,6 +535,9 @@ class Supervisor:
             self._candidate = self._spawn(self._plan.upgraded(request), asked_for=True)
         except OSError as error:
             answer.set_exception(PenstockError(f"the new server could not start: {error}"))
+            return
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            answer.set_exception(PenstockError(f"bad request: {error!r}"))
             return
         self._upgrade = answer
         self._start_at_s = None
@@ -460,9 +644,9 @@ class Supervisor:
         elif now - child.heard_s > within_s:
             child.hung = True
             child.kill(f"no sign of life for {within_s:g} s: killed")
-        elif not child.ready and self._note and now - child.started_s > _PREPARE_WITHIN_S:
+        elif not child.ready and self._note and _idle_s(child, now) > _PREPARE_WITHIN_S:
             # Well otherwise, it may hang in a dead disk. Only a first start, which lists, may last.
-            child.kill(f"it was not ready within {_PREPARE_WITHIN_S:g} s")
+            child.kill(f"it was not ready, and did nothing for {_PREPARE_WITHIN_S:g} s")
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
@@ -491,6 +675,17 @@ class Supervisor:
 
 def _ignore(_child: Child, _value: object) -> None:
     """That it came is all."""
+
+
+def _idle_s(child: Child, now: float) -> float:
+    """For how long its first thread, the one that prepares, has waited for something else than a
+    processor since it was started."""
+    try:
+        with open(f"/proc/{child.pid}/schedstat") as file:
+            ran_ns, waited_ns, _ = map(int, file.read().split())
+    except (OSError, ValueError):  # it has just ended, or this kernel does not count that
+        ran_ns = waited_ns = 0
+    return now - child.started_s - (ran_ns + waited_ns) / 1e9
 
 
 def _become_the_last_to_be_killed() -> int:

@@ -58,9 +58,11 @@ class Warming:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         os.close(self._list)
 
     def add_patterns(self, paths: Iterable[str]) -> None:
@@ -76,11 +78,16 @@ class Warming:
             everything = not self._patterns and not self._listed
         wish = self._wish
         request = {
-            "verb": "warm", "action": wish.action, "order": wish.order,
-            "page_cache": wish.page_cache, "concurrency": wish.concurrency,
-            "bytes_per_s": wish.bytes_per_s, "skip_missing": wish.skip_missing,
-            "patterns": self._patterns, "everything": everything,
-        }  # fmt: skip
+            "verb": "warm",
+            "action": wish.action,
+            "order": wish.order,
+            "page_cache": wish.page_cache,
+            "concurrency": wish.concurrency,
+            "bytes_per_s": wish.bytes_per_s,
+            "skip_missing": wish.skip_missing,
+            "patterns": self._patterns,
+            "everything": everything,
+        }
         descriptors = [self._list] if output is None else [self._list, output]
         failures = 0
         while failures < _MOST_SERVERS:

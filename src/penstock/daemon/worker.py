@@ -12,7 +12,7 @@ room for, it tells its server; what the server wants fetched ahead of readers, i
     room     so many bytes, or none            wrong, lost, used, failed: of the cache
     out, in  directories of the cache          reads     of small files, for runs of neighbours
     runs     whether reads that hit matter     outdated  the bucket is ahead of our listing
-    ahead    whether anything is brought
+    ahead    whether anything is brought       damaged   the catalog, as far as we can see
     release  objects, from memory              counts    what to add to the server's counters
     let_go   of memory that is not needed      totals    what it has counted in its life
     sync     tell all that you have done       synced    done
@@ -26,7 +26,6 @@ main thread), one tells, one beats; pools fetch.
 """
 
 import logging
-import logging.handlers
 import mmap
 import os
 import socket
@@ -38,16 +37,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.cache.claims import Claims, claims_bytes
-from penstock.cache.fetches import Arrival
+from penstock.cache.fetch import Arrival, Claims, claims_bytes
 from penstock.cache.files import Stamp
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block, CachedObject
+from penstock.cache.indexfile import is_damage
 from penstock.cache.policy import POLICIES
 from penstock.cache.shared import SharedDirectory, SharedTier
 from penstock.cache.tiered import Cache
 from penstock.catalog.tree import Tree
 from penstock.daemon.link import Link, Message, receive_start
+from penstock.daemon.logfiles import RotatedLog, WatchedLog
 from penstock.daemon.serving import (
     DISK_WAITERS,
     LARGE_THREADS,
@@ -56,8 +56,7 @@ from penstock.daemon.serving import (
     open_stores,
     yield_to_readers,
 )
-from penstock.daemon.settings import MountSettings
-from penstock.daemon.settings_codec import decode
+from penstock.daemon.settings import MountSettings, decode
 from penstock.errors import PenstockError
 from penstock.fuse.handlers import Handlers
 from penstock.fuse.peers import Peers, receive
@@ -65,7 +64,7 @@ from penstock.fuse.session import Session
 from penstock.metrics import Counters
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
-from penstock.warm.bringer import LocalBringer
+from penstock.warm.fetcher import LocalFetcher
 from penstock.warm.prefetcher import Wanted
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ log = logging.getLogger(__name__)
 # What happens meanwhile is told in one message. Each costs the server a wake-up, which is dearer
 # than the news in it. What someone waits for is told sooner.
 _GATHER_S = 0.01
-_SOON = ("room", "synced", "closed", "ended", "failed", "outdated")
+_SOON = ("room", "synced", "closed", "ended", "failed", "outdated", "damaged")
 # News of one kind in a message, so that it fits into 128 KiB.
 _MOST_NEWS = 128
 _BEAT_S = 1.0
@@ -122,15 +121,29 @@ class Reports:
             self._some.set()
 
     def stored(
-        self, directory: int, what: CachedObject, block: Block, sums: bytes,
-        stamp: Stamp | None, is_new: bool,
-    ) -> None:  # fmt: skip
+        self,
+        directory: int,
+        what: CachedObject,
+        block: Block,
+        sums: bytes,
+        stamp: Stamp | None,
+        is_new: bool,
+    ) -> None:
         source = self._sources[what.source]
         self.say(
             "stored",
-            (directory, source, what.key, what.version, what.size_bytes, block.number, sums.hex(),
-             stamp, is_new),
-        )  # fmt: skip
+            (
+                directory,
+                source,
+                what.key,
+                what.version,
+                what.size_bytes,
+                block.number,
+                sums.hex(),
+                stamp,
+                is_new,
+            ),
+        )
 
     def wants_room(self, directory: int, length: int) -> None:
         self.say("room", (directory, length))
@@ -145,7 +158,8 @@ class Reports:
         self.say("used", (directory, digest.hex()))
 
     def failed(self, directory: int, error: Exception) -> None:
-        self.say("failed", (directory, getattr(error, "errno", None), str(error)))
+        code = getattr(error, "errno", None)
+        self.say("failed", (directory, code, str(error), is_damage(error)))
 
     def observe(self, parent: int, ino: int, *, is_stored: bool) -> None:
         """See SmallReads. A reader who only hits the cache needs no help, unless what he hits was
@@ -155,6 +169,9 @@ class Reports:
 
     def outdated(self) -> None:
         self.say("outdated", True)
+
+    def damaged(self) -> None:
+        self.say("damaged", True)
 
     def _tell(self) -> None:
         while True:
@@ -193,13 +210,18 @@ class _Worker:
         self._tree = Tree(Path(start["catalog"]), read_only=True)
         stores, identities = open_stores(settings, start["sources"], self._tree, self._counters)
         self._reports = Reports(link, self._counters, identities)
+        self._tree.on_damage = self._reports.damaged
         self._directories, tiers = _shared_tiers(settings, self._reports)
         share = max(settings.block_bytes, settings.buffer_bytes // start["workers"])
         self._cache = Cache(
-            tiers, block_bytes=settings.block_bytes, buffer_bytes=share,
-            large_threads=LARGE_THREADS, threads=settings.threads, deadline_s=settings.deadline_s,
+            tiers,
+            block_bytes=settings.block_bytes,
+            buffer_bytes=share,
+            large_threads=LARGE_THREADS,
+            threads=settings.threads,
+            deadline_s=settings.deadline_s,
             counters=self._counters,
-        )  # fmt: skip
+        )
         self._stores = stores
         self._refuse_resent: bool = start["refuse_resent"]
         self._is_closing = threading.Event()
@@ -223,7 +245,7 @@ class _Worker:
         clones = descriptors[:count]
         *senders, inbox = (socket.socket(fileno=one) for one in descriptors[count:-1])
         memory = mmap.mmap(descriptors[-1], mmap.PAGESIZE + claims_bytes(count))
-        generation = memoryview(memory)[: mmap.PAGESIZE].cast("Q")
+        shared = memoryview(memory)[: mmap.PAGESIZE].cast("Q")
         claims = Claims(memory, mmap.PAGESIZE, self._number, count)
         peers = self._peers = Peers(self._number, senders, claims, settings.deadline_s)
         self._cache.fetches.claims = claims
@@ -233,12 +255,17 @@ class _Worker:
         if self._refuse_resent:
             session.refuse_resent()
         self._files = FileSystem(
-            self._tree, self._stores, self._cache,
-            Readahead(settings.block_bytes, settings.prefetch_blocks), self._reports.outdated,
-            self._reports if settings.prefetch_blocks else None, peers, generation,
-        )  # fmt: skip
+            self._tree,
+            self._stores,
+            self._cache,
+            Readahead(settings.block_bytes, settings.prefetch_blocks),
+            self._reports.outdated,
+            self._reports if settings.prefetch_blocks else None,
+            peers,
+            shared,
+        )
         push = None if self._passthrough else session.store_pages
-        self._bringer = LocalBringer(self._files, push, self._counters)
+        self._fetcher = LocalFetcher(self._files, push, self._counters)
         peers.others_fetch = go["ahead"]
         for number in go["in"]:
             self._directories[number].let_in()
@@ -250,9 +277,11 @@ class _Worker:
         forwarded.answer_with(table)
         self._forwarded = forwarded
         threading.Thread(
-            target=receive, args=(inbox, forwarded, clones, self._prefetch), name="inbox",
+            target=receive,
+            args=(inbox, forwarded, clones, self._prefetch),
+            name="inbox",
             daemon=True,
-        ).start()  # fmt: skip
+        ).start()
         session.start(handlers.worker_table(passthrough=self._passthrough), on_end=self._end)
 
     def _prefetch(self, ino: int, number: int, window: int) -> None:
@@ -269,19 +298,26 @@ class _Worker:
 
     def _obey(self, name: str, value: Any) -> None:
         obey: dict[str, Callable[[Any], None]] = {
-            "bring": self._bring, "room": self._grant, "out": self._take_out, "in": self._let_in,
-            "runs": self._follow_runs, "ahead": self._note_ahead, "release": self._release,
-            "let_go": self._let_go, "sync": self._sync, "close": self._close,
-        }  # fmt: skip
+            "fetch_ahead": self._fetch_ahead,
+            "room": self._grant,
+            "out": self._take_out,
+            "in": self._let_in,
+            "runs": self._follow_runs,
+            "ahead": self._note_ahead,
+            "release": self._release,
+            "let_go": self._let_go,
+            "sync": self._sync,
+            "close": self._close,
+        }
         obey[name](value)
 
-    def _bring(self, wanted: list[tuple[int, int, int, bool, float]]) -> None:
+    def _fetch_ahead(self, wanted: list[tuple[int, int, int, bool, float]]) -> None:
         for number, ino, block, push, looked_s in wanted:
-            self._bringer.bring(
-                [Wanted(ino, block, push, looked_s, _ignore)], partial(self._note_brought, number)
+            self._fetcher.fetch_ahead(
+                [Wanted(ino, block, push, looked_s, _ignore)], partial(self._note_outcomes, number)
             )
 
-    def _note_brought(self, number: int, ends: list[tuple[Wanted, Arrival]]) -> None:
+    def _note_outcomes(self, number: int, ends: list[tuple[Wanted, Arrival]]) -> None:
         for _, arrival in ends:
             self._reports.say("brought", _as_news(number, arrival))
 
@@ -326,7 +362,7 @@ class _Worker:
             self._is_closing.set()
 
             def close() -> None:
-                self._bringer.close()
+                self._fetcher.close()
                 self._cache.fetches.close(_CLOSE_WITHIN_S)
                 self._say_totals()
                 self._reports.say("closed", True)
@@ -340,10 +376,13 @@ class _Worker:
         self._reports.say(
             "totals",
             {
-                "requests": requests, "read_bytes": read_bytes, "fetching": fetches.in_flight,
-                "buffered_bytes": fetches.held_bytes, "declined": fetches.declined_blocks,
+                "requests": requests,
+                "read_bytes": read_bytes,
+                "fetching": fetches.in_flight,
+                "buffered_bytes": fetches.held_bytes,
+                "declined": fetches.declined_blocks,
             },
-        )  # fmt: skip
+        )
 
     def _beat(self) -> None:
         while True:
@@ -351,6 +390,8 @@ class _Worker:
             for directory in self._directories:
                 directory.look_for_hang()
             self._session.relieve(HUNG_S + 1)
+            for session in (self._session, self._forwarded):
+                session.retry_parked(self._settings.deadline_s)
             if self._session.stuck_for_s() < self._settings.watchdog_s:
                 self._say_totals()
 
@@ -376,9 +417,10 @@ def _as_news(number: int, arrival: Arrival) -> tuple[int, str, int, float | None
     error = None
     if arrival.error is not None:
         error = {
-            "kind": type(arrival.error).__name__, "text": str(arrival.error),
+            "kind": type(arrival.error).__name__,
+            "text": str(arrival.error),
             "hint": getattr(arrival.error, "hint", None),
-        }  # fmt: skip
+        }
     return number, arrival.how.value, arrival.length, arrival.took_s, error
 
 
@@ -395,8 +437,8 @@ def _log_as_a_worker() -> None:
     """The server turns the log over when it is long; whoever writes to it too opens it anew."""
     root = logging.getLogger()
     for handler in root.handlers.copy():
-        if isinstance(handler, logging.handlers.RotatingFileHandler):
-            watched = logging.handlers.WatchedFileHandler(handler.baseFilename)
+        if isinstance(handler, RotatedLog):
+            watched = WatchedLog(handler.baseFilename)
             watched.setFormatter(handler.formatter)
             root.removeHandler(handler)
             root.addHandler(watched)

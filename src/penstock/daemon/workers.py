@@ -26,12 +26,12 @@ from functools import partial
 from typing import Any
 
 from penstock import errors
-from penstock.cache.claims import claims_bytes
 from penstock.cache.directory import CacheDirectory
-from penstock.cache.fetches import Arrival, Brought
+from penstock.cache.fetch import Arrival, FetchOutcome, claims_bytes
 from penstock.cache.files import Stamp
 from penstock.cache.guarded import Guarded
 from penstock.cache.identity import Block, block_of, identify
+from penstock.cache.indexfile import IndexDamaged
 from penstock.daemon.child import HALF_DEAD_AFTER_S
 from penstock.daemon.link import Link, Message, send_start
 from penstock.daemon.nursery import Nursery
@@ -70,9 +70,12 @@ class _Totals:
     @classmethod
     def of(cls, told: Message) -> "_Totals":
         return cls(
-            Counter(told["requests"]), told["read_bytes"], told["declined"], told["fetching"],
+            Counter(told["requests"]),
+            told["read_bytes"],
+            told["declined"],
+            told["fetching"],
             told["buffered_bytes"],
-        )  # fmt: skip
+        )
 
 
 class _Worker:
@@ -88,7 +91,7 @@ class _Worker:
         self.heard_s = time.monotonic()
         self.totals = _Totals()
         self.lock = threading.Lock()
-        self.brings: dict[int, tuple[Wanted, Ended]] = {}
+        self.fetches_ahead: dict[int, tuple[Wanted, Ended]] = {}
         self.granted: Counter[int] = Counter()  # bytes of each directory, not yet stored
         self.synced: set[int] = set()
 
@@ -107,13 +110,23 @@ class Workers:
     """Also the `Bringer` of the server's prefetcher, and what its cache holds in memory."""
 
     def __init__(
-        self, nursery: Nursery, count: int, start: Message, directories: Sequence[Guarded],
-        identities: Mapping[int, str], block_bytes: int, counters: Counters,
-        owner_of: Callable[[Wanted], int], *,
-        watchdog_s: float, on_reads: Callable[[int, int], None],
-        on_outdated: Callable[[], None], on_unmounted: Callable[[], None],
+        self,
+        nursery: Nursery,
+        count: int,
+        start: Message,
+        directories: Sequence[Guarded],
+        identities: Mapping[int, str],
+        block_bytes: int,
+        counters: Counters,
+        owner_of: Callable[[Wanted], int],
+        *,
+        watchdog_s: float,
+        on_reads: Callable[[int, int], None],
+        on_outdated: Callable[[], None],
+        on_damaged: Callable[[], None],
+        on_unmounted: Callable[[], None],
         on_hopeless: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.count = count
         self._nursery = nursery
         self._start_message = start
@@ -125,15 +138,16 @@ class Workers:
         self._watchdog_s = watchdog_s
         self._on_reads = on_reads
         self._on_outdated = on_outdated
+        self._on_damaged = on_damaged
         self._on_unmounted = on_unmounted
         self._on_hopeless = on_hopeless
         self._workers: list[_Worker | None] = [None] * count
         self._inboxes = [Inbox.new() for _ in range(count + 1)]  # the server's is the last
         self._clones: list[int] = []
-        # The generation of the catalog, and what each worker is fetching.
+        # What their file systems share, and what each worker is fetching.
         self._memory = os.memfd_create("penstock-workers", os.MFD_CLOEXEC)
         os.ftruncate(self._memory, mmap.PAGESIZE + claims_bytes(count))
-        self.generation = memoryview(mmap.mmap(self._memory, mmap.PAGESIZE)).cast("Q")
+        self.shared = memoryview(mmap.mmap(self._memory, mmap.PAGESIZE)).cast("Q")
         self._changed = threading.Condition()
         self._gone = _Totals()  # of those that have ended
         self._restarts = 0
@@ -154,9 +168,15 @@ class Workers:
     # -- their lives ------------------------------------------------------------------------
 
     def start(
-        self, fuse: int, kept: Mapping[str, int], keep: Callable[[str, int], None],
-        resend: Callable[[], None], *, takeover: bool, refuse_resent: bool,
-    ) -> None:  # fmt: skip
+        self,
+        fuse: int,
+        kept: Mapping[str, int],
+        keep: Callable[[str, int], None],
+        resend: Callable[[], None],
+        *,
+        takeover: bool,
+        refuse_resent: bool,
+    ) -> None:
         """Returns when all of them serve. `resend`: asks the kernel to send again what nobody has
         answered, which may be much if another server was here before."""
         self._resend = resend
@@ -228,9 +248,11 @@ class Workers:
     def _let_go(self, worker: _Worker) -> None:
         """From here on it takes requests."""
         descriptors = [
-            *self._clones, *(inbox.sending.fileno() for inbox in self._inboxes),
-            self._inboxes[worker.slot].receiving.fileno(), self._memory,
-        ]  # fmt: skip
+            *self._clones,
+            *(inbox.sending.fileno() for inbox in self._inboxes),
+            self._inboxes[worker.slot].receiving.fileno(),
+            self._memory,
+        ]
         inside = [number for number, one in enumerate(self._directories) if one.is_in]
         worker.heard_s = time.monotonic()
         worker.is_serving = True
@@ -260,9 +282,9 @@ class Workers:
         for number, length in worker.granted.items():
             self._directories[number].ask(partial(CacheDirectory.give_back, length=length), None)
         with worker.lock:
-            brings, worker.brings = worker.brings, {}
-        for wanted, ended in brings.values():
-            ended([(wanted, Arrival(Brought.NO_ROOM, 0))])  # it is tried again
+            fetches_ahead, worker.fetches_ahead = worker.fetches_ahead, {}
+        for wanted, ended in fetches_ahead.values():
+            ended([(wanted, Arrival(FetchOutcome.NO_ROOM, 0))])  # it is tried again
         if self._closing:
             return
         now_s = time.monotonic()
@@ -286,10 +308,11 @@ class Workers:
             now_s = time.monotonic()
             for worker in self._serving_or_not():
                 if worker.is_serving and now_s - worker.heard_s > self._watchdog_s:
-                    log.error("worker %d: no sign of life for %g s: killed", worker.pid,
-                              self._watchdog_s)  # fmt: skip
+                    log.error(
+                        "worker %d: no sign of life for %g s: killed", worker.pid, self._watchdog_s
+                    )
                     worker.kill()
-            if any(one.brings for one in self._serving_or_not()):
+            if any(one.fetches_ahead for one in self._serving_or_not()):
                 self._brought_s = now_s
             elif self._is_ahead and now_s - self._brought_s > _AHEAD_S:
                 self._is_ahead = False
@@ -322,7 +345,7 @@ class Workers:
             self._tell_all({"runs": True})
         self._runs_until_s = time.monotonic() + for_s
 
-    def bring(self, wanted: list[Wanted], ended: Ended) -> None:
+    def fetch_ahead(self, wanted: list[Wanted], ended: Ended) -> None:
         """See Bringer. Each block is fetched by the worker that owns it. Once all workers know that
         blocks are being brought, who has to fetch for a reader hands it to the owner, too."""
         self._brought_s = time.monotonic()
@@ -335,26 +358,26 @@ class Workers:
         for slot, some in shares.items():
             worker = self._workers[slot]
             if worker is None or not worker.is_serving:
-                ended([(one, Arrival(Brought.NO_ROOM, 0)) for one in some])
+                ended([(one, Arrival(FetchOutcome.NO_ROOM, 0)) for one in some])
             else:
-                self._bring_by(worker, some, ended)
+                self._fetch_ahead_by(worker, some, ended)
 
-    def _bring_by(self, worker: _Worker, some: list[Wanted], ended: Ended) -> None:
+    def _fetch_ahead_by(self, worker: _Worker, some: list[Wanted], ended: Ended) -> None:
         over = [one for one in some if not one.still()]
         if over:
-            ended([(one, Arrival(Brought.FAILED, 0)) for one in over])
+            ended([(one, Arrival(FetchOutcome.FAILED, 0)) for one in over])
         told: list[tuple[int, int, int, bool, float]] = []
         with worker.lock:
             for one in some:
                 if one in over:
                     continue
                 self._numbers += 1
-                worker.brings[self._numbers] = one, ended
+                worker.fetches_ahead[self._numbers] = one, ended
                 told.append((self._numbers, one.ino, one.number, one.push, one.looked_s))
-        if told and not worker.link.try_send({"bring": told}):  # it is stopped, or gone
+        if told and not worker.link.try_send({"fetch_ahead": told}):  # it is stopped, or gone
             with worker.lock:
-                lost = [worker.brings.pop(number, None) for number, *_ in told]
-            ended([(one[0], Arrival(Brought.NO_ROOM, 0)) for one in lost if one is not None])
+                lost = [worker.fetches_ahead.pop(number, None) for number, *_ in told]
+            ended([(one[0], Arrival(FetchOutcome.NO_ROOM, 0)) for one in lost if one is not None])
 
     # What the cache of the server asks for: see Fetches.
 
@@ -437,7 +460,7 @@ class Workers:
             case "stored":
                 self._note_stored(worker, news)
             case "brought":
-                self._note_brought(worker, news)
+                self._note_outcomes(worker, news)
             case "counts":
                 for counter, label, amount in news:
                     self._counters.add(counter, amount, label)
@@ -451,6 +474,8 @@ class Workers:
                     self._on_reads(parent, ino)
             case "outdated":
                 self._on_outdated()
+            case "damaged":
+                self._on_damaged()
             case "synced":
                 with self._changed:
                     worker.synced.update(news)
@@ -474,10 +499,14 @@ class Workers:
             with worker.lock:
                 worker.granted[number] -= block.length
             commit = partial(
-                CacheDirectory.commit_written, what=what, block_bytes=self._block_bytes,
-                block=block, sums=bytes.fromhex(sums),
-                stamp=None if stamp is None else Stamp(*stamp), is_new=is_new,
-            )  # fmt: skip
+                CacheDirectory.commit_written,
+                what=what,
+                block_bytes=self._block_bytes,
+                block=block,
+                sums=bytes.fromhex(sums),
+                stamp=None if stamp is None else Stamp(*stamp),
+                is_new=is_new,
+            )
             self._directories[number].ask(commit, None)
         for number in {one[0] for one in news}:
             self._grant(worker, number, 0)
@@ -492,14 +521,14 @@ class Workers:
         if granted or length:
             worker.link.send({"room": [(number, granted)]})
 
-    def _note_brought(self, worker: _Worker, news: list[Any]) -> None:
+    def _note_outcomes(self, worker: _Worker, news: list[Any]) -> None:
         by_ended: dict[Ended, list[tuple[Wanted, Arrival]]] = {}
         with worker.lock:
             for number, how, length, took_s, error in news:
-                known = worker.brings.pop(number, None)
+                known = worker.fetches_ahead.pop(number, None)
                 if known is not None:
                     wanted, ended = known
-                    arrival = Arrival(Brought(how), length, took_s, _as_error(error))
+                    arrival = Arrival(FetchOutcome(how), length, took_s, _as_error(error))
                     by_ended.setdefault(ended, []).append((wanted, arrival))
         for ended, some in by_ended.items():
             ended(some)
@@ -518,8 +547,9 @@ class Workers:
                 digests = [bytes.fromhex(rest[0])]
                 guarded.ask(partial(CacheDirectory.touch, digests=digests), None)
             elif name == "failed":
-                code, text = rest
-                guarded.fail(OSError(code, text) if code else OSError(text))
+                code, text, is_damaged = rest
+                error = OSError(code, text) if code else OSError(text)
+                guarded.fail(IndexDamaged(text) if is_damaged else error)
             else:
                 log.warning("a worker said %r, which this server does not know", name)
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.fuse.ledger import BACKING, DAEMON_OPENS, USERS, Ledger
+from penstock.fuse.journal import BACKING, DAEMON_OPENS, USERS, Ledger
 from penstock.fuse.protocol import BACKING_MAP, IOC_BACKING_CLOSE, IOC_BACKING_OPEN, OpenFlag
 from penstock.vfs.filesystem import FileSystem
 
@@ -34,9 +34,12 @@ class _Inode:
 
 class Backings:
     def __init__(
-        self, descriptor: int, files: FileSystem, drop_pages: Callable[[int], None],
+        self,
+        descriptor: int,
+        files: FileSystem,
+        drop_pages: Callable[[int], None],
         ledger: Ledger,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._descriptor = descriptor
         self._files = files
         self._drop_pages = drop_pages
@@ -48,9 +51,11 @@ class Backings:
         self.opens = 0
         for known in ledger.opens():  # of the server before us
             inode = _Inode(
-                known.slot, users=known.users, backing=known.backing,
+                known.slot,
+                users=known.users,
+                backing=known.backing,
                 daemon_opens=known.daemon_opens,
-            )  # fmt: skip
+            )
             if known.users:
                 self._inodes[known.ino] = inode
             else:
@@ -104,7 +109,10 @@ class Backings:
         self._ledger.leave(inode.slot)
         if inode.backing:
             number = inode.backing.to_bytes(4, "little")
-            fcntl.ioctl(self._descriptor, IOC_BACKING_CLOSE, number)
+            try:
+                fcntl.ioctl(self._descriptor, IOC_BACKING_CLOSE, number)
+            except OSError as error:  # a server that takes over must start all the same
+                log.warning("backing file %d is not let go of: %s", inode.backing, error)
 
     def _back(self, ino: int) -> int:
         path = self._complete_file(ino)

@@ -1,6 +1,7 @@
 """The one place where our errors become the kernel's. First match wins."""
 
 import errno
+import struct
 
 from penstock.errors import (
     AccessDenied,
@@ -10,6 +11,10 @@ from penstock.errors import (
     StaleInode,
 )
 
+# What a request raises that is shorter than its kind, or has a number that no row of the catalog
+# can have. The kernel sends none.
+NO_REQUEST = (struct.error, OverflowError)
+
 ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (StaleInode, errno.ESTALE),
     (ObjectNotFound, errno.ENOENT),
@@ -18,6 +23,7 @@ ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (PenstockError, errno.EIO),
     (IsADirectoryError, errno.EISDIR),
     (MemoryError, errno.ENOMEM),
+    *((kind, errno.EINVAL) for kind in NO_REQUEST),
 )
 
 

@@ -53,9 +53,13 @@ class KernelOptions:
 
 class Handlers:
     def __init__(
-        self, files: FileSystem, options: KernelOptions, backings: Backings | None,
-        on_init: Callable[[p.Init], None], peers: Peers | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        files: FileSystem,
+        options: KernelOptions,
+        backings: Backings | None,
+        on_init: Callable[[p.Init], None],
+        peers: Peers | None = None,
+    ) -> None:
         self._files = files
         self._peers = peers
         self._options = options
@@ -122,9 +126,13 @@ class Handlers:
             at = p.IN_HEADER_BYTES + p.INIT_IN.size
             offered |= p.Init(int.from_bytes(request[at : at + 4], "little") << 32)
         wanted = (
-            p.Init.ASYNC_READ | p.Init.PARALLEL_DIROPS | p.Init.MAX_PAGES | p.Init.DO_READDIRPLUS
-            | p.Init.BIG_WRITES | p.Init.INIT_EXT
-        )  # fmt: skip
+            p.Init.ASYNC_READ
+            | p.Init.PARALLEL_DIROPS
+            | p.Init.MAX_PAGES
+            | p.Init.DO_READDIRPLUS
+            | p.Init.BIG_WRITES
+            | p.Init.INIT_EXT
+        )
         if self._options.resend:
             wanted |= p.Init.HAS_RESEND
         if self._backings is not None:
@@ -141,9 +149,20 @@ class Handlers:
         max_readahead = max(offered_readahead, READAHEAD_KB * KIB)
         self._on_init(p.Init(agreed))
         reply = p.INIT_OUT.pack(
-            p.KERNEL_VERSION, min(minor, p.KERNEL_MINOR), max_readahead, agreed & 0xFFFFFFFF,
-            _MAX_BACKGROUND, _MAX_BACKGROUND * 3 // 4, _PAGE, 1, pages, 0, agreed >> 32, depth, 0,
-        )  # fmt: skip
+            p.KERNEL_VERSION,
+            min(minor, p.KERNEL_MINOR),
+            max_readahead,
+            agreed & 0xFFFFFFFF,
+            _MAX_BACKGROUND,
+            _MAX_BACKGROUND * 3 // 4,
+            _PAGE,
+            1,
+            pages,
+            0,
+            agreed >> 32,
+            depth,
+            0,
+        )
         return (reply,)
 
     def statfs(self, _node: int, _request: Request, _length: int) -> Reply:
@@ -179,9 +198,23 @@ class Handlers:
         else:
             mode, links = stat.S_IFREG | options.file_mode, 1
         return p.ATTR.pack(
-            node.ino, size, -(-size // _BLOCK), seconds, seconds, seconds, nanos, nanos, nanos,
-            mode, links, options.uid, options.gid, 0, _PAGE, 0,
-        )  # fmt: skip
+            node.ino,
+            size,
+            -(-size // _BLOCK),
+            seconds,
+            seconds,
+            seconds,
+            nanos,
+            nanos,
+            nanos,
+            mode,
+            links,
+            options.uid,
+            options.gid,
+            0,
+            _PAGE,
+            0,
+        )
 
     # -- directories ----------------------------------------------------------------------
 
@@ -253,10 +286,11 @@ class Handlers:
 
     def _fetch(self, ino: int, offset: int, size: int) -> Later:
         def start(done: Answer) -> Job | None:
+            what = self._files.file(ino).what  # first: a job that was made must be run
             job = self._files.read(ino, offset, size, done, here=True)
             if job is None or self._peers is None:
                 return job
-            return self._peers.claim(self._files.file(ino).what, job)
+            return self._peers.claim(what, job)
 
         return Later(start, self._files.cache.run)
 
@@ -266,6 +300,7 @@ class Handlers:
             raise FuseError(errno.EROFS)
         backings = self._backings
         assert backings is not None
+        self._files.file(ino)  # here, where a request can wait for its catalog
         # A file that was never opened is read through first, to verify it.
         return OnDisk(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
 

@@ -99,9 +99,10 @@ def _how(pid: int, entry: MountEntry) -> str:
     if files := _open_files(pid, entry.mount_id):
         ways.append(f"{files} open file{'s' if files > 1 else ''}")
     ways += [
-        name for name, link in (("cwd", "cwd"), ("root", "root"), ("program", "exe"))
+        name
+        for name, link in (("cwd", "cwd"), ("root", "root"), ("program", "exe"))
         if _lies_in(_read_link(f"/proc/{pid}/{link}"), entry.mountpoint)
-    ]  # fmt: skip
+    ]
     if mapped := _mapped_files(pid, entry.device):
         ways.append(f"{mapped} mapped file{'s' if mapped > 1 else ''}")
     return ", ".join(ways)

@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from penstock.environment import without_keys
 from penstock.errors import MountpointError
 from penstock.fuse.holders import holders
 from penstock.mounttable import FILESYSTEM_TYPE, MountEntry, find_mount
@@ -54,7 +55,9 @@ def _try_unmount(mountpoint: Path, *, lazy: bool) -> bool:
             return False
         raise MountpointError(f"{mountpoint}: {os.strerror(number)}")
     command = [_fusermount(), "-u", *(["-z"] if lazy else []), "--", str(mountpoint)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command, env=without_keys(os.environ), capture_output=True, text=True, check=False
+    )
     if result.returncode and "busy" not in result.stderr.lower():
         raise MountpointError(f"{mountpoint}: {result.stderr.strip()}")
     return not result.returncode
@@ -133,15 +136,22 @@ def _mount_as_root(mountpoint: Path, name: str, max_read_bytes: int, allow_other
             "--cap-add SYS_ADMIN",
         ) from error
     options = [
-        f"fd={descriptor}", "rootmode=40000", f"user_id={os.geteuid()}",
-        f"group_id={os.getegid()}", f"max_read={max_read_bytes}", "default_permissions",
+        f"fd={descriptor}",
+        "rootmode=40000",
+        f"user_id={os.geteuid()}",
+        f"group_id={os.getegid()}",
+        f"max_read={max_read_bytes}",
+        "default_permissions",
         *(["allow_other"] if allow_other else []),
-    ]  # fmt: skip
+    ]
     flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME
     result = _libc.mount(
-        name.encode(), os.fsencode(mountpoint), FILESYSTEM_TYPE.encode(), ctypes.c_ulong(flags),
+        name.encode(),
+        os.fsencode(mountpoint),
+        FILESYSTEM_TYPE.encode(),
+        ctypes.c_ulong(flags),
         ",".join(options).encode(),
-    )  # fmt: skip
+    )
     if result != 0:
         number = ctypes.get_errno()
         os.close(descriptor)
@@ -152,17 +162,26 @@ def _mount_as_root(mountpoint: Path, name: str, max_read_bytes: int, allow_other
 
 def _mount_as_user(mountpoint: Path, name: str, max_read_bytes: int, allow_other: bool) -> int:
     options = [
-        "ro", "nosuid", "nodev", "noatime", f"fsname={name.replace(',', '_')}",
-        "subtype=penstock", "default_permissions", f"max_read={max_read_bytes}",
+        "ro",
+        "nosuid",
+        "nodev",
+        "noatime",
+        f"fsname={name.replace(',', '_')}",
+        "subtype=penstock",
+        "default_permissions",
+        f"max_read={max_read_bytes}",
         *(["allow_other"] if allow_other else []),
-    ]  # fmt: skip
+    ]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         result = subprocess.run(
             [_fusermount(), "-o", ",".join(options), "--", str(mountpoint)],
-            env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
-            pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env={**without_keys(os.environ), "_FUSE_COMMFD": str(theirs.fileno())},
+            pass_fds=(theirs.fileno(),),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if result.returncode:
             said = result.stderr.strip().removeprefix("fusermount3: ")
             hint = "put user_allow_other into /etc/fuse.conf" if "allow_other" in said else None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from penstock.cache.claims import Claims
+from penstock.cache.fetch import Claims
 from penstock.cache.fetches import Job
 from penstock.cache.identity import CachedObject
 from penstock.fuse.protocol import IOC_CLONE
@@ -120,9 +120,11 @@ def owner_of(what: CachedObject, number: int, workers: int) -> int:
 
 
 def receive(
-    inbox: socket.socket, session: Session, clones: Sequence[int],
+    inbox: socket.socket,
+    session: Session,
+    clones: Sequence[int],
     prefetch: Callable[[int, int, int], object],
-) -> None:  # fmt: skip
+) -> None:
     """Serves what others hand over, until nobody can any more."""
     buffer = bytearray(_MOST_BYTES)
     view = memoryview(buffer)

@@ -64,10 +64,23 @@ class Op(IntEnum):
 
 OP_COUNT = 64
 CHANGING_OPS = (
-    Op.SETATTR, Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.UNLINK, Op.RMDIR, Op.RENAME, Op.LINK,
-    Op.WRITE, Op.SETXATTR, Op.REMOVEXATTR, Op.CREATE, Op.FALLOCATE, Op.RENAME2,
-    Op.COPY_FILE_RANGE, Op.TMPFILE,
-)  # fmt: skip
+    Op.SETATTR,
+    Op.SYMLINK,
+    Op.MKNOD,
+    Op.MKDIR,
+    Op.UNLINK,
+    Op.RMDIR,
+    Op.RENAME,
+    Op.LINK,
+    Op.WRITE,
+    Op.SETXATTR,
+    Op.REMOVEXATTR,
+    Op.CREATE,
+    Op.FALLOCATE,
+    Op.RENAME2,
+    Op.COPY_FILE_RANGE,
+    Op.TMPFILE,
+)
 
 
 class Init(IntFlag):

@@ -9,7 +9,8 @@ for nothing but the next event: a request, or a connection on which an object ar
                   │    when it arrives, answer, and store it when nobody waits (`_landed`)
                   ├──▶ anything else that is fetched: let another thread take requests, and fetch
                   │    it here (`Later`); a pool does it if there are no more threads
-                  └──▶ slow on this machine's disk: a few waiters do it (`OnDisk`)
+                  ├──▶ slow on this machine's disk: a few waiters do it (`OnDisk`)
+                  └──▶ the catalog is damaged: it waits until another is there (`retry_parked`)
 
 One taker, because several in one process only fight over the interpreter's lock; several processes
 do not (ADR 1). A taker that hangs in a disk is replaced, and the next one answers its request
@@ -36,11 +37,12 @@ from typing_extensions import Buffer
 
 from penstock.cache.fetches import Begun, Job
 from penstock.cache.pool import Pool
-from penstock.errors import PenstockError
-from penstock.fuse.errno_table import errno_of
+from penstock.errors import CatalogDamaged, PenstockError
+from penstock.fuse.errno_table import NO_REQUEST, errno_of
 from penstock.fuse.journal import Journal, Unanswered
 from penstock.fuse.protocol import (
     IN_HEADER,
+    IN_HEADER_BYTES,
     INVAL_ENTRY,
     INVAL_INODE,
     OP_COUNT,
@@ -110,12 +112,29 @@ class Asked(NamedTuple):
     descriptor: int  # where it came from: the answer must go there
 
 
+class _Parked(NamedTuple):
+    """A request that nobody can answer at the moment."""
+
+    asked: Asked
+    request: bytearray
+    length: int
+    since_s: float
+    why: CatalogDamaged
+
+
 class _Hand:
     """A thread that works on one request after the other."""
 
     __slots__ = (
-        "buffer", "is_replaced", "is_second", "length", "seen", "seen_s", "takes", "unique",
-    )  # fmt: skip
+        "buffer",
+        "is_replaced",
+        "is_second",
+        "length",
+        "seen",
+        "seen_s",
+        "takes",
+        "unique",
+    )
 
     def __init__(self, *, is_second: bool = False) -> None:
         self.buffer: Request = bytearray()
@@ -130,9 +149,14 @@ class _Hand:
 
 class Session:
     def __init__(
-        self, descriptor: int, waiters: int, counters: Counters, journal: Journal | None = None,
-        *, most_takers: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        descriptor: int,
+        waiters: int,
+        counters: Counters,
+        journal: Journal | None = None,
+        *,
+        most_takers: int = 1,
+    ) -> None:
         """`journal`: for a kernel that cannot send again what is unanswered. `most_takers`: threads
         that may take requests, in turns, and fetch what those need."""
         self.descriptor = descriptor
@@ -162,6 +186,8 @@ class Session:
         # What has landed is stored when there is nothing better to do: first everybody who
         # waits is answered, and the store is asked for what comes next.
         self._landed: deque[tuple[float, Begun]] = deque()
+        self._parked: deque[_Parked] = deque()
+        self._retries = threading.Lock()
         self._looked_after = 0  # requests ago
         self._put_away_count = 0
         os.set_blocking(descriptor, True)  # until `start`
@@ -248,6 +274,30 @@ class Session:
             else:
                 self._start_taker(_Hand())  # it has just come back
 
+    def retry_parked(self, give_up_after_s: float) -> None:
+        """Answers what waits for another catalog, with an error if it has waited for so long. To be
+        called now and then; returns at once."""
+        if self._parked and self._retries.acquire(blocking=False):
+            thread = threading.Thread(
+                target=self._retry, args=(give_up_after_s,), name="parked", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # the machine has no room for one: at the next call
+                self._retries.release()
+                log.warning("requests that wait for a catalog: %s", error)
+
+    def _retry(self, give_up_after_s: float) -> None:
+        try:
+            for _ in range(len(self._parked)):
+                asked, request, length, since_s, why = self._parked.popleft()
+                if time.monotonic() - since_s > give_up_after_s:
+                    self._reply_failure(asked, why)
+                else:
+                    self.serve(request, length, asked.descriptor, asked.unique, since_s)
+        finally:
+            self._retries.release()
+
     def requests(self) -> dict[str, int]:
         """How many requests of each kind the kernel has sent."""
         sums = [sum(column) for column in zip(*self._counts, strict=True)]
@@ -305,6 +355,12 @@ class Session:
                         self._look_after_begun(hand, wait=True)
                     continue  # interrupted before we got it
                 raise
+            if length < IN_HEADER_BYTES:
+                # Not even a number that it could be answered by.
+                log.error("a request of %d bytes: passed over", length)
+                if journal is not None:
+                    journal.put_back(slot)
+                continue
             _, opcode, unique, *_ = IN_HEADER.unpack_from(buffer)
             if journal is not None:
                 journal.note(unique, slot)
@@ -323,16 +379,23 @@ class Session:
         hand.unique = 0
 
     def serve(
-        self, request: Request, length: int, descriptor: int | None = None,
+        self,
+        request: Request,
+        length: int,
+        descriptor: int | None = None,
         unique: int | None = None,
-    ) -> None:  # fmt: skip
+        since_s: float | None = None,
+    ) -> None:
         """Answers a request, or has it answered. `descriptor`: where it came from, if that is not
-        this session's. `unique`: its number, if that is not the one in it."""
+        this session's. `unique`: its number, if that is not the one in it. `since_s`: since when it
+        has waited, if it has."""
         _, opcode, number, node, *_ = IN_HEADER.unpack_from(request)
         asked = Asked(
-            number if unique is None else unique, opcode, node,
+            number if unique is None else unique,
+            opcode,
+            node,
             self.descriptor if descriptor is None else descriptor,
-        )  # fmt: skip
+        )
         if self._refuse_resent and is_resent(request):
             log.error("%s of inode %d crashed every server: refused", _name(opcode), node)
             self._reply_error(asked, errno.EIO)
@@ -351,6 +414,9 @@ class Session:
                 self._waiting.put(partial(self._answer_from_disk, asked, reply))
             else:
                 self._reply(asked, reply)
+        except CatalogDamaged as error:
+            since_s = time.monotonic() if since_s is None else since_s
+            self._parked.append(_Parked(asked, bytearray(request[:length]), length, since_s, error))
         except Exception as error:  # noqa: BLE001 - a failure costs one request, not the mount
             self._reply_failure(asked, error)
 
@@ -473,11 +539,12 @@ class Session:
             return
         number = errno_of(error)
         self._counters.add("errors", label=errno.errorcode.get(number, str(number)))
-        if isinstance(error, (PenstockError, OSError)):
+        if isinstance(error, (PenstockError, OSError, *NO_REQUEST)):
             log.warning("%s of inode %d: %s", _name(asked.opcode), asked.node, error)
         else:
-            log.error("%s of inode %d failed: a bug", _name(asked.opcode), asked.node,
-                      exc_info=error)  # fmt: skip
+            log.error(
+                "%s of inode %d failed: a bug", _name(asked.opcode), asked.node, exc_info=error
+            )
         self._reply_error(asked, number)
 
     def _reply(self, asked: Asked, parts: Sequence[Buffer] | None) -> None:

@@ -243,9 +243,21 @@ def _refuse(_self: PenstockFileSystem, *paths: Any, **options: Any) -> NoReturn:
 # Everything that would change something. What fsspec builds on these (pipe, put, copy, rename,
 # write_text and so on) fails with them.
 for _verb in (
-    "mkdir", "makedirs", "rmdir", "rm", "rm_file", "_rm", "touch", "chmod", "mv", "cp_file",
-    "link", "symlink", "put_file", "pipe_file",
-):  # fmt: skip
+    "mkdir",
+    "makedirs",
+    "rmdir",
+    "rm",
+    "rm_file",
+    "_rm",
+    "touch",
+    "chmod",
+    "mv",
+    "cp_file",
+    "link",
+    "symlink",
+    "put_file",
+    "pipe_file",
+):
     setattr(PenstockFileSystem, _verb, _refuse)
 
 

@@ -10,11 +10,12 @@ on stderr says why, and the script runs as if we were not there.
 Threading: a watch is used by the thread that draws from its loader.
 """
 
+import os
 import sys
 import weakref
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,27 @@ from penstock.integrations.dataset_files import files_of
 from penstock.integrations.forecast import Forecast, add_indices, counts_epochs
 from penstock.integrations.publisher import Publisher
 from penstock.integrations.sampler_copy import NoOrder
-from penstock.integrations.talk import say, tell
+
+# What `penstock run` says to the user: one line on stderr, once. Any thread.
+
+_said: set[str] = set()
+
+
+def say(what: str, hint: str | None = None) -> None:
+    """One line on stderr, once; of several ranks on a machine the first speaks for all."""
+    line = f"penstock: {what}" + (f"; hint: {hint}" if hint else "")
+    if line in _said or os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    _said.add(line)
+    with suppress(OSError, ValueError):  # a script may have closed it
+        print(line, file=sys.stderr, flush=True)
+
+
+def tell(what: str) -> None:
+    """For those who ask for it."""
+    if os.environ.get("PENSTOCK_LOG", "").upper() in ("INFO", "DEBUG"):
+        say(what)
+
 
 _FIRST = 4096  # published before the rest is drawn: a million more take 0.2 s
 _LEAST_DRAWN = 65_536

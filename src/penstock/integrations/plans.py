@@ -126,9 +126,11 @@ class Plan:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
     def forget_in_child(self) -> None:
@@ -143,9 +145,13 @@ class _Share:
     """The part of a plan that one mount has."""
 
     def __init__(
-        self, mountpoint: str, names: list[bytes], numbers: "array[int] | None", capacity: int,
+        self,
+        mountpoint: str,
+        names: list[bytes],
+        numbers: "array[int] | None",
+        capacity: int,
         label: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._mountpoint = mountpoint
         self._numbers = numbers  # by place in the plan's paths; None: they are the same
         self._waiting: deque[array[int]] = deque()

@@ -86,9 +86,12 @@ class _Bounded(io.BytesIO):
 
 class _Copier(pickle.Pickler):
     def __init__(
-        self, memory: io.BytesIO, dataset: object, renew: Renew | None,
+        self,
+        memory: io.BytesIO,
+        dataset: object,
+        renew: Renew | None,
         show: Callable[[Any], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(memory, pickle.HIGHEST_PROTOCOL)
         self._show = show
         self._dataset = dataset

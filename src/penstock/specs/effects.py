@@ -31,7 +31,7 @@ def _walk(model: Fields, path: str) -> Iterator[NoEffect]:
         value = getattr(model, shape.attribute)
         below = f"{path}.{name}" if path else name
         if shape.no_effect is not None:
-            if _said_in_vain(model, shape, value):
+            if _is_set_without_effect(model, shape, value):
                 yield NoEffect(below, shape.no_effect)
         elif isinstance(value, Fields):
             yield from _walk(value, below)
@@ -41,7 +41,7 @@ def _walk(model: Fields, path: str) -> Iterator[NoEffect]:
                     yield from _walk(item, f"{below}.{index}")
 
 
-def _said_in_vain(model: Fields, shape: Shape, value: Any) -> bool:
+def _is_set_without_effect(model: Fields, shape: Shape, value: Any) -> bool:
     info = type(model).model_fields[shape.attribute]
     if value is None or value in ("", [], {}) or _empty(value):
         return False

@@ -36,9 +36,14 @@ def explain(path: str, *, recursive: bool = False) -> Explanation:
     depth = 1000 if recursive else 1
     if not steps:
         return Explanation(
-            info.kind, "", "resource", cleandoc(model.__doc__ or ""), None, groups=info.groups,
+            info.kind,
+            "",
+            "resource",
+            cleandoc(model.__doc__ or ""),
+            None,
+            groups=info.groups,
             fields=_below(info.kind, model, "", None, depth),
-        )  # fmt: skip
+        )
     shape: Shape | None = None
     inside: type[Fields] | None = model
     reason: str | None = None
@@ -73,9 +78,14 @@ def _step(kind: str, inside: type[Fields] | None, above: str, step: str) -> Shap
 
 def _explanation(kind: str, path: str, shape: Shape, reason: str | None, depth: int) -> Explanation:
     return Explanation(
-        kind, path, shape.type_name, shape.description, _effect(shape, reason), shape.required,
+        kind,
+        path,
+        shape.type_name,
+        shape.description,
+        _effect(shape, reason),
+        shape.required,
         fields=_below(kind, shape.model, path, reason, depth),
-    )  # fmt: skip
+    )
 
 
 _WHEN = {

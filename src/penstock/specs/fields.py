@@ -63,8 +63,10 @@ def said(
     if no_effect is not None:
         extra = {NO_EFFECT: no_effect, NO_EFFECT_WHEN: when}
     common: dict[str, Any] = {
-        "description": text, "json_schema_extra": extra or None, "repr": not secret,
-    }  # fmt: skip
+        "description": text,
+        "json_schema_extra": extra or None,
+        "repr": not secret,
+    }
     if alias is not None:
         common["alias"] = alias
     if ge is not None:

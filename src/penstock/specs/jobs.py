@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator
 from penstock.specs.dataset import Env
 from penstock.specs.fields import Count, Fields, Text, refuse, said
 from penstock.specs.operations import inside_dataset
-from penstock.specs.resource import Resource
+from penstock.specs.resource import Name, Namespace, Resource
 from penstock.specs.tieredstore import Quantity
 
 Trainer = Literal["mpi", "pytorch", "horovod", "tf"]
@@ -17,8 +17,10 @@ Launch = Literal["auto", "ranks", "launcher"]
 
 SHELL = ("/bin/sh", "-c")
 _CORES = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?P<thousandths>m?)")
-# What a process needs of its machine to be a process at all.
-_NOT_FOR_DATA = ("/proc", "/sys", "/dev")
+# What programs need of their machine, and trust: no data set lies in it.
+_SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib[0-9x]*|proc|run|sbin|sys|usr)(/|$)")
+# Nor hides all of what others, and the job itself, have there.
+_SHARED = ("/home", "/root", "/tmp", "/var")
 
 
 def cores(text: str) -> float:
@@ -45,9 +47,10 @@ def _mount_path(text: str) -> str:
         raise refuse(f"{text[:60]!r} has .. in it", hint)
     if not steps:
         raise refuse("/ is all that the job has", hint)
-    if f"/{steps[0]}" in _NOT_FOR_DATA:
+    path = "/" + "/".join(steps)
+    if _SYSTEM.match(path) or path in _SHARED:
         raise refuse(f"{text[:60]!r} is a place of the system", hint)
-    return "/" + "/".join(steps)
+    return path
 
 
 def _working_dir(text: str) -> str:
@@ -72,8 +75,8 @@ Cores = Annotated[Text, AfterValidator(_cores)]
 
 
 class JobData(Fields):
-    dataset: str = said("Name of the Dataset.", required=True)
-    namespace: str = said("Its namespace; this one's own if not said.", default="")
+    dataset: Name = said("Name of the Dataset.", required=True)
+    namespace: Namespace = said("Its namespace; this one's own if not said.", default="")
     mount_path: Annotated[str, AfterValidator(_mount_path)] = said(
         "Where the job sees the data set, read-only. Nobody else sees it there.", required=True
     )

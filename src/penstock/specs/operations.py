@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from penstock.specs import reasons
-from penstock.specs.dataset import EncryptOption, Env, Toleration, User
+from penstock.specs.dataset import SCHEMES, EncryptOption, Env, Toleration, User, wrong_with
 from penstock.specs.fields import Count, Fields, FreeList, FreeMap, TextMap, refuse, said
 from penstock.specs.resource import Resource
 from penstock.specs.runtimes import Images, pod_metadata
-from penstock.specs.schemes import SCHEMES, wrong_with
 
 OperationKind = Literal["DataLoad", "DataBackup", "DataMigrate", "DataProcess"]
 
@@ -139,16 +138,20 @@ class DataMigrateSpec(Images, PodSpec):
     to: DataToMigrate = said("Where it is copied to.", required=True)
     options: TextMap = said("How it is copied.", factory=dict, secret=True)
     block: bool = said(
-        "Whether the data set is closed to readers meanwhile.", default=False,
+        "Whether the data set is closed to readers meanwhile.",
+        default=False,
         no_effect="blocking: readers go on; a file is seen when it is whole",
-    )  # fmt: skip
+    )
     runtime_type: str = said(
         "Which engine copies.", default="", no_effect="engines: Penstock itself copies"
     )
     parallelism: Count = said(
-        "How many pods copy.", default=1, ge=1, when="above one",
+        "How many pods copy.",
+        default=1,
+        ge=1,
+        when="above one",
         no_effect="parallelism: one process copies, many objects at once",
-    )  # fmt: skip
+    )
     parallel_options: TextMap = said(
         "How the pods reach one another.", factory=dict, no_effect=reasons.PODS, secret=True
     )

@@ -85,9 +85,11 @@ class Resource(Fields):
     kind: str = said("What sort of resource this is.", required=True)
     metadata: Metadata = said("Its name, namespace, labels and annotations.", required=True)
     status: FreeMap | None = Field(
-        default=None, exclude=True, repr=False,
+        default=None,
+        exclude=True,
+        repr=False,
         description="What was observed. Written by Penstock; in a manifest it is not looked at.",
-    )  # fmt: skip
+    )
 
     @property
     def key(self) -> ResourceKey:

@@ -3,12 +3,12 @@
 Pure. The runtimes of Fluid's engines are in modules of their own: alluxio, jindo, juicefs, thin.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
 from penstock.specs import reasons
-from penstock.specs.dataset import User
+from penstock.specs.dataset import Env, Toleration, User
 from penstock.specs.fields import Count, Fields, FreeList, FreeMap, TextMap, refuse, said
 from penstock.specs.resource import Resource
 from penstock.specs.tieredstore import (
@@ -17,6 +17,7 @@ from penstock.specs.tieredstore import (
     Management,
     NetworkMode,
     TieredStore,
+    Version,
 )
 
 
@@ -31,16 +32,18 @@ def clean_policy() -> Any:
 
 def short_circuit_policy() -> Any:
     return said(
-        "How a worker on the same machine is read, in older releases.", default="",
+        "How a worker on the same machine is read, in older releases.",
+        default="",
         no_effect="short circuit: the cache is always read directly from this machine's disk",
-    )  # fmt: skip
+    )
 
 
 def on_all_nodes() -> Any:
     return said(
-        "Whether it runs on all nodes, in older releases.", alias="global",
+        "Whether it runs on all nodes, in older releases.",
+        alias="global",
         no_effect=reasons.SCHEDULING,
-    )  # fmt: skip
+    )
 
 
 def run_as() -> Any:
@@ -74,9 +77,12 @@ def pull_secrets() -> Any:
 class RuntimeSpec(Fields):
     tieredstore: TieredStore = said("The tiers of the cache.", factory=TieredStore)
     replicas: Count = said(
-        "How many workers hold the cache; here there is one, this machine.", default=1, ge=0,
-        no_effect=reasons.ONE_WORKER, when="above one",
-    )  # fmt: skip
+        "How many workers hold the cache; here there is one, this machine.",
+        default=1,
+        ge=0,
+        no_effect=reasons.ONE_WORKER,
+        when="above one",
+    )
 
 
 class ManagedSpec(RuntimeSpec):
@@ -158,3 +164,388 @@ class PenstockRuntime(Resource):
     """Penstock's own runtime: the tiers of the cache, and any option of `penstock mount`."""
 
     spec: PenstockRuntimeSpec = said("What is wanted.", factory=PenstockRuntimeSpec)
+
+
+# AlluxioRuntime: Fluid's runtime on Alluxio, run here by Penstock's own engine. Pure.
+
+
+class AlluxioComponent(NetworkedPod):
+    replicas: Count | None = said(
+        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+    )
+    jvm_options: list[str] = said("Options of its JVM.", factory=list, no_effect=reasons.JVM)
+    properties: TextMap = said(
+        "Alluxio's properties of this component; those with a counterpart become options of the "
+        "mount.",
+        factory=dict,
+        secret=True,
+    )
+    ports: dict[str, Count] = said(
+        "Ports that it listens on.", factory=dict, no_effect=reasons.PORTS
+    )
+    env: TextMap = said(
+        "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
+    )
+    enabled: bool | None = said("Whether it runs.", no_effect=reasons.PODS)
+    image_pull_secrets: FreeList = pull_secrets()
+
+
+class AlluxioFuse(Images, NetworkedPod):
+    args: list[str] = said(
+        "Arguments of the FUSE process, such as --fuse-opts=kernel_cache,attr_timeout=7200; those "
+        "with a counterpart become options of the mount.",
+        factory=list,
+    )
+    properties: TextMap = said(
+        "Alluxio's properties of the client; those with a counterpart become options of the mount.",
+        factory=dict,
+        secret=True,
+    )
+    jvm_options: list[str] = said("Options of its JVM.", factory=list, no_effect=reasons.JVM)
+    env: TextMap = said(
+        "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
+    )
+    clean_policy: CleanPolicy = clean_policy()
+    image_pull_secrets: FreeList = pull_secrets()
+    short_circuit_policy: str = short_circuit_policy()
+    global_: bool | None = on_all_nodes()
+
+
+class AlluxioData(Fields):
+    replicas: Count | None = said(
+        "How many copies of the data the cache holds.",
+        no_effect=reasons.ONE_COPY,
+        when="above one",
+    )
+    pin: bool = said(
+        "Whether what is cached stays.",
+        default=False,
+        no_effect="pinning: what is cached stays by itself (policy keep)",
+    )
+
+
+class InitUsers(Fields):
+    image: str = said("Image that would be run.", default="")
+    image_tag: str | int | float = said("Its tag.", default="")
+    image_pull_policy: str = said("When it is pulled.", default="")
+    env: TextMap = said("Environment of its container.", factory=dict, secret=True)
+    resources: FreeMap | None = said("CPU and memory of the container.")
+
+
+class AlluxioRuntimeSpec(ManagedSpec):
+    alluxio_version: Version = said(
+        "Image and release of Alluxio.", factory=Version, no_effect=reasons.IMAGES
+    )
+    properties: TextMap = said(
+        "Alluxio's properties. Those with a counterpart (block size, client cache, metadata cache "
+        "and so on) become options of the mount; docs/reference has the table.",
+        factory=dict,
+        secret=True,
+    )
+    fuse: AlluxioFuse = said("The process that mounts.", factory=AlluxioFuse)
+    worker: AlluxioComponent = said("The processes that hold the cache.", factory=AlluxioComponent)
+    master: AlluxioComponent = said(
+        "The process that knows all names.", factory=AlluxioComponent, no_effect=reasons.MASTER
+    )
+    job_master: AlluxioComponent = said(
+        "The process that hands out loads.",
+        factory=AlluxioComponent,
+        no_effect=reasons.JOB_PROCESSES,
+    )
+    job_worker: AlluxioComponent = said(
+        "The processes that load.", factory=AlluxioComponent, no_effect=reasons.JOB_PROCESSES
+    )
+    api_gateway: AlluxioComponent = said(
+        "The process that serves Alluxio's proxy.",
+        factory=AlluxioComponent,
+        no_effect=reasons.GATEWAY,
+    )
+    init_users: InitUsers = said(
+        "The container that adds users.", factory=InitUsers, no_effect=reasons.USERS
+    )
+    jvm_options: list[str] = said("Options of every JVM.", factory=list, no_effect=reasons.JVM)
+    data: AlluxioData = said("How the data is kept.", factory=AlluxioData)
+    data_replicas: Count | None = said(
+        "How many copies of the data the cache holds, in older releases.",
+        no_effect=reasons.ONE_COPY,
+        when="above one",
+    )
+    hadoop_config: str = said(
+        "Name of the ConfigMap with Hadoop's settings.", default="", no_effect=reasons.HADOOP
+    )
+    pod_metadata: FreeMap | None = pod_metadata()
+    image_pull_secrets: FreeList = pull_secrets()
+
+
+class AlluxioRuntime(Resource):
+    """The cache of the Dataset of the same name, as written for Alluxio: tiers become tiers of
+    Penstock's cache, properties and arguments its options."""
+
+    spec: AlluxioRuntimeSpec = said("What is wanted.", factory=AlluxioRuntimeSpec)
+
+
+# JindoRuntime: Fluid's runtime on JindoFS, run here by Penstock's own engine. Pure.
+
+
+class JindoPod(PodFields):
+    env: TextMap = said(
+        "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
+    )
+    tolerations: list[Toleration] = said(
+        "Taints that its pods put up with.", factory=list, no_effect=reasons.SCHEDULING
+    )
+    labels: TextMap = said("Labels of its pods.", factory=dict, no_effect=reasons.LABELS)
+    pod_metadata: FreeMap | None = pod_metadata()
+    image_pull_secrets: FreeList = pull_secrets()
+
+
+class JindoComponent(JindoPod):
+    replicas: Count | None = said(
+        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+    )
+    properties: TextMap = said(
+        "Jindo's properties of this component; those with a counterpart become options of the "
+        "mount.",
+        factory=dict,
+        secret=True,
+    )
+    ports: dict[str, Count] = said(
+        "Ports that it listens on.", factory=dict, no_effect=reasons.PORTS
+    )
+    disabled: bool = said(
+        "Whether it is left out.",
+        default=False,
+        no_effect="components: there is one server for each mount, and it is always needed",
+    )
+
+
+class ClientMetrics(Fields):
+    enabled: bool = said("Whether the client shows metrics.", default=False)
+    scrape_target: str = said("Which client Prometheus asks.", default="")
+
+
+class JindoFuse(Images, JindoPod):
+    args: list[str] = said(
+        "Arguments of the FUSE process, such as -okernel_cache; those with a counterpart become "
+        "options of the mount.",
+        factory=list,
+    )
+    properties: TextMap = said(
+        "Jindo's properties of the client; those with a counterpart become options of the mount.",
+        factory=dict,
+        secret=True,
+    )
+    clean_policy: CleanPolicy = clean_policy()
+    disabled: bool = said(
+        "Whether there is no FUSE process.",
+        default=False,
+        no_effect="components: without a mount there is nothing to read from",
+    )
+    log_config: TextMap = said("Log settings.", factory=dict, no_effect=reasons.LOGS)
+    metrics: ClientMetrics = said(
+        "Metrics of the client.", factory=ClientMetrics, no_effect=reasons.METRICS
+    )
+    short_circuit_policy: str = short_circuit_policy()
+    global_: bool | None = on_all_nodes()
+
+
+class JindoRuntimeSpec(RuntimeSpec):
+    jindo_version: Version = said(
+        "Image and release of Jindo.", factory=Version, no_effect=reasons.IMAGES
+    )
+    properties: TextMap = said(
+        "Jindo's properties; those with a counterpart become options of the mount.",
+        factory=dict,
+        secret=True,
+    )
+    fuse: JindoFuse = said("The process that mounts.", factory=JindoFuse)
+    worker: JindoComponent = said("The processes that hold the cache.", factory=JindoComponent)
+    master: JindoComponent = said(
+        "The process that knows all names.", factory=JindoComponent, no_effect=reasons.MASTER
+    )
+    run_as: User | None = run_as()
+    user: str = said(
+        "User that Jindo runs as.",
+        default="",
+        no_effect="users: the mount belongs to whoever applied it; owner and runAs name the files' "
+        "owner",
+    )
+    secret: str = said(
+        "Secret with Jindo's keys.",
+        default="",
+        no_effect="keys: they are taken from the Dataset's options and encryptOptions",
+    )
+    hadoop_config: str = said(
+        "Name of the ConfigMap with Hadoop's settings.", default="", no_effect=reasons.HADOOP
+    )
+    labels: TextMap = said("Labels of all pods.", factory=dict, no_effect=reasons.LABELS)
+    pod_metadata: FreeMap | None = pod_metadata()
+    log_config: TextMap = said("Log settings.", factory=dict, no_effect=reasons.LOGS)
+    networkmode: NetworkMode = said("Network of the pods.", default="", no_effect=reasons.NETWORK)
+    clean_cache_policy: CleanCachePolicy = said(
+        "What becomes of the cache when the runtime goes.", factory=CleanCachePolicy
+    )
+    volumes: FreeList = volumes()
+    image_pull_secrets: FreeList = pull_secrets()
+
+
+class JindoRuntime(Resource):
+    """The cache of the Dataset of the same name, as written for JindoFS."""
+
+    spec: JindoRuntimeSpec = said("What is wanted.", factory=JindoRuntimeSpec)
+
+
+# JuiceFSRuntime: Fluid's runtime on JuiceFS, run here by Penstock's own engine. Pure.
+
+
+class JuiceFSComponent(NetworkedPod):
+    replicas: Count | None = said(
+        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+    )
+    ports: FreeList = said("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
+    options: TextMap = said(
+        "JuiceFS's mount options of this component; those with a counterpart become options of "
+        "the mount.",
+        factory=dict,
+        secret=True,
+    )
+    env: list[Env] = said(
+        "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
+    )
+    enabled: bool | None = said("Whether it runs.", no_effect=reasons.PODS)
+
+
+class JuiceFSFuse(Images, NetworkedPod):
+    options: TextMap = said(
+        "JuiceFS's mount options, such as cache-size or attr-cache; those with a counterpart "
+        "become options of the mount.",
+        factory=dict,
+        secret=True,
+    )
+    env: list[Env] = said(
+        "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
+    )
+    clean_policy: CleanPolicy = clean_policy()
+    global_: bool | None = said(
+        "Whether it runs on all nodes, in older releases.",
+        alias="global",
+        no_effect=reasons.SCHEDULING,
+    )
+
+
+class JuiceFSRuntimeSpec(ManagedSpec):
+    juicefs_version: Version = said(
+        "Image and release of JuiceFS.", factory=Version, no_effect=reasons.IMAGES
+    )
+    fuse: JuiceFSFuse = said("The process that mounts.", factory=JuiceFSFuse)
+    worker: JuiceFSComponent = said("The processes that hold the cache.", factory=JuiceFSComponent)
+    master: JuiceFSComponent = said(
+        "Not used by JuiceFS.", factory=JuiceFSComponent, no_effect=reasons.MASTER
+    )
+    job_worker: JuiceFSComponent = said(
+        "The processes that load.", factory=JuiceFSComponent, no_effect=reasons.JOB_PROCESSES
+    )
+    init_users: InitUsers = said(
+        "The container that adds users.", factory=InitUsers, no_effect=reasons.USERS
+    )
+    configs: list[str] = said(
+        "Arguments of `juicefs config`.",
+        factory=list,
+        no_effect="volume settings: the bucket is read in place, it is not a JuiceFS volume",
+    )
+    volume_claim_templates: FreeList = said(
+        "Volume claims of the workers.", factory=list, no_effect=reasons.VOLUMES
+    )
+    pod_metadata: FreeMap | None = pod_metadata()
+
+
+class JuiceFSRuntime(Resource):
+    """The cache of the Dataset of the same name, as written for JuiceFS."""
+
+    spec: JuiceFSRuntimeSpec = said("What is wanted.", factory=JuiceFSRuntimeSpec)
+
+
+# ThinRuntime and its profile: Fluid's runtime for any FUSE client, run here by Penstock. Pure.
+
+
+class ThinPod(Images, PodFields):
+    image_pull_secrets: FreeList = pull_secrets()
+    ports: FreeList = said("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
+    env: list[Env] = said(
+        "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
+    )
+    liveness_probe: FreeMap | None = said("When it is restarted.", no_effect=reasons.PROBES)
+    readiness_probe: FreeMap | None = said("When it is ready.", no_effect=reasons.PROBES)
+    network_mode: NetworkMode = said("Network of the pods.", default="", no_effect=reasons.NETWORK)
+
+
+class ThinWorker(ThinPod):
+    replicas: Count | None = said(
+        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+    )
+    enabled: bool | None = said("Whether it runs.", no_effect=reasons.PODS)
+
+
+class ThinFuse(ThinPod):
+    command: list[str] = said(
+        "Program of the FUSE client.",
+        factory=list,
+        no_effect="FUSE clients: the data is mounted by Penstock itself",
+    )
+    args: list[str] = said(
+        "Arguments of the FUSE client; those with a counterpart become options of the mount.",
+        factory=list,
+    )
+    options: TextMap = said(
+        "Options of the FUSE client; those with a counterpart become options of the mount.",
+        factory=dict,
+        secret=True,
+    )
+    clean_policy: CleanPolicy = clean_policy()
+    lifecycle: FreeMap | None = said(
+        "What is done when the container starts and ends.", no_effect=reasons.PODS
+    )
+    pod_metadata: FreeMap | None = pod_metadata()
+
+
+class ThinRuntimeSpec(ManagedSpec):
+    profile_name: str = said(
+        "Name of the ThinRuntimeProfile; none for a Dataset that mounts another one.", default=""
+    )
+    fuse: ThinFuse = said("The process that mounts.", factory=ThinFuse)
+    worker: ThinWorker = said("The processes that hold the cache.", factory=ThinWorker)
+    image_pull_secrets: FreeList = pull_secrets()
+
+
+class ThinRuntime(Resource):
+    """The cache of the Dataset of the same name, as written for a FUSE client of one's own; or,
+    without a profile, for a Dataset that mounts another one."""
+
+    spec: ThinRuntimeSpec = said("What is wanted.", factory=ThinRuntimeSpec)
+
+
+class ThinRuntimeProfileSpec(Fields):
+    file_system_type: str = said(
+        "Name of the file system that the client mounts.",
+        required=True,
+        no_effect="FUSE clients: the data is mounted by Penstock itself",
+    )
+    fuse: ThinFuse = said("The process that mounts.", factory=ThinFuse)
+    worker: ThinWorker = said("The processes that hold the cache.", factory=ThinWorker)
+    volumes: FreeList = volumes()
+    image_pull_secrets: FreeList = pull_secrets()
+    node_publish_secret_policy: Literal[
+        "NotMountNodePublishSecret",
+        "MountNodePublishSecretIfExists",
+        "CopyNodePublishSecretAndMountIfNotExists",
+    ] = said(
+        "What is done with the Secret of a volume.",
+        default="MountNodePublishSecretIfExists",
+        no_effect=reasons.VOLUMES,
+    )
+
+
+class ThinRuntimeProfile(Resource):
+    """What several ThinRuntimes share."""
+
+    spec: ThinRuntimeProfileSpec = said("What is wanted.", required=True)

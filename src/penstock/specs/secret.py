@@ -45,10 +45,12 @@ class Secret(Resource):
         "Names and values, as they are; they win over `data`.", factory=dict, secret=True
     )
     type: str = said(
-        "Kubernetes' type of the Secret.", default="Opaque",
+        "Kubernetes' type of the Secret.",
+        default="Opaque",
         no_effect="types of Secrets: all are the same here",
-    )  # fmt: skip
+    )
     immutable: bool = said(
-        "Whether it may be changed.", default=False,
+        "Whether it may be changed.",
+        default=False,
         no_effect="immutable: a Secret can be applied anew here",
-    )  # fmt: skip
+    )

@@ -62,7 +62,7 @@ def hidden_places(manifest: Mapping[str, Any]) -> list[str]:
     return [pointer for pointer, holder, key in found if holder[key] == HIDDEN]
 
 
-def is_telling(name: str) -> bool:
+def names_a_secret(name: str) -> bool:
     """Whether an option of this name holds a secret."""
     return _TELLING.search(name) is not None
 
@@ -123,7 +123,7 @@ def is_secret(name: str, value: str) -> bool:
     """By its name, or because it is an address with a password."""
     if value == HIDDEN:
         return True  # it was one when it was taken
-    return bool(value) and (is_telling(name) or _IN_ADDRESS.match(value) is not None)
+    return bool(value) and (names_a_secret(name) or _IN_ADDRESS.match(value) is not None)
 
 
 def _steps(items: list[Any]) -> list[str]:

@@ -29,6 +29,10 @@ class Level(NamedTuple):
 Chunks = Callable[[], Iterator[Buffer]]
 
 
+# Called with what has arrived so far of the bytes that were asked for, again and again.
+Progress = Callable[[memoryview], None]
+
+
 class Pending(Protocol):
     """An object on its way, for a thread that has other things to do meanwhile."""
 
@@ -68,8 +72,20 @@ class Store(Protocol):
         """One level; None where this store cannot list by level."""
         ...
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
-        """Exactly `length` bytes of that version, or ObjectChanged, ObjectNotFound, StoreError."""
+    def get(
+        self,
+        key: str,
+        version: str,
+        start: int,
+        length: int,
+        size_bytes: int,
+        progress: Progress | None = None,
+    ) -> Buffer:
+        """Exactly `length` bytes of that version, or ObjectChanged, ObjectNotFound, StoreError.
+
+        `progress` is called meanwhile where a store can do that, with bytes of that version that
+        nothing will be found wrong with: not for a whole object, which may have a checksum.
+        """
         ...
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:

@@ -1,9 +1,10 @@
 """From a source and its options to a store: endpoints, addressing styles, time limits."""
 
+import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,22 +16,30 @@ from penstock.errors import OptionError
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.credentials import CONNECT_S, ENVIRONMENT, IDLE_S, S3Credentials, first_set
+from penstock.store.inventory import Names
 from penstock.store.keys import Keys
 from penstock.store.local import LocalStore
 from penstock.store.manifest import read_manifest
-from penstock.store.remote import Fallback, RemoteStore
-from penstock.store.s3objects import open_s3_objects
+from penstock.store.remote import RemoteStore
+from penstock.store.s3headers import headers_of_environment
+from penstock.store.s3listing import S3Listing
+from penstock.store.s3objects import Limits, open_s3_objects, open_web_objects
+from penstock.store.s3uploads import S3Uploads
 from penstock.store.secrets import redact, remember_environment
 from penstock.store.source import Source
 from penstock.store.translate import translate
+from penstock.store.versions import BodyCheck, is_verified
 
 if TYPE_CHECKING:
     from obstore.store import AzureCredential, ClientConfig, RetryConfig, S3Config
+
+log = logging.getLogger(__name__)
 
 # Not one: penstock.store.patience tries again, and counts it. Two who retry multiply.
 _RETRY: "RetryConfig" = {"max_retries": 0, "retry_timeout": timedelta(seconds=20)}
 
 DEFAULT_DEADLINE_S = 60.0
+_AWS = "https://s3.{region}.amazonaws.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class StoreOptions:
     anonymous: bool = False
     manifest: Path | None = None
     deadline_s: float = DEFAULT_DEADLINE_S  # no attempt lasts longer
-    verify: str = "auto"  # bodies against their ETag: see penstock.store.verified
+    verify: str = "auto"  # bodies against their ETag: see penstock.store.versions
     keys: Keys | None = None  # None: those of the environment
     path_style: bool | None = None  # the bucket in the path, or in the host's name; None: as usual
 
@@ -78,6 +87,7 @@ def open_store(source: Source, options: StoreOptions, counters: Counters) -> Sto
 
 def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store:
     credentials = S3Credentials(source, options.anonymous, options.keys)
+    headers = headers_of_environment(os.environ)
     endpoint = _with_scheme(
         options.endpoint or first_set(ENVIRONMENT[source.scheme][2]) or credentials.endpoint
     )
@@ -114,32 +124,37 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
         retry_config=_RETRY,
         credential_provider=None if options.anonymous else credentials,
     )
-    where = f"?endpoint={endpoint}" if endpoint else ""
-
-    @cache
-    def fallback() -> Fallback:
-        from penstock.store.fallback import S3Fallback  # botocore takes 0.2 s to import
-
-        client = credentials.client(endpoint, config["region"], virtual_hosted, options.deadline_s)
-        return S3Fallback(client, source.bucket)
-
+    identity = f"{source}?endpoint={endpoint}" if endpoint else str(source)
+    check = BodyCheck(counters) if is_verified(options.verify, identity) else None
+    if source.bucket.endswith("--x-s3"):
+        if options.verify == "always":
+            log.warning("%s: ETags of directory buckets are no MD5s: nothing is compared", source)
+        check = None
+    objects = open_s3_objects(
+        config.get("endpoint") or _AWS.format(region=config["region"]),
+        source.bucket,
+        virtual_hosted=virtual_hosted and endpoint is not None,
+        region=config["region"],
+        credentials=None if options.anonymous else credentials,
+        limits=_limits(options.deadline_s),
+        check=check,
+        region_endpoint=_AWS if endpoint is None else None,
+        extra=headers,
+    )
+    listing = None
+    if objects is not None:
+        names = Names(identity, source.prefix)
+        listing = S3Listing(objects, names, counters, in_order=endpoint is None)
     return RemoteStore(
         store,
-        identity=f"{source}{where}",
+        identity=identity,
         prefix=source.prefix,
         counters=counters,
-        fallback=fallback,
         ordered=not source.bucket.endswith("--x-s3"),  # directory buckets list in no order
-        objects=open_s3_objects(
-            config.get("endpoint") or f"https://s3.{config['region']}.amazonaws.com",
-            source.bucket,
-            virtual_hosted=virtual_hosted and endpoint is not None,
-            region=config["region"],
-            credentials=None if options.anonymous else credentials,
-            connect_s=min(CONNECT_S, options.deadline_s),
-            idle_s=_idle_s(options.deadline_s),
-            deadline_s=options.deadline_s,
-        ),
+        objects=objects,
+        listing=listing,
+        uploads=None if objects is None else S3Uploads(objects, counters),
+        check=check,
     )
 
 
@@ -194,23 +209,25 @@ def _open_http(source: Source, options: StoreOptions, counters: Counters) -> Sto
     url = f"{source.scheme}://{source.bucket}"
     manifest = options.manifest
     client = _client(url, options.deadline_s)
-    store = HTTPStore.from_url(url, client_options=client, retry_config=_RETRY)
-    remote = RemoteStore(
-        store,
-        identity=str(source),
+    identity = str(source)
+    check = BodyCheck(counters) if is_verified(options.verify, identity) else None
+    objects = open_web_objects(url, _limits(options.deadline_s), check)
+    listing = None
+    if manifest is None and objects is not None:
+        from penstock.store.webindex import WebIndex  # 20 ms that other stores need not pay
+
+        listing = WebIndex(objects, Names(identity, source.prefix), counters)
+    return RemoteStore(
+        HTTPStore.from_url(url, client_options=client, retry_config=_RETRY),
+        identity=identity,
         prefix=source.prefix,
         counters=counters,
         manifest=(lambda: read_manifest(manifest)) if manifest else None,
         ordered=False,
+        objects=objects,
+        listing=listing,
+        check=check,
     )
-    if manifest is not None:
-        return remote
-    from penstock.store.webindex import WebIndex, WebStore  # 20 ms that other stores need not pay
-
-    index = WebIndex(
-        str(source), remote.identity, counters, head=remote.head, deadline_s=options.deadline_s
-    )
-    return WebStore(remote, index)
 
 
 def _client(endpoint: str | None, deadline_s: float) -> "ClientConfig":
@@ -222,6 +239,10 @@ def _client(endpoint: str | None, deadline_s: float) -> "ClientConfig":
         # What comes later comes for nobody.
         "timeout": timedelta(seconds=deadline_s),
     }
+
+
+def _limits(deadline_s: float) -> Limits:
+    return Limits(min(CONNECT_S, deadline_s), _idle_s(deadline_s), deadline_s)
 
 
 def _idle_s(deadline_s: float) -> float:

@@ -46,7 +46,6 @@ class S3Credentials:
         self._key = first_set((*key_names, "AWS_ACCESS_KEY_ID"))
         self._secret = first_set((*secret_names, "AWS_SECRET_ACCESS_KEY"))
         self._token = os.environ.get("AWS_SESSION_TOKEN")
-        self._anonymous = anonymous
         self._session: Any = None
         if keys is not None and (keys.access_key_id or keys.secret_access_key):
             self._take(keys, source)
@@ -114,35 +113,6 @@ class S3Credentials:
             # botocore refreshes in time by itself; asking it again is cheap.
             "expires_at": datetime.now(UTC) + timedelta(minutes=5),
         }
-
-    def client(
-        self, endpoint: str | None, region: str, virtual_hosted: bool, deadline_s: float
-    ) -> Any:
-        import botocore.session
-        from botocore import UNSIGNED
-        from botocore.config import Config
-
-        session = self._session or botocore.session.get_session()
-        # A session that found its credentials itself also refreshes them.
-        frozen = None if self._anonymous or self._session is not None else self()
-        return session.create_client(
-            "s3",
-            region_name=region,
-            endpoint_url=endpoint,
-            aws_access_key_id=frozen and frozen["access_key_id"],
-            aws_secret_access_key=frozen and frozen["secret_access_key"],
-            aws_session_token=frozen and frozen.get("token"),
-            # The other client's way to be told of an authority; botocore knows AWS_CA_BUNDLE.
-            verify=None if "AWS_CA_BUNDLE" in os.environ else os.environ.get("SSL_CERT_FILE"),
-            config=Config(
-                signature_version=UNSIGNED if self._anonymous else None,
-                s3={"addressing_style": "virtual" if virtual_hosted or not endpoint else "path"},
-                retries={"total_max_attempts": 1},  # penstock.store.patience tries again
-                connect_timeout=min(CONNECT_S, deadline_s),
-                read_timeout=min(IDLE_S, deadline_s / 3),
-                max_pool_connections=32,
-            ),
-        )
 
 
 # One attempt: to connect, and between two pieces of an answer.

@@ -22,13 +22,19 @@ from penstock.errors import (
     PenstockError,
     StoreError,
 )
-from penstock.store import Chunks, Level, ObjectInfo, Pending, Store
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress, Store
 
 log = logging.getLogger(__name__)
 
 _TRANSIENT = (
-    "refused", "reset", "server_error", "slow_down", "timeout", "short_body", "wrong_length",
-)  # fmt: skip
+    "refused",
+    "reset",
+    "server_error",
+    "slow_down",
+    "timeout",
+    "short_body",
+    "wrong_length",
+)
 _LASTING: Mapping[str, type[PenstockError]] = {
     "changed": ObjectChanged,
     "not_found": ObjectNotFound,
@@ -45,9 +51,14 @@ class FaultyStore:
     """`rates` gives the probability of each fault for each request; at most one is injected."""
 
     def __init__(
-        self, store: Store, rates: Mapping[str, float] = BAD_DAY, *, seed: int | None = None,
-        delay_s: float = 0.02, sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        rates: Mapping[str, float] = BAD_DAY,
+        *,
+        seed: int | None = None,
+        delay_s: float = 0.02,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         if unknown := set(rates) - set(FAULTS):
             raise ValueError(f"unknown faults: {sorted(unknown)}")
         self.identity = store.identity
@@ -61,7 +72,15 @@ class FaultyStore:
         self._lock = threading.Lock()
         log.warning("faults are drawn from seed %d", self.seed)
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+    def get(
+        self,
+        key: str,
+        version: str,
+        start: int,
+        length: int,
+        size_bytes: int,
+        progress: Progress | None = None,
+    ) -> Buffer:
         fault = self._draw(f"{self.identity}/{key}")
         data = self._store.get(key, version, start, length, size_bytes)
         if fault != WRONG_BYTES or not length:

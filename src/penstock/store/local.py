@@ -23,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.metrics import Counters
 from penstock.mounttable import FILESYSTEM_TYPE, mount_table
-from penstock.store import Chunks, Level, ObjectInfo, Pending
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress
 
 _PAGE_ENTRIES = 1000
 # A level is held in memory as a whole; a folder with more than this is streamed.
@@ -32,8 +32,13 @@ _LEVEL_ENTRIES = 20_000
 _PARTIAL = (".penstock-", ".part")
 # What says of a name that no file can have it here: trying again will not help.
 _LASTING = (
-    errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS,
-)  # fmt: skip
+    errno.EINVAL,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EROFS,
+)
 
 
 class LocalStore:
@@ -124,7 +129,15 @@ class LocalStore:
             return ObjectInfo(key, 0, 0, "")  # a dangling link; why_unreadable tells
         return ObjectInfo(key, status.st_size, status.st_mtime_ns, _version(status))
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+    def get(
+        self,
+        key: str,
+        version: str,
+        start: int,
+        length: int,
+        size_bytes: int,
+        progress: Progress | None = None,
+    ) -> Buffer:
         path = os.path.join(self._root, key)
         try:
             # A pipe that has taken a file's place must not hang us.

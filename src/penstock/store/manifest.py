@@ -6,6 +6,7 @@ lines that start with # are passed over. gzip by its ending.
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -40,8 +41,9 @@ def read_manifest(path: Path) -> Iterator[list[ObjectInfo]]:
                 if len(page) >= _PAGE_ENTRIES:
                     yield page
                     page = []
-    except OSError as error:
-        raise OptionError(f"--manifest {path}: {error.strerror or error}") from error
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a broken gzip file
+        why = getattr(error, "strerror", None) or error
+        raise OptionError(f"--manifest {path}: {why}") from error
     yield page
 
 
@@ -51,7 +53,7 @@ def _parse_line(line: str, where: str) -> ObjectInfo:
             fields = cast(dict[str, Any], json.loads(line))
             etag = str(fields.get("etag", ""))
             path, size = str(fields["path"]), int(fields["size"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise OptionError(f"{where}: not an object line: {error}", hint=_HINT) from error
     else:
         number, _, path = line.partition(" ")

@@ -19,8 +19,10 @@ from typing_extensions import Buffer
 
 from penstock.errors import AccessDenied, StoreError
 from penstock.metrics import Counters
-from penstock.store import Chunks, Level, ObjectInfo, Pending, Store
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress, Store
+from penstock.store.connect import StoreOptions, open_store
 from penstock.store.pending import WrappedPending
+from penstock.store.source import OBJECT_SCHEMES, Source
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +57,15 @@ class _Link:
 
 class PatientStore:
     def __init__(
-        self, store: Store, counters: Counters, *, deadline_s: float,
-        reopen: Callable[[], Store] | None = None, time: Time | None = None,
+        self,
+        store: Store,
+        counters: Counters,
+        *,
+        deadline_s: float,
+        reopen: Callable[[], Store] | None = None,
+        time: Time | None = None,
         denied_hint: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.identity = store.identity
         self._link = _Link(store, reopen, denied_hint=denied_hint)
         self._counters = counters
@@ -78,8 +85,16 @@ class PatientStore:
 
     # -- the protocol -------------------------------------------------------------------
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
-        return self._ask(lambda store: store.get(key, version, start, length, size_bytes))
+    def get(
+        self,
+        key: str,
+        version: str,
+        start: int,
+        length: int,
+        size_bytes: int,
+        progress: Progress | None = None,
+    ) -> Buffer:
+        return self._ask(lambda store: store.get(key, version, start, length, size_bytes, progress))
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
         if not self._link.worked:
@@ -101,12 +116,15 @@ class PatientStore:
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
         tries: _Tries | None = None
+        listed = _Listed()
         while True:
             store = self._link.store
+            listed.begin()
             try:
                 for page in store.list_all(prefix, after):
                     self._link.worked = True
-                    tries = None  # each page has the whole deadline
+                    if listed.is_new(page):
+                        tries = None  # each new page has the whole deadline
                     after = page[-1].key if page else after
                     yield page
                 return
@@ -221,9 +239,34 @@ class _Furthest:
     def is_new(self) -> bool:
         """Did the last attempt come further than all before it?"""
         before, self._furthest_bytes = (
-            self._furthest_bytes, max(self._furthest_bytes, self._handed_bytes)
-        )  # fmt: skip
+            self._furthest_bytes,
+            max(self._furthest_bytes, self._handed_bytes),
+        )
         return self._furthest_bytes > before
+
+
+class _Listed:
+    """How far the attempts at one listing have come, by the key that each began with: not every
+    store goes on where it broke, and what it repeats is no progress. One thread."""
+
+    def __init__(self) -> None:
+        self._furthest: dict[str, int] = {}  # how many keys, at most, from this one on
+        self._first: str | None = None
+        self._count = 0
+
+    def begin(self) -> None:
+        self._first, self._count = None, 0
+
+    def is_new(self, page: list[ObjectInfo]) -> bool:
+        """Does this page come further than all attempts that began where this one did?"""
+        if not page:
+            return False
+        self._first = page[0].key if self._first is None else self._first
+        self._count += len(page)
+        if self._count <= self._furthest.get(self._first, 0):
+            return False
+        self._furthest[self._first] = self._count
+        return True
 
 
 class _Tries:
@@ -248,3 +291,28 @@ class _Tries:
         # before it was missed by up to a whole pause, 2 s of a deadline of 6.
         self._time.sleep(min(pause_s, left_s / 2))
         return True
+
+
+# The store as a mount uses it: bodies checked, failures waited out, credentials renewed.
+
+# How long a mount waits for a store that has never answered: a wrong --endpoint is told in seconds.
+FIRST_CONTACT_S = 3.0
+# Instead of the names of variables that nobody looked at.
+_GIVEN_KEYS_HINT = "check the keys that this source was given, and that they may list and read here"
+
+
+def open_reliable_store(source: Source, options: StoreOptions, counters: Counters) -> PatientStore:
+    def open_again() -> Store:
+        return open_store(source, options, counters)
+
+    # Those that were handed over cannot be read again; whoever did that hands over others.
+    has_credentials = (
+        source.scheme in OBJECT_SCHEMES and not options.anonymous and options.keys is None
+    )
+    return PatientStore(
+        open_again(),
+        counters,
+        deadline_s=options.deadline_s,
+        reopen=open_again if has_credentials else None,
+        denied_hint=None if options.keys is None else _GIVEN_KEYS_HINT,
+    )

@@ -1,12 +1,14 @@
-"""Object stores through obstore, and objects of S3 through a faster client of our own.
+"""Object stores through obstore, and what is read of S3 and of the web through a client of our own.
 
 Threading: any thread; blocking calls release the interpreter lock. obstore's cost 169 us of CPU for
 a GET of 110 KiB, its asyncio calls 380 (ADR 1), and those of `s3objects` 60 (ADR 13).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import TYPE_CHECKING
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Protocol
 
 import obstore
 from obstore.exceptions import BaseError
@@ -14,14 +16,64 @@ from typing_extensions import Buffer
 
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from penstock.store import Chunks, Level, ObjectInfo, Pending
-from penstock.store.elsewhere import made_elsewhere
-from penstock.store.inventory import Fallback, Inventory
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress
+from penstock.store.inventory import Inventory, Names
 from penstock.store.parts import PART_BYTES, part_bytes
 from penstock.store.pending import WrappedPending
 from penstock.store.s3objects import S3Objects
+from penstock.store.s3uploads import S3Uploads
 from penstock.store.translate import translate
-from penstock.store.versions import BY_SIZE, BY_TIME, check_version, size_version, version_of
+from penstock.store.versions import (
+    BY_SIZE,
+    BY_TIME,
+    BodyCheck,
+    check_version,
+    size_version,
+    version_of,
+)
+
+# Chunks that are made in a thread of their own, a few ahead of who takes them.
+#
+# obstore takes an upload's chunks within its own runtime. Whoever makes them with obstore, as a
+# copy from one bucket to another does, would start a second runtime inside of the first, which
+# panics.
+
+_AHEAD = 2
+
+
+def made_elsewhere(chunks: Chunks) -> Generator[Buffer]:
+    """What making them raises comes out here. Closed early, no more are made."""
+    made: queue.Queue[Buffer | BaseException | None] = queue.Queue(_AHEAD)
+    stopped = threading.Event()
+
+    def put(one: Buffer | BaseException | None) -> None:
+        while not stopped.is_set():
+            with suppress(queue.Full):
+                made.put(one, timeout=0.1)
+                return
+
+    def make() -> None:
+        try:
+            for chunk in chunks():
+                put(chunk)
+                if stopped.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised again by who takes them
+            put(error)
+        else:
+            put(None)
+
+    maker = threading.Thread(target=make, name="chunks", daemon=True)
+    maker.start()
+    try:
+        while (one := made.get()) is not None:
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+    finally:
+        stopped.set()
+        maker.join()
+
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -35,6 +87,16 @@ _PARTS_AT_ONCE = 4
 _NO_RANGES = ("non-partial response", "Range request not supported")
 
 
+class Listing(Protocol):
+    """What is listed without obstore."""
+
+    def list_all(self, prefix: str, after: str) -> Iterator[list[ObjectInfo]]: ...
+
+    def list_level(self, prefix: str) -> Level | None: ...
+
+    def why_unreadable(self, key: str) -> str | None: ...
+
+
 class RemoteStore:
     def __init__(
         self,
@@ -43,57 +105,54 @@ class RemoteStore:
         identity: str,
         prefix: str,
         counters: Counters,
-        fallback: Callable[[], Fallback] | None = None,
         manifest: Callable[[], Iterator[list[ObjectInfo]]] | None = None,
         ordered: bool = True,  # by key, so that a listing can go on behind one
-        objects: S3Objects | None = None,  # gets objects faster, if not None
+        objects: S3Objects | None = None,  # what is read is read through these, if not None
+        listing: Listing | None = None,
+        uploads: S3Uploads | None = None,
+        check: BodyCheck | None = None,  # of what obstore reads; `objects` have their own
     ) -> None:
         self._store = store
         self.identity = identity
         self._counters = counters
-        self._fallback = fallback
         self._objects = objects
+        self._listing = listing
+        self._uploads = uploads
+        self._check = check
         self._manifest = manifest
-        self._inventory = Inventory(
-            store,
-            identity=identity,
-            prefix=prefix,
-            counters=counters,
-            fallback=fallback,
-            ordered=ordered,
-        )
-        self._full = self._inventory.full
+        names = Names(identity, prefix)
+        self._inventory = Inventory(store, names, counters, ordered=ordered)
+        self._full = names.full
 
     # -- listing ------------------------------------------------------------------------
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
-        if self._manifest is None:
-            yield from self._inventory.list_all(prefix, after)
+        if self._manifest is not None:
+            for page in self._manifest():
+                yield [info._replace(version=info.version or size_version(info)) for info in page]
             return
-        for page in self._manifest():
-            yield [info._replace(version=info.version or size_version(info)) for info in page]
+        yield from (self._listing or self._inventory).list_all(prefix, after)
 
     def list_level(self, prefix: str) -> Level | None:
-        return self._inventory.list_level(prefix) if self._manifest is None else None
-
-    def head(self, key: str) -> ObjectInfo:
-        """What a listing would say of it, for one that does not."""
-        self._counters.add("store_requests", label="head")
-        try:
-            meta = obstore.head(self._store, self._full(key))
-        except (BaseError, OSError) as error:
-            raise translate(error, f"{self.identity}/{key}") from error
-        mtime_ns = int(meta["last_modified"].timestamp()) * 1_000_000_000
-        return ObjectInfo(key, meta["size"], mtime_ns, _version(meta))
+        if self._manifest is not None:
+            return None
+        return (self._listing or self._inventory).list_level(prefix)
 
     # -- data ---------------------------------------------------------------------------
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+    def get(
+        self,
+        key: str,
+        version: str,
+        start: int,
+        length: int,
+        size_bytes: int,
+        progress: Progress | None = None,
+    ) -> Buffer:
         if self._objects is not None:
             where, full = f"{self.identity}/{key}", self._full(key)
-            data = self._objects.get(where, full, version, start, length, size_bytes)
-            if data is not None:
-                return self._counted(key, data, length)
+            data = self._objects.get(where, full, version, start, length, size_bytes, progress)
+            return self._counted(key, data, length)
         options: GetOptions = {}
         if length != size_bytes:
             options["range"] = (start, start + length)
@@ -108,7 +167,12 @@ class RemoteStore:
                 data = self._get_from_the_start(key, version, start + length, size_bytes)
                 return self._counted(key, memoryview(data)[start:], length)
             raise translate(error, f"{self.identity}/{key}") from error
-        return self._counted(key, data, length)
+        data = self._counted(key, data, length)
+        if self._check is not None and length == size_bytes:
+            # obstore does not show the headers: the ETag of an object that is encrypted with a key
+            # of KMS is taken for an MD5 here.
+            self._check(f"{self.identity}/{key}", version, {}, data)
+        return data
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
         if self._objects is None:
@@ -155,14 +219,19 @@ class RemoteStore:
 
     def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
         where, full = f"{self.identity}/{key}", self._full(key)
+        if self._uploads is not None:
+            return self._uploads.put_file(where, full, chunks, size_bytes)
         in_parts = size_bytes > PART_BYTES
         try:
             # Whatever `chunks` raises ends the upload, and takes its parts away again.
             result = obstore.put(
-                self._store, full, _counted_chunks(chunks, size_bytes, where),
-                use_multipart=in_parts, chunk_size=part_bytes(size_bytes),
+                self._store,
+                full,
+                _counted_chunks(chunks, size_bytes, where),
+                use_multipart=in_parts,
+                chunk_size=part_bytes(size_bytes),
                 max_concurrency=_PARTS_AT_ONCE,
-            )  # fmt: skip
+            )
             self._counters.add("store_requests", label="put")
             if result["e_tag"] and not in_parts:
                 return version_of(result["e_tag"], 0, size_bytes)
@@ -177,6 +246,9 @@ class RemoteStore:
         return _version(written)
 
     def delete(self, key: str) -> None:
+        if self._uploads is not None:
+            self._uploads.delete(f"{self.identity}/{key}", self._full(key))
+            return
         try:
             obstore.delete(self._store, self._full(key))
         except FileNotFoundError:
@@ -187,8 +259,8 @@ class RemoteStore:
 
     def clear_partial(self, key: str) -> None:
         # Azure forgets blocks by itself; of the others only S3 is known to keep parts for ever.
-        if self._fallback is not None:
-            self._fallback().abort_uploads(self._full(key))
+        if self._uploads is not None:
+            self._uploads.abort_uploads(self.identity, self._full(key))
 
     def why_unreadable(self, key: str) -> str | None:
         try:
@@ -198,7 +270,7 @@ class RemoteStore:
             return "its name is not UTF-8"
         if any(character < " " or character == "\x7f" for character in key):
             return "its name has a control character"
-        return None
+        return None if self._listing is None else self._listing.why_unreadable(key)
 
 
 def _version(meta: "ObjectMeta") -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing_extensions import Buffer
 
 from penstock.errors import ObjectNotFound
-from penstock.store import Chunks, Level, ObjectInfo, Pending
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress
 
 
 class RemovedStore:
@@ -19,7 +19,15 @@ class RemovedStore:
     def list_level(self, prefix: str) -> Level | None:
         return None
 
-    def get(self, key: str, version: str, start: int, length: int, size_bytes: int) -> Buffer:
+    def get(
+        self,
+        key: str,
+        version: str,
+        start: int,
+        length: int,
+        size_bytes: int,
+        progress: Progress | None = None,
+    ) -> Buffer:
         raise ObjectNotFound(f"{self.identity}/{key}: its source is not mounted any more")
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:

@@ -1,29 +1,45 @@
-"""GETs of S3 objects, signed, over plain sockets: the data path of s3, oss and bos sources.
+"""Objects of S3 and of web servers, over plain sockets: the data path of s3, oss, bos, http and
+https sources, and what their listings ask with.
 
-Listings and uploads go through obstore. It also gets objects where this client cannot: behind a
-proxy, in directory buckets (which want session credentials), and where an answer has no length.
+obstore serves the few sources that this client cannot: directory buckets (which want session
+credentials), and those behind proxies other than HTTP's. That is known before anything is asked:
+nothing that a server does leads to another client.
+
+Credentials go to the host that was asked for. A redirect is followed on that host, or to the
+endpoint of the region that AWS names, and nowhere else.
 
 Threading: any thread. A call blocks until it has the bytes or knows why they do not come.
 """
 
 import logging
-import os
+import math
 import re
 import socket
 import ssl
+import time
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from typing_extensions import Buffer
 
 from penstock.errors import PenstockError, SourceError, StoreError
+from penstock.store import Progress
 from penstock.store.http import HttpClient, NotYet, ProtocolError, Response, ShortBody
+from penstock.store.s3headers import NO_HEADERS, S3Headers
 from penstock.store.sigv4 import Signer
 from penstock.store.translate import translate_status
-from penstock.store.versions import BY_SIZE, BY_TIME, check_version, version_of
+from penstock.store.versions import (
+    BY_SIZE,
+    BY_TIME,
+    BodyCheck,
+    check_version,
+    parse_date,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -32,6 +48,7 @@ log = logging.getLogger(__name__)
 
 # The word that retries are counted by, and what a person reads. First match wins.
 _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
+    (ssl.SSLCertVerificationError, "untrusted", "the endpoint's certificate is not trusted"),
     (socket.gaierror, "unresolved", "the endpoint's name cannot be resolved"),
     (ConnectionRefusedError, "refused", "storage cannot be reached"),
     (TimeoutError, "timeout", "storage did not answer in time"),
@@ -40,73 +57,176 @@ _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
     (ProtocolError, "other", "the endpoint does not answer as an object store does"),
     (OSError, "other", "storage cannot be reached"),
 )
-# Variables that obstore reads, and makes headers of.
-_OTHER_HEADERS = ("AWS_REQUEST_PAYER", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_")
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_REDIRECTED = "check --region and --endpoint; or mount that address itself"
+_UNTRUSTED_HINT = (
+    "name the authority that signed it in SSL_CERT_FILE; if it is a public one, somebody else may "
+    "be answering in the place of the storage"
+)
+# A server that has answered as only `get` can follow (in chunks, without a length, with a redirect)
+# is not asked piece by piece for so long: it may be its way, or have happened once.
+_NOT_BEGUN_S = 60.0
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
+_MOST_HOPS = 5
+_QUERY = "/~%!$&'()*+,;=:@?-_."
+_REGION = re.compile(r"[a-z]{2,8}(-[a-z]{2,16}){1,3}-[0-9]{1,2}")
+_NO_ETAG = (BY_TIME, BY_SIZE, "W/")
+_HEADER_TEXT = re.compile(r"[!-~ ]*")
+
+
+class RedirectRefused(SourceError):
+    """The server names another one, which nobody asked for."""
+
+
+class _Place(NamedTuple):
+    """Where requests go, and what signs them for there."""
+
+    client: HttpClient
+    signer: Signer | None  # None for public data
+
+
 class S3Objects:
-    def __init__(self, client: HttpClient, root: str, signer: Signer | None) -> None:
-        """`root`: what stands before a key in the path, encoded. `signer`: None for public data."""
-        self._client = client
-        self._root = root
-        self._signer = signer
-        self._untrusted = False
-        self._begins_nothing = False
+    def __init__(
+        self,
+        place: _Place,
+        root: str,
+        *,
+        check: BodyCheck | None = None,
+        in_region: Callable[[str], _Place] | None = None,
+        extra: S3Headers = NO_HEADERS,
+    ) -> None:
+        """`root`: what stands before a key in the path, encoded. `in_region`: the same bucket at
+        the endpoint of another region, where the store is AWS itself."""
+        self.root = root
+        self._place = place
+        self._check = check
+        self._in_region = in_region
+        self._extra = extra
+        self._for_get_s = -math.inf  # when an answer came that only `get` can follow
+
+    def ask(
+        self,
+        where: str,
+        path: str,
+        query: str = "",
+        headers: str = "",
+        method: str = "GET",
+        body: bytes = b"",
+    ) -> Response:
+        """Return an answer that is no error; the caller closes it. `path` and `query` are encoded.
+        Raises ours, and what `penstock.store.http` does."""
+        until_s = self._place.client.new_deadline()
+        extra = self._extra.of(method, query)
+        for _ in range(_MOST_HOPS):
+            client, signer = self._place
+            signed = "" if signer is None else signer.headers(path, query, method, body, extra)
+            target = f"{path}?{query}" if query else path
+            response = client.request(method, target, signed + headers, body, until_s)
+            if 200 <= response.status < 300:
+                return response
+            try:
+                if not (elsewhere := self._redirected(response, where, path, query)):
+                    raise refusal(response, where)
+            except BaseException:
+                response.close()
+                raise
+            response.close()
+            path, query = elsewhere
+        raise SourceError(f"{where}: the endpoint sends us on again and again", hint=_REDIRECTED)
+
+    def _redirected(
+        self, response: Response, where: str, path: str, query: str
+    ) -> tuple[str, str] | None:
+        """Where to ask instead, if the answer says so and it may be followed there."""
+        status, headers, place = response.status, response.headers, self._place
+        if status not in (301, 302, 303, 307, 308, 400):
+            return None
+        region = headers.get("x-amz-bucket-region", "")
+        if self._in_region is not None and _REGION.fullmatch(region):
+            moved = self._in_region(region)
+            if moved.client.origin != place.client.origin:
+                log.info("%s: its bucket is in %s", where, region)
+                self._place = moved
+                return path, query
+        if status == 400:
+            return None
+        target = headers.get("location", "")
+        try:
+            to = urlsplit(urljoin(f"{place.client.origin}{path}", target))
+        except ValueError:
+            target, to = "", urlsplit("")
+        if target and f"{to.scheme}://{to.netloc}" == place.client.origin:
+            return quote(to.path or "/", safe="/~%!$&'()*+,;=:@"), quote(to.query, safe=_QUERY)
+        raise RedirectRefused(
+            f"{where}: the server sends us to {to.netloc[:100] or 'another address'}, and only the "
+            "one that was asked for is asked",
+            hint=_REDIRECTED,
+        )
 
     def get(
-        self, where: str, key: str, version: str, start: int, length: int, size_bytes: int
-    ) -> Buffer | None:
-        """Return the bytes, or None if the other client has to get them. `where` names the object
-        in errors."""
-        if self._untrusted:
-            return None
+        self,
+        where: str,
+        key: str,
+        version: str,
+        start: int,
+        length: int,
+        size_bytes: int,
+        progress: Progress | None = None,
+    ) -> Buffer:
+        """Return the bytes. `where` names the object in errors."""
         headers = _version_header(version)
         if length != size_bytes:
             headers += f"Range: bytes={start}-{start + length - 1}\r\n"
         try:
-            with self._client.get(*self._signed(key, headers)) as response:
-                _require_success(response, where)
+            with self.ask(where, self.path(key), headers=headers) as response:
                 skip = _check(response, where, version, start, length, size_bytes)
-                return response.read(length, skip)
-        except ssl.SSLCertVerificationError as error:
-            # obstore may know other authorities; if not, its error says what to do.
-            log.info("%s: %s; using the other client", where, error)
-            self._untrusted = True
-            return None
+                if response.has_length:
+                    data = response.read(length, skip, progress)
+                else:
+                    data = response.read_text(length)
+                if self._check is not None and length == size_bytes:
+                    self._check(where, version, response.headers, data)
+                return data
         except (ProtocolError, OSError) as error:
-            if type(error) is ProtocolError:
-                log.debug("%s: %s; using the other client", where, error)
-                return None
-            raise _failure(error, where) from error
+            raise failure(error, where) from error
 
     def begin(self, where: str, key: str, version: str, size_bytes: int) -> "PendingObject | None":
         """Send the request for a whole object; None where `get` has to be called instead."""
-        is_ready = self._signer is None or self._signer.is_ready
-        if self._untrusted or self._begins_nothing or not is_ready:
+        client, signer = self._place
+        is_ready = signer is None or signer.is_ready
+        if not is_ready or time.monotonic() < self._for_get_s + _NOT_BEGUN_S:
             return None
-        response = self._client.begin(*self._signed(key, _version_header(version)))
+        path = self.path(key)
+        signed = "" if signer is None else signer.headers(path, extra=self._extra.read)
+        response = client.begin(path, signed + _version_header(version))
         if response is None:
             return None
-        return PendingObject(self, response, where, version, size_bytes)
+        return PendingObject(self, response, where, version, size_bytes, self._check)
 
-    def begin_no_more(self) -> None:
-        """Its answers are not of the kind that can be received piece by piece."""
-        self._begins_nothing = True
+    def pause_begin(self) -> None:
+        """An answer was not of the kind that can be received piece by piece."""
+        self._for_get_s = time.monotonic()
 
-    def _signed(self, key: str, headers: str) -> tuple[str, str]:
-        path = f"{self._root}/{quote(key, safe='/~')}"
-        return path, headers if self._signer is None else self._signer.headers(path) + headers
+    def path(self, key: str) -> str:
+        return f"{self.root}/{quote(key, safe='/~', errors='surrogateescape')}"
 
 
 class PendingObject:
     """A whole object on its way: see penstock.store.Pending."""
 
     def __init__(
-        self, objects: S3Objects, response: Response, where: str, version: str, size_bytes: int
+        self,
+        objects: S3Objects,
+        response: Response,
+        where: str,
+        version: str,
+        size_bytes: int,
+        check: BodyCheck | None,
     ) -> None:
         self._objects = objects
+        self._check = check
         self._response = response
         self._where = where
         self._version = version
@@ -123,7 +243,12 @@ class PendingObject:
             if not response.status:
                 response.receive_head()
             if not self._is_checked:
-                _require_success(response, where, socket.MSG_DONTWAIT)
+                is_for_get = response.status < 300 and not response.has_length
+                if is_for_get or 300 <= response.status < 400:
+                    self._objects.pause_begin()
+                    raise ProtocolError("an answer that only `get` can follow")
+                if not 200 <= response.status < 300:
+                    raise refusal(response, where, socket.MSG_DONTWAIT)
                 _check(response, where, self._version, 0, size_bytes, size_bytes)
                 response.expect(size_bytes)
                 self._is_checked = True
@@ -131,13 +256,11 @@ class PendingObject:
         except NotYet:
             if not response.is_overdue:
                 return False
-            self._result = _failure(TimeoutError("the answer took too long"), where)
+            self._result = failure(TimeoutError("the answer took too long"), where)
         except PenstockError as error:
             self._result = error
         except (ProtocolError, OSError) as error:
-            if type(error) is ProtocolError:
-                self._objects.begin_no_more()
-            self._result = _failure(error, where)
+            self._result = failure(error, where)
         response.close()
         return True
 
@@ -146,40 +269,96 @@ class PendingObject:
         if isinstance(self._result, Exception):
             # Without the frames of before: they refer to this object, and it to the error.
             raise self._result.with_traceback(None)
+        if self._check is not None:
+            self._check(self._where, self._version, self._response.headers, self._result)
         return self._result
 
     def retry(self, error: Exception) -> Buffer:
         raise error
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long one request may take; see HttpClient."""
+
+    connect_s: float
+    idle_s: float
+    deadline_s: float
+
+
 def open_s3_objects(
-    endpoint: str, bucket: str, *, virtual_hosted: bool, region: str,
-    credentials: "Callable[[], S3Credential] | None", connect_s: float, idle_s: float,
-    deadline_s: float,
-) -> S3Objects | None:  # fmt: skip
-    """None where only the other client can get objects. With `virtual_hosted` the endpoint's host
-    has the bucket's name in it already."""
-    parts = urlsplit(endpoint)
-    proxies = getproxies()
-    is_behind_proxy = (parts.scheme in proxies or "all" in proxies) and not proxy_bypass(
-        parts.hostname or ""
-    )
-    asks_for_more = any(name.startswith(_OTHER_HEADERS) for name in os.environ)
-    if bucket.endswith("--x-s3") or is_behind_proxy or asks_for_more:
+    endpoint: str,
+    bucket: str,
+    *,
+    virtual_hosted: bool,
+    region: str,
+    credentials: "Callable[[], S3Credential] | None",
+    limits: Limits,
+    check: BodyCheck | None = None,
+    region_endpoint: str | None = None,
+    extra: S3Headers = NO_HEADERS,
+) -> S3Objects | None:
+    """None where only the other client can ask. With `virtual_hosted` the endpoint's host has the
+    bucket's name in it already. `region_endpoint`: with `{region}` in it, where any has one."""
+    if bucket.endswith("--x-s3"):
         return None
-    client = HttpClient(endpoint, connect_s=connect_s, idle_s=idle_s, deadline_s=deadline_s)
-    root = quote(parts.path.rstrip("/"), safe="/~%") + ("" if virtual_hosted else f"/{bucket}")
-    signer = None if credentials is None else Signer(client.host, region, credentials)
-    return S3Objects(client, root, signer)
+    proxy = find_proxy(endpoint)
+    if proxy is not None and not proxy.startswith("http://"):
+        return None
+
+    def at(endpoint: str, region: str) -> _Place:
+        client = HttpClient(
+            endpoint,
+            connect_s=limits.connect_s,
+            idle_s=limits.idle_s,
+            deadline_s=limits.deadline_s,
+            proxy=find_proxy(endpoint),
+        )
+        signer = None if credentials is None else Signer(client.host, region, credentials)
+        return _Place(client, signer)
+
+    @cache
+    def in_region(region: str) -> _Place:
+        assert region_endpoint is not None
+        return at(region_endpoint.format(region=region), region)
+
+    path = urlsplit(endpoint).path.rstrip("/")
+    return S3Objects(
+        at(endpoint, region),
+        quote(path, safe="/~%") + ("" if virtual_hosted else f"/{bucket}"),
+        check=check,
+        in_region=None if region_endpoint is None else in_region,
+        extra=extra,
+    )
+
+
+def open_web_objects(address: str, limits: Limits, check: BodyCheck | None) -> S3Objects | None:
+    """The same for a web server, which is a bucket without a name and without keys."""
+    return open_s3_objects(
+        address, "", virtual_hosted=True, region="", credentials=None, limits=limits, check=check
+    )
+
+
+def find_proxy(endpoint: str) -> str | None:
+    """The proxy of the environment for this address."""
+    parts, proxies = urlsplit(endpoint), getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    if not found or proxy_bypass(parts.hostname or ""):
+        return None
+    return found if "://" in found else f"http://{found}"
 
 
 def _version_header(version: str) -> str:
-    return "" if version.startswith((BY_TIME, BY_SIZE, "W/")) else f'If-Match: "{version}"\r\n'
+    # What no header can hold was made up by a listing, and is no answer's ETag either.
+    if version.startswith(_NO_ETAG) or _HEADER_TEXT.fullmatch(version) is None:
+        return ""
+    return f'If-Match: "{version}"\r\n'
 
 
-def _failure(error: Exception, where: str) -> StoreError:
+def failure(error: Exception, where: str) -> StoreError:
     kind, what = next((row[1], row[2]) for row in _FAILURES if isinstance(error, row[0]))
-    return StoreError(f"{where}: {what} ({error})", kind=kind)
+    hint = _UNTRUSTED_HINT if kind == "untrusted" else None
+    return StoreError(f"{where}: {what} ({error})", kind=kind, hint=hint)
 
 
 def _check(
@@ -189,36 +368,35 @@ def _check(
     another object, version or range."""
     headers = response.headers
     part = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
-    size = int(part[3]) if part is not None else response.length
+    size = response.length if response.has_length else size_bytes
+    if part is not None:
+        size = int(part[3])
+    if "etag" not in headers and not version.startswith((BY_TIME, BY_SIZE)):
+        raise StoreError(f"{where}: the answer does not tell its version", kind="no_version")
     modified_s = 0.0
     if "etag" not in headers and (date := headers.get("last-modified")):
         try:
-            modified_s = parsedate_to_datetime(date).timestamp()
+            modified_s = parse_date(date)
         except ValueError:
-            raise StoreError(f"{where}: {date!r} is not a date", kind="other") from None
+            raise StoreError(f"{where}: {date[:40]!r} is not a date", kind="other") from None
     found = version_of(headers.get("etag"), modified_s, size)
     check_version(where, version, size_bytes, found, size)
     if part is None:
         # Some servers answer with the whole object, whatever they were asked for.
-        if response.status == 206:
+        if response.status == 206 or (length != size_bytes and not response.has_length):
             raise StoreError(f"{where}: it is not said which part came", kind="wrong_length")
         return start
-    if (int(part[1]), int(part[2])) != (start, start + length - 1) or response.length != length:
-        raise StoreError(f"{where}: another part came than {start} to {start + length - 1}",
-                         kind="wrong_length")  # fmt: skip
+    is_whole = not response.has_length or response.length == length
+    if (int(part[1]), int(part[2])) != (start, start + length - 1) or not is_whole:
+        raise StoreError(
+            f"{where}: another part came than {start} to {start + length - 1}", kind="wrong_length"
+        )
     return 0
 
 
-def _require_success(response: Response, where: str, flags: int = socket.MSG_WAITALL) -> None:
-    status = response.status
-    if status in (200, 206):
-        return
-    if 300 <= status < 400:
-        to = urlsplit(response.headers.get("location", "")).netloc or "another address"
-        raise SourceError(
-            f"{where}: the endpoint sends us to {to}, and the credentials are not for that",
-            hint="check --region and --endpoint",
-        )
+def refusal(response: Response, where: str, flags: int = socket.MSG_WAITALL) -> PenstockError:
+    """The error that an answer tells."""
     text = response.read_error(flags)  # a begun one is not judged before that has come
     code = found[1] if (found := _CODE.search(text)) is not None else ""
-    raise translate_status(status, code, where, f"status {status} {code}".rstrip())
+    status = response.status
+    return translate_status(status, code, where, f"status {status} {code}".rstrip())

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 for GETs of objects. Pure, apart from the clock it is given.
+"""AWS Signature Version 4. Pure, apart from the clock it is given.
 
 The botocore signer costs 150 us a request, this one 12: the signing key changes once a day and
 only the date and the path differ from one GET to the next.
@@ -8,9 +8,11 @@ import hashlib
 import hmac
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -35,13 +37,26 @@ def _day(now_s: float) -> str:
     return time.strftime("%Y%m%d", time.gmtime(now_s))
 
 
+def canonical_query(parameters: Mapping[str, str]) -> str:
+    """Return the query as it is sent and signed: names and values encoded, in order."""
+
+    def encoded(text: str) -> str:
+        return quote(text, safe="~", errors="surrogateescape")
+
+    pairs = sorted((encoded(name), encoded(value)) for name, value in parameters.items())
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
 class Signer:
     """Signs requests for one host. Any thread may call it."""
 
     def __init__(
-        self, host: str, region: str, credentials: Callable[[], "S3Credential"],
+        self,
+        host: str,
+        region: str,
+        credentials: Callable[[], "S3Credential"],
         now: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._host = host
         self._region = region
         self._credentials = credentials
@@ -55,28 +70,41 @@ class Signer:
         key, now_s = self._key, self._now()
         return key is not None and now_s < key.until_s and _day(now_s) == key.day
 
-    def headers(self, path: str) -> str:
-        """Return the header lines that sign a GET of this encoded path, without any query."""
+    def headers(
+        self,
+        path: str,
+        query: str = "",
+        method: str = "GET",
+        body: bytes = b"",
+        extra: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
+        """Return the header lines that sign a request, with the `extra` ones: their names are in
+        lower case, and come behind `x-amz-date` in the order of the alphabet. `path` is encoded,
+        `query` is as `canonical_query` makes it."""
+        digest_of_body = hashlib.sha256(body).hexdigest() if body else _EMPTY_SHA256
         now_s = self._now()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
         key = self._key
         if key is None or now_s >= key.until_s or stamp[:8] != key.day:
             key = self._renew(stamp[:8], now_s)
-        names, lines = "host;x-amz-content-sha256;x-amz-date", ""
+        names, lines, sent = "host;x-amz-content-sha256;x-amz-date", "", ""
+        more = list(extra.items()) if extra else []
         if key.token:
-            names += ";x-amz-security-token"
-            lines = f"x-amz-security-token:{key.token}\n"
+            more.append(("x-amz-security-token", key.token))
+        for name, value in sorted(more):
+            names += f";{name}"
+            lines += f"{name}:{value}\n"
+            sent += f"{name}: {value}\r\n"
         request = (
-            f"GET\n{path}\n\nhost:{self._host}\nx-amz-content-sha256:{_EMPTY_SHA256}\n"
-            f"x-amz-date:{stamp}\n{lines}\n{names}\n{_EMPTY_SHA256}"
+            f"{method}\n{path}\n{query}\nhost:{self._host}\nx-amz-content-sha256:{digest_of_body}\n"
+            f"x-amz-date:{stamp}\n{lines}\n{names}\n{digest_of_body}"
         )
         scope = f"{key.day}/{self._region}/s3/aws4_request"
         digest = hashlib.sha256(request.encode()).hexdigest()
         text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
         signature = hmac.digest(key.signing_key, text.encode(), "sha256").hex()
-        token = f"x-amz-security-token: {key.token}\r\n" if key.token else ""
         return (
-            f"x-amz-content-sha256: {_EMPTY_SHA256}\r\nx-amz-date: {stamp}\r\n{token}"
+            f"x-amz-content-sha256: {digest_of_body}\r\nx-amz-date: {stamp}\r\n{sent}"
             f"Authorization: AWS4-HMAC-SHA256 Credential={key.access_key_id}/{scope}, "
             f"SignedHeaders={names}, Signature={signature}\r\n"
         )

@@ -1,7 +1,7 @@
 """What a user wrote after `penstock mount`, taken apart. Pure: opens nothing, asks nobody."""
 
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from penstock.errors import SourceError
 
@@ -13,12 +13,16 @@ SCHEMES = (*OBJECT_SCHEMES, "https", "http", "file")
 class Source:
     scheme: str
     bucket: str  # the container for az, the host for http(s), "" for file
-    prefix: str  # without a leading or trailing slash; for file, the absolute directory
+    # Without a leading or trailing slash, and decoded; for file, the absolute directory.
+    prefix: str
 
     def __str__(self) -> str:
         if self.scheme == "file":
             return f"file://{self.prefix}"
-        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
+        prefix = self.prefix
+        if self.scheme in ("http", "https"):
+            prefix = quote(prefix, safe="/~!$&'()*+,;=:@", errors="surrogateescape")
+        return f"{self.scheme}://{self.bucket}/{prefix}".rstrip("/")
 
 
 def parse_source(text: str) -> Source:
@@ -47,7 +51,9 @@ def parse_source(text: str) -> Source:
                 f"{scheme}://…@{parts.hostname}: credentials do not belong in a URL",
                 hint="they would be seen in the process list; serve it with other protection",
             )
-        return Source(scheme, parts.netloc, parts.path.strip("/"))
+        return Source(
+            scheme, parts.netloc, unquote(parts.path, errors="surrogateescape").strip("/")
+        )
     bucket, _, prefix = rest.partition("/")
     if not bucket:
         raise SourceError(f"{text!r} names no bucket", hint=f"{scheme}://bucket/prefix")

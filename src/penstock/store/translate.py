@@ -67,7 +67,7 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
     (r"token request|service account|[Cc]redential|Access Key|Account must be", AccessDenied,
      "no credentials that work", _KEYS),
     (r"status code: 416|InvalidRange", ObjectChanged, "it became shorter", None),
-    (r"NoSuchBucket|status code: 404", ObjectNotFound, "not found", None),
+    (r"NoSuchBucket|status code: 4(04|10)", ObjectNotFound, "not found", None),
     # A server that minds If-Match says 412 first; rclone's sees only that the range is no more.
     (r"status code: (301|307|400)|PermanentRedirect", SourceError,
      "the endpoint refused the request", "check --region and --endpoint"),
@@ -76,6 +76,7 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
      "the endpoint does not answer as an object store does",
      "check --endpoint: it must be the address of the storage itself, not of its console; a web "
      "server that cannot list needs --manifest"),
+    (r"status code: 4(?!08|12|25|29)\d\d", SourceError, "the endpoint refused the request", None),
     (r"certificate|UnknownIssuer|CertificateRequired", StoreError,
      "the endpoint's certificate is not trusted", "name its authority in SSL_CERT_FILE"),
     (r"dns error|failed to lookup|Name or service", StoreError,
@@ -120,9 +121,9 @@ def translate_status(status: int, code: str, where: str, text: str) -> PenstockE
     said = f"status code: {status} {code}"
     if re.search(_SKEWED, said):
         return _skewed(where)
-    for pattern, kind, _, hint in _GENERIC:
+    for pattern, kind, what, hint in _GENERIC:
         if re.search(pattern, said):
-            return _made(kind, f"{where}: {_short(text)}", _hint(hint, where), said)
+            return _made(kind, f"{where}: {what} ({_short(text)})", _hint(hint, where), said)
     kind = ObjectChanged if status == 412 else StoreError
     return _made(kind, f"{where}: {_short(text)}", None, said)
 

@@ -1,23 +1,32 @@
 """The tree as a file system: lookup, list, read. One screen of the way of a read."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetches import Begin, Get, Job
+from penstock.cache.fetch import Begin, Get
+from penstock.cache.fetches import Job
 from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.tiered import Cache, Done
 from penstock.catalog.names import decode
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
-from penstock.store import Pending, Store
+from penstock.store import Pending, Progress, Store
 from penstock.vfs.readahead import Ahead, Readahead
 
 # Nodes remembered between requests; when full, all are dropped (a lookup costs 5 us). Small,
 # because what the kernel knows it does not ask for again.
 _NODES_REMEMBERED = 16_384
+# What processes share of a file system, in words of 8 bytes: the generation of the tree, and from
+# the second on pairs of an inode that was found stale and until when (ms). A later inode takes the
+# place of an earlier one; that one is then merely found stale anew.
+SHARED_WORDS = 512
+_STALE_PLACES = SHARED_WORDS // 2 - 1
+_STALE_MS = 1000
 
 
 class File(NamedTuple):
@@ -44,12 +53,18 @@ class Elsewhere(Protocol):
 
 class FileSystem:
     def __init__(
-        self, tree: Tree, stores: Mapping[int, Store], cache: Cache, readahead: Readahead,
-        on_outdated: Callable[[], None], neighbours: SmallReads | None = None,
-        elsewhere: Elsewhere | None = None, generation: "list[int] | memoryview[int] | None" = None,
-    ) -> None:  # fmt: skip
+        self,
+        tree: Tree,
+        stores: Mapping[int, Store],
+        cache: Cache,
+        readahead: Readahead,
+        on_outdated: Callable[[], None],
+        neighbours: SmallReads | None = None,
+        elsewhere: Elsewhere | None = None,
+        shared: "list[int] | memoryview[int] | None" = None,
+    ) -> None:
         """`stores`: by their numbers in the tree, with those that readers may still hold files
-        of. `generation[0]` changes with the tree; other processes may share it."""
+        of. `shared`: so many words, which other processes may share."""
         self.tree = tree
         self.cache = cache
         self._stores = stores
@@ -57,8 +72,8 @@ class FileSystem:
         self._on_outdated = on_outdated
         self._neighbours = neighbours
         self._elsewhere = elsewhere
-        self._generation = [0] if generation is None else generation
-        self._remembered_generation = self._generation[0]
+        self._shared = [0] * SHARED_WORDS if shared is None else shared
+        self._remembered_generation = self._shared[0]
         self._nodes: dict[int, Node] = {}
         self._files: dict[int, File] = {}
         self._paths: dict[int, str] = {}
@@ -67,7 +82,7 @@ class FileSystem:
     # -- names --------------------------------------------------------------------------
 
     def node(self, ino: int) -> Node:
-        if self._generation[0] != self._remembered_generation:
+        if self._shared[0] != self._remembered_generation:
             self._forget()
         node = self._nodes.get(ino)
         return node if node is not None else self._remember(self.tree.node(ino))
@@ -112,6 +127,8 @@ class FileSystem:
     def read_now(self, ino: int, offset: int, length: int) -> list[memoryview] | None:
         """What is at hand in memory or in the local cache; None if it must be fetched."""
         file = self._file(ino)
+        if self._shared[_stale_place(ino)] == ino:
+            self._refuse_stale(file)
         if file.block is None:
             return self._read_large_now(file, offset, length)
         size = file.what.size_bytes
@@ -145,6 +162,7 @@ class FileSystem:
                 # The bucket is ahead of our listing: look again soon, and never mix versions.
                 if not file.node.dead:
                     self._on_outdated()
+                self._note_stale(ino)
                 result = StaleInode(str(result))
             done(result)
 
@@ -157,6 +175,17 @@ class FileSystem:
         if ahead is not None:
             self._prefetch(file, ahead)
         return job
+
+    def _note_stale(self, ino: int) -> None:
+        """The kernel asks for a READ that failed once more, page by page. Were the first ones
+        answered from the cache, the reader would get those as a short read."""
+        place = _stale_place(ino)
+        self._shared[place + 1] = int(time.monotonic() * 1000) + _STALE_MS
+        self._shared[place] = ino
+
+    def _refuse_stale(self, file: File) -> None:
+        if time.monotonic() * 1000 < self._shared[_stale_place(file.node.ino) + 1]:
+            raise StaleInode(f"{file.what.key} has changed in the bucket")
 
     def _prefetch(self, file: File, ahead: Ahead) -> None:
         for number in ahead.numbers:
@@ -200,17 +229,21 @@ class FileSystem:
 
     def outdate(self, buried: list[int]) -> None:
         """After a refresh: these inodes died, and what is remembered may be outdated."""
-        files = [self.tree.node(ino) for ino in buried]
-        self._generation[0] += 1
+        self._shared[0] += 1
         self._forget()
-        self.cache.outdate([self._open(node).what for node in files if not node.is_directory])
+        objects: list[CachedObject] = []
+        for node in self.tree.nodes(buried).values():
+            if not node.is_directory:
+                with suppress(StaleInode):  # its folder's path was on a page that was damaged
+                    objects.append(self._open(node).what)
+        self.cache.outdate(objects)
 
     # -- inside -------------------------------------------------------------------------
 
     def _folder(self, path: bytes) -> int | None:
         if not path:
             return ROOT
-        if self._generation[0] != self._remembered_generation:
+        if self._shared[0] != self._remembered_generation:
             self._forget()
         ino = self._folders.get(path)
         if ino is None:
@@ -224,7 +257,7 @@ class FileSystem:
 
     def _forget(self) -> None:
         # First: what is looked up from now on is of this generation, or of a later one.
-        self._remembered_generation = self._generation[0]
+        self._remembered_generation = self._shared[0]
         self._files = {}
         self._nodes = {}
         self._folders = {}
@@ -236,7 +269,7 @@ class FileSystem:
         return node
 
     def _file(self, ino: int) -> File:
-        if self._generation[0] != self._remembered_generation:
+        if self._shared[0] != self._remembered_generation:
             self._forget()
         file = self._files.get(ino)
         if file is None:
@@ -260,8 +293,8 @@ class FileSystem:
         key = f"{folder}/{name}" if folder else name
         version, size = node.version or "", node.size_bytes
 
-        def get(start: int, length: int) -> Buffer:
-            return store.get(key, version, start, length, size)
+        def get(start: int, length: int, progress: Progress | None = None) -> Buffer:
+            return store.get(key, version, start, length, size, progress)
 
         def begin() -> Pending | None:
             return store.begin(key, version, size)
@@ -270,3 +303,7 @@ class FileSystem:
         what = identify(store.identity, key, version, size, block_bytes)
         block = block_of(what, 0, block_bytes) if size <= block_bytes else None
         return File(node, what, get, begin, block)
+
+
+def _stale_place(ino: int) -> int:
+    return 2 + 2 * (ino % _STALE_PLACES)

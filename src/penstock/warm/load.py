@@ -15,14 +15,15 @@ takes, its pool tells of ends. Numbers may be looked at by any.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from penstock.blocks import block_length
-from penstock.cache.contents import Contents
-from penstock.cache.fetches import Arrival, Brought
+from penstock.cache.contents import Contents, Held
+from penstock.cache.fetch import Arrival, FetchOutcome
+from penstock.cache.striped import StripedTier
 from penstock.catalog.names import decode
 from penstock.catalog.picked import Selection
 from penstock.catalog.tree import Node
@@ -30,11 +31,59 @@ from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm import look
 from penstock.warm.bucket import Bucket
-from penstock.warm.looker import MOST_AT_ONCE, Looker
-from penstock.warm.memory import PageBudget
-from penstock.warm.pages import Found
+from penstock.warm.looker import MOST_AT_ONCE, PageCacheProbe
+from penstock.warm.pages import Found, PageBudget, Pages
 from penstock.warm.prefetcher import MOST_IN_FLIGHT, Wanted
-from penstock.warm.room import Room
+
+# Where in the tiers a load's bytes will find room: counted before they are fetched.
+#
+# What finds none is not fetched at all: it would be paid for, and thrown away. The tiers have the
+# last word; this is what they say when it is made, less what was taken since.
+#
+# Threading: one thread.
+
+# wanted(tier, share) -> bytes of the selection that are there
+WantedBytes = Callable[[int, int], int]
+
+
+class Room:
+    def __init__(self, tiers: Sequence[StripedTier], wanted: WantedBytes) -> None:
+        self._tiers = tiers
+        self._free = [
+            tier.rooms_beside(lambda share, depth=depth: wanted(depth, share))
+            for depth, tier in enumerate(tiers)
+        ]
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(map(sum, self._free))
+
+    def take(self, digest: bytes, lengths: Sequence[int]) -> bool:
+        """Is there room for all of these blocks of one object? If so, it is taken, each in the
+        first tier that has some: half an object is of little use."""
+        places = [
+            (free, tier.share_of(digest))
+            for free, tier in zip(self._free, self._tiers, strict=True)
+        ]
+        taken: list[tuple[list[int], int, int]] = []
+        for length in lengths:
+            found = next((one for one in places if one[0][one[1]] >= length), None)
+            if found is None:
+                for free, share, before in taken:
+                    free[share] += before
+                return False
+            free, share = found
+            free[share] -= length
+            taken.append((free, share, length))
+        return True
+
+
+def surely_fits(tiers: Sequence[StripedTier], size_bytes: int) -> bool:
+    """Would all of it find room in one tier, however it falls on that one's shares?"""
+    return any(
+        min(tier.rooms_beside(lambda _share: size_bytes), default=0) >= size_bytes for tier in tiers
+    )
+
 
 # Looked at ahead of the fetches: a few rounds, however many are in flight.
 _READY = 4 * MOST_IN_FLIGHT
@@ -48,7 +97,7 @@ _CHANGED = "it changed or vanished in the bucket meanwhile"
 class PagePush:
     """What it takes to put files into the page cache."""
 
-    looker: Looker
+    looker: PageCacheProbe
     pages: PageBudget
 
 
@@ -94,9 +143,16 @@ class _Piece:
 
 class Load:
     def __init__(
-        self, files: FileSystem, selection: Selection, *, room: Room | None, push: PagePush | None,
-        bucket: Bucket | None, concurrency: int | None, wake: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        files: FileSystem,
+        selection: Selection,
+        *,
+        room: Room | None,
+        push: PagePush | None,
+        bucket: Bucket | None,
+        concurrency: int | None,
+        wake: Callable[[], None],
+    ) -> None:
         """`room`: None if everything fits. `wake`: called when there is more to take."""
         self.progress = Progress()
         self._files = files
@@ -127,7 +183,7 @@ class Load:
         if self._next < len(self._selection.inos) and not self._over and self._wants_more():
             self._look_at_more()
             return True
-        self._mind_what_found_no_room()
+        self._recheck_capacity()
         with self._changed:
             if self._has_ended():
                 return False
@@ -218,7 +274,7 @@ class Load:
         self.progress.unfit_files += files
         self.progress.unfit_bytes += size
 
-    def _mind_what_found_no_room(self) -> None:
+    def _recheck_capacity(self) -> None:
         """The tiers had less room than they said: others fill them, or the disk, too. What waits
         and will not fit either is let go of."""
         declined = self._files.cache.declined_blocks
@@ -255,9 +311,15 @@ class Load:
                 self._in_flight += 1
                 self._in_flight_bytes += piece.length
                 wanted.append(
-                    Wanted(piece.file.node.ino, piece.number, piece.push, now_s,
-                           partial(self._note_end, piece), self._still)
-                )  # fmt: skip
+                    Wanted(
+                        piece.file.node.ino,
+                        piece.number,
+                        piece.push,
+                        now_s,
+                        partial(self._note_end, piece),
+                        self._still,
+                    )
+                )
             if len(self._ready) < _READY // 2:
                 self._changed.notify()
         return wanted
@@ -272,10 +334,14 @@ class Load:
         with self._changed:
             self._in_flight -= 1
             self._in_flight_bytes -= piece.length
-            if arrival.how is not Brought.FETCHED and self._bucket is not None and piece.missing:
+            if (
+                arrival.how is not FetchOutcome.FETCHED
+                and self._bucket is not None
+                and piece.missing
+            ):
                 self._bucket.give_back(piece.length)
             if not self._over:
-                if arrival.how is Brought.JOINED:
+                if arrival.how is FetchOutcome.JOINED:
                     self._joined.append(piece)
                 else:
                     self._count(piece, arrival)
@@ -288,12 +354,12 @@ class Load:
     def _count(self, piece: _Piece, arrival: Arrival) -> None:
         file, progress = piece.file, self.progress
         file.left -= 1
-        if arrival.how is Brought.FAILED:
+        if arrival.how is FetchOutcome.FAILED:
             self._count_failure(file, arrival.error)
         else:
             self._failures_in_a_row = 0
             progress.done_bytes += piece.length if piece.missing else 0
-        if arrival.how is Brought.FETCHED:
+        if arrival.how is FetchOutcome.FETCHED:
             progress.fetched_bytes += piece.length
             progress.fetched_files += not file.fetched
             file.fetched = True
@@ -327,11 +393,119 @@ class Load:
         progress = self.progress
         return {
             "looked_files": progress.looked_files,
-            "done_files": progress.done_files, "done_bytes": progress.done_bytes,
-            "fetched_files": progress.fetched_files, "fetched_bytes": progress.fetched_bytes,
-            "unfit_files": progress.unfit_files, "unfit_bytes": progress.unfit_bytes,
+            "done_files": progress.done_files,
+            "done_bytes": progress.done_bytes,
+            "fetched_files": progress.fetched_files,
+            "fetched_bytes": progress.fetched_bytes,
+            "unfit_files": progress.unfit_files,
+            "unfit_bytes": progress.unfit_bytes,
             "unpushed_files": progress.unpushed_files,
             "unpushed_bytes": progress.unpushed_bytes,
-            "failed_files": progress.failed_files, "failures": progress.failures,
-            "gave_up": progress.gave_up, "in_flight": self._in_flight,
-        }  # fmt: skip
+            "failed_files": progress.failed_files,
+            "failures": progress.failures,
+            "gave_up": progress.gave_up,
+            "in_flight": self._in_flight,
+        }
+
+
+# What is cached of a selection: by tier, in all, and in the page cache. Exact to the byte.
+#
+# Nothing is remembered from a load, and nothing is estimated: the tiers are asked, and the
+# kernel.
+#
+# Threading: one thread. `tick` is called between batches with how many files have been looked at,
+# and raises to end it.
+
+BATCH = 256
+
+Tick = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Report:
+    names: list[str]  # of the tiers
+    tier_bytes: list[int]
+    tier_files: list[int]
+    files: int = 0
+    size_bytes: int = 0
+    cached_files: int = 0  # of which every byte is cached
+    cached_bytes: int = 0
+    page_cache_files: int = 0
+    page_cache_bytes: int | None = None  # None: not looked at, or the kernel does not say
+    gone: int = 0  # picked, and not in the bucket any more
+    share_bytes: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+
+    def as_answer(self) -> dict[str, Any]:
+        return {
+            "files": self.files,
+            "bytes": self.size_bytes,
+            "cached_files": self.cached_files,
+            "cached_bytes": self.cached_bytes,
+            "cached_percentage": percentage(self.cached_bytes, self.size_bytes),
+            "tiers": [
+                {"name": name, "bytes": size, "files": count}
+                for name, size, count in zip(
+                    self.names, self.tier_bytes, self.tier_files, strict=True
+                )
+            ],
+            "page_cache_files": self.page_cache_files,
+            "page_cache_bytes": self.page_cache_bytes,
+        }
+
+
+def percentage(part: int, whole: int) -> float:
+    """Cut, not rounded: 100 means all of it."""
+    return part * 10_000 // whole / 100 if whole else 100.0
+
+
+def batches(
+    files: FileSystem, selection: Selection, tick: Tick
+) -> Iterator[tuple[list[Found], int]]:
+    """The selection's files a batch at a time, and how many of the batch are gone meanwhile."""
+    for first in range(0, len(selection.inos), BATCH):
+        tick(first)
+        yield find(files, selection.inos[first : first + BATCH])
+    tick(len(selection.inos))
+
+
+def find(files: FileSystem, inos: "list[int] | Any") -> tuple[list[Found], int]:
+    nodes = files.tree.nodes(inos)
+    alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
+    return [Found(node, files.object_of(node)) for node in alive], len(inos) - len(alive)
+
+
+def survey(files: FileSystem, selection: Selection, pages: Pages | None, tick: Tick) -> Report:
+    tiers, contents = files.cache.tiers, Contents(files.cache)
+    report = Report([tier.name for tier in tiers], [0] * len(tiers), [0] * len(tiers))
+    report.page_cache_bytes = 0 if pages is not None else None
+    for found, gone in batches(files, selection, tick):
+        report.gone += gone
+        for file, held in zip(found, contents.look([file.what for file in found]), strict=True):
+            _count(report, file, held)
+            for depth, size in enumerate(held.tier_bytes):
+                if size:
+                    place = depth, tiers[depth].share_of(file.what.digest)
+                    report.share_bytes[place] = report.share_bytes.get(place, 0) + size
+        if pages is not None:
+            _count_pages(report, found, pages.resident_bytes(found))
+    return report
+
+
+def _count(report: Report, file: Found, held: Held) -> None:
+    report.files += 1
+    report.size_bytes += file.what.size_bytes
+    report.cached_bytes += held.cached_bytes
+    report.cached_files += held.cached_bytes == file.what.size_bytes
+    for depth, size in enumerate(held.tier_bytes):
+        report.tier_bytes[depth] += size
+        report.tier_files[depth] += size > 0
+
+
+def _count_pages(report: Report, found: list[Found], sizes: list[int]) -> None:
+    if report.page_cache_bytes is None or any(size < 0 for size in sizes):
+        report.page_cache_bytes = None
+        return
+    report.page_cache_bytes += sum(sizes)
+    report.page_cache_files += sum(
+        size == file.what.size_bytes > 0 for size, file in zip(sizes, found, strict=True)
+    )

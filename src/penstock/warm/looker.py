@@ -20,7 +20,7 @@ MOST_AT_ONCE = 128
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")  # what an interpreter may need to start
 
 
-class Looker:
+class PageCacheProbe:
     """One looks, or counts: the first question decides what its process is for."""
 
     def __init__(self, mountpoint: Path) -> None:
@@ -75,11 +75,14 @@ class Looker:
     def _start(self, *words: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-IS", look.__file__, str(self._mountpoint), *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            cwd="/",
             start_new_session=True,
             # Keys are in ours, and its own can be looked at (see daemon.hardening).
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         """From any thread; whoever waits for an answer is told that there is none."""

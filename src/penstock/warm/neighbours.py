@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from penstock.cache.fetches import Arrival
+from penstock.cache.fetch import Arrival
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.prefetcher import Feed, Wanted
 

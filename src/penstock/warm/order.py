@@ -37,7 +37,7 @@ _MAGIC_AT, _FILES, _NAME_BYTES, _CAPACITY = range(4)
 # Each group is written by one side only, and has a cache line of its own.
 _HANDED_OUT, _DONE, _END, _GENERATION = range(8, 12)
 _MISSING, _FIRST_MISSING = range(16, 18)
-_WORD = 8
+_WORD, _LARGEST_WORD = 8, (1 << 64) - 1
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -192,7 +192,8 @@ class OrderReader:
         words = self._layout.words
         if not words[_MISSING]:
             words[_FIRST_MISSING] = number
-        words[_MISSING] += 1
+        # The other side may have written anything here.
+        words[_MISSING] = words[_MISSING] + 1 & _LARGEST_WORD
 
 
 def _sealed_bytes(descriptor: int) -> int:

@@ -18,17 +18,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.blocks import block_count
-from penstock.cache.fetches import Arrival, Brought
+from penstock.cache.fetch import Arrival, FetchOutcome
 from penstock.catalog.tree import Node
 from penstock.errors import StaleInode
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm import look
-from penstock.warm.looker import MOST_AT_ONCE, Looker
-from penstock.warm.memory import PageBudget
+from penstock.warm.looker import MOST_AT_ONCE, PageCacheProbe
 from penstock.warm.order import OrderReader
-from penstock.warm.pace import Pace
+from penstock.warm.pace import Demand, Pace, window_bytes
+from penstock.warm.pages import PageBudget
 from penstock.warm.prefetcher import Wanted
-from penstock.warm.window import Demand, window_bytes
 
 _MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
 _FIRST_LOOK = 16  # the first GETs do not wait until a hundred files were looked at
@@ -43,10 +42,17 @@ _NEW, _KEPT, _MISSING = range(3)
 
 class PlannedFeed:
     def __init__(
-        self, order: OrderReader, files: FileSystem, looker: Looker | None, pages: PageBudget,
-        pace: Pace, drop_pages: Callable[[int], None], aside: Callable[[Callable[[], None]], None],
-        label: str, pid: int,
-    ) -> None:  # fmt: skip
+        self,
+        order: OrderReader,
+        files: FileSystem,
+        looker: PageCacheProbe | None,
+        pages: PageBudget,
+        pace: Pace,
+        drop_pages: Callable[[int], None],
+        aside: Callable[[Callable[[], None]], None],
+        label: str,
+        pid: int,
+    ) -> None:
         """`looker`: None if nothing can be pushed. `aside`: runs something in another thread."""
         self.label = label
         self.pid = pid
@@ -73,7 +79,7 @@ class PlannedFeed:
         self._window_bytes = 0
         self._kept_bytes = 0
         self._demand = Demand()
-        self._ended = dict.fromkeys(Brought, 0)
+        self._ended = dict.fromkeys(FetchOutcome, 0)
         self._resident = 0
         self._missing = 0
         self._dropped = 0
@@ -98,13 +104,21 @@ class PlannedFeed:
     def describe(self) -> dict[str, Any]:
         order = self._order
         return {
-            "label": self.label, "pid": self.pid, "files": order.files,
-            "handed_out": order.handed_out, "done": order.done, "end": order.end,
-            "ahead": self._ahead, "ahead_bytes": self._ahead_bytes,
-            "window_bytes": self._window_bytes, "kept_bytes": self._kept_bytes,
-            "resident": self._resident, "dropped": self._dropped, "missing": self._missing,
+            "label": self.label,
+            "pid": self.pid,
+            "files": order.files,
+            "handed_out": order.handed_out,
+            "done": order.done,
+            "end": order.end,
+            "ahead": self._ahead,
+            "ahead_bytes": self._ahead_bytes,
+            "window_bytes": self._window_bytes,
+            "kept_bytes": self._kept_bytes,
+            "resident": self._resident,
+            "dropped": self._dropped,
+            "missing": self._missing,
             **{how.name.lower(): count for how, count in self._ended.items()},
-        }  # fmt: skip
+        }
 
     # -- the cursor ----------------------------------------------------------------------
 
@@ -127,9 +141,11 @@ class PlannedFeed:
         self._ahead_bytes -= taken + cut
         self._demand.note(taken, time.monotonic())
         self._window_bytes = window_bytes(
-            latency_s=self._pace.latency_s, bytes_per_s=self._pace.bytes_per_s,
-            demand_bytes_per_s=self._demand.bytes_per_s, budget_bytes=self._pages.passing_bytes,
-        )  # fmt: skip
+            latency_s=self._pace.latency_s,
+            bytes_per_s=self._pace.bytes_per_s,
+            demand_bytes_per_s=self._demand.bytes_per_s,
+            budget_bytes=self._pages.passing_bytes,
+        )
         self._drop_behind(done)
 
     def _may_go_on(self) -> bool:

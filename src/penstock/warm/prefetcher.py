@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from penstock.cache.fetches import Arrival, Brought
+from penstock.cache.fetch import Arrival, FetchOutcome
+from penstock.errors import CatalogDamaged
 from penstock.metrics import Counters
 from penstock.warm.pace import Pace
 
@@ -49,15 +50,15 @@ class Feed(Protocol):
 Ended = Callable[[list[tuple[Wanted, Arrival]]], None]
 
 
-class Bringer(Protocol):
-    def bring(self, wanted: list[Wanted], ended: Ended) -> None:
+class Fetcher(Protocol):
+    def fetch_ahead(self, wanted: list[Wanted], ended: Ended) -> None:
         """Has them fetched, and calls `ended` once for each, some at a time. Returns at once."""
         ...
 
 
 class Prefetcher:
-    def __init__(self, bringer: Bringer, counters: Counters) -> None:
-        self._bringer = bringer
+    def __init__(self, fetcher: Fetcher, counters: Counters) -> None:
+        self._fetcher = fetcher
         self._counters = counters
         self.pace = Pace(MOST_IN_FLIGHT)
         self._changed = threading.Condition()
@@ -137,6 +138,9 @@ class Prefetcher:
                 break
             try:
                 wanted = feed.take(min(share, room))
+            except CatalogDamaged as error:  # it is asked again, of another catalog
+                log.debug("%s", error)
+                continue
             except Exception:  # one feed's fault must not starve the others
                 log.exception("an epoch plan or a load failed, and is given up")
                 self.remove(feed)
@@ -160,7 +164,7 @@ class Prefetcher:
         with self._changed:
             self._in_flight += len(wanted)
         if wanted:
-            self._bringer.bring(wanted, self._note_ends)
+            self._fetcher.fetch_ahead(wanted, self._note_ends)
 
     def _note_ends(self, ends: list[tuple[Wanted, Arrival]]) -> None:
         """All at once: a lock that is taken for each wakes up those who wait for it."""
@@ -170,7 +174,7 @@ class Prefetcher:
             for wanted, arrival in ends:
                 if arrival.took_s is not None:
                     self.pace.note(arrival.took_s, arrival.length, now_s, full=full)
-                if arrival.how is Brought.NO_ROOM:
+                if arrival.how is FetchOutcome.NO_ROOM:
                     self._again.append(wanted)
                     self._crowded = True
                 else:
@@ -178,5 +182,5 @@ class Prefetcher:
             if wake and self._room():
                 self._changed.notify()
         for wanted, arrival in ends:
-            if arrival.how is not Brought.NO_ROOM:
+            if arrival.how is not FetchOutcome.NO_ROOM:
                 wanted.ended(arrival)

@@ -24,9 +24,14 @@ _ANY_FOLDERS = "**"
 
 
 def select(
-    tree: Tree, patterns: Iterable[str], listed: Iterable[str], order: str, *, everything: bool,
+    tree: Tree,
+    patterns: Iterable[str],
+    listed: Iterable[str],
+    order: str,
+    *,
+    everything: bool,
     skip_missing: bool = False,
-) -> Selection:  # fmt: skip
+) -> Selection:
     """`patterns`, and `listed` paths in which no character means anything but itself; all relative
     to the root. With `everything`, all that there is. `skip_missing`: of the listed."""
     chosen = _Choice(tree)
@@ -34,8 +39,10 @@ def select(
         chosen.add_folder(ROOT)
     for pattern in patterns:
         if not chosen.add_path(pattern) and not chosen.add_pattern(pattern):
-            raise NoSuchPath(f"{pattern}: nothing on the mount is called so or matches it",
-                             hint=_nearest(tree, pattern))  # fmt: skip
+            raise NoSuchPath(
+                f"{pattern}: nothing on the mount is called so or matches it",
+                hint=_nearest(tree, pattern),
+            )
     missing, first = 0, ""
     for path in listed:
         if not chosen.add_path(path):

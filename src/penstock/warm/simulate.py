@@ -9,20 +9,279 @@ GETs in flight grow, files that change. Each epoch is shuffled anew and reads ev
 Everything is drawn from the seed: the same question has the same answer.
 """
 
+import heapq
+import math
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import cycle, islice
+from typing import NamedTuple
 
 from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.errors import OptionError
-from penstock.warm.feeding import Batch, Rates, Timing, feed_planned, feed_unplanned
-from penstock.warm.hits import Chance, draw_misses, miss_chance, planned_miss_chance
-from penstock.warm.memory import PageBudget
-from penstock.warm.window import window_bytes
+from penstock.warm.pace import window_bytes
+from penstock.warm.pages import PageBudget
+
+# How much of a shuffled epoch a cache answers. Pure.
+#
+# An epoch reads every sample once, in an order that is new each time. What a cache then hits
+# depends on its policy, on how much of the data it holds, and for LRU on how far the epoch is.
+
+Chance = Callable[[float], float]  # of a miss, by how much of the epoch has been read (0 to 1)
+
+
+def lru_hit_chance(share: float, position: float) -> float:
+    """Of the sample that is read at `position` of a shuffled epoch, from an LRU cache that holds
+    `share` of the data.
+
+    Its last read was at a place v of the epoch before, any v being as likely. Since then
+    1 - v * (1 - position) of the data was read, counting each sample once. It is still there if
+    that is less than the share.
+    """
+    if share >= 1:
+        return 1.0
+    left = 1 - position
+    return max(0.0, 1 - (1 - share) / left) if left > 0 else 0.0
+
+
+def lru_hit_share(share: float) -> float:
+    """The same over a whole epoch: 3% at a quarter of the data, 15% at half, 40% at 75%."""
+    return 1.0 if share >= 1 else share + (1 - share) * math.log(1 - share)
+
+
+def miss_chance(policy: str, cache_share: float, memory_share: float) -> Chance:
+    """In an epoch without a plan that follows another one, or a warm-up. `memory_share` is what the
+    page cache holds of the data; the kernel keeps there what was read last, whatever the policy."""
+    if policy == "lru":
+        held = max(cache_share, memory_share)  # the smaller one's samples are in the larger one too
+        return lambda position: 1 - lru_hit_chance(held, position)
+    missed = 1 - min(1.0, cache_share)
+    return lambda position: missed * (1 - lru_hit_chance(memory_share, position))
+
+
+def planned_miss_chance(policy: str, cache_share: float, kept_share: float) -> Chance:
+    """The same with a plan, which keeps the pages of the files that came first, as far as there is
+    room for them, and drops the others behind its cursor."""
+    if policy == "lru":
+        rest = 1 - min(1.0, kept_share)
+        return lambda position: rest * (1 - lru_hit_chance(cache_share, position))
+    missed = 1 - min(1.0, max(cache_share, kept_share))  # both keep what came first
+    return lambda _: missed
+
+
+def draw_misses(batches: Sequence[int], chance: Chance, rng: random.Random) -> list[int]:
+    """How many samples of each batch (given by their sizes) are not there.
+
+    Drawn about the expected course, so that single batches vary as they do in a shuffled epoch
+    and the whole epoch has exactly what is expected.
+    """
+    samples = sum(batches)
+    read = drawn = 0
+    expected = 0.0
+    found: list[int] = []
+    for size in batches:
+        missing = chance((read + size / 2) / samples)
+        read += size
+        expected += size * missing
+        # A batch is the difference of two draws: each has half the variance of a binomial one.
+        spread = math.sqrt(size * missing * (1 - missing) / 2) if read < samples else 0.0
+        wanted = round(rng.gauss(expected, spread)) - drawn
+        found.append(max(0, min(size, wanted)))
+        drawn += found[-1]
+    return found
+
+
+# How much slower transfers are that share one bandwidth. Pure.
+#
+# A flow waits (latency, or its own work) and transfers, in turn, for ever. Where n such flows
+# share a bandwidth evenly, mean value analysis gives their rate exactly, whatever the times are
+# spread like: the recursion adds one flow after the other, and each newcomer meets the queue that
+# those before it make. The plain bound, the lesser of n times one flow's rate and of the whole
+# bandwidth, is 16% too high where both are about the same.
+
+# Flows that spend shares of their time on transfers which differ by less than this are alike.
+_STEPS = 1000
+
+
+class Sharing:
+    """Remembers what it worked out. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[float]] = {}
+        self._queues: dict[int, float] = {}
+
+    def slowdown(self, transfer_share: float, flows: int) -> float:
+        """How many times as long each of `flows` takes as if it were alone; `transfer_share` is
+        the share of its time alone that it transfers."""
+        step = round(min(1.0, transfer_share) * _STEPS)
+        known = self._known.setdefault(step, [1.0])
+        share = step / _STEPS
+        queue = self._queues.get(step, 0.0)
+        while len(known) <= flows:
+            transfer = share * (1 + queue)
+            queue = len(known) * transfer / (1 - share + transfer)
+            known.append(1 - share + transfer)
+        self._queues[step] = queue
+        return known[flows]
+
+
+# How batches reach an accelerator: a DataLoader's workers, the store, and time. Pure.
+#
+# The loader is PyTorch's: batch i belongs to worker i % workers; each worker has `queued` batches
+# to make and makes one after the other; a batch that is taken lets the next one be handed out;
+# batches are taken in order. A new epoch begins with nothing handed out.
+#
+# Time flows in batches, not in single GETs: an epoch of a million files takes milliseconds.
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The rates of everything that batches meet on their way."""
+
+    samples_per_s: float  # what the accelerator takes
+    latency_s: float  # of one GET, without its bytes
+    bandwidth_bytes_per_s: float  # of all GETs together; math.inf: no limit
+    workers: int = 8
+    concurrency: int = 256  # GETs in flight, at most; the prefetcher's own bound
+    sample_s: float = 0.0  # of a worker's time for each sample that is at hand: read, decode
+    queued: int = 2  # batches handed to each worker; DataLoader's prefetch_factor
+
+
+class Batch(NamedTuple):
+    samples: int
+    misses: int  # samples that must come from the store
+    miss_bytes: float
+    gets: float  # for these; more than misses where files are larger than a block
+
+
+class Timing(NamedTuple):
+    first_batch_s: float
+    whole_s: float
+
+
+def feed_unplanned(batches: Sequence[Batch], rates: Rates) -> Timing:
+    """One epoch in which each worker asks for one sample after the other, and waits for the first
+    block of each: those behind it come ahead of the reader.
+
+    Workers that fetch share bandwidth and GETs in flight, and are slowed alike by each other. So
+    `progress`, the seconds that a worker would have needed alone, is one clock for all of them,
+    and a worker's batch ends at a place on it that is known when it starts.
+    """
+    flows = [_Flow.of(batch, rates) for batch in batches]
+    slots = rates.queued * rates.workers
+    handed = min(slots, len(batches))
+    started = [False] * rates.workers
+    waiting = list(range(min(rates.workers, handed)))
+    ready_s: list[float | None] = [None] * len(batches)
+    running: list[tuple[float, int]] = []  # (its place on the clock `progress`, batch)
+    now = progress = free_s = first_s = 0.0
+    bytes_per_s = gets_in_flight = 0.0  # if nobody slowed anybody
+    sharing = Sharing()
+    taken = 0
+    while taken < len(batches):
+        for number in waiting:
+            started[number % rates.workers] = True
+            flow = flows[number]
+            heapq.heappush(running, (progress + flow.alone_s, number))
+            bytes_per_s += flow.bytes_per_s
+            gets_in_flight += flow.gets_in_flight
+        waiting = []
+        speed = 1.0
+        if running:
+            transfer_share = bytes_per_s / rates.bandwidth_bytes_per_s / len(running)
+            speed /= sharing.slowdown(transfer_share, min(len(running), rates.concurrency))
+            speed *= min(1.0, rates.concurrency / max(gets_in_flight, 1.0))
+        made_s = now + (running[0][0] - progress) / speed if running else math.inf
+        ready = ready_s[taken]
+        take_s = max(ready, free_s) if ready is not None else math.inf
+        if take_s <= made_s:
+            progress += (take_s - now) * speed
+            now = take_s
+            free_s = now + batches[taken].samples / rates.samples_per_s
+            first_s = now if taken == 0 else first_s
+            taken += 1
+            if handed < len(batches):
+                if not started[handed % rates.workers]:
+                    waiting.append(handed)
+                handed += 1
+        else:
+            progress, number = heapq.heappop(running)
+            now = ready_s[number] = made_s
+            flow = flows[number]
+            bytes_per_s = max(0.0, bytes_per_s - flow.bytes_per_s)
+            gets_in_flight = max(0.0, gets_in_flight - flow.gets_in_flight)
+            started[number % rates.workers] = False
+            if number + rates.workers < handed:
+                waiting.append(number + rates.workers)
+    return Timing(first_s, free_s)
+
+
+def feed_planned(
+    epochs: Sequence[Sequence[Batch]], rates: Rates, ahead_bytes: float = math.inf
+) -> list[Timing]:
+    """Epochs one after the other, fetched in their order, as far ahead of what was taken as
+    `ahead_bytes` says, across the boundaries between them.
+
+    Two queues bound the fetching: the bandwidth, and the GETs in flight, of which each takes
+    latency and transfer. As many as may be in flight start at once.
+    """
+    sharing = Sharing()
+    inverse_bandwidth = 1 / rates.bandwidth_bytes_per_s
+    slots = rates.queued * rates.workers
+    taken_s: list[float] = []  # of all batches of all epochs
+    taken_bytes = [0.0]  # fetched bytes in the batches before that place
+    gone = 0  # batches that must be taken before the next one fits into the window
+    sent_s = moved_s = free_s = asked_bytes = 0.0
+    found: list[Timing] = []
+    for batches in epochs:
+        began_s, first = free_s, len(taken_s)
+        made_s: list[float] = []
+        for place, batch in enumerate(batches):
+            handed_s = began_s if place < slots else taken_s[first + place - slots]
+            start_s = max(
+                handed_s, made_s[place - rates.workers] if place >= rates.workers else 0.0
+            )
+            done_s = start_s + batch.samples * rates.sample_s
+            asked_bytes += batch.miss_bytes
+            if batch.gets:
+                while gone < len(taken_s) and asked_bytes - taken_bytes[gone] > ahead_bytes:
+                    gone += 1
+                # What was handed to a worker is fetched, window or not.
+                gate_s = min(taken_s[gone - 1] if gone else 0.0, handed_s)
+                get_s = rates.latency_s + batch.miss_bytes / batch.gets * inverse_bandwidth
+                transfer_share = 1 - rates.latency_s / get_s if get_s else 0.0
+                slowdown = sharing.slowdown(transfer_share, rates.concurrency)
+                sent_s = max(sent_s, gate_s)
+                sent_s += batch.gets * get_s * slowdown / rates.concurrency
+                moved_s = max(moved_s, gate_s + rates.latency_s)
+                moved_s += batch.miss_bytes * inverse_bandwidth
+                done_s = max(done_s, max(sent_s, moved_s, gate_s + get_s) + rates.sample_s)
+            made_s.append(done_s)
+            taken_s.append(max(done_s, free_s))
+            taken_bytes.append(asked_bytes)
+            free_s = taken_s[-1] + batch.samples / rates.samples_per_s
+        found.append(Timing(taken_s[first] - began_s, free_s - began_s))
+    return found
+
+
+class _Flow(NamedTuple):
+    """A worker that makes a batch, if nobody else were there."""
+
+    alone_s: float
+    bytes_per_s: float
+    gets_in_flight: float
+
+    @classmethod
+    def of(cls, batch: Batch, rates: Rates) -> "_Flow":
+        fetching_s = batch.misses * rates.latency_s + batch.miss_bytes / rates.bandwidth_bytes_per_s
+        alone_s = fetching_s + batch.samples * rates.sample_s
+        if alone_s <= 0:
+            return cls(0.0, 0.0, 0.0)
+        return cls(alone_s, batch.miss_bytes / alone_s, fetching_s / alone_s)
+
 
 # Epochs of more batches are simulated by so many and stretched: 1.28 million files in batches of
 # 400 are 3,204. More would change no figure that is printed.
@@ -242,3 +501,91 @@ def _stretch(
         gets=round(gets * factor),
         hit_share=1 - misses / simulated,
     )
+
+
+# The least that keeps an accelerator busy: bandwidth, GETs in flight, cache, workers. Pure.
+#
+# Each is searched alone, everything else staying as it is.
+
+BUSY_ENOUGH = 0.95
+_MOST_AT_ONCE = 4096  # workers, GETs in flight, or times the demand: nobody has more
+_PRECISION = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """None where no amount of this alone is enough."""
+
+    bandwidth_bytes_per_s: float | None  # first epoch, with a plan
+    concurrency: int | None  # first epoch, with a plan
+    workers: int | None  # first epoch, without a plan
+    cache_share: float | None  # later epochs, without a plan
+    cache_share_planned: float | None  # later epochs, with a plan
+
+
+def find_smallest(shuffles: Shuffles, rig: Rig) -> Smallest:
+    def busy(changed: Rig, way: Way, epoch: int) -> bool:
+        return run_epochs(shuffles, changed, way, [epoch])[0].busy >= BUSY_ENOUGH
+
+    def rated(**changes: float) -> Rig:
+        return replace(rig, rates=replace(rig.rates, **changes))
+
+    def cached(share: float) -> Rig:
+        return replace(rig, cache_bytes=share * shuffles.dataset.size_bytes)
+
+    demand = rig.rates.samples_per_s * max(1.0, shuffles.dataset.mean_bytes)
+    return Smallest(
+        bandwidth_bytes_per_s=_least_rate(
+            lambda rate: busy(rated(bandwidth_bytes_per_s=rate), Way.PLANNED, 1), demand
+        ),
+        concurrency=_least_count(lambda count: busy(rated(concurrency=count), Way.PLANNED, 1)),
+        # Readers bring their own GETs: what a mount allows at once is an option of its own.
+        workers=_least_count(
+            lambda count: busy(
+                rated(workers=count, concurrency=max(count, rig.rates.concurrency)),
+                Way.UNPLANNED,
+                1,
+            )
+        ),
+        cache_share=_least_share(lambda share: busy(cached(share), Way.UNPLANNED, 2)),
+        cache_share_planned=_least_share(lambda share: busy(cached(share), Way.PLANNED, 2)),
+    )
+
+
+def _least_rate(enough: Callable[[float], bool], about: float) -> float | None:
+    if not enough(math.inf):
+        return None
+    low, high = about / 2, about
+    while not enough(high):
+        low, high = high, high * 2
+        if high > about * _MOST_AT_ONCE:
+            return None
+    while high / low > 1 + _PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _least_count(enough: Callable[[int], bool]) -> int | None:
+    high = 1
+    while not enough(high):
+        high *= 2
+        if high > _MOST_AT_ONCE:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _least_share(enough: Callable[[float], bool]) -> float | None:
+    if enough(0.0):
+        return 0.0
+    if not enough(1.0):
+        return None
+    low, high = 0.0, 1.0
+    while high - low > _PRECISION / 2:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

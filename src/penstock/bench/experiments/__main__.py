@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 from penstock.bench.arms import Site
-from penstock.bench.experiments.datasets import as_dataset, manifest_from_json
-from penstock.bench.experiments.heads import head_of, workload_head
-from penstock.bench.experiments.results import Result
+from penstock.bench.datasets import as_dataset, manifest_from_json
+from penstock.bench.experiments.results import Result, head_of, workload_head
 from penstock.bench.experiments.running import Running
 from penstock.bench.experiments.storeline import open_line
 from penstock.bench.plans.model import ExperimentConfig, config_from_json

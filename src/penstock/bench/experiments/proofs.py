@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench import measure
-from penstock.bench.dataset import Dataset
+from penstock.bench.datasets import Dataset
 from penstock.bench.experiments.storeline import Came
 from penstock.units import MIB, format_size
 from penstock.warm import look
@@ -35,7 +35,7 @@ _SHARE_SLACK = 0.05
 class Proof:
     name: str
     ok: bool
-    said: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ def pages_dropped(dataset: Dataset, *, native: bool) -> Proof:
         measure.drop_pages()
         found = residency(dataset)
     if found.in_memory:
-        said = "the files lie on tmpfs: in memory, whatever is dropped"
+        detail = "the files lie on tmpfs: in memory, whatever is dropped"
         if native:
-            return Proof(name, False, said)
-        return Proof(name, True, f"dropped; the mount is new, so it has no pages; {said}")
+            return Proof(name, False, detail)
+        return Proof(name, True, f"dropped; the mount is new, so it has no pages; {detail}")
     where = "" if native else " (below the store's server; the mount is new)"
     return Proof(name, found.share <= _FEW, f"{found}{where}")
 
@@ -99,24 +99,24 @@ def pages_resident(dataset: Dataset) -> Proof:
 
 def cache_empty(folder: Path | None) -> Proof:
     held = _held_bytes(folder)
-    said = f"{format_size(held)} in the cache folder before the mount"
-    return Proof("cache-empty", held == 0, said)
+    detail = f"{format_size(held)} in the cache folder before the mount"
+    return Proof("cache-empty", held == 0, detail)
 
 
 def cache_within(folder: Path | None, quota_bytes: int) -> Proof:
     held = _held_bytes(folder)
-    said = f"{format_size(held)} in the cache, {format_size(quota_bytes)} allowed"
+    detail = f"{format_size(held)} in the cache, {format_size(quota_bytes)} allowed"
     most = quota_bytes * (1 + _QUOTA_SLACK) + _INDEX_BYTES
-    return Proof("cache-within-its-share", held <= most, said)
+    return Proof("cache-within-its-share", held <= most, detail)
 
 
 def from_the_store(came: Came, dataset: Dataset, epoch: int, read_share: float = 1.0) -> Proof:
     """A cold epoch: all that was read had to come from there."""
     name = f"cold-epoch-{epoch + 1}"
     share = came.get_bytes / (dataset.size_bytes * read_share)
-    said = f"{_said(came)}, {share:.3f} of the data read"
+    detail = f"{_counted(came)}, {share:.3f} of the data read"
     # Where not all is read, it is not known how large the files are that were: about as others.
-    return Proof(name, share >= (1 if read_share == 1 else 1 - _SHARE_SLACK), said)
+    return Proof(name, share >= (1 if read_share == 1 else 1 - _SHARE_SLACK), detail)
 
 
 def rest_from_the_store(came: Came, dataset: Dataset, epoch: int, cache_share: float) -> Proof:
@@ -124,38 +124,40 @@ def rest_from_the_store(came: Came, dataset: Dataset, epoch: int, cache_share: f
     else has kept it."""
     name = f"partly-cached-epoch-{epoch + 1}"
     share = came.get_bytes / dataset.size_bytes
-    said = f"{_said(came)}, {share:.3f} of the data read; the cache holds {cache_share:.2f} of it"
-    return Proof(name, share >= 1 - cache_share - _SHARE_SLACK, said)
+    detail = (
+        f"{_counted(came)}, {share:.3f} of the data read; the cache holds {cache_share:.2f} of it"
+    )
+    return Proof(name, share >= 1 - cache_share - _SHARE_SLACK, detail)
 
 
 def nothing_from_the_store(came: Came, dataset: Dataset, epoch: int) -> Proof:
     if came.gets is None:  # whatever else the network brings is among it
         share = came.get_bytes / dataset.size_bytes
-        said = f"{_said(came)}, {share:.4f} of the data read"
-        return Proof(f"warm-epoch-{epoch + 1}", share <= _FEW, said)
-    return Proof(f"warm-epoch-{epoch + 1}", came.get_bytes == came.gets == 0, _said(came))
+        detail = f"{_counted(came)}, {share:.4f} of the data read"
+        return Proof(f"warm-epoch-{epoch + 1}", share <= _FEW, detail)
+    return Proof(f"warm-epoch-{epoch + 1}", came.get_bytes == came.gets == 0, _counted(came))
 
 
 def whole(epoch: int, samples: int, size_bytes: int, wanted: tuple[int, int]) -> Proof:
     wanted_samples, wanted_bytes = wanted
-    said = (
+    detail = (
         f"{samples:,} of {wanted_samples:,} samples, {size_bytes:,} of {wanted_bytes:,} bytes read"
     )
-    return Proof(f"whole-epoch-{epoch + 1}", (samples, size_bytes) == wanted, said)
+    return Proof(f"whole-epoch-{epoch + 1}", (samples, size_bytes) == wanted, detail)
 
 
 def hinted(plans: Sequence[dict[str, Any]], ranks: int, files: int) -> Proof:
     """The mount has a plan of each rank, and knows all its files."""
     known = sum(1 for plan in plans if plan["files"] == files)
-    said = f"the mount has the plans of {known} of {ranks} readers, with {files:,} files each"
-    return Proof("hinted", known == ranks, said)
+    detail = f"the mount has the plans of {known} of {ranks} readers, with {files:,} files each"
+    return Proof("hinted", known == ranks, detail)
 
 
 def unhinted(plans: Sequence[dict[str, Any]]) -> Proof:
     return Proof("not-hinted", not plans, f"the mount has {len(plans)} plans")
 
 
-def _said(came: Came) -> str:
+def _counted(came: Came) -> str:
     if came.gets is None:
         return f"the network brought {came.get_bytes:,} bytes (the store speaks TLS)"
     return f"{came.get_bytes:,} bytes in {came.gets:,} GETs came from the store"

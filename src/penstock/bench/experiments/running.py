@@ -13,30 +13,66 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.bench import measure
+from penstock.bench.accelerators import published
 from penstock.bench.arms import Arm, Mount, Penstock, Site
-from penstock.bench.dataset import Dataset
+from penstock.bench.datasets import Dataset, DatasetManifest
 from penstock.bench.experiments import proofs
-from penstock.bench.experiments.datasets import DatasetManifest
 from penstock.bench.experiments.feeding import Item, Order
-from penstock.bench.experiments.glances import Glance, look
-from penstock.bench.experiments.heads import accelerator_of
-from penstock.bench.experiments.jobs import JobEpoch, TrainingRun
-from penstock.bench.experiments.models import published
+from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.results import EpochRead, Result
+from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
 from penstock.bench.experiments.storeline import Came, StoreLine
 from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
-from penstock.bench.gated import GatedProgram
 from penstock.bench.plans.model import ExperimentConfig
 from penstock.bench.readers import read_epoch
 from penstock.bench.trial import settle
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    came: Came
+    statistics: dict[str, Any] | None  # a Penstock mount's own statistics
+    usage: measure.Usage  # of the system
+
+    def came_since(self, before: "Glance") -> Came:
+        return self.came.since(before.came)
+
+    def hits_since(self, before: "Glance") -> dict[str, int] | None:
+        """Bytes from the local cache, by tier; None for a system that does not say."""
+        if self.statistics is None or before.statistics is None:
+            return None
+        earlier: dict[str, int] = before.statistics["hit_bytes"]
+        now: dict[str, int] = self.statistics["hit_bytes"]
+        return {tier: size - earlier.get(tier, 0) for tier, size in now.items()}
+
+    def costs_since(self, before: "Glance") -> dict[str, Any]:
+        """As an epoch of result.json has it."""
+        came = self.came_since(before)
+        store = {
+            "gets": came.gets,
+            "get_bytes": came.get_bytes,
+            "other_requests": came.other_requests,
+        }
+        used = self.usage.since(before.usage)
+        return {
+            "store": store,
+            "hit_bytes": self.hits_since(before),
+            "cpu_s": {"system": used.cpu_s, "readers": None},
+            "memory_bytes": used.memory_bytes,
+        }
+
+
+def look(arm: Arm, line: StoreLine) -> Glance:
+    statistics = arm.statistics() if isinstance(arm, Penstock) else None
+    return Glance(line.came(), statistics, arm.usage())
+
 
 PART = "readers"
 _FILLERS = 4  # processes that read everything once, where a system has no warm-up of its own
@@ -208,7 +244,7 @@ class Running:
                 self._result.epochs.append(figures)
                 self._prove_job_epoch(epoch, before, after)
                 self._epochs_left -= 1
-                self._say(f"epoch {epoch.said['epoch'] + 2}", self._done)
+                self._say(f"epoch {epoch.reported['epoch'] + 2}", self._done)
                 before = after
             job.wait()
         finally:
@@ -218,7 +254,7 @@ class Running:
         """A training may leave out a last batch that is not full, and images for validation: what
         it read is told by itself. Nor can pages be dropped while it runs, so cold is its first
         epoch alone."""
-        number: int = epoch.said["epoch"]
+        number: int = epoch.reported["epoch"]
         share = epoch.images / self._manifest.samples
         read = Proof(
             f"read-epoch-{number + 1}",
@@ -274,8 +310,8 @@ class Running:
         epoch, came = read.epoch, after.came_since(before)
         wanted = (self._manifest.samples, dataset.size_bytes)
         self._prove(proofs.whole(epoch, read.samples, read.size_bytes, wanted))
-        if after.said is not None and epoch == 0:
-            plans: list[dict[str, Any]] = after.said["plans"]
+        if after.statistics is not None and epoch == 0:
+            plans: list[dict[str, Any]] = after.statistics["plans"]
             files = len(dataset.entries)
             self._prove(
                 proofs.hinted(plans, order.ranks, files)
@@ -301,14 +337,14 @@ class Running:
             self._prove(proofs.cache_within(cache_folder(self._arm), quota))
 
     def _prove(self, proof: Proof) -> None:
-        self._result.proofs.append(replace(proof, said=proof.said + self._about))
+        self._result.proofs.append(replace(proof, detail=proof.detail + self._about))
 
     @property
     def _done(self) -> float:
         return 1 - (self._epochs_left + 1) / self._parts
 
     def _keep_logs(self) -> None:
-        """What the systems have said goes with the workspace, unless it is copied."""
+        """The logs of the systems go with the workspace, unless it is copied."""
         folder = self._site.workspace.folder
         for log in [*folder.glob("*.log"), *folder.glob("m/state/logs/*.log")]:
             shutil.copy(log, self._config.logs)

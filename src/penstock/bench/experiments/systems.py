@@ -8,8 +8,7 @@ from pathlib import Path
 
 from penstock.bench.arms import Arm, Mount, Native, Penstock, Rclone, S3fs, Site
 from penstock.bench.juicefs import JuiceFS
-from penstock.bench.plans.known import ARMS
-from penstock.bench.plans.model import ArmPlan, StoreAccess
+from penstock.bench.plans.model import ARMS, ArmPlan, StoreAccess
 from penstock.errors import UsageError
 from penstock.units import MIB
 

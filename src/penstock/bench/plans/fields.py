@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from penstock.bench.plans.known import ARMS
-from penstock.bench.plans.model import Accelerator, CacheState, Form, Model, System
+from penstock.bench.plans.model import ARMS, Accelerator, CacheState, Form, Model, System
 from penstock.errors import OptionError, SourceError
 from penstock.specs.fields import Count, Fields, TextMap, refuse, said
 from penstock.specs.resource import Name
@@ -286,10 +285,12 @@ class PlanFields(Fields):
             raise refuse("has neither workloads nor experiments", "for example `workloads: [read]`")
         for what, names in (
             ("arms", [arm.name for arm in self.arms]),
-            ("workloads", [one.name for one in self.workloads]
-                + [one.experiment for one in self.experiments]),
+            (
+                "workloads",
+                [one.name for one in self.workloads] + [one.experiment for one in self.experiments],
+            ),
             ("network", [one.name for one in self.network]),
-        ):  # fmt: skip
+        ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise refuse(f"{what}: {twice[0]!r} stands twice", "give one of them another name")

@@ -5,7 +5,9 @@ it. `ExperimentConfig` is the CONFIG.json that the process of one experiment is 
 and all below it go to JSON and back by `to_json` and `config_from_json`.
 """
 
-from collections.abc import Mapping
+import random
+import string
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -220,3 +222,133 @@ def _workload_from_json(value: Mapping[str, Any]) -> WorkloadPlan:
     whole: dict[str, Any] = dict(value)
     whole["accelerators"] = tuple(whole["accelerators"])
     return WorkloadPlan(**whole)
+
+
+ARMS: Mapping[str, tuple[ArmPlan, str]] = {
+    arm.name: (arm, meaning)
+    for arm, meaning in (
+        (
+            ArmPlan("ceiling", "ceiling", "warm", drops_pages=False),
+            "batches from memory, no I/O at all: what the workload reaches at best",
+        ),
+        (
+            ArmPlan("native", "native", "warm", drops_pages=False),
+            "the same files on the local medium, without a mount",
+        ),
+        (
+            ArmPlan("rclone", "rclone", "cold", 0.0),
+            "rclone mount without a cache: each read goes to the store",
+        ),
+        (
+            ArmPlan("s3fs", "s3fs", "cold", 0.0),
+            "s3fs without a cache: each read goes to the store",
+        ),
+        (
+            ArmPlan("juicefs-none", "juicefs", "cold", 0.0),
+            "JuiceFS without a cache; it keeps objects of its own shape in the store",
+        ),
+        (
+            ArmPlan("juicefs", "juicefs", "cold", drops_pages=False),
+            "JuiceFS, its cache empty when the first epoch begins",
+        ),
+        (
+            ArmPlan("juicefs-warm", "juicefs", "warm", drops_pages=False),
+            "JuiceFS, its cache full before the first epoch",
+        ),
+        (
+            ArmPlan("penstock-none", "penstock", "cold", 0.0),
+            "Penstock without a cache: each read goes to the store",
+        ),
+        (
+            ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False),
+            "Penstock, its cache empty when the first epoch begins",
+        ),
+        (
+            ArmPlan("penstock-planned", "penstock", "planned", drops_pages=False),
+            "the same, told the order of each epoch; reported as hinted",
+        ),
+        (
+            ArmPlan("penstock-warm", "penstock", "warm", drops_pages=False),
+            "Penstock, its cache full before the first epoch",
+        ),
+        *(
+            (
+                ArmPlan(f"penstock-{percent}", "penstock", "cold", percent / 100),
+                f"Penstock with room for {percent}% of the data set; pages are dropped before each "
+                "epoch, so that the cache alone counts",
+            )
+            for percent in (25, 50, 75)
+        ),
+    )
+}
+
+
+def expand(plan: Plan) -> tuple[Experiment, ...]:
+    draw = random.Random(f"{plan.name} {plan.seed}")
+    found: list[Experiment] = []
+    for repeat in range(plan.repeats):
+        combinations = list(_combinations(plan))
+        draw.shuffle(combinations)
+        for arm, workload, shape in combinations:
+            tail = "".join(draw.choices(string.ascii_lowercase, k=4))
+            found.append(
+                Experiment(
+                    id=f"{arm.name}-{workload.name}-{shape.name}-r{repeat}-{tail}",
+                    arm=arm,
+                    workload=workload,
+                    shape=shape,
+                    repeat=repeat,
+                    order=len(found),
+                    # The same for all arms: they read the same files in the same order.
+                    seed=random.Random(f"{plan.seed} {workload.name} {repeat}").getrandbits(31),
+                )
+            )
+    return tuple(found)
+
+
+def _combinations(plan: Plan) -> Iterator[tuple[ArmPlan, WorkloadPlan, Shape]]:
+    for arm in plan.arms:
+        for workload in plan.workloads:
+            # Without I/O there is nothing to read, and no file for a job to open.
+            if arm.system == "ceiling" and workload.kind != "emulated":
+                continue
+            for shape in plan.network:
+                yield arm, workload, shape
+
+
+def read_bytes(experiment: Experiment, size_bytes: int) -> int:
+    """What it reads in all of its epochs."""
+    if experiment.arm.system == "ceiling":
+        return 0
+    workload = experiment.workload
+    passes = len(workload.accelerators) if workload.kind == "emulated" else 1
+    return size_bytes * workload.epochs * passes
+
+
+def store_bytes(experiment: Experiment, size_bytes: int) -> int:
+    """What of it comes from the store, about: the data set once; with a small cache, what does not
+    fit in it again and again."""
+    arm = experiment.arm
+    if arm.system in ("native", "ceiling"):
+        return 0
+    epochs = read_bytes(experiment, size_bytes) // size_bytes if size_bytes else 0
+    missed = (epochs - 1) * (1 - arm.cache_share) if epochs else 0
+    return int(size_bytes * (1 + missed))
+
+
+def medium_bytes(plan: Plan, experiments: tuple[Experiment, ...], size_bytes: int) -> int:
+    """What must be free: the data set as files and as objects of a local store, the caches of the
+    experiments that run at once, and JuiceFS's objects."""
+
+    def one(experiment: Experiment) -> int:
+        arm = experiment.arm
+        if arm.system in ("native", "ceiling"):
+            return 0
+        cache = int(size_bytes * arm.cache_share * 1.25)
+        # A local store frees the space of an experiment's objects when the next one has ended.
+        copies = 0 if arm.system != "juicefs" else 2 if plan.store.local else 1
+        return cache + copies * size_bytes
+
+    largest = sorted(map(one, experiments), reverse=True)[: plan.parallel]
+    copies = 2 if plan.store.local else 1
+    return copies * size_bytes + sum(largest) + (256 << 20)

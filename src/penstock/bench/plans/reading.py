@@ -13,8 +13,8 @@ from penstock.bench.plans.fields import (
     PlanFields,
     WorkloadFields,
 )
-from penstock.bench.plans.known import ARMS
 from penstock.bench.plans.model import (
+    ARMS,
     ArmPlan,
     DatasetPlan,
     Plan,
@@ -25,7 +25,7 @@ from penstock.bench.plans.model import (
 from penstock.errors import ManifestError, Problem
 from penstock.specs import documents
 from penstock.specs.nodes import Tree, read_trees
-from penstock.specs.secrets import is_telling, take_secrets
+from penstock.specs.secrets import names_a_secret, take_secrets
 from penstock.specs.wording import Mistake, refusals, unknown_in
 
 JOB_KIND = "TrainingJob"
@@ -62,7 +62,7 @@ class _Reader:
         plan = _plan(fields, self._jobs(fields), self._folder)
         for index, arm in enumerate(plan.arms):
             for name in arm.options:
-                if is_telling(name):
+                if names_a_secret(name):
                     path = f"arms.{index}.options.{name}"
                     what = f"{path}: keys do not belong in a plan, which is kept with the results"
                     self._say((path, what, "name a Secret in s3SecretName"))

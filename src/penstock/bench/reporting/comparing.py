@@ -1,9 +1,9 @@
-"""Two runs side by side: for each arm and setting that both have, is B faster than A? Pure but for
-reading them.
+"""Two runs side by side: for each arm and setting that both have, is B faster than A?
 
-Asked of Welch's t test on logarithms of speeds, at 5%, corrected by Holm's way for the number of
-questions. Speeds of two machines or of two data sets say nothing about what was changed between
-them: such a comparison is refused, and made only `anyway`, with a warning on top of it.
+Welch's t test on logarithms of speeds decides, at 5%, corrected by Holm's method for the number of
+rows. Runs of two machines or of two data sets cannot show what a change between them did: such a
+comparison is rejected, and made only with `anyway` and a warning at its top. Pure, but for reading
+the runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,31 +11,37 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.reporting import words
-from penstock.bench.reporting.intervals import Estimate, holm, ratio, welch
-from penstock.bench.reporting.markdown import plain
+from penstock.bench.reporting import estimates
+from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, holm, ratio, welch
+from penstock.bench.reporting.page import plain
 from penstock.bench.reporting.reading import mapping, read_run, text
 from penstock.bench.reporting.results import Result, Run
 from penstock.bench.reporting.rows import Row, rows_of
-from penstock.bench.reporting.verdict import CHANCE
 from penstock.errors import ResultsError
 
 TEST = (
     "Welch's t test on logarithms of speeds, two-sided, at 5%, corrected for the number of rows "
-    "by Holm's way. A and B are arithmetic means, B / A is of geometric ones, as those logarithms "
-    "are. Intervals are of their own row alone: among many rows one may leave out 1 by chance"
+    "by Holm's method. A and B are arithmetic means, B / A is a ratio of geometric means. "
+    "Intervals are of their own row alone: among many rows one may leave out 1 by chance"
 )
 _MACHINE = ("cpu", "cores", "memory_bytes")
 _WORKLOAD = (
-    "kind", "model", "accelerator", "accelerators", "batch", "step_s", "scale", "readers",
-)  # fmt: skip
+    "kind",
+    "model",
+    "accelerator",
+    "accelerators",
+    "batch",
+    "step_s",
+    "scale",
+    "readers",
+)
 _SOFTWARE = ("penstock", "kernel", "python", "distribution")
 NO_DIFFERENCE = "no difference that the repeats can show"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """`said` is faster, slower, NO_DIFFERENCE, or why nothing can be said."""
+    """`finding` is faster, slower, NO_DIFFERENCE, or why there is none."""
 
     arm: str
     setting: str
@@ -48,7 +54,7 @@ class ComparedRow:
     low: float | None
     high: float | None
     chance: float | None
-    said: str
+    finding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,10 @@ class Comparison:
         lines = [f"**{plain(self.b)} against {plain(self.a)}**", ""]
         for warning in self.warnings:
             lines += [f"> **Not like with like:** {plain(warning)}", ""]
-        lines += ["| arm | setting | A | B | B / A | 95% interval | B is |",
-                  "| --- | --- | ---: | ---: | ---: | ---: | --- |"]  # fmt: skip
+        lines += [
+            "| arm | setting | A | B | B / A | 95% interval | B is |",
+            "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+        ]
         lines += [f"| {' | '.join(plain(cell) for cell in cells(row))} |" for row in self.rows]
         if self.changes:
             lines += ["", *(f"- {plain(change)}" for change in self.changes)]
@@ -97,27 +105,27 @@ def compare(a: Path, b: Path, *, anyway: bool = False) -> Comparison:
 
 
 def cells(row: ComparedRow) -> tuple[str, ...]:
-    """As both tables show it: arm, setting, A, B, ratio, interval, what is said."""
+    """As both tables show it: arm, setting, A, B, ratio, interval, finding."""
     interval = "–"
     if row.low is not None and row.high is not None:
-        interval = f"{words.times(row.low)} to {words.times(row.high)}"
+        interval = f"{estimates.times(row.low)} to {estimates.times(row.high)}"
     return (
         row.arm,
         row.setting,
         _figure(row.a, row.unit),
         _figure(row.b, row.unit),
-        "–" if row.ratio is None else words.times(row.ratio),
+        "–" if row.ratio is None else estimates.times(row.ratio),
         interval,
-        row.said,
+        row.finding,
     )
 
 
 def _figure(value: float | None, unit: str) -> str:
-    return "–" if value is None else f"{words.figure(value)} {unit}"
+    return "–" if value is None else f"{estimates.figure(value)} {unit}"
 
 
 def _warnings(left: Run, right: Run) -> list[str]:
-    """What is not known is not the same: a missing file is said too."""
+    """Return what makes the runs unlike; what is unknown counts as unlike."""
     return [
         *_differing("data set", ("sha256",), left.dataset, right.dataset, "dataset.json"),
         *_differing("machine", _MACHINE, left.environment, right.environment, "environment.json"),
@@ -127,8 +135,11 @@ def _warnings(left: Run, right: Run) -> list[str]:
 def _differing(
     what: str, names: tuple[str, ...], left: Mapping[str, Any], right: Mapping[str, Any], file: str
 ) -> list[str]:
-    missing = [who for who, found in (("A", left), ("B", right))
-               if not any(found.get(name) for name in names)]  # fmt: skip
+    missing = [
+        who
+        for who, found in (("A", left), ("B", right))
+        if not any(found.get(name) for name in names)
+    ]
     if missing:
         return [f"{what} of {' and '.join(missing)} unknown ({file})"]
     parts = [
@@ -166,10 +177,12 @@ def _compared(left: list[Row], right: list[Row]) -> list[ComparedRow]:
         if (row.arm.name, row.setting.key) in others
     ]
     unlike = [_unlike(one, other) for one, other in pairs]
-    chances = holm([
-        None if why else _values(welch, other.speed, one.speed)
-        for (one, other), why in zip(pairs, unlike, strict=True)
-    ])  # fmt: skip
+    chances = holm(
+        [
+            None if why else _values(welch, other.speed, one.speed)
+            for (one, other), why in zip(pairs, unlike, strict=True)
+        ]
+    )
     return [
         _row(one, other, why, chance)
         for (one, other), why, chance in zip(pairs, unlike, chances, strict=True)
@@ -178,8 +191,9 @@ def _compared(left: list[Row], right: list[Row]) -> list[ComparedRow]:
 
 def _values(
     test: Callable[[tuple[float, ...], tuple[float, ...]], Any],
-    ours: Estimate | None, theirs: Estimate | None,
-) -> Any:  # fmt: skip
+    ours: Estimate | None,
+    theirs: Estimate | None,
+) -> Any:
     return test(ours.values, theirs.values) if ours is not None and theirs is not None else None
 
 
@@ -199,17 +213,17 @@ def _row(one: Row, other: Row, why: str, chance: float | None) -> ComparedRow:
         low=found.low if found else None,
         high=found.high if found else None,
         chance=chance,
-        said=why or _said(one, other, found, chance),
+        finding=why or _finding(one, other, found, chance),
     )
 
 
-def _said(one: Row, other: Row, found: Estimate | None, chance: float | None) -> str:
+def _finding(one: Row, other: Row, found: Estimate | None, chance: float | None) -> str:
     if found is None:
         missing = [who for who, row in (("A", one), ("B", other)) if row.speed is None]
-        return f"cannot be told: no valid run in {' and '.join(missing)}"
+        return f"unknown: no valid run in {' and '.join(missing)}"
     if chance is None:
-        return "cannot be told from one repeat"
-    if chance >= CHANCE:
+        return "unknown: one repeat shows no difference"
+    if chance >= SIGNIFICANCE:
         return NO_DIFFERENCE
     return "faster" if found.mean > 1 else "slower"
 

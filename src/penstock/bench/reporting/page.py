@@ -1,67 +1,160 @@
-"""report.html: one file that needs nothing from elsewhere. The frame is page.html beside this."""
+"""The documents of a run: report.html, report.md, summary.json; each written whole or not at all.
 
+The page is one file that needs nothing from elsewhere. What it looks like is in templates/, which
+Jinja2 fills in with every value escaped; here is what they are filled in with.
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from importlib.resources import files
-from string import Template
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from penstock.bench.reporting import blocks, palette
-from penstock.bench.reporting.charts import (
-    accelerators,
-    latency,
-    origins,
-    overtime,
-    processors,
-    requests,
-    speed,
-    steps,
-)
-from penstock.bench.reporting.charts.figure import Figure
-from penstock.bench.reporting.markup import Html, clean, element, escaped, join
-from penstock.bench.reporting.reading import text
-from penstock.bench.reporting.summary import DISCLAIMER, METHOD, Summary
-from penstock.bench.reporting.tiles import tiles
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-CHARTS = (speed, accelerators, overtime, steps, latency, origins, processors, requests)
-LONG = 150  # characters of a verdict, beyond which it is set smaller
-_REST = (
-    ("proofs", "Proofs"),
-    ("environment", "Where it ran"),
-    ("workflow", "Steps of the run"),
-    ("again", "Run it again"),
+from penstock.bench.reporting import estimates
+from penstock.bench.reporting.drawing import clean, system_look
+from penstock.bench.reporting.figures import FIGURES, Table
+from penstock.bench.reporting.reading import mapping, number, sequence, text
+from penstock.bench.reporting.results import Arm, Run
+from penstock.bench.reporting.rows import DEFAULT_PRICE, Price
+from penstock.bench.reporting.summary import (
+    DISCLAIMER,
+    METHOD,
+    Summary,
+    glance,
+    summary_of,
+    tiles,
 )
+from penstock.errors import ResultsError
+from penstock.store.secrets import redact
+from penstock.units import format_duration, format_size
+
+NAMES = ("report.html", "report.md", "summary.json")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+
+
+def write(run: Path, *, price: Price = DEFAULT_PRICE) -> list[Path]:
+    """Write all three into the run's own folder, and return their paths.
+
+    A run without a single result has a report too: it shows the steps and what failed.
+    """
+    summary = summary_of(run, price)
+    paths = [run / name for name in NAMES]
+    for path in paths:
+        write_one(summary, path)
+    return paths
+
+
+def write_one(summary: Summary, path: Path) -> None:
+    """Write the document that the suffix names: .html, .md or .json."""
+    kind = path.suffix.lower()
+    if kind == ".html":
+        document = page(summary, prefix=_prefix(summary.run.folder, path))
+    elif kind == ".md":
+        document = markdown(summary)
+    elif kind == ".json":
+        document = json.dumps(summary.to_json(), indent=1, allow_nan=False) + "\n"
+    else:
+        raise ResultsError(
+            f"{path}: a report is .html, .md or .json", hint="name it like report.html"
+        )
+    _replace(path, document)
 
 
 def page(summary: Summary, *, prefix: str = "") -> str:
-    """`prefix` leads from the page's folder to the run's, for links to raw files."""
-    run, sentence = summary.run, summary.verdict.sentence
-    figures = [chart.draw(summary) for chart in CHARTS]
-    frame = Template(files("penstock.bench.reporting").joinpath("page.html").read_text("utf-8"))
-    names = [(one.id, one.title) for one in figures if isinstance(one, Figure)]
-    return frame.substitute(
-        title=escaped(f"{run.name} · Penstock benchmark"),
-        palette=palette.style(),
-        name=escaped(run.name),
-        started=escaped(_when(run.environment.get("started"))),
-        verdict=element("h1", sentence, class_="long" if len(sentence) > LONG else None),
+    """Return report.html. `prefix` leads from its folder to the run's, for links to raw files."""
+    run = summary.run
+    environment = _environment(autoescape=True)
+
+    def address(path: str) -> str:
+        return _address(prefix + path)
+
+    environment.filters["address"] = address
+    return environment.get_template("report.html").render(
+        _common(summary),
+        started=_when(run.environment.get("started")),
         badges=_badges(summary),
-        tiles=_tiles(summary),
-        notes=_notes(summary),
-        contents=element("ul", *(_entry(*one) for one in (*names, *_REST))),
-        glance=_glance(summary),
-        figures=join(blocks.figure(one, prefix) for one in figures),
-        proofs=blocks.proofs(run, prefix),
-        environment=blocks.environment(run),
-        arms=blocks.arms(summary),
-        steps=blocks.steps(run),
-        again=blocks.again(run),
-        method=escaped(METHOD),
-        disclaimer=escaped(DISCLAIMER),
+        tiles=tiles(summary),
+        figures=[draw(summary) for draw in FIGURES],
+        proofs=_proofs(run),
+        environment=_machine_table(run),
+        arms=_arms(summary),
+        longest_s=max((step.seconds or 0.0 for step in run.steps), default=0.0) or 1.0,
     )
 
 
+def markdown(summary: Summary) -> str:
+    """Return report.md."""
+    environment = _environment(autoescape=False)
+    environment.filters["plain"] = plain
+    return environment.get_template("report.md").render(_common(summary)) + "\n"
+
+
+def plain(words: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(clean(words).split()))
+
+
+def _environment(*, autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("penstock.bench.reporting"),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_cleaned,
+    )
+    environment.filters |= {
+        "colour": _colour,
+        "duration": format_duration,
+        "redact": redact,
+        "seconds": estimates.seconds,
+    }
+    return environment
+
+
+def _cleaned(value: Any) -> Any:
+    return clean(value) if type(value) is str else value  # not Markup: it was cleaned before
+
+
+def _common(summary: Summary) -> dict[str, Any]:
+    run = summary.run
+    settings, lines = glance(summary)
+    given = [redact(text(one)) for one in sequence(run.environment.get("commands"))]
+    machine = (
+        _dataset(run.dataset),
+        _processor(run.environment),
+        _size(run.environment.get("memory_bytes")),
+    )
+    return {
+        "run": run,
+        "verdict": summary.verdict,
+        "settings": settings,
+        "glance": lines,
+        "method": METHOD,
+        "disclaimer": DISCLAIMER,
+        "machine": [part for part in machine if part],
+        "commands": given or ["penstock bench run plan.yaml"],
+    }
+
+
+def _colour(arm: Arm) -> str:
+    return system_look(arm).colour
+
+
+def _address(path: str) -> str:
+    """Return a relative link that no browser takes for an address with a scheme."""
+    place = quote(clean(path), safe="/.-_~")
+    return place if place.startswith("../") else f"./{place}"
+
+
 def _when(started: Any) -> str:
-    """`· 5 January 2026, 12:00 UTC`; what is no time, as it is; nothing if it is not known."""
+    """`· 5 January 2026, 12:00 UTC`; the text itself if it is no time."""
     try:
         when = datetime.fromisoformat(text(started))
     except ValueError:
@@ -69,17 +162,14 @@ def _when(started: Any) -> str:
     return f" · {when.day} {when:%B %Y, %H:%M} {when.tzname() or ''}".rstrip()
 
 
-def _entry(id_: str, title: str) -> Html:
-    return element("li", element("a", title, href=f"#{id_}"))
-
-
-def _badges(summary: Summary) -> Html:
+def _badges(summary: Summary) -> list[tuple[str, str]]:
     run = summary.run
     found: list[tuple[str, str]] = []
     if not run.ended:
         total = len(run.results) + len(run.unfinished)
-        found.append(("bad", f"did not end: {len(run.results)} of {total} experiments have a "
-                             "result"))  # fmt: skip
+        found.append(
+            ("bad", f"did not end: {len(run.results)} of {total} experiments have a result")
+        )
     if failed := [step.name for step in run.steps if step.state == "failed"]:
         more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
         found.append(("bad", f"failed: {', '.join(failed[:3])}{more}"))
@@ -94,30 +184,94 @@ def _badges(summary: Summary) -> Html:
     if summary.rows and max(len(row.results) for row in summary.rows) == 1:
         found.append(("", "one repeat: no intervals"))
     found.append(("", DISCLAIMER.rstrip(".")))
-    return join(element("li", said, class_=class_ or None) for class_, said in found)
+    return found
 
 
-def _tiles(summary: Summary) -> Html:
-    return join(
-        element("li", element("b", one.figure), element("span", one.what),
-                element("small", one.note) if one.note else None)
-        for one in tiles(summary)
-    )  # fmt: skip
+def _proofs(run: Run) -> Table:
+    """Return how often each proof held, with an example; a failed one if there is one."""
+    names = dict.fromkeys(proof.name for one in run.results for proof in one.proofs)
+    rows: list[tuple[str, ...]] = []
+    for name in names:
+        found = [proof for one in run.results for proof in one.proofs if proof.name == name]
+        failed = [proof for proof in found if not proof.ok]
+        example = (failed or found)[0].detail
+        rows.append((name, example, str(len(found) - len(failed)), str(len(failed))))
+    return Table(("proof", "for example", "held", "failed"), tuple(rows))
 
 
-def _notes(summary: Summary) -> Html:
-    parts = [element("p", " · ".join(blocks.described(summary.run)), class_="machine")]
-    if summary.verdict.others:
-        parts.append(element("dl", *(
-            join((element("dt", setting.title), element("dd", sentence)))
-            for setting, sentence in summary.verdict.others
-        ), class_="others"))  # fmt: skip
-    said = [*summary.verdict.notes, *(clean(note) for note in summary.run.notes)]
-    parts.append(element("ul", *(element("li", one) for one in said), class_="footnotes"))
-    return join(parts)
+def _machine_table(run: Run) -> Table:
+    found = run.environment
+    rows = [
+        ("data set", _dataset(run.dataset)),
+        ("processor", _processor(found)),
+        ("memory", _size(found.get("memory_bytes"))),
+        ("kernel", text(found.get("kernel"))),
+        ("distribution", text(found.get("distribution"))),
+        ("Penstock", text(found.get("penstock"))),
+        ("Python", text(found.get("python"))),
+        *((name, text(version)) for name, version in mapping(found.get("versions")).items()),
+        ("started", text(found.get("started"))),
+    ]
+    return Table(("what", "value"), tuple((name, redact(value)) for name, value in rows if value))
 
 
-def _glance(summary: Summary) -> Html | str:
-    if not summary.rows:
-        return element("p", "No experiment has a result.", class_="missing")
-    return blocks.glance_table(summary)
+def _arms(summary: Summary) -> Table:
+    known = {row.arm.name: row.arm for row in summary.rows}
+    rows = tuple(
+        (
+            arm.label,
+            arm.version,
+            arm.state,
+            f"{arm.cache_share:.0%}",
+            redact(" ".join([arm.command, *arm.options]).strip()),
+        )
+        for arm in sorted(known.values(), key=lambda arm: arm.rank)
+    )
+    return Table(("arm", "version", "state", "cache", "mounted by"), rows, numbers=9)
+
+
+def _dataset(found: Mapping[str, Any]) -> str:
+    files, size = number(found.get("files")), number(found.get("size_bytes"))
+    parts = [
+        text(found.get("form")),
+        "" if files is None else f"{files:,.0f} files",
+        "" if size is None else format_size(size),
+        f"sha256 {text(found['sha256'])[:16]}" if found.get("sha256") else "",
+        f"seed {text(found['seed'])}" if found.get("seed") is not None else "",
+    ]
+    return _joined(parts)
+
+
+def _processor(found: Mapping[str, Any]) -> str:
+    cores = number(found.get("cores"))
+    return _joined([text(found.get("cpu")), "" if cores is None else f"{cores:.0f} cores"])
+
+
+def _size(value: Any) -> str:
+    found = number(value)
+    return "" if found is None else format_size(found)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _prefix(run: Path, path: Path) -> str:
+    """Return the path from the page's folder to the run's, so that its links work anywhere."""
+    way = os.path.relpath(run.resolve(), path.resolve().parent)
+    return "" if way == "." else f"{way}/"
+
+
+def _replace(path: Path, document: str) -> None:
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+        ) as file:
+            # Results are for sharing; a temporary file would be readable by its owner alone.
+            os.fchmod(file.fileno(), 0o644)
+            file.write(clean(document))
+        os.replace(file.name, path)
+    except OSError as error:
+        raise ResultsError(
+            f"{path}: cannot be written: {error.strerror}", hint="-o names another place"
+        ) from error

@@ -1,9 +1,13 @@
-"""Reads a results tree into values. Another release, a crash or a hand may have written it: what
-cannot be read becomes a note, never a traceback, and the rest is reported."""
+"""Reads a results tree into values, and the long lists of one experiment when a chart needs them.
+
+Another release, a crash or a hand edit may have written the tree: a file that cannot be read
+becomes a note, never a traceback, and the rest is reported.
+"""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +28,8 @@ from penstock.bench.reporting.results import (
 from penstock.errors import ResultsError
 
 SCHEMA = 1
+# Intervals of an epoch: the last one is not full, and would look like a slow one.
+_FEWEST = 4
 _MARKS = ("workflow.json", "environment.json", "experiments/*/config", "experiments/*/output")
 
 
@@ -148,7 +154,11 @@ def _result(folder: Path, path: Path, notes: list[str]) -> Result | None:
         seconds=number(found.get("seconds")),
         valid=found.get("valid") is True,
         proofs=tuple(
-            Proof(text(one.get("name")), one.get("ok") is True, text(one.get("said")))
+            Proof(
+                text(one.get("name")),
+                one.get("ok") is True,
+                text(one.get("detail")),
+            )
             for one in _maps(found.get("proofs"))
         ),
         failure=Failure(text(failure.get("what")), text(failure.get("hint"))) if failure else None,
@@ -266,3 +276,71 @@ def _shares(found: Any) -> dict[str, float]:
 
 def _maps(found: Any) -> list[Mapping[str, Any]]:
     return [cast(Mapping[str, Any], one) for one in sequence(found) if isinstance(one, dict)]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    path: str
+    interval_s: float
+    size_bytes: tuple[float, ...]
+    epoch_marks_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Of one epoch, in order; the three lists are equally long."""
+
+    path: str
+    load_s: tuple[float, ...]
+    compute_s: tuple[float, ...]
+    barrier_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    path: str
+    what: str
+    seconds: tuple[float, ...]  # quantiles, ascending
+
+
+def series_of(run: Run, result: Result) -> Series | None:
+    path, found = _read_list(run, result, "series.json")
+    interval_s, size_bytes = number(found.get("interval_s")), numbers(found.get("bytes"))
+    marks = numbers(found.get("epoch_marks_s"))
+    if not interval_s or not any(size_bytes) or len(size_bytes) < _FEWEST * max(1, len(marks)):
+        return None
+    return Series(path, interval_s, tuple(size_bytes), tuple(marks))
+
+
+def steps_of(run: Run, result: Result) -> Steps | None:
+    path, found = _read_list(run, result, "steps.json")
+    epochs = sequence(found.get("epochs"))
+    if not epochs:
+        return None
+    epoch = mapping(epochs[_epoch_drawn(result, len(epochs))])
+    load_s, compute_s = numbers(epoch.get("load_s")), numbers(epoch.get("compute_s"))
+    barrier_s = numbers(epoch.get("barrier_s")) or [0.0] * len(load_s)
+    count = min(len(load_s), len(compute_s), len(barrier_s))
+    if not count:
+        return None
+    return Steps(path, tuple(load_s[:count]), tuple(compute_s[:count]), tuple(barrier_s[:count]))
+
+
+def latencies_of(run: Run, result: Result) -> Latencies | None:
+    path, found = _read_list(run, result, "latencies.json")
+    epochs = sequence(found.get("epochs"))
+    if not epochs:
+        return None
+    epoch = mapping(epochs[_epoch_drawn(result, len(epochs))])
+    seconds = sorted(value for value in numbers(epoch.get("seconds")) if value > 0)
+    return Latencies(path, text(found.get("what")), tuple(seconds)) if seconds else None
+
+
+def _epoch_drawn(result: Result, count: int) -> int:
+    """Return the epoch to draw: the last of a warm arm, else the first."""
+    return count - 1 if result.arm.state == "warm" else 0
+
+
+def _read_list(run: Run, result: Result, name: str) -> tuple[str, dict[str, Any]]:
+    path = f"{result.folder}/output/{name}"
+    return path, read_map(run.folder / Path(path), [])

@@ -1,7 +1,7 @@
-"""What a run left behind, as values: experiments, their epochs and proofs. Pure, no I/O.
+"""The results of a run as values: experiments, their epochs and proofs. Pure, no I/O.
 
-`Result.counted` is the gate: whatever is not counted is shown with its reason, and is in no figure
-and in no sentence.
+`Result.counted` decides: a result that does not count is listed with its reason, and no figure and
+no sentence uses it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,17 @@ from typing import Any
 
 from penstock.units import format_bit_rate
 
-# What a reader of the report compares others with comes first, then ours, then peers.
-SYSTEMS = ("ceiling", "native", "penstock", "juicefs", "rclone", "s3fs")
+# In the order of tables and charts: references first, then Penstock, then its peers.
+SYSTEMS = ("ceiling", "native", "penstock", "juicefs", "alluxio", "rclone", "s3fs")
 REPORT = "report"  # the workflow's step in which all this is written
 OPEN = ("waiting", "running")
 _STATES = ("warm", "planned", "cold")
-_MODELS = {"resnet50": "ResNet-50", "unet3d": "UNet3D", "cosmoflow": "CosmoFlow",
-           "retinanet": "RetinaNet"}  # fmt: skip
+_MODELS = {
+    "resnet50": "ResNet-50",
+    "unet3d": "UNet3D",
+    "cosmoflow": "CosmoFlow",
+    "retinanet": "RetinaNet",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class Arm:
 
     @property
     def spoken(self) -> str:
-        """The same within a sentence, which commas would part: `Penstock, warm` is said as
-        `Penstock warm`, `rclone mount, no cache` as `rclone mount (no cache)`."""
+        """The label within a sentence, without commas: `Penstock, warm` becomes `Penstock warm`,
+        `rclone mount, no cache` becomes `rclone mount (no cache)`."""
         name, *rest = self.title.split(", ")
         if rest and rest[0] in _STATES:
             state = rest.pop(0)
@@ -123,7 +127,7 @@ class Shape:
 class Proof:
     name: str
     ok: bool
-    said: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +162,12 @@ class Result:
 
     @property
     def why_not(self) -> str:
-        """Why this result is in no figure; empty if it is. A failed proof always counts more than
-        the word `valid` beside it."""
+        """Why no figure uses this result; empty if it counts. A failed proof overrides `valid`."""
         if self.failure is not None:
             return f"failed: {self.failure.what}"
         failed = [proof for proof in self.proofs if not proof.ok]
         if failed:
-            return "invalid: " + "; ".join(f"{p.name}: {p.said}".rstrip(": ") for p in failed)
+            return "invalid: " + "; ".join(f"{p.name}: {p.detail}".rstrip(": ") for p in failed)
         if not self.valid:
             return "invalid: marked so, without a failed proof"
         if not self.epochs:
@@ -173,7 +176,7 @@ class Result:
 
     @property
     def measured(self) -> tuple[Epoch, ...]:
-        """The epochs that the arm's name speaks of: all of a warm arm, else the first one."""
+        """The epochs that the arm is compared by: all of a warm arm, else the first one."""
         return self.epochs if self.arm.state == "warm" else self.epochs[:1]
 
     @property
@@ -199,14 +202,14 @@ class Step:
 
 
 def experiment_steps(steps: Sequence[Step]) -> list[Step]:
-    """Those that are neither before all experiments nor after them: no other step needs them."""
+    """Return the steps that are experiments: no other step but the report needs them."""
     needed = {name for step in steps if step.name != REPORT for name in step.needs}
     return [s for s in steps if not s.last and s.name != REPORT and s.name not in needed]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A results tree as it was found. What could not be read is in `notes`, in words."""
+    """A results tree as found on disk. `notes` lists what could not be read."""
 
     folder: Path
     name: str
@@ -227,7 +230,7 @@ class Run:
         return [result for result in self.results if not result.counted]
 
     def left_out_alike(self) -> list[list[Result]]:
-        """The same, by arm and reason: what spoils one repeat often spoils all."""
+        """Results left out, grouped by arm and reason: repeats often fail alike."""
         alike: dict[tuple[str, str], list[Result]] = {}
         for one in self.left_out:
             alike.setdefault((one.arm.label, one.why_not), []).append(one)
@@ -235,13 +238,13 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """False where the runner was stopped, or still measures. While it reports it says running
-        too: what comes from then on measures nothing."""
+        """False while the run measures, or if it was stopped. The report step itself runs inside
+        the workflow, so a running report counts as ended."""
         measuring = [step for step in self.steps if not step.last and step.name != REPORT]
         still = any(step.state in OPEN for step in measuring)
         return not self.unfinished and not still and self.state != "interrupted"
 
     @property
     def skipped(self) -> list[Step]:
-        """Experiments that were not run, as their steps say; why is in `error`."""
+        """Experiments that were not run; `error` has the reason."""
         return [step for step in experiment_steps(self.steps) if step.state == "skipped"]

@@ -1,15 +1,50 @@
-"""Results put together: a Setting is a workload over a network, a Row is one arm in it, over its
-repeats. Pure. Only counted results are in a figure; the others stay beside it, with their reason.
+"""Repeats put together: a Setting is a workload over a network, a Row is one arm in it. Pure.
+
+Only results that count are in a figure; the others stay beside it, with their reason.
+
+How many accelerators storage feeds is the largest number that stays busy 90% of the time. It is
+computed from one number of accelerators, or from several:
+- the largest number that was 90% busy is fed for certain;
+- the next larger number waited for data, so what it was fed is what storage gives: number times
+  busy share; divided by 90% that is how many it could keep at 90%. More readers took part in that
+  measurement than the answer has, so it does not flatter;
+- if every number was 90% busy, storage was never the limit: `at_least`.
+A workload at a scale below 1 emulates accelerators that need so much less data; the answer is in
+whole accelerators.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.bench.reporting.fed import FedEstimate, fed_estimate
-from penstock.bench.reporting.intervals import Estimate, estimate
+from penstock.bench.reporting.estimates import Estimate, FedEstimate, estimate
 from penstock.bench.reporting.results import Arm, Epoch, Result, Run, Shape, Workload
 
 TRAINING_EPOCHS = 90  # what ResNet-50 on ImageNet is usually trained for
+GOAL = 0.90
+METHOD = (
+    "Accelerators fed at 90% or more busy: the largest number of accelerators that was 90% busy, "
+    "or, where a larger number was measured too and waited for data, that number times its busy "
+    "share over 0.9. Accelerators emulated at a scale below 1 count by that scale."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of 1,000 GETs, and its source. Traffic and storage cost extra."""
+
+    dollars: float
+    source: str
+
+    def of(self, gets: float) -> float:
+        return gets / 1000 * self.dollars
+
+
+# A list price, not an offer: it is an option because clouds, classes and years differ.
+DEFAULT_PRICE = Price(0.0004, "list price of Amazon S3 Standard in us-east-1, 2025")
+
+
+def stated_price(dollars: float | None) -> Price:
+    return DEFAULT_PRICE if dollars is None else Price(dollars, "as given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +54,7 @@ class Setting:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """One that failed early knows no more of its workload than name and kind."""
+        """A result that failed early has only the name and the kind of its workload."""
         return self.workload.name, self.workload.kind, self.shape.name
 
     @property
@@ -46,7 +81,7 @@ class Row:
     later_bytes_per_s: Estimate | None
     later_busy_share: Estimate | None
     fed: FedEstimate | None
-    gets: Estimate | None  # in an epoch that the arm's name speaks of
+    gets: Estimate | None  # in a measured epoch
     training_gets: float | None  # in 90 epochs
     cpu_s_per_gb: dict[str, float]  # by who used it
     memory_bytes: float | None  # the most of any epoch
@@ -59,34 +94,37 @@ class Row:
 
     @property
     def speed(self) -> Estimate | None:
-        """By which arms are compared: samples a second of what trains, bytes of what only reads."""
+        """What arms are compared by: samples/s of training, bytes/s of plain reading."""
         return self.bytes_per_s if self.setting.workload.kind == "read" else self.samples_per_s
 
     @property
     def typical(self) -> Result | None:
-        """The repeat in the middle, of which time series are drawn."""
+        """The repeat of median duration; time series show this one."""
         timed = sorted(self.results, key=lambda one: (sum(e.seconds for e in one.epochs), one.id))
         return timed[(len(timed) - 1) // 2] if timed else None
 
 
 def settings_of(run: Run) -> list[Setting]:
-    """In the order of the workloads' names, each from the nearest store to the farthest."""
+    """Return all settings by workload name, each from the nearest store to the farthest."""
     found: dict[tuple[str, ...], Setting] = {}
-    # Counted ones first: they know their workload whole.
+    # Counted results first: one that failed early has no details of its workload.
     for result in sorted(run.results, key=lambda one: not one.counted):
         setting = Setting(result.workload, result.shape)
         found.setdefault(setting.key, setting)
     return sorted(
         found.values(),
         key=lambda one: (
-            one.workload.kind == "read", one.workload.name, one.shape.latency_s,
-            -(one.shape.bytes_per_s or float("inf")), one.shape.name,
+            one.workload.kind == "read",
+            one.workload.name,
+            one.shape.latency_s,
+            -(one.shape.bytes_per_s or float("inf")),
+            one.shape.name,
         ),
-    )  # fmt: skip
+    )
 
 
 def rows_of(run: Run) -> list[Row]:
-    """By setting, then by arm, as `Arm.rank` orders them."""
+    """Return rows by setting, then by `Arm.rank`."""
     rows: list[Row] = []
     for setting in settings_of(run):
         groups: dict[str, list[Result]] = {}
@@ -147,8 +185,10 @@ def _busy_share(epochs: Sequence[Epoch]) -> float | None:
 
 
 def _training_gets(result: Result) -> float | None:
-    """The first epoch, and then the last one that was measured, again and again. One cold epoch
-    alone says nothing of the next ones."""
+    """Return GETs of a whole training: the first epoch, then the last measured one repeated.
+
+    None for a single cold epoch: it does not predict later ones.
+    """
     gets = [epoch.gets for epoch in result.epochs]
     if not gets or gets[0] is None or gets[-1] is None:
         return None
@@ -171,7 +211,7 @@ def _cpu(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _origins(epochs: Sequence[Epoch]) -> dict[str, float] | None:
-    """What the system's tiers gave, then the store; what neither gave, the kernel had."""
+    """Return shares of bytes by origin: tiers, store; the rest came from the page cache."""
     known = [epoch for epoch in epochs if epoch.size_bytes and epoch.get_bytes is not None]
     total = sum(epoch.size_bytes for epoch in known)
     if not total:
@@ -199,3 +239,46 @@ def _tier_order(item: tuple[str, float]) -> tuple[int, str]:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    count: float
+    at_least: bool = False
+
+
+def fed(result: Result) -> Fed | None:
+    if result.workload.accelerator is None:
+        return None
+    points = result.accelerator_runs or _own_point(result)
+    if not points:
+        return None
+    found = _fed(points)
+    return Fed(found.count * result.workload.scale, found.at_least)
+
+
+def fed_estimate(results: list[Result]) -> FedEstimate | None:
+    found = [one for one in map(fed, results) if one is not None]
+    counted = estimate([one.count for one in found])
+    if counted is None:
+        return None
+    return FedEstimate(counted, all(one.at_least for one in found))
+
+
+def _fed(points: tuple[tuple[int, float], ...]) -> Fed:
+    sure = 0
+    for count, share in points:
+        if share < GOAL:
+            return Fed(max(float(sure), count * share / GOAL))
+        sure = count
+    return Fed(float(sure), at_least=True)
+
+
+def _own_point(result: Result) -> tuple[tuple[int, float], ...]:
+    """Return the only point of a workload with one number of accelerators."""
+    epochs = [one for one in result.measured if one.busy_share is not None]
+    if not epochs:
+        return ()
+    seconds = sum(one.seconds for one in epochs)
+    busy_s = sum((one.busy_share or 0.0) * one.seconds for one in epochs)
+    return ((result.workload.accelerators or 1, busy_s / seconds),)

@@ -1,15 +1,19 @@
-"""A run in one value, and that value as summary.json."""
+"""A run as one value: summary.json, the table at a glance, the tiles beside the verdict.
 
+Pure, but for reading the run.
+"""
+
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.reporting.cost import DEFAULT_PRICE, Price
-from penstock.bench.reporting.intervals import Estimate
+from penstock.bench.reporting import estimates
+from penstock.bench.reporting.estimates import Estimate
 from penstock.bench.reporting.reading import read_run
-from penstock.bench.reporting.results import Result, Run
-from penstock.bench.reporting.rows import Row, Setting, rows_of
-from penstock.bench.reporting.verdict import Verdict, judge
+from penstock.bench.reporting.results import Arm, Result, Run
+from penstock.bench.reporting.rows import DEFAULT_PRICE, Price, Row, Setting, rows_of
+from penstock.bench.reporting.verdict import Verdict, difference, judge
 
 SCHEMA = 1
 METHOD = (
@@ -111,3 +115,133 @@ def _estimate(found: Estimate | None) -> dict[str, Any]:
 
 def _experiment(result: Result) -> dict[str, Any]:
     return {"id": result.id, "repeat": result.repeat, "seed": result.seed, "raw": result.raw}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`struck`: measured but left out; `note` has the reason, or the interval."""
+
+    text: str
+    note: str = ""
+    struck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    arm: Arm
+    cells: tuple[Cell, ...]
+
+
+def glance(summary: Summary) -> tuple[list[Setting], list[Line]]:
+    settings = summary.settings
+    arms = {row.arm.name: row.arm for row in summary.rows}
+    lines = [
+        Line(arm, tuple(_glance_cell(_find(summary.rows, arm, setting)) for setting in settings))
+        for arm in sorted(arms.values(), key=lambda arm: arm.rank)
+    ]
+    return settings, lines
+
+
+def _find(rows: Sequence[Row], arm: Arm, setting: Setting) -> Row | None:
+    found = (row for row in rows if row.arm.name == arm.name and row.setting == setting)
+    return next(found, None)
+
+
+def _glance_cell(row: Row | None) -> Cell:
+    if row is None:
+        return Cell("–", "not in the plan, or not yet run")
+    if row.speed is None:
+        result = (row.left_out or row.results)[0]
+        word, _, why = result.why_not.partition(": ")
+        return Cell(word or "no figure", why, struck=True)
+    kind = row.setting.workload.kind
+    if kind == "emulated" and row.busy_share is not None:
+        fed = f", feeds {estimates.accelerators(row.fed)}" if row.fed else ""
+        text = f"{estimates.share(row.busy_share.mean)} busy{fed}"
+        note = estimates.interval(row.busy_share, percent=True)
+    elif kind == "read":
+        text, note = estimates.rate(row.speed.mean), estimates.interval(row.speed, 1e6)
+    else:
+        busy = f", {estimates.share(row.busy_share.mean)} busy" if row.busy_share else ""
+        text = f"{estimates.figure(row.speed.mean)} samples/s{busy}"
+        note = estimates.interval(row.speed)
+    if row.left_out:
+        note += f"; {len(row.left_out)} of {len(row.left_out) + len(row.results)} left out"
+    return Cell(text, "one repeat" if note == "–" else note)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    figure: str
+    what: str
+    note: str = ""
+
+
+def tiles(summary: Summary) -> list[Tile]:
+    found: list[Tile] = []
+    verdict = summary.verdict
+    ours = verdict.ours
+    if ours is not None:
+        if ours.fed is not None:
+            shown = (ours, *verdict.peers[:1], verdict.native)
+            found += [_fed_tile(row) for row in shown if row is not None and row.fed is not None]
+        elif ours.speed is not None:
+            found.append(_speed_tile(ours))
+            # The best of the others: the slowest would flatter.
+            found += [one for row in verdict.peers[:1] for one in _against_tile(ours, row, "times")]
+            if verdict.native is not None:
+                found += _against_tile(ours, verdict.native, "of")
+        if ours.gets is not None:
+            found.append(Tile(f"{ours.gets.mean:,.0f}", "GETs in an epoch", ours.arm.label))
+    run = summary.run
+    total = len(run.results) + len(run.unfinished)
+    missing = [f"{len(run.left_out)} left out"] if run.left_out else []
+    missing += [f"{len(run.unfinished)} without a result"] if run.unfinished else []
+    found.append(
+        Tile(
+            f"{len(run.counted)} of {total}",
+            "experiments count",
+            ", ".join(missing) or "all proofs held",
+        )
+    )
+    return found
+
+
+def _against_tile(ours: Row, theirs: Row, how: str) -> list[Tile]:
+    ratio, differs = difference(ours, theirs)
+    if ratio is None:
+        return []
+    figure = f"{estimates.times(ratio.mean)}×" if how == "times" else estimates.times(ratio.mean)
+    note = _interval_note(estimates.interval(ratio))
+    if differs is False:
+        note += ", no difference shown"
+    what = f"as fast as {theirs.arm.label}" if how == "times" else f"of {theirs.arm.label}"
+    return [Tile(figure, what, note)]
+
+
+def _fed_tile(row: Row) -> Tile:
+    assert row.fed is not None
+    name = row.setting.workload.accelerator_name
+    return Tile(
+        estimates.accelerators(row.fed),
+        f"{name} fed by {row.arm.label}",
+        "as many as were tried"
+        if row.fed.at_least
+        else _interval_note(estimates.interval(row.fed.estimate)),
+    )
+
+
+def _speed_tile(row: Row) -> Tile:
+    assert row.speed is not None
+    if row.setting.workload.kind == "read":
+        interval = estimates.interval(row.speed, 1e6)
+        return Tile(estimates.rate(row.speed.mean), row.arm.label, _interval_note(interval))
+    return Tile(
+        f"{estimates.figure(row.speed.mean)} samples/s",
+        row.arm.label,
+        _interval_note(estimates.interval(row.speed)),
+    )
+
+
+def _interval_note(text: str) -> str:
+    return "one repeat" if text == "–" else f"95% interval {text}"

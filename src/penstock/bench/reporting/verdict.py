@@ -1,4 +1,4 @@
-"""What a run says, in a sentence for each setting, computed from counted results alone. Pure.
+"""The verdict of a run: one sentence for each setting, from counted results alone. Pure.
 
 Ours is the plain warm arm where there is one, else the arm that did best. Of every other system
 its best arm is named, whatever its state: nobody is compared at less than their best. Where the
@@ -9,15 +9,13 @@ side, and nothing is claimed of their difference.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.bench.reporting import words
-from penstock.bench.reporting.fed import METHOD
-from penstock.bench.reporting.intervals import Estimate, ratio, welch
+from penstock.bench.reporting import estimates
+from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, ratio, welch
 from penstock.bench.reporting.results import Run
-from penstock.bench.reporting.rows import Row, Setting
+from penstock.bench.reporting.rows import METHOD, Row, Setting
 
 OURS = "penstock"
 REFERENCES = ("native", "ceiling")
-CHANCE = 0.05
 _PEERS = 3
 
 
@@ -35,7 +33,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Finding:
     sentence: str
     setting: Setting
     ours: Row | None = None
@@ -55,12 +53,12 @@ class _Said:
 
 def judge(run: Run, rows: Sequence[Row]) -> Verdict:
     settings = list({row.setting.key: row.setting for row in rows}.values())
-    said = [_say(setting, [row for row in rows if row.setting == setting]) for setting in settings]
-    if not said:
+    findings = [_finding(s, [row for row in rows if row.setting == s]) for s in settings]
+    if not findings:
         why = "no experiment has a result yet" if run.unfinished else "it has no results"
-        return Verdict(f"Nothing can be said of this run: {why}.", None, None, (), None, (), ())
-    first = max(said, key=lambda one: one.weight)
-    others = tuple((one.setting, one.sentence) for one in said if one is not first)
+        return Verdict(f"This run has no verdict: {why}.", None, None, (), None, (), ())
+    first = max(findings, key=lambda one: one.weight)
+    others = tuple((one.setting, one.sentence) for one in findings if one is not first)
     return Verdict(
         sentence=first.sentence,
         setting=first.setting,
@@ -73,29 +71,32 @@ def judge(run: Run, rows: Sequence[Row]) -> Verdict:
 
 
 def difference(ours: Row, theirs: Row) -> tuple[Estimate | None, bool | None]:
-    """How many times theirs ours is, and whether the repeats show that they differ (None: from one
-    repeat that cannot be told)."""
+    """Return ours over theirs, and whether the repeats show that they differ.
+
+    The second is None for a single repeat, which cannot show it.
+    """
     left, right = ours.speed, theirs.speed
     if left is None or right is None:
         return None, None
     chance = welch(left.values, right.values)
-    return ratio(left.values, right.values), None if chance is None else chance < CHANCE
+    return ratio(left.values, right.values), None if chance is None else chance < SIGNIFICANCE
 
 
-def _say(setting: Setting, rows: Sequence[Row]) -> _Said:
+def _finding(setting: Setting, rows: Sequence[Row]) -> _Finding:
     counted = [row for row in rows if row.counted and row.speed is not None]
     mine = [row for row in counted if row.arm.system == OURS]
     if not mine:
-        return _Said(f"No valid run of Penstock: nothing is said of it here ({_why(rows)}).",
-                     setting)  # fmt: skip
+        return _Finding(
+            f"No valid run of Penstock: there is no figure for it here ({_why(rows)}).", setting
+        )
     ours = _subject(mine)
     native = next((row for row in counted if row.arm.system == "native"), None)
     peers = _best_of_each([r for r in counted if r.arm.system not in (OURS, *REFERENCES)])
     if ours.fed is not None and all(row.fed is not None for row in peers):
         alike = bool(peers) and all(row.fed and row.fed.at_least for row in (ours, *peers))
         sentence = _feed_alike(ours, peers) if alike else _feeds(ours, peers)
-        return _Said(sentence, setting, ours, peers, native, fed=True, alike=alike)
-    return _Said(_reads(ours, peers, native, mine), setting, ours, peers, native)
+        return _Finding(sentence, setting, ours, peers, native, fed=True, alike=alike)
+    return _Finding(_reads(ours, peers, native, mine), setting, ours, peers, native)
 
 
 def _subject(mine: Sequence[Row]) -> Row:
@@ -125,8 +126,8 @@ def _feeds(ours: Row, peers: Sequence[Row]) -> str:
     assert ours.fed is not None
     name = ours.setting.workload.accelerator_name
     parts = [
-        f"{ours.arm.spoken} feeds {words.accelerators(ours.fed)} {name} at 90% or more busy",
-        *(f"{row.arm.spoken} {words.accelerators(row.fed)}" for row in peers if row.fed),
+        f"{ours.arm.spoken} feeds {estimates.accelerators(ours.fed)} {name} at 90% or more busy",
+        *(f"{row.arm.spoken} {estimates.accelerators(row.fed)}" for row in peers if row.fed),
     ]
     return _sentence(", ".join(parts), (ours, *peers))
 
@@ -134,10 +135,10 @@ def _feeds(ours: Row, peers: Sequence[Row]) -> str:
 def _feed_alike(ours: Row, peers: Sequence[Row]) -> str:
     assert ours.fed is not None
     names = _listed([row.arm.spoken for row in (ours, *peers)])
-    most = words.accelerators(ours.fed).removesuffix(" or more")
+    most = estimates.accelerators(ours.fed).removesuffix(" or more")
     name = ours.setting.workload.accelerator_name
-    told = f"{names} feed all that was tried ({most} {name}): storage was not the limit"
-    return _sentence(told, (ours, *peers))
+    text = f"{names} feed all that was tried ({most} {name}): storage was not the limit"
+    return _sentence(text, (ours, *peers))
 
 
 def _reads(ours: Row, peers: Sequence[Row], native: Row | None, mine: Sequence[Row]) -> str:
@@ -146,13 +147,15 @@ def _reads(ours: Row, peers: Sequence[Row], native: Row | None, mine: Sequence[R
     against = [_against(ours, row) for row in rivals]
     of_native = _of_native(ours, native)
     if not against and of_native is None:
-        return _sentence(f"{ours.arm.spoken} {verb} {_speed(ours)}; no valid run is there to "
-                         "compare it with", (ours,))  # fmt: skip
-    told = _listed(against)
+        return _sentence(
+            f"{ours.arm.spoken} {verb} {_speed(ours)}; no valid run is there to compare it with",
+            (ours,),
+        )
+    text = _listed(against)
     if of_native is not None:
-        told = f"{told}, {of_native}" if told else of_native
+        text = f"{text}, {of_native}" if text else of_native
     used = (ours, *rivals, native) if native is not None else (ours, *rivals)
-    return _sentence(f"{ours.arm.spoken} {verb} {told}", used)
+    return _sentence(f"{ours.arm.spoken} {verb} {text}", used)
 
 
 def _against(ours: Row, theirs: Row) -> str:
@@ -162,9 +165,9 @@ def _against(ours: Row, theirs: Row) -> str:
     if differs is False:
         return f"neither faster nor slower than {name}, as far as the repeats can show"
     if found.mean >= 1.05 or (differs and found.mean > 1):
-        return f"{words.times(found.mean)} times as fast as {name}"
+        return f"{estimates.times(found.mean)} times as fast as {name}"
     if found.mean <= 0.95 or differs:
-        return f"at {words.times(found.mean)} of the speed of {name}"
+        return f"at {estimates.times(found.mean)} of the speed of {name}"
     return f"about as fast as {name}"
 
 
@@ -174,10 +177,10 @@ def _of_native(ours: Row, native: Row | None) -> str | None:
     found, differs = difference(ours, native)
     if found is None:
         return None
-    said = f"at {words.times(found.mean)} of {native.arm.spoken}"
+    text = f"at {estimates.times(found.mean)} of {native.arm.spoken}"
     if differs is False and found.low is not None and found.high is not None:
-        said += f" (95% interval {words.times(found.low)} to {words.times(found.high)})"
-    return said
+        text += f" (95% interval {estimates.times(found.low)} to {estimates.times(found.high)})"
+    return text
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -187,13 +190,13 @@ def _listed(parts: Sequence[str]) -> str:
 def _speed(row: Row) -> str:
     assert row.speed is not None
     if row.setting.workload.kind == "read":
-        return words.rate(row.speed.mean)
-    return f"at {words.figure(row.speed.mean)} samples/s"
+        return estimates.rate(row.speed.mean)
+    return f"at {estimates.figure(row.speed.mean)} samples/s"
 
 
-def _sentence(told: str, used: Sequence[Row]) -> str:
+def _sentence(text: str, used: Sequence[Row]) -> str:
     least = min(len(row.results) for row in used)
-    return f"{told} (one repeat: no interval)." if least == 1 else f"{told}."
+    return f"{text} (one repeat: no interval)." if least == 1 else f"{text}."
 
 
 def _why(rows: Sequence[Row]) -> str:
@@ -203,20 +206,23 @@ def _why(rows: Sequence[Row]) -> str:
     return f"{len(ours)} left out, of which the first {ours[0].why_not}"
 
 
-def _notes(run: Run, rows: Sequence[Row], said: _Said) -> list[str]:
-    notes = [f"Measured in {said.setting.title}: {said.setting.details}."]
-    if said.fed:
+def _notes(run: Run, rows: Sequence[Row], finding: _Finding) -> list[str]:
+    notes = [f"Measured in {finding.setting.title}: {finding.setting.details}."]
+    if finding.fed:
         notes.append(METHOD)
-    elif said.ours is not None:
-        notes.append("Ratios are of geometric means over repeats; whether two differ is asked of "
-                     "Welch's t test on logarithms, at 5%.")  # fmt: skip
-    if any(row.arm.hinted for row in (said.ours, *said.peers) if row is not None):
-        notes.append("Hinted: storage was told the order of the epoch beforehand.")
-    if said.setting.workload.emulated:
+    elif finding.ours is not None:
+        notes.append(
+            "Ratios are of geometric means over repeats; whether two differ is asked of "
+            "Welch's t test on logarithms, at 5%."
+        )
+    if any(row.arm.hinted for row in (finding.ours, *finding.peers) if row is not None):
+        notes.append("Hinted: storage was given the order of the epoch beforehand.")
+    if finding.setting.workload.emulated:
         notes.append("Emulated: an accelerator is a wait of the published step time on each batch.")
     if left_out := len(run.left_out):
         who = "1 experiment" if left_out == 1 else f"{left_out} experiments"
-        gone = [row.arm.spoken for row in rows if row.setting == said.setting and not row.counted]
-        named = f" Nothing can be said here of {_listed(gone)}." if gone else ""
+        here = [row for row in rows if row.setting == finding.setting]
+        gone = [row.arm.spoken for row in here if not row.counted]
+        named = f" There is no figure here for {_listed(gone)}." if gone else ""
         notes.append(f"Left out: {who} that failed or did not prove what was claimed.{named}")
     return notes

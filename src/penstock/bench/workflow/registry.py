@@ -1,18 +1,30 @@
-"""What runs there are on this machine, and what each has made: one file each in STATE/bench.
+"""The runs of this machine, one file each in STATE/bench; removes what a killed run left.
 
-Written before anything is made, so that whoever comes after a killed runner finds all of it. It
-holds names only, no keys. Safe from any thread: each run writes its own file only.
+An entry is written before anything is made, so that the next run or `penstock bench clean` finds
+everything that a killed runner left. It holds names only, no keys. A run that is still alive is
+left alone. What cannot be removed now (a store that does not answer) stays in the registry, so that
+the next attempt finds it. Safe from any thread: each run writes its own file only.
 """
 
+import contextlib
 import json
 import os
+import re
+import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.bench.workflow.record import write_json
+from penstock.bench import measure
+from penstock.bench.s3server import kill_left_server
+from penstock.bench.workflow import remote
+from penstock.bench.workflow.engine import mark_interrupted, write_json
 from penstock.bench.workflow.remote import Place
+from penstock.bench.workspace import MARK, PREFIX, end_below, unmount_below
 from penstock.daemon.places import state_dir
+from penstock.errors import PenstockError
+from penstock.jobs.processes import clear, groups_in, remove_folders
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -107,3 +119,142 @@ def _started(pid: int) -> str | None:
     if state == b"Z":  # killed, and its parent has not looked yet
         return None
     return f"{_BOOT_ID.read_text().strip()} {int(fields[18])}"
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+# Only what a job of ours was given: a runner that was started within some cgroup has processes
+# there too, and that one is not ours.
+_OUR_CGROUP = re.compile(r"/penstock[^/]*(?:/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What came of one run: `left` says why something of it is still there."""
+
+    run: str
+    what: str
+    alive: bool = False
+    left: str | None = None
+    hint: str | None = None
+
+
+def clean(*, wanted: str | None = None) -> list[Cleaned]:
+    """All runs that do not live any more, or the one that is wanted."""
+    found: list[Cleaned] = []
+    for entry in entries():
+        if isinstance(entry, Unreadable):
+            found.append(
+                Cleaned(
+                    entry.path.stem,
+                    "",
+                    left=f"{entry.path}: unreadable: {entry.why}",
+                    hint="remove that file; `penstock bench clean` cannot know what it stood for",
+                )
+            )
+        elif wanted is None or entry.run == wanted:
+            found.append(_clean_entry(entry))
+    return found
+
+
+def _clean_entry(entry: Entry) -> Cleaned:
+    if entry.alive:
+        return Cleaned(entry.run, f"is running, as process {entry.pid}: left alone", alive=True)
+    try:
+        removed = sweep(Path(entry.folder))
+    except OSError as error:
+        hint = f"remove {entry.folder} yourself"
+        return Cleaned(entry.run, "not removed", left=str(error), hint=hint)
+    objects, left, hint = 0, None, None
+    for place in entry.remote:
+        try:
+            objects += remote.remove(place)
+        except PenstockError as error:
+            left, hint = f"{place}: {error}", error.hint
+            continue
+        entry = entry.without_remote(place)
+        write(entry)
+    if left is None:
+        forget(entry)
+    if objects:
+        removed.append(f"{objects:,} objects")
+    what = f"removed {', '.join(removed) or 'its entry'}"
+    try:
+        mark_interrupted(Path(entry.results))
+    except (OSError, ValueError) as error:  # its results are its owner's: they stay as they are
+        what += f"; {entry.results} still says that it runs: {error}"
+    return Cleaned(entry.run, what, left=left, hint=hint)
+
+
+def sweep(folder: Path) -> list[str]:
+    """Ends, unmounts and removes everything of a run's folder; says what there was."""
+    if not folder.name.startswith(PREFIX):
+        raise ValueError(f"{folder} is no folder of a benchmark")
+    mounts = measure.mounts_below(folder)
+    pids = measure.marked_processes(f"{MARK}={folder}/")
+    cgroups = _cgroups_of(pids)
+    unmount_below(folder)
+    kill_left_server(folder)  # asked to end, it would take 15 s
+    end_below(folder)
+    cgroups += [one for one in _cgroups_of_jobs(folder) if one not in cgroups]
+    _clear_jobs(folder)
+    remove_folders(cgroups)
+    found = [
+        f"{len(things):,} {many if len(things) > 1 else one}"
+        for one, many, things in (
+            ("mount", "mounts", mounts),
+            ("process", "processes", pids),
+            ("cgroup", "cgroups", cgroups),
+        )
+        if things
+    ]
+    if folder.exists():
+        found.append(str(folder))
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):  # another cleans here, too
+            shutil.rmtree(folder)
+    return found
+
+
+def _cgroups_of(pids: Iterable[int]) -> list[Path]:
+    """The folders of cgroups that these processes are in and that are ours, deepest first."""
+    found: set[Path] = set()
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for line in lines:
+            number, controllers, path = line.split(":", 2)
+            if not _OUR_CGROUP.search(path):
+                continue
+            for root in ("", "unified") if number == "0" else (controllers,):
+                folder = _CGROUPS / root / path.lstrip("/")
+                while _OUR_CGROUP.search(f"/{folder.relative_to(_CGROUPS)}"):
+                    found.add(folder)
+                    folder = folder.parent
+    return sorted((one for one in found if one.is_dir()), reverse=True)
+
+
+def _clear_jobs(folder: Path) -> None:
+    """What jobs have made outside of the folder: scratch space and containers. Their keepers would
+    have removed it, but take longer to end their jobs than `end_below` waits for them."""
+    for path in folder.glob("**/jobs/*/attempt.json"):
+        try:
+            clear(path.parent.name, json.loads(path.read_text()))
+        except (ValueError, KeyError, TypeError):
+            continue  # not a whole record: nothing can be known from it
+
+
+def _cgroups_of_jobs(folder: Path) -> list[Path]:
+    """Of jobs whose processes are gone already: known by the state that they had in the folder.
+    Asked when nothing is mounted there any more."""
+    uids = {path.name for path in folder.glob("**/jobs/*") if path.is_dir()}
+    wanted = {f"penstock-job-{uid}" for uid in uids}
+    # Not by glob, which fails where a folder vanishes meanwhile.
+    tops = [
+        os.path.join(place, name)
+        for place, names, _ in (os.walk(_CGROUPS) if wanted else ())
+        for name in names
+        if name in wanted
+    ]
+    return groups_in(tops)

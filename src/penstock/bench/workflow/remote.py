@@ -26,7 +26,7 @@ from penstock.store import ObjectInfo, Store
 from penstock.store.connect import StoreOptions
 from penstock.store.credentials import S3Credentials
 from penstock.store.keys import Keys
-from penstock.store.reliable import open_reliable_store
+from penstock.store.patience import open_reliable_store
 from penstock.store.source import parse_source
 from penstock.units import MIB
 
@@ -87,7 +87,7 @@ def declared_keys(where: "Place | StorePlan") -> Keys | None:
     """Of the Secret that is named; None: those of the environment."""
     if where.secret_name is None:
         return None
-    from penstock.resources.state import State
+    from penstock.reconcile.state import State
     from penstock.specs.keys import ResourceKey
     from penstock.specs.secret import Secret
     from penstock.specs.secrets import put_secrets, secret_value

@@ -9,24 +9,128 @@ Called from the main thread, since interrupts arrive there.
 import fcntl
 import json
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from penstock.bench.plans.expansion import expand
-from penstock.bench.plans.model import Experiment, Plan, System, plan_from_json
-from penstock.bench.workflow import checks, cleaning, registry, remote, surroundings
-from penstock.bench.workflow.engine import Engine, Skip, Step, Ticket, records_of
-from penstock.bench.workflow.measuring import Measuring, has_result, read_result
-from penstock.bench.workflow.parts import Parts
-from penstock.bench.workflow.record import FILE, Record, StepRecord, now, write_json
-from penstock.bench.workflow.site import Site, dataset_place, scratch_places
+from penstock.bench.plans.model import (
+    Experiment,
+    ExperimentConfig,
+    Plan,
+    System,
+    config_path,
+    expand,
+    plan_from_json,
+    read_bytes,
+    store_bytes,
+)
+from penstock.bench.workflow import checks, registry, remote
+from penstock.bench.workflow.engine import (
+    FILE,
+    Child,
+    Engine,
+    Progress,
+    Record,
+    Skip,
+    Step,
+    StepRecord,
+    Ticket,
+    now,
+    records_of,
+    write_json,
+)
+from penstock.bench.workflow.site import Parts, Site, dataset_place, scratch_places
 from penstock.bench.workflow.view import View
-from penstock.bench.workspace import PREFIX, BenchError, Workspace
+from penstock.bench.workspace import PREFIX, BenchError, Workspace, tail
 from penstock.errors import PenstockError, UsageError
+from penstock.units import format_bit_rate, format_size
+
+SCHEMA = 1  # of result.json
+
+
+class ExperimentFailed(BenchError):
+    """It ended without a result. Its exit code says of what kind: see errors.py."""
+
+    def __init__(self, what: str, *, hint: str | None, exit_code: int) -> None:
+        super().__init__(what, hint=hint)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Measuring:
+    run: str
+    results: Path
+    workspace: Workspace
+    site: Site
+    parts: Parts
+
+    def measure(self, experiment: Experiment, ticket: Ticket, progress: Progress) -> None:
+        output, logs = self._folders(experiment)
+        access = self.site.access(experiment)
+        # Short: the paths of sockets below it may have 107 bytes.
+        place = self.workspace.folder / f"e{experiment.order}"
+        config = ExperimentConfig(
+            run=self.run,
+            experiment=experiment,
+            store=access,
+            dataset=self.site.dataset_access(),
+            output=str(output),
+            logs=str(logs),
+            medium=str(place),
+        )
+        path = config_path(self.results, experiment.id)
+        write_json(path, config.to_json())
+        writes = experiment.arm.system == "juicefs"
+        scratch = self.site.lend_scratch(access) if writes else None
+        child = Child(self.workspace, place, logs, "experiment")
+        try:
+            status = child.run([*self.parts.experiment_command, str(path)], ticket, progress)
+        finally:
+            if writes:
+                self.site.clear_scratch(access, scratch)
+        self._judge(output, status, child.errors)
+
+    def _folders(self, experiment: Experiment) -> tuple[Path, Path]:
+        folder = self.results / "experiments" / experiment.id
+        if folder.exists():  # an attempt that failed, or that was killed
+            shutil.rmtree(folder)
+        for name in ("config", "output", "logs"):
+            (folder / name).mkdir(parents=True)
+        return folder / "output", folder / "logs"
+
+    def _judge(self, output: Path, status: int, errors: Path) -> None:
+        result = read_result(output)
+        failure = None if result is None else cast("dict[str, Any] | None", result.get("failure"))
+        if status == 0 and result is not None and failure is None:
+            return
+        if failure is not None:
+            what, hint = str(failure.get("what")), failure.get("hint")
+        else:
+            ended = f"signal {-status}" if status < 0 else f"status {status}"
+            detail = tail(errors)
+            what = f"ended with {ended} and without a result{': ' + detail if detail else ''}"
+            hint = f"its log: {errors}"
+        raise ExperimentFailed(what, hint=hint, exit_code=status if status in (2, 3) else 2)
+
+
+def read_result(output: Path) -> dict[str, Any] | None:
+    """None: there is none, or it is not whole."""
+    try:
+        result = cast("dict[str, Any]", json.loads((output / "result.json").read_text()))
+    except (FileNotFoundError, ValueError):
+        return None
+    return result if result.get("schema") == SCHEMA else None
+
+
+def has_result(results: Path, experiment_id: str) -> bool:
+    """Whether it was measured: a run that is resumed does not measure it again."""
+    result = read_result(results / "experiments" / experiment_id / "output")
+    return result is not None and result.get("failure") is None
+
 
 INTERRUPTED = 130
 
@@ -87,7 +191,7 @@ class _Run:
         self._environment: dict[str, Any] = {}
 
     def go(self) -> Outcome:
-        for cleaned in cleaning.clean():
+        for cleaned in registry.clean():
             if not cleaned.alive:
                 self._view.say(f"the run {cleaned.run} was killed: {cleaned.what}")
         found = checks.check(
@@ -126,11 +230,11 @@ class _Run:
         """A run that is resumed must find what it began with: its figures stand in one table."""
         systems: list[System] = [arm.system for arm in self._plan.arms]
         wanted = set(systems) - set(found.missing)
-        self._environment = surroundings.surroundings(wanted, self._settings.command)
-        before = surroundings.read(self._results / "environment.json")
+        self._environment = checks.environment_of(wanted, self._settings.command)
+        before = checks.read_environment(self._results / "environment.json")
         if before is None:
             return
-        changed = surroundings.changes(before, self._environment)
+        changed = checks.environment_changes(before, self._environment)
         if changed and self._todo:
             what = f"{self._results}: cannot be resumed: {'; '.join(changed)}"
             found.problems.append((what, "begin a new run"))
@@ -224,7 +328,7 @@ class _Run:
         def start_store(ticket: Ticket) -> None:
             site.start()
             path = self._results / "storage-config.yaml"
-            surroundings.write_storage(path, plan, site.access(self._todo[0]), found.medium)
+            checks.write_storage(path, plan, site.access(self._todo[0]), found.medium)
 
         steps = [
             Step("check", lambda ticket: None),
@@ -267,7 +371,7 @@ class _Run:
         remote.upload(place.below(self._results.name), self._results, ticket.check)
 
     def _sweep(self, workspace: Workspace, site: Site) -> None:
-        cleaning.sweep(workspace.folder)
+        registry.sweep(workspace.folder)
         if site.entry.remote:
             urls = ", ".join(str(place) for place in site.entry.remote)
             raise BenchError(f"{urls}: not removed", hint="`penstock bench clean` tries again")
@@ -296,12 +400,14 @@ class _Run:
         )
 
     def _invalid(self) -> Iterator[tuple[str, str]]:
-        for one in self._measured():
-            result = read_result(self._results / "experiments" / one.id / "output") or {}
+        for done in self._measured():
+            result = read_result(self._results / "experiments" / done.id / "output") or {}
             if result.get("valid") is not True:
                 proofs: list[dict[str, Any]] = result.get("proofs", [])
-                said = [f"{proof['name']}: {proof['said']}" for proof in proofs if not proof["ok"]]
-                yield one.id, "; ".join(said) or "it proves nothing"
+                detail = [
+                    f"{proof['name']}: {proof['detail']}" for proof in proofs if not proof["ok"]
+                ]
+                yield done.id, "; ".join(detail) or "it proves nothing"
 
 
 def places_of(
@@ -322,3 +428,94 @@ def _of(experiment: Experiment, measuring: Measuring, view: View) -> Callable[[T
         view.progress(experiment.id, phase, done)
 
     return lambda ticket: measuring.measure(experiment, ticket, progress)
+
+
+BEFORE = ("check", "make-dataset", "start-store", "upload-dataset")
+AFTER = ("report", "copy-results", "stop-store", "remove-dataset", "sweep")
+
+
+@dataclass(frozen=True)
+class Preview:
+    plan: Plan
+    experiments: tuple[Experiment, ...]
+    found: checks.Found
+    writes_to: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        size_bytes = self.found.size_bytes
+        return {
+            "name": self.plan.name,
+            "dataset_bytes": size_bytes,
+            "medium": str(self.found.medium),
+            "medium_bytes": self.found.needed_bytes,
+            "read_bytes": sum(read_bytes(one, size_bytes) for one in self.experiments),
+            "store_bytes": sum(store_bytes(one, size_bytes) for one in self.experiments),
+            "writes_to": list(self.writes_to),
+            "steps": [*BEFORE, *(one.id for one in self.experiments), *AFTER],
+            "experiments": [
+                {
+                    "id": one.id,
+                    "arm": one.arm.name,
+                    "workload": one.workload.name,
+                    "network": one.shape.name,
+                    "repeat": one.repeat,
+                    "read_bytes": read_bytes(one, size_bytes),
+                    "store_bytes": store_bytes(one, size_bytes),
+                    "least_s": least_s(one, size_bytes),
+                }
+                for one in self.experiments
+            ],
+            "notes": self.found.notes,
+            "problems": [what for what, _ in self.found.problems],
+        }
+
+    def lines(self) -> Iterator[str]:
+        size_bytes = self.found.size_bytes
+        yield f"{self.plan.name}: {len(self.experiments)} experiments, {self.plan.parallel} at once"
+        yield (
+            f"data set: {self.plan.dataset.form}, about {format_size(size_bytes)}; "
+            f"{format_size(self.found.needed_bytes)} on {self.found.medium}"
+        )
+        reads = sum(read_bytes(one, size_bytes) for one in self.experiments)
+        moves = sum(store_bytes(one, size_bytes) for one in self.experiments)
+        yield f"reads {format_size(reads)}, about {format_size(moves)} of it from the store"
+        lines = sum(least_s(one, size_bytes) for one in self.experiments)
+        if lines:
+            yield f"the network alone takes {lines:,.0f} s"
+        for shape in self.plan.network:
+            rate = "" if shape.bytes_per_s is None else f", {format_bit_rate(shape.bytes_per_s)}"
+            yield f"network {shape.name}: {shape.latency_s * 1000:g} ms{rate}"
+        for url in self.writes_to:
+            yield f"writes to {url}, and removes it again"
+        if self.plan.result_path is not None:
+            yield f"copies the results to {self.plan.result_path}"
+        yield f"steps: {', '.join(BEFORE)}"
+        width = max(len(one.id) for one in self.experiments) if self.experiments else 0
+        for one in self.experiments:
+            moved = format_size(store_bytes(one, size_bytes))
+            yield f"  {one.id:{width}}  {format_size(read_bytes(one, size_bytes)):>10}  {moved:>10}"
+        yield f"steps: {', '.join(AFTER)}"
+        for note in self.found.notes:
+            yield f"note: {note}"
+
+
+def preview(plan: Plan, settings: Settings) -> Preview:
+    experiments = expand(plan)
+    found = checks.check(
+        plan,
+        experiments,
+        medium=settings.medium,
+        results=settings.out.absolute(),
+        skip_missing=settings.skip_missing,
+    )
+    left = tuple(one for one in experiments if one.arm.system not in found.missing)
+    places = places_of(plan, left, Path("penstock-bench-…"))
+    if places:
+        found.notes.append("not tried: whether the buckets can be written")
+    return Preview(plan, left, found, tuple(map(str, places)))
+
+
+def least_s(experiment: Experiment, size_bytes: int) -> float:
+    """What the network's bandwidth alone makes of it: no experiment is faster."""
+    bytes_per_s = experiment.shape.bytes_per_s
+    return 0.0 if bytes_per_s is None else store_bytes(experiment, size_bytes) / bytes_per_s

@@ -8,8 +8,10 @@ Its methods are steps of the workflow, called one after the other from different
 """
 
 import contextlib
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from penstock.bench.juicefs import juicefs_bucket
@@ -18,19 +20,36 @@ from penstock.bench.s3server import (
     REGION,
     S3Server,
     create_bucket,
+    reclaim_space,
     remove_objects,
+    serve_s3,
     upload,
 )
 from penstock.bench.workflow import registry, remote
-from penstock.bench.workflow.child import Child, Progress
-from penstock.bench.workflow.engine import Ticket
-from penstock.bench.workflow.parts import Parts
-from penstock.bench.workflow.record import write_json
+from penstock.bench.workflow.engine import Child, Progress, Ticket, write_json
 from penstock.bench.workspace import BenchError, Workspace, tail
 from penstock.errors import UsageError
 from penstock.store.source import parse_source
 
 _BUCKET = "data"
+
+
+def _report(run: Path) -> None:
+    from penstock.bench import reporting  # when it is wanted: charts take long to import
+
+    reporting.write(run)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`dataset_command` gets SETTINGS.json (see datasets.py), `experiment_command` a
+    CONFIG.json (see plans/model.py)."""
+
+    dataset_command: Sequence[str] = (sys.executable, "-Pm", "penstock.bench.datasets")
+    experiment_command: Sequence[str] = (sys.executable, "-Pm", "penstock.bench.experiments")
+    report: Callable[[Path], None] = _report
+    serve: Callable[[Workspace], AbstractContextManager[S3Server]] = serve_s3
+    reclaim: Callable[[Workspace], None] = reclaim_space  # after objects were removed
 
 
 class Site:

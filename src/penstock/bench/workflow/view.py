@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.bench.plans.model import Experiment
-from penstock.bench.workflow.record import Record, StepRecord
+from penstock.bench.workflow.engine import Record, StepRecord
 from penstock.units import format_duration
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class View(Protocol):
 
 
 class Quiet:
-    """Nothing but what is said of trouble."""
+    """Nothing but messages about failures."""
 
     def begin(self, record: Record, experiments: Sequence[Experiment]) -> None:
         return None
@@ -176,8 +176,8 @@ class Table(Quiet):
                 full = round(max(0.0, min(1.0, done)) * _BAR)
                 whole.append("━" * full, "cyan")
                 whole.append("━" * (_BAR - full) + " ", "dim")
-            said = phase if running else next(iter((step.error or "").splitlines()), "")
-            whole.append(said, "red" if step.state == "failed" else "dim")
+            detail = phase if running else next(iter((step.error or "").splitlines()), "")
+            whole.append(detail, "red" if step.state == "failed" else "dim")
         return whole
 
     def _time(self, step: StepRecord) -> str:

@@ -17,11 +17,10 @@ from typing import Any
 
 from penstock.errors import PenstockError, PlanError
 from penstock.integrations.dataset_files import NoFiles, files_of
-from penstock.integrations.forecast import add_indices, counts_epochs
+from penstock.integrations.forecast import add_indices, counts_epochs, derive, seed_all, set_aside
 from penstock.integrations.publisher import Publisher
-from penstock.integrations.randomness import derive, seed_all, set_aside
 from penstock.integrations.sampler_copy import copy_apart
-from penstock.integrations.torch.needed import Sampler
+from penstock.integrations.torch.datasets import Sampler
 
 log = logging.getLogger(__name__)
 

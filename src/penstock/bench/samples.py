@@ -1,0 +1,446 @@
+"""Samples to train on: JPEGs in the sizes of ImageNet's, alone or in shards; written and read.
+
+A few hundred different pictures are encoded, in classes that a network can tell apart: stripes of
+a colour and a direction of the class's own below the same grain. Each file is one of them, with
+JPEG comments that hold the file's number and zeros, up to the size drawn for it. So every file
+is a picture that decodes and no two are the same, but pixels do repeat, and about a sixth of the
+bytes are padding that a store which compresses would save. Sizes are drawn log-normally around
+110 KiB, the mean of ImageNet's training images; the spread is ours (0.5), and so are the bounds.
+
+Shards are TFRecords of tf.train.Example and WebDataset's tars, written by hand so that neither
+TensorFlow nor a protobuf library is needed. A TFRecord is its length (8 bytes, little-endian), the
+masked CRC-32C of those, the data, and the masked CRC-32C of the data. The Example has
+`image/encoded` and `image/class/label`, which counts from 1, as ImageNet's do (0 is the
+background). The CRC of pictures that share their bytes is put together from parts, because a plain
+CRC-32C in Python takes 0.1 s for a megabyte.
+"""
+
+import io
+import math
+import os
+import random
+import tarfile
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from penstock.bench.readers import BUFFER_BYTES, read_whole
+from penstock.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_POLYNOMIAL = 0x82F63B78  # reflected
+_ALL = 0xFFFFFFFF
+_MASK_DELTA = 0xA282EAD8  # of TFRecord's masked form
+_LENGTH_BITS = 32
+
+
+def crc32c(data: bytes) -> int:
+    return _ALL ^ _feed(_ALL, data)
+
+
+def masked(crc: int) -> int:
+    """As TFRecord stores it: a CRC of data that holds CRCs is no good check."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & _ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes whose CRC is known: that of `data` with a register that began at 0."""
+
+    size_bytes: int
+    register: int
+
+    @classmethod
+    def of(cls, data: bytes) -> "Part":
+        return cls(len(data), _feed(0, data))
+
+
+class Running:
+    """The CRC of what was added so far."""
+
+    def __init__(self) -> None:
+        self._register = _ALL
+
+    def add(self, data: bytes) -> None:
+        self._register = _feed(self._register, data)
+
+    def add_zeros(self, count: int) -> None:
+        self._register = _advance(self._register, count)
+
+    def add_part(self, part: Part) -> None:
+        self._register = _advance(self._register, part.size_bytes) ^ part.register
+
+    @property
+    def value(self) -> int:
+        return self._register ^ _ALL
+
+
+def _feed(register: int, data: bytes) -> int:
+    table = _BYTE
+    for byte in data:
+        register = (register >> 8) ^ table[(register ^ byte) & 0xFF]
+    return register
+
+
+def _advance(register: int, zeros: int) -> int:
+    """The register after so many zero bytes: one table for each bit of their number."""
+    bit = 0
+    while zeros:
+        if zeros & 1:
+            first, second, third, fourth = _ZEROS[bit]
+            register = (
+                first[register & 0xFF]
+                ^ second[register >> 8 & 0xFF]
+                ^ third[register >> 16 & 0xFF]
+                ^ fourth[register >> 24]
+            )
+        zeros >>= 1
+        bit += 1
+    return register
+
+
+def _byte_table() -> list[int]:
+    table: list[int] = []
+    for byte in range(256):
+        register = byte
+        for _ in range(8):
+            register = (register >> 1) ^ (_POLYNOMIAL if register & 1 else 0)
+        table.append(register)
+    return table
+
+
+def _zero_tables() -> list[list[list[int]]]:
+    """What 2^bit zero bytes do to each byte of a register, for each bit of a length."""
+    columns = [_feed(1 << bit, b"\0") for bit in range(32)]
+    tables: list[list[list[int]]] = []
+    for _ in range(_LENGTH_BITS):
+        tables.append([_expand(columns[8 * place : 8 * place + 8]) for place in range(4)])
+        columns = [_apply(columns, column) for column in columns]
+    return tables
+
+
+def _apply(columns: list[int], register: int) -> int:
+    result = 0
+    for bit in range(32):
+        if register >> bit & 1:
+            result ^= columns[bit]
+    return result
+
+
+def _expand(columns: list[int]) -> list[int]:
+    table = [0] * 256
+    for bit, column in enumerate(columns):
+        for low in range(1 << bit):
+            table[(1 << bit) + low] = table[low] ^ column
+    return table
+
+
+_BYTE = _byte_table()
+_ZEROS = _zero_tables()
+
+
+CLASSES = 10
+_PICTURES_PER_CLASS = 20
+_SPREAD = 0.5
+_LEAST_BYTES, _MOST_BYTES = 16 * KIB, 2 * MIB
+_SCALES = (0.3, 1.9)  # of 500 by 375 pixels: about 10 KiB to 400 KiB
+_TEXTURE_PIXELS = 1024
+_QUALITY = 94
+_MARKER = b"\xff\xd8"  # the start of every JPEG; comments may follow at once
+_COMMENT_HEAD = 4
+_COMMENT_MOST = 0xFFFF - 2
+_NUMBER_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A JPEG without the marker that each begins with. Many files share one."""
+
+    data: bytes
+
+    @cached_property
+    def part(self) -> Part:
+        """For checksums; takes 10 ms, and is only wanted for TFRecords."""
+        return Part.of(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A JPEG in pieces: what is new in it, zeros between, and a tail shared with others."""
+
+    pieces: tuple[bytes | int, ...]  # bytes, or a number of zeros
+    tail: Tail
+    label: int
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.tail.data) + sum(
+            piece if isinstance(piece, int) else len(piece) for piece in self.pieces
+        )
+
+    @property
+    def data(self) -> bytes:
+        head = [bytes(piece) if isinstance(piece, int) else piece for piece in self.pieces]
+        return b"".join([*head, self.tail.data])
+
+
+class PictureBook:
+    """Pictures by number, always the same for a seed."""
+
+    def __init__(self, seed: int, mean_bytes: int) -> None:
+        self._seed = seed
+        self._mean_bytes = mean_bytes
+        draw = random.Random(seed)
+        texture = make_texture(draw, _TEXTURE_PIXELS)
+        self._tails = [
+            sorted(_encode_class(label, texture, draw), key=lambda tail: len(tail.data))
+            for label in range(CLASSES)
+        ]
+        self._sizes = [[len(tail.data) for tail in tails] for tails in self._tails]
+
+    def picture(self, number: int) -> Picture:
+        label = number % CLASSES
+        draw = random.Random(f"{self._seed}/{number}")
+        wanted = self._draw_size(draw)
+        sizes = self._sizes[label]
+        # One of the two largest that fit, which keeps the padding small.
+        most = bisect_right(sizes, wanted - len(_MARKER) - _COMMENT_HEAD - _NUMBER_BYTES)
+        place = max(0, most - 1 - draw.randrange(min(2, max(1, most))))
+        room = wanted - len(_MARKER) - sizes[place]
+        return Picture(
+            pieces=(_MARKER, *_comments(number, room)),
+            tail=self._tails[label][place],
+            label=label,
+        )
+
+    def _draw_size(self, draw: random.Random) -> int:
+        middle = math.log(self._mean_bytes) - _SPREAD**2 / 2  # so that the mean is the mean
+        size = int(draw.lognormvariate(middle, _SPREAD))
+        return min(max(size, _LEAST_BYTES), _MOST_BYTES)
+
+
+def class_name(label: int) -> str:
+    """As ImageNet's folders are called."""
+    return f"n{1_440_764 + 7919 * label:08}"
+
+
+def _comments(number: int, room: int) -> list[bytes | int]:
+    """Comments of `room` bytes together, the number in the first of them."""
+    text = f"{number:0{_NUMBER_BYTES}}".encode()
+    room = max(room, _COMMENT_HEAD + len(text))
+    pieces: list[bytes | int] = []
+    while room >= _COMMENT_HEAD:
+        size = min(room - _COMMENT_HEAD, _COMMENT_MOST)
+        if 0 < room - _COMMENT_HEAD - size < _COMMENT_HEAD:
+            size -= _COMMENT_HEAD  # the rest must be large enough for a comment of its own
+        pieces += [b"\xff\xfe" + (size + 2).to_bytes(2, "big") + text, size - len(text)]
+        room -= _COMMENT_HEAD + size
+        text = b""
+    return pieces
+
+
+def _encode_class(label: int, texture: "Image", draw: random.Random) -> list[Tail]:
+    """The pictures of a class, each somewhat larger than the one before."""
+    from PIL import Image  # an extra: only who makes data sets needs it
+
+    side = texture.width
+    low, high = (math.log(scale) for scale in _SCALES)
+    tails: list[Tail] = []
+    for index in range(_PICTURES_PER_CLASS):
+        scale = math.exp(low + (high - low) * (index + draw.random()) / _PICTURES_PER_CLASS)
+        width, height = int(500 * scale), int(375 * scale)
+        left, top = draw.randrange(side - width), draw.randrange(side - height)
+        grain = texture.crop((left, top, left + width, top + height))
+        stripes = _stripes(label, draw).resize((width, height), Image.Resampling.BICUBIC)
+        buffer = io.BytesIO()
+        Image.blend(grain, stripes, 0.4).save(buffer, "JPEG", quality=_QUALITY)
+        tails.append(Tail(buffer.getvalue()[len(_MARKER) :]))
+    return tails
+
+
+def _stripes(label: int, draw: random.Random) -> "Image":
+    """32 by 32 pixels of what makes the class: a colour, and waves in a direction."""
+    from PIL import Image
+
+    turn = math.pi * label / CLASSES
+    phase, waves = draw.random() * 2 * math.pi, 2 + label % 3
+    colour = [0.5 + 0.5 * math.cos(2 * turn + shift) for shift in (0.0, 2.1, 4.2)]
+    pixels = bytearray()
+    for y in range(32):
+        for x in range(32):
+            along = (x * math.cos(turn) + y * math.sin(turn)) / 32
+            light = 0.5 + 0.5 * math.sin(2 * math.pi * waves * along + phase)
+            pixels += bytes(int(255 * light * part) for part in colour)
+    return Image.frombytes("RGB", (32, 32), bytes(pixels))
+
+
+def make_texture(draw: random.Random, side: int) -> "Image":
+    """What pictures are cut from. Photographs have broad shapes and fine grain; both matter for
+    how JPEG compresses them."""
+    from PIL import Image  # an extra: only who makes pictures needs it
+
+    shapes = Image.frombytes("RGB", (32, 32), draw.randbytes(32 * 32 * 3))
+    grain = Image.frombytes("RGB", (side // 2, side // 2), draw.randbytes(side * side * 3 // 4))
+    return Image.blend(
+        shapes.resize((side, side), Image.Resampling.BICUBIC),
+        grain.resize((side, side), Image.Resampling.BILINEAR),
+        0.37,
+    )
+
+
+RECORD_HEAD, RECORD_FOOT = 12, 4
+TAR_BLOCK = 512
+
+
+def record(picture: Picture) -> Iterator[bytes]:
+    """The pieces of one TFRecord."""
+    before, after = _example_around(picture)
+    length = (len(before) + picture.size_bytes + len(after)).to_bytes(8, "little")
+    crc = Running()
+    crc.add(before)
+    for piece in picture.pieces:
+        if isinstance(piece, int):
+            crc.add_zeros(piece)
+        else:
+            crc.add(piece)
+    crc.add_part(picture.tail.part)
+    crc.add(after)
+    yield length
+    yield _checksum(crc32c(length))
+    yield before
+    yield picture.data
+    yield after
+    yield _checksum(crc.value)
+
+
+def tar_members(number: int, picture: Picture) -> Iterator[bytes]:
+    """The two members of one sample: NUMBER.jpg and NUMBER.cls, its label counted from 0."""
+    yield from _member(f"{number:08}.jpg", picture.data)
+    yield from _member(f"{number:08}.cls", str(picture.label).encode())
+
+
+TAR_END = bytes(2 * TAR_BLOCK)
+
+
+def _checksum(crc: int) -> bytes:
+    return masked(crc).to_bytes(4, "little")
+
+
+def _example_around(picture: Picture) -> tuple[bytes, bytes]:
+    """What stands before and after the JPEG in the Example that carries it.
+
+    Example{features=1: Features{feature=1: map<string, Feature>}}; a map's entry has its key in
+    field 1 and its value in field 2; Feature has a bytes_list in 1 and an int64_list in 3, both
+    with their values in field 1.
+    """
+    label = _field(3, _field(1, _varint(picture.label + 1)))  # packed
+    label_entry = _field(1, _field(1, b"image/class/label") + _field(2, label))
+    # From the inside to the outside: each head needs the length of all that it holds.
+    heads, size = b"", picture.size_bytes
+    for number in (1, 1):  # the value, the bytes_list
+        head = _head(number, size)
+        heads, size = head + heads, size + len(head)
+    head = _field(1, b"image/encoded") + _head(2, size)
+    heads, size = head + heads, size + len(head)
+    head = _head(1, size)
+    heads, size = head + heads, size + len(head)
+    return _head(1, size + len(label_entry)) + heads, label_entry
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _head(number, len(content)) + content
+
+
+def _head(number: int, size_bytes: int) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(size_bytes)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _member(name: str, content: bytes) -> Iterator[bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    # The plain old format: one block, whatever the name; no time, so that bytes do not differ.
+    yield info.tobuf(tarfile.USTAR_FORMAT)
+    yield content
+    yield bytes(-len(content) % TAR_BLOCK)
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether a file that begins with these bytes is a tar."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(head)):
+            return True
+    except tarfile.TarError:
+        return False
+
+
+SampleReader = Callable[[str], Iterator[int]]  # the sizes of a file's samples, as they are read
+
+
+def sample_reader(layout: str) -> SampleReader:
+    """For one thread: it has a buffer of its own."""
+    if layout == "tfrecord":
+        return _records
+    if layout == "webdataset":
+        return _tar_samples
+    buffer = [bytearray(BUFFER_BYTES)]
+
+    def whole_file(path: str) -> Iterator[int]:
+        yield read_whole(path, buffer)
+
+    return whole_file
+
+
+def count_samples(path: Path, layout: str) -> int:
+    if layout == "files":
+        return 1
+    return sum(1 for _ in sample_reader(layout)(os.fspath(path)))
+
+
+def _records(path: str) -> Iterator[int]:
+    with open(path, "rb", buffering=BUFFER_BYTES) as file:
+        while head := _take(file, RECORD_HEAD, path, may_end=True):
+            length = int.from_bytes(head[:8], "little") + RECORD_FOOT
+            _take(file, length, path)
+            yield RECORD_HEAD + length
+
+
+def _tar_samples(path: str) -> Iterator[int]:
+    """A sample is all members in a row whose names are the same up to the first dot."""
+    sample, size_bytes = b"", 0
+    with open(path, "rb", buffering=BUFFER_BYTES) as file:
+        while head := _take(file, TAR_BLOCK, path, may_end=True):
+            if not any(head):  # the end of the archive, and what pads it
+                size_bytes += TAR_BLOCK
+                continue
+            stem = head[:100].rstrip(b"\0").split(b".", 1)[0]
+            if sample and stem != sample:
+                yield size_bytes
+                size_bytes = 0
+            sample = stem
+            length = int(head[124:136].rstrip(b"\0 "), 8)
+            length += -length % TAR_BLOCK
+            _take(file, length, path)
+            size_bytes += TAR_BLOCK + length
+    if size_bytes:
+        yield size_bytes
+
+
+def _take(file: BinaryIO, size_bytes: int, path: str, *, may_end: bool = False) -> bytes:
+    data = file.read(size_bytes)
+    if len(data) != size_bytes and (data or not may_end):
+        raise OSError(f"{path}: ends in the middle of a sample")
+    return data

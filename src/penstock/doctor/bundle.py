@@ -1,0 +1,180 @@
+"""A support bundle: one file with all that someone else needs to see what is wrong, and no secret.
+
+Everything in it passes through one cleaner. What would have to be guessed (the whole
+environment, core files, the data itself) is not taken at all.
+"""
+
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon.places import state_dir
+from penstock.daemon.registry import MountNote, all_notes
+from penstock.daemon.settings import encode
+from penstock.doctor.cleaning import Cleaner, cleaner_for
+from penstock.doctor.examination import Report, as_json, as_text
+from penstock.doctor.facts.declared import tail
+from penstock.doctor.facts.mounts import look_at_given
+from penstock.doctor.findings import each_within
+from penstock.errors import UsageError
+from penstock.jobs.records import instance_logs, job_folder
+from penstock.mounttable import mount_table
+from penstock.reconcile import live
+from penstock.reconcile.pairs import JOBS
+from penstock.reconcile.state import State, Stored
+from penstock.release import __version__
+
+_LOG_BYTES = 2 * 1024 * 1024
+# What jobs print: the end of each instance's log, of those that were made last.
+_PRINTED_BYTES, _ALL_PRINTED_BYTES = 64 * 1024, 16 * 1024 * 1024
+_SETTINGS_WITHIN_S = 5.0
+_MACHINE = (
+    "/proc/version",
+    "/proc/meminfo",
+    "/proc/pressure/memory",
+    "/proc/pressure/io",
+    "/proc/pressure/cpu",
+    "/proc/loadavg",
+    "/etc/os-release",
+    "/etc/fuse.conf",
+)
+_LIBRARIES = ("obstore", "botocore", "xxhash", "click", "pydantic", "pyyaml", "cryptography")
+
+
+def write_bundle(report: Report, file: Path) -> list[str]:
+    """Returns the names of what is in it. The file is the user's alone, whole or not there."""
+    if file.exists():
+        raise UsageError(f"{file} exists already", hint="give another name, or remove it")
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    folder = file.name.split(".")[0]
+    names: list[str] = []
+    try:
+        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            with (
+                os.fdopen(descriptor, "wb") as out,
+                tarfile.open(fileobj=out, mode="w:gz") as archive,
+            ):
+                for name, text in _contents(report):
+                    names.append(name)
+                    _put(archive, f"{folder}/{name}", text)
+            fresh.rename(file)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}", hint="give another --bundle") from error
+    return names
+
+
+def _put(archive: tarfile.TarFile, name: str, text: str) -> None:
+    data = text.encode("utf-8", "replace")
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.mtime = len(data), 0o600, int(time.time())
+    archive.addfile(info, io.BytesIO(data))
+
+
+def _contents(report: Report) -> Iterator[tuple[str, str]]:
+    notes = all_notes()
+    clean = _cleaner(report, notes)
+    yield "report.json", _json(clean.value(as_json(report)))
+    yield "report.txt", clean.text("\n".join([*as_text(report, verbose=True), ""]))
+    yield "versions.json", _json(_versions())
+    yield "machine.txt", clean.text(_machine())
+    if report.state is not None:
+        yield from _declared(report.state, clean)
+    for note in notes:
+        name = note.mountpoint.strip("/").replace("/", "-")
+        yield f"mounts/{name}/note.json", _json(clean.value(asdict(note)))
+    for mount in report.mounts:
+        name = mount.mountpoint.strip("/").replace("/", "-")
+        yield f"mounts/{name}/stats.json", _json(clean.value(mount.stats or mount.silence))
+        if mount.given is not None:
+            settings = encode(mount.given.settings)
+            for part in settings["parts"]:
+                part["store"].pop("keys", None)
+            yield f"mounts/{name}/settings.json", _json(clean.value(settings))
+    for log in sorted((state_dir() / "logs").glob("*.log")):
+        yield f"logs/{log.name}", clean.text(tail(log, _LOG_BYTES))
+
+
+def _cleaner(report: Report, notes: list[MountNote]) -> Cleaner:
+    """It knows the secrets of every mount: logs of all of them are in a bundle, also in that of a
+    report about one."""
+    looks = {note.mountpoint: partial(look_at_given, Path(note.mountpoint)) for note in notes}
+    given = [one for one in each_within(_SETTINGS_WITHIN_S, looks).values() if one is not None]
+    return cleaner_for(
+        report.state, [one.settings for one in given], [one.environment for one in given]
+    )
+
+
+def _declared(state: State, clean: Cleaner) -> Iterator[tuple[str, str]]:
+    import yaml
+
+    stored = state.all()
+    shown = clean.value(live.show(stored))
+    yield "resources.yaml", yaml.safe_dump_all(shown, sort_keys=False, allow_unicode=True)
+    events = {str(one.key): [asdict(event) for event in state.events(one.uid)] for one in stored}
+    yield "events.json", _json(clean.value(events))
+    for one in stored:
+        work = state.folder / "operations" / one.uid / "log"
+        if one.key.kind in JOBS:
+            work = job_folder(state.folder, one.uid) / "supervisor.log"
+        if text := tail(work, _LOG_BYTES):
+            key = one.key
+            yield f"logs/{key.kind.lower()}-{key.namespace}-{key.name}.log", clean.text(text)
+    yield from _printed(state, [one for one in stored if one.key.kind in JOBS], clean)
+
+
+def _printed(state: State, jobs: list[Stored], clean: Cleaner) -> Iterator[tuple[str, str]]:
+    left = _ALL_PRINTED_BYTES
+    for job in sorted(jobs, key=lambda one: one.created_s, reverse=True):
+        for log in instance_logs(job_folder(state.folder, job.uid)):
+            if (text := tail(log, _PRINTED_BYTES)) and left >= _PRINTED_BYTES:
+                left -= len(text)
+                yield f"logs/jobs/{job.key.namespace}/{log.name}", clean.text(text)
+
+
+def _versions() -> dict[str, Any]:
+    found: dict[str, Any] = {"penstock": __version__, "python": sys.version}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _machine() -> str:
+    parts = [f"# uname\n{' '.join(platform.uname())}", f"# cpus\n{os.cpu_count()}, {_processor()}"]
+    for path in _MACHINE:
+        try:
+            parts.append(f"# {path}\n{Path(path).read_text().rstrip()}")
+        except OSError:
+            continue  # not every machine has all of them
+    lines = [
+        f"{entry.mountpoint} {entry.kind} {entry.source} {entry.device}"
+        for entry in mount_table()
+        if entry.kind.startswith("fuse") or entry.kind in ("cgroup2", "tmpfs", "overlay")
+    ]
+    return "\n\n".join([*parts, "# mounts\n" + "\n".join(lines), ""])
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"

@@ -1,0 +1,288 @@
+"""One attempt of a job, from its manifest to a keeper that runs it."""
+
+import errno
+import json
+import os
+import random
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon.registry import control_socket
+from penstock.environment import handed_over
+from penstock.errors import UsageError
+from penstock.jobs import containers
+from penstock.jobs.data import sources
+from penstock.jobs.launching import (
+    Instance,
+    Machine,
+    chosen_launch,
+    hostfile,
+    instances_of,
+    ports_needed,
+)
+from penstock.jobs.processes import MARK
+from penstock.reconcile.environment import environment, named_secret
+from penstock.reconcile.state import State, Stored
+from penstock.specs.jobs import TrainingJob, TrainingJobSpec, cores
+from penstock.specs.keys import ResourceKey
+from penstock.specs.models import model_of
+from penstock.specs.secrets import put_secrets
+from penstock.specs.tieredstore import parse_quantity
+from penstock.store.secrets import remember
+
+Json = dict[str, Any]
+
+_MOST_SCRIPT_BYTES = 1 << 20
+_PORTS = (12_000, 32_000)
+_PASSWORD = re.compile(r"://[^/?#\s]*:([^/?#\s@]+)@")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    launch: str
+    told: Json  # to the keeper; holds secrets
+    instances: list[Instance]
+
+
+def prepare(
+    state: State,
+    job: Stored,
+    resources: Mapping[ResourceKey, Stored],
+    folder: Path,
+    *,
+    run: str,
+    number: int,
+    gpus: tuple[int, ...],
+) -> Attempt:
+    """Raises UsageError for what cannot be started."""
+    sealed = state.secrets(job)
+    model = model_of(put_secrets(job.manifest, sealed))
+    assert isinstance(model, TrainingJob)
+    spec = model.spec
+    engine = _engine(spec)
+    places = sources(job, resources)
+    binds = [[str(mountpoint / below), target] for mountpoint, below, target in places]
+    env, secrets = environment(
+        spec.env, "spec.env", lambda name, key: named_secret(state, job.key.namespace, name, key)
+    )
+    # Whatever was sealed: its name, or the address that it is a part of, told so.
+    secrets = list(dict.fromkeys([*secrets, *sealed.values(), *_passwords(sealed.values())]))
+    remember(*secrets)
+    own = {
+        MARK: job.uid,
+        "PENSTOCK_JOB_NAME": job.key.name,
+        "PENSTOCK_JOB_ATTEMPT": str(number),
+        # Where the mounts behind the job's paths are served, for the plans of its loaders.
+        "PENSTOCK_JOB_DATA": json.dumps(
+            {
+                target: [str(control_socket(mountpoint)), below]
+                for mountpoint, below, target in places
+            }
+        ),
+    }
+    env = {"PYTHONUNBUFFERED": "1", **env, **own}
+    cwd = spec.working_dir or str(_own_folder(folder))
+    scratch = scratch_place(job.uid)
+    launch = chosen_launch(spec, lambda name: _script(name, cwd))
+    machine = Machine(
+        is_root=os.geteuid() == 0,
+        gpus=gpus,
+        ports=_free_ports(ports_needed(spec)),
+        hostfile="" if engine else str(_hostfile(folder, spec)),
+        scratch="" if engine else scratch,
+        torchrun=("torchrun",) if engine else _torchrun(env),
+        planner=(sys.executable, "-Pm", "penstock", "run", "--"),
+    )
+    instances = instances_of(job.key.name, spec, launch, env, machine)
+    limit_cores = None if spec.cpu is None else cores(spec.cpu)
+    memory_bytes = None if spec.memory is None else parse_quantity(spec.memory)
+    if engine is not None:
+        said, client = {one.name for one in spec.env} | set(own), containers.client_environment()
+        instances = [
+            containers.contained(
+                one,
+                engine,
+                spec.image,
+                uid=job.uid,
+                binds=[(a, b) for a, b in binds],
+                variables={
+                    name: value
+                    for name, value in one.env.items()
+                    if name in said or name not in env
+                },
+                working_dir=spec.working_dir,
+                cores=limit_cores,
+                memory_bytes=memory_bytes,
+                client=client,
+            )
+            for one in instances
+        ]
+    told: Json = {
+        "run": run,
+        "attempt": number,
+        "name": job.key.name,
+        "folder": str(folder),
+        "state_folder": str(state.folder),
+        "engine": engine,
+        "contained": engine is not None,
+        "scratch": scratch,
+        "binds": binds,
+        "hidden": [str(state.box.key_file())],
+        "command": spec.command,
+        "cwd": "/" if engine else cwd,
+        "cores": limit_cores,
+        "memory_bytes": memory_bytes,
+        "timeout_s": spec.timeout_seconds,
+        "secrets": secrets,
+        "max_log_bytes": parse_quantity(spec.max_log_size),
+        "instances": [
+            {
+                "name": one.name,
+                "role": one.role,
+                "argv": list(one.argv),
+                "env": dict(one.env),
+                "gpus": list(one.gpus),
+                "workers": one.workers,
+                "awaited": one.awaited,
+            }
+            for one in instances
+        ],
+    }
+    return Attempt(launch, told, instances)
+
+
+def start_keeper(job: Stored, attempt: Attempt, lock: int, log: int) -> "subprocess.Popen[bytes]":
+    """In a session of its own: it goes on without whoever started it. The lock is its own."""
+    descriptor = os.memfd_create("penstock-job", 0)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(json.dumps(attempt.told).encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        _make_scratch(attempt.told["scratch"])
+        with handed_over(os.environ) as (env, keys):
+            return subprocess.Popen(
+                [sys.executable, "-Pm", KEEPER, job.uid, str(descriptor), str(lock)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(descriptor, lock, keys),
+                env=env,
+                start_new_session=True,
+                cwd="/",
+            )
+    finally:
+        os.close(descriptor)
+        os.close(lock)
+
+
+KEEPER = "penstock.jobs.keep"
+
+
+def _engine(spec: TrainingJobSpec) -> str | None:
+    if not spec.image:
+        return None
+    engine = containers.find_engine()
+    if engine is None:
+        raise UsageError(
+            f"image {spec.image} cannot be run: {containers.why_no_engine()}",
+            hint="start it, or leave the image out: the job then runs on this machine as it is",
+        )
+    return engine
+
+
+def _torchrun(env: Mapping[str, str]) -> tuple[str, ...]:
+    """That of the job's PATH; else of the Python that runs Penstock, if it has torch."""
+    import shutil
+    from importlib.util import find_spec
+
+    if shutil.which("torchrun", path=env.get("PATH")) is None and find_spec("torch") is not None:
+        return (sys.executable, "-m", "torch.distributed.run")
+    return ("torchrun",)
+
+
+def _own_folder(folder: Path) -> Path:
+    """Names without a folder must not end up in the machine's root."""
+    own = folder / "run"
+    own.mkdir(exist_ok=True, mode=0o700)
+    return own
+
+
+def _hostfile(folder: Path, spec: TrainingJobSpec) -> Path:
+    path = folder / "hostfile"
+    path.write_text(hostfile(spec))
+    return path
+
+
+def scratch_place(uid: str) -> str:
+    """In memory where there is a place for it: ranks exchange through files in it. Its path is
+    short: sockets are made there. Anybody may make folders there, also of this name."""
+    shared = "/dev/shm"
+    top = shared if os.access(shared, os.W_OK) else tempfile.gettempdir()
+    path = os.path.join(top, f"penstock-job-{uid[:13]}")
+    if os.path.lexists(path) and not _is_private(path):
+        path += f"-{uuid.uuid4().hex[:8]}"
+    return path
+
+
+def _make_scratch(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:  # of the attempt before
+        if not _is_private(path):
+            raise
+
+
+def _is_private(path: str) -> bool:
+    found = os.lstat(path)
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and stat.S_IMODE(found.st_mode) == 0o700
+    )
+
+
+def _passwords(values: Iterable[str]) -> Iterator[str]:
+    """Those within addresses, which a program may print without the rest."""
+    for value in values:
+        if (found := _PASSWORD.search(value)) is not None:
+            yield found[1]
+
+
+def _script(name: str, cwd: str) -> str | None:
+    path = os.path.join(cwd, name)
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > _MOST_SCRIPT_BYTES:
+            return None
+        return Path(path).read_text()
+    except (OSError, ValueError):
+        return None
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Of the loopback interface. Below those that the kernel gives to whoever asks for any: it is
+    seconds until the job takes them. Held while they are chosen, so that no two are one."""
+    held: list[socket.socket] = []
+    try:
+        while len(held) < count:
+            one = socket.socket()
+            try:
+                one.bind(("127.0.0.1", random.randrange(*_PORTS)))
+            except OSError as error:
+                one.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                held.append(one)
+        return tuple(one.getsockname()[1] for one in held)
+    finally:
+        for one in held:
+            one.close()

@@ -1,0 +1,289 @@
+"""Root of all that an attempt of a job runs: `python -Pm penstock.jobs.init TOLD REPORT
+CONTROL`, three descriptors.
+
+    keeper ── outer ── init (number 1 in its namespace) ── instances ── whatever they start
+
+It has a PID and a mount namespace of its own, with the job's data sets bound read-only, the key of
+sealed Secrets covered and /proc mounted anew. So when it ends, however it ends, the kernel kills
+all that is in there: also what has forked away. It ends when the instances have, when one of them
+fails, when it is asked to (a byte on CONTROL) and when the keeper is gone (the end of CONTROL).
+
+What happens is reported as lines of JSON: {"cannot"}, {"without"} namespaces, {"started"},
+{"ended"}, {"left"} behind. One thread; nothing of this knows where state is kept.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from penstock.reconcile.namespace_child import Cannot, bind_all, enter, hide_all, mount_proc
+
+Json = dict[str, Any]
+
+# After SIGTERM: time to write a checkpoint's last bytes.
+GRACE_S = 5.0
+_DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+_SHELL = ["/bin/sh", "-c"]
+_libc = ctypes.CDLL(None)
+
+
+def main() -> NoReturn:
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        told: Json = json.load(file)
+    report, control = int(sys.argv[2]), int(sys.argv[3])
+    handed: list[int] = [report, control, *told["outputs"]]
+    for descriptor in (*handed, *chain.from_iterable(told["entrances"])):
+        os.set_inheritable(descriptor, False)
+    try:
+        isolated = _isolate(told, report)
+    except (Cannot, OSError) as error:
+        _tell(report, _cannot(error))
+        os._exit(126)
+    # Not before: a change of who one is, as in a user namespace, takes it back.
+    _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != told["parent"]:
+        os._exit(126)
+    child = os.fork()
+    if child:
+        for descriptor in (report, control, *told["outputs"]):
+            os.close(descriptor)  # their ends are the init's to give
+        os.waitpid(child, 0)
+        os._exit(0)
+    _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+    os.setsid()
+    try:
+        if isolated:
+            bind_all(told["binds"])
+            hide_all(told["hidden"])
+            mount_proc()
+        _go_to(told["cwd"])
+        if not told["contained"]:
+            _check_command(told["command"], told["instances"][0]["env"])
+        Init(told, report, control).run()
+    except (Cannot, OSError) as error:
+        _tell(report, _cannot(error))
+    os._exit(0)
+
+
+def _isolate(told: Json, report: int) -> bool:
+    if told["contained"]:
+        return False  # the container's own
+    try:
+        enter(pids=True)
+    except Cannot as error:
+        if told["binds"]:
+            raise
+        _tell(report, {"without": str(error)})
+        return False
+    return True
+
+
+def _go_to(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        hint = "it is looked up as the job sees it"
+        raise Cannot(f"workingDir {folder}: {error.strerror}", hint) from error
+
+
+def _check_command(words: list[str], env: Mapping[str, str]) -> None:
+    """Before anything runs: a shell or mpirun would say it in many words, somewhere in a log."""
+    word = words[0]
+    if words[:2] == _SHELL:
+        try:
+            said = shlex.split(words[2], comments=True)
+        except ValueError:
+            return  # a shell's own mistake, which it tells best
+        given = list(takewhile(lambda one: "=" in one, said))
+        found = said[len(given) :]
+        if not found or not set(found[0]) <= _PLAIN:
+            return
+        if any(one.startswith("PATH=") for one in given):
+            return  # it is looked for elsewhere
+        word = found[0]
+        if "/" not in word and _shell_knows(word, env):
+            return
+    if "/" in word:
+        if not os.path.exists(word):
+            raise Cannot(f"{word}: no such command", f"it is looked for in {os.getcwd()}")
+        if os.path.isdir(word) or not os.access(word, os.X_OK):
+            raise Cannot(f"{word} is not executable", f"chmod +x {word}, or name what runs it")
+    elif shutil.which(word, path=env.get("PATH")) is None:
+        raise Cannot(f"{word}: no such command", "it is looked for in the PATH of the job")
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+@:-")
+
+
+def _shell_knows(word: str, env: Mapping[str, str]) -> bool:
+    """Builtins and words of its grammar too."""
+    asked = subprocess.run(
+        ["/bin/sh", "-c", 'command -v -- "$0"', word],
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return asked.returncode == 0
+
+
+class Init:
+    def __init__(self, told: Json, report: int, control: int) -> None:
+        self._told = told
+        self._report = report
+        self._control = control
+        self._running: dict[int, int] = {}  # process: which instance
+        self._awaited = {i for i, one in enumerate(told["instances"]) if one["awaited"]}
+        self._stop_at_s: float | None = None
+        self._has_children = True
+        self._wakes, writer = os.pipe()
+        os.set_blocking(writer, False)
+        os.set_blocking(self._wakes, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+
+    def run(self) -> None:
+        try:
+            for index in range(len(self._told["instances"])):
+                self._start(index)
+        except Cannot:
+            self._end_all(signal.SIGKILL)
+            raise
+        poll = select.poll()
+        poll.register(self._wakes, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        while self._goes_on():
+            left_s = None if self._stop_at_s is None else self._stop_at_s - time.monotonic()
+            events = poll.poll(None if left_s is None else max(0, left_s * 1000))
+            for descriptor, _ in events:
+                if descriptor == self._control:
+                    if not os.read(self._control, 16):
+                        return  # the keeper is gone
+                    self._stop()
+                else:
+                    os.read(self._wakes, 4096)
+            self._bury()
+        self._report_leftovers()
+
+    def _goes_on(self) -> bool:
+        if self._stop_at_s is not None:
+            # All that is left is a child of ours: a rank without its shell may be saving its work.
+            return self._has_children and time.monotonic() < self._stop_at_s
+        return bool(self._awaited)
+
+    def _start(self, index: int) -> None:
+        instance: Json = self._told["instances"][index]
+        entrances: list[int] = self._told["entrances"][index]
+
+        def enter_groups() -> None:
+            for entrance in entrances:
+                os.write(entrance, b"0")
+
+        try:
+            process = subprocess.Popen(
+                instance["argv"],
+                env=instance["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=self._told["outputs"][index],
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=enter_groups if entrances else None,
+            )
+        except (FileNotFoundError, NotADirectoryError) as error:
+            word = instance["argv"][0]
+            raise Cannot(f"{word}: no such command", _HINTS.get(word)) from error
+        except OSError as error:
+            raise Cannot(f"{instance['argv'][0]}: {error.strerror}", None) from error
+        except subprocess.SubprocessError as error:
+            raise Cannot(f"{instance['name']} cannot be put under its limits", None) from error
+        # It is buried below, with all others; the object would look for it in vain.
+        process.returncode = 0
+        os.close(self._told["outputs"][index])
+        self._running[process.pid] = index
+        _tell(self._report, {"started": index, "pid": process.pid})
+
+    def _bury(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._has_children = False
+                return
+            if pid == 0:
+                return
+            index = self._running.pop(pid, None)
+            if index is None:
+                continue  # an orphan
+            code = os.waitstatus_to_exitcode(status)
+            stopped = self._stop_at_s is not None
+            _tell(self._report, {"ended": index, "code": code, "stopped": stopped})
+            self._awaited.discard(index)
+            if code != 0 and self._told["instances"][index]["awaited"]:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self._stop_at_s is None:
+            self._stop_at_s = time.monotonic() + GRACE_S
+            self._end_all(signal.SIGTERM)
+
+    def _end_all(self, number: signal.Signals) -> None:
+        if os.getpid() == 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, number)  # all that is in here
+            return
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+    def _report_leftovers(self) -> None:
+        if os.getpid() != 1 or self._stop_at_s is not None:
+            return
+        instances = set(map(str, self._running))
+        left = [
+            name
+            for name in os.listdir("/proc")
+            if name.isdigit() and name != "1" and name not in instances
+        ]
+        if left and Path("/proc/self").readlink().name == "1":  # a /proc of our own
+            _tell(self._report, {"left": len(left)})
+
+
+_HINTS = {
+    "mpirun": "install Open MPI: apt install openmpi-bin",
+    "torchrun": "install torch where the job's PATH finds it",
+    "docker": None,
+}
+
+
+def _cannot(error: Cannot | OSError) -> Json:
+    if isinstance(error, Cannot):
+        return {"cannot": str(error), "hint": error.hint}
+    where = f"{error.filename}: " if error.filename else ""
+    return {"cannot": f"{where}{error.strerror}", "hint": None}
+
+
+def _tell(report: int, what: Json) -> None:
+    try:
+        os.write(report, json.dumps(what).encode() + b"\n")
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""Training jobs as the loop sees them: who waits for what, who may start, who goes.
+
+The loop allots GPUs and cores, alone and in one thread, and writes down what it has allotted before
+it starts the job's supervisor; a job gives it back in the same moment in which it has ended. So
+what is held is known from the state alone, whoever was killed.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon import locks
+from penstock.jobs.attempts import KEEPER
+from penstock.jobs.data import what_to_load, why_not_there
+from penstock.jobs.processes import clear
+from penstock.jobs.records import (
+    ENDED,
+    FAILED,
+    PENDING,
+    QUEUING,
+    attempt_path,
+    ended_status,
+    job_folder,
+    keeper_lock_path,
+    lock_path,
+    read_record,
+)
+from penstock.jobs.usage import machine_gpus
+from penstock.reconcile.pairs import World
+from penstock.reconcile.served import Served
+from penstock.reconcile.state import State, Stored
+from penstock.reconcile.workers import end_worker, is_worker, start_worker
+from penstock.specs.jobs import cores
+
+# Who may start: GPUs and cores are allotted, first come first served within a priority. Pure.
+#
+# Nobody overtakes: while one waits for GPUs, none that comes after it gets any, even if it needs
+# fewer; or one that needs many would wait for ever. Who needs none of what is short starts.
+
+TOO_MANY = "this machine has"  # of one that can never start as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    name: str
+    order: tuple[float, str]  # when it was created; its uid, for two of the same moment
+    priority: int = 0
+    gpus: int = 0
+    cores: float = 0.0  # 0: it did not say
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A job that was allotted something, and has not given it back."""
+
+    name: str
+    gpus: tuple[int, ...] = ()
+    cores: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    gpus: tuple[int, ...] | None  # which; None: it has to wait
+    why: str = ""
+
+
+def decide(
+    waiting: Iterable[Waiting], holding: Sequence[Holding], gpus: Sequence[int], cores: float
+) -> Mapping[tuple[float, str], Verdict]:
+    """By the order of each. `gpus` and `cores` are all that the machine has."""
+    held = list(holding)
+    queues: dict[str, str] = {}  # what is short: who waits for it, first
+    verdicts: dict[tuple[float, str], Verdict] = {}
+    for one in sorted(waiting, key=lambda one: (-one.priority, one.order)):
+        why = _why_gpus(one, held, gpus, queues) or _why_cores(one, held, cores, queues)
+        if why is not None:
+            verdicts[one.order] = Verdict(None, why)
+            continue
+        taken = {device for other in held for device in other.gpus}
+        mine = tuple([device for device in gpus if device not in taken][: one.gpus])
+        held.append(Holding(one.name, mine, one.cores))
+        verdicts[one.order] = Verdict(mine)
+    return verdicts
+
+
+def _why_gpus(
+    one: Waiting, held: Sequence[Holding], gpus: Sequence[int], queues: dict[str, str]
+) -> str | None:
+    if not one.gpus:
+        return None
+    wanted = f"waits for {_count(one.gpus, 'GPU')}"
+    if "gpus" in queues:
+        return f"{wanted}; job {queues['gpus']} is before it"
+    taken = {device for other in held for device in other.gpus}
+    if one.gpus <= len(set(gpus) - taken):
+        return None
+    queues["gpus"] = one.name
+    if one.gpus > len(gpus):
+        return f"{wanted}; {TOO_MANY} {len(gpus)}"
+    return f"{wanted}; {_have([other.name for other in held if other.gpus])}"
+
+
+def _why_cores(
+    one: Waiting, held: Sequence[Holding], cores: float, queues: dict[str, str]
+) -> str | None:
+    if not one.cores:
+        return None
+    wanted = f"waits for {_count(one.cores, 'core')}"
+    if "cores" in queues:
+        return f"{wanted}; job {queues['cores']} is before it"
+    # One that wants more than there are gets all of them, when nobody else has any.
+    free = cores - sum(other.cores for other in held)
+    if min(one.cores, cores) <= free + 1e-9:
+        return None
+    queues["cores"] = one.name
+    return f"{wanted}; {_have([other.name for other in held if other.cores])}"
+
+
+def _have(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"taken by job {names[0]}"
+    return f"taken by jobs {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+
+
+def _count(number: float, what: str) -> str:
+    return f"{number:g} {what}" + ("" if number == 1 else "s")
+
+
+Json = dict[str, Any]
+
+SUPERVISOR = "penstock.jobs.supervise"
+# Supervisors that die one after the other without having ended the job.
+_MOST_DEATHS = 5
+# A supervisor that was killed is missed after so long.
+_RUNNING_S = 2.0
+# Whatever a job waits for wakes the loop when it comes; this is for what nobody tells.
+_WAITING_S = 30.0
+_LONGEST_SLEEP_S = 3600.0
+# After it was asked to stop; the keeper itself gives the job less.
+_KEEPER_ENDS_WITHIN_S = 20.0
+
+
+class Jobs:
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._stopping: dict[str, float] = {}  # uid: when its keeper was asked to end
+
+    def look(self, world: World, is_served: Served, *, leaving: bool) -> float | None:
+        """Begins and ends what is due. Seconds until the next look; None if there is nothing to
+        look for."""
+        self._children = [child for child in self._children if child.poll() is None]
+        pauses: list[float] = []
+        candidates: list[Stored] = []
+        for job in world.jobs():
+            if job.deleting is not None:
+                if not self._remove(job):
+                    pauses.append(_RUNNING_S)
+            elif locks.is_taken(self._lock(job)):
+                pauses.append(_RUNNING_S)
+            elif leaving:
+                continue
+            elif job.status.get("phase") in ENDED:
+                pauses += self._expire(job)
+            elif self._has_begun(job):
+                pauses.append(_RUNNING_S)
+            elif self._is_ready(world, job, is_served):
+                candidates.append(job)
+            else:
+                pauses.append(_WAITING_S)
+        if candidates:
+            self._allot(world, candidates)
+            pauses.append(_RUNNING_S)
+        return min(pauses, default=None)
+
+    # -- before it starts ----------------------------------------------------------------
+
+    def _is_ready(self, world: World, job: Stored, is_served: Served) -> bool:
+        """For the queue; what it waits for is told."""
+        why = why_not_there(job, world.resources, is_served)
+        if why is not None:
+            self._wait(job, PENDING, "DataNotReady", why)
+            return False
+        wanted = what_to_load(job, world.resources) if job.spec.get("warm") else []
+        if wanted and job.note.get("loaded") != wanted:
+            self._state.observe(job.uid, note={"loading": True})
+            self._start(job)
+            return False
+        return True
+
+    def _allot(self, world: World, candidates: list[Stored]) -> None:
+        holding = [
+            Holding(one.key.name, tuple(held["gpus"]), held["cores"])
+            for one in world.jobs()
+            if (held := one.note.get("allotted")) is not None
+        ]
+        waiting = [
+            Waiting(
+                one.key.name, _order(one), one.spec.get("priority") or 0, gpus_of(one), _cores(one)
+            )
+            for one in candidates
+        ]
+        some_gpus = any(one.gpus for one in waiting)
+        devices = [gpu.index for gpu in machine_gpus()] if some_gpus else []
+        verdicts = decide(waiting, holding, devices, float(os.cpu_count() or 1))
+        for job in candidates:
+            verdict = verdicts[_order(job)]
+            if verdict.gpus is None:
+                self._wait(job, QUEUING, "Queuing", verdict.why)
+                continue
+            # Written down before it runs: nobody else gets it from here on.
+            held = {"gpus": list(verdict.gpus), "cores": _cores(job)}
+            self._state.observe(job.uid, note={"allotted": held, "waits": None})
+            if held["gpus"]:
+                self._state.add_event(job.uid, "Allotted", f"GPUs {held['gpus']}")
+            self._start(job)
+
+    def _wait(self, job: Stored, phase: str, reason: str, why: str) -> None:
+        if job.note.get("waits") == why and job.status.get("phase") == phase:
+            return
+        self._state.observe(
+            job.uid,
+            note={"waits": why},
+            status={
+                "phase": phase,
+                "reason": reason,
+                "message": why,
+                "gpusRequested": gpus_of(job),
+                "gpusAllocated": 0,
+            },
+        )
+        self._state.add_event(job.uid, reason, why)
+
+    def _start(self, job: Stored) -> None:
+        folder = job_folder(self._state.folder, job.uid)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = locks.take(self._lock(job))
+        if lock is None:
+            return
+        if job.status.get("phase") in (None, QUEUING):
+            self._state.observe(
+                job.uid,
+                status={
+                    "phase": PENDING,
+                    "reason": "Starting",
+                    "message": "it is about to start",
+                    "gpusRequested": gpus_of(job),
+                    "gpusAllocated": 0,
+                },
+            )
+        child = start_worker(SUPERVISOR, job.uid, lock, folder / "supervisor.log")
+        self._children.append(child)
+
+    def _has_begun(self, job: Stored) -> bool:
+        """One that was allotted what it needs, or loads its data, and whose supervisor is gone."""
+        now = self._state.by_uid(job.uid)  # it may have ended since the world was read
+        if now is None or now.status.get("phase") in ENDED:
+            return True
+        if now.note.get("allotted") is None and not now.note.get("loading"):
+            return False
+        if now.note.get("pid") is None:
+            self._start(now)  # whoever allotted it was killed before it could
+            return True
+        deaths = now.note.get("deaths", 0) + 1
+        if deaths > _MOST_DEATHS:
+            self._give_up(now, deaths)
+            return True
+        self._state.observe(job.uid, note={"deaths": deaths})
+        self._state.add_event(job.uid, "Died", "its supervisor; another takes over", kind="Warning")
+        self._start(now)
+        return True
+
+    def _give_up(self, job: Stored, deaths: int) -> None:
+        if not self._end_processes(job):
+            return
+        what = f"its supervisor ended {deaths} times without a word"
+        log = job_folder(self._state.folder, job.uid) / "supervisor.log"
+        gone: Json = dict.fromkeys(("allotted", "loading", "pid", "deaths"))
+        trouble = {"what": what, "hint": f"its log: {log}", "exit_code": 1}
+        now_s = time.time()
+        record = read_record(attempt_path(job_folder(self._state.folder, job.uid)))
+        if record is not None and record["run"] != job.note.get("run"):
+            record = None  # of a run before this one
+        self._state.observe(
+            job.uid,
+            note={**gone, "ended_s": now_s, "trouble": trouble},
+            status=ended_status(FAILED, "Died", what, record, now_s),
+        )
+        self._state.add_event(job.uid, "Died", what, kind="Warning")
+
+    # -- after it has ended --------------------------------------------------------------
+
+    def _expire(self, job: Stored) -> list[float]:
+        ttl_s = job.spec.get("ttlSecondsAfterFinished")
+        ended_s: float | None = job.note.get("ended_s")
+        if ttl_s is None or ended_s is None:
+            return []
+        left_s = ended_s + ttl_s - time.time()
+        if left_s > 0:
+            return [min(left_s, _LONGEST_SLEEP_S)]
+        return [] if self._remove(job) else [_RUNNING_S]
+
+    def _remove(self, job: Stored) -> bool:
+        """False: it has not ended yet, and is looked at again in a moment."""
+        end_worker(SUPERVISOR, job.uid, job.note.get("pid"))
+        if locks.is_taken(self._lock(job)) or not self._end_processes(job):
+            return False
+        shutil.rmtree(job_folder(self._state.folder, job.uid), ignore_errors=True)
+        self._state.forget(job.uid)
+        return True
+
+    def _end_processes(self, job: Stored) -> bool:
+        """All that an attempt runs. False: not yet."""
+        folder = job_folder(self._state.folder, job.uid)
+        record = read_record(attempt_path(folder))
+        if locks.is_taken(keeper_lock_path(folder)):
+            asked_s = self._stopping.setdefault(job.uid, time.monotonic())
+            pid = record["keeper"] if record is not None else None
+            if pid is not None and is_worker(KEEPER, job.uid, pid):
+                late = time.monotonic() - asked_s > _KEEPER_ENDS_WITHIN_S
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+            return False
+        self._stopping.pop(job.uid, None)
+        if record is not None and record["outcome"] is None:
+            clear(job.uid, record)
+        return True
+
+    def _lock(self, job: Stored) -> Path:
+        return lock_path(job_folder(self._state.folder, job.uid))
+
+
+def gpus_of(job: Stored) -> int:
+    """That all its workers together ask for."""
+    return (job.spec.get("gpus") or 0) * (job.spec.get("workers") or 1)
+
+
+def _cores(job: Stored) -> float:
+    said = job.spec.get("cpu")
+    return 0.0 if said is None else cores(str(said)) * (job.spec.get("workers") or 1)
+
+
+def _order(job: Stored) -> tuple[float, str]:
+    return job.created_s, job.uid

@@ -1,0 +1,226 @@
+"""Data operations as the loop sees them: when one begins, whether it still runs, when it goes.
+
+Each runs in a process of its own (`penstock.operations.main`), which holds the lock in its folder
+for as long as it lives.
+"""
+
+import logging
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon import locks
+from penstock.operations.schedule import Action, decide
+from penstock.reconcile.conditions import (
+    BOUND,
+    COMPLETE,
+    EXECUTING,
+    FAILED,
+    PENDING,
+    Condition,
+    stamp,
+    with_conditions,
+)
+from penstock.reconcile.contact import ask_brief
+from penstock.reconcile.pairs import World
+from penstock.reconcile.removal import operation_datasets
+from penstock.reconcile.state import State, Stored
+from penstock.reconcile.workers import end_worker, start_worker
+from penstock.specs.keys import ResourceKey
+from penstock.specs.models import model_of
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+# Deaths in a row without a word; one that reports progress before it dies is no such.
+_MOST_DEATHS = 5
+_WORKER = "penstock.operations.main"
+
+
+class Operating:
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def look(self, world: World, *, leaving: bool) -> bool:
+        """Begins and ends what is due. True while something runs or is due soon."""
+        self._children = [child for child in self._children if child.poll() is None]
+        busy = False
+        for operation in world.operations():
+            if operation.deleting is not None:
+                busy |= not self._remove(operation)
+            elif locks.is_taken(self._lock(operation)):
+                busy = True
+            elif not leaving:
+                busy |= self._go_on(world, operation)
+        return busy
+
+    def _go_on(self, world: World, operation: Stored) -> bool:
+        """One that does not run. True if it does now, or will soon."""
+        if operation.status.get("phase") == EXECUTING:
+            # It may have ended after the world was read and before its lock was looked at.
+            now = self._state.by_uid(operation.uid)
+            return now is None or now.status.get("phase") != EXECUTING or self._died(now)
+        decision = decide(
+            model_of(operation.manifest),
+            operation.status,
+            time.time(),
+            preceding_done=self._preceding_done(world, operation),
+            last_change=self._last_change(world, operation),
+            created_s=operation.created_s,
+        )
+        if decision.action is Action.EXPIRE:
+            self._state.add_event(operation.uid, "Expired", "ttlSecondsAfterFinished is over")
+            self._remove(operation)
+        elif decision.action is Action.START:
+            if (missing := self._not_bound(world, operation)) is not None:
+                self._wait(operation, f"data set {missing} is not bound")
+                return False  # whoever binds it wakes us
+            if decision.change is not None:
+                self._state.observe(operation.uid, status={"lastChange": decision.change})
+            self._start(operation)
+            return True
+        elif decision.action is Action.WAIT:
+            failed = self._preceding_failed(world, operation)
+            why = decision.why.replace("is not complete", "failed") if failed else decision.why
+            self._wait(operation, why)
+            return decision.until_s is not None and decision.until_s - time.time() < 60
+        return False
+
+    def _start(self, operation: Stored) -> None:
+        folder = self.folder(operation.uid)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = locks.take(self._lock(operation))
+        if lock is None:
+            return
+        now_s = time.time()
+        # Before it runs: its own words, of which the last may be that it is done, come after.
+        self._state.observe(
+            operation.uid,
+            status={
+                "phase": EXECUTING,
+                "duration": "Unfinished",
+                "conditions": [],
+                "lastScheduleTime": stamp(now_s),
+                "progress": None,
+            },
+            note={"pid": None, "begun_s": operation.note.get("begun_s") or now_s},
+        )
+        child = start_worker(_WORKER, operation.uid, lock, folder / "log")
+        self._children.append(child)
+        self._state.add_event(operation.uid, "Started", f"as process {child.pid}")
+
+    def _died(self, operation: Stored) -> bool:
+        """It says that it runs, and does not: it was killed, or the machine was."""
+        progress: Json = operation.status.get("progress") or {}
+        far = [progress.get("files", 0), progress.get("bytes", 0)]
+        deaths = 1 if far != operation.note.get("far") else operation.note.get("deaths", 0) + 1
+        if deaths > _MOST_DEATHS:
+            self.finish(
+                operation, FAILED, "Died", f"its process ended {deaths} times without a word"
+            )
+            return False
+        self._state.observe(operation.uid, note={"deaths": deaths, "far": far})
+        self._state.add_event(operation.uid, "Died", "it is begun again", kind="Warning")
+        self._start(operation)
+        return True
+
+    def finish(
+        self,
+        operation: Stored,
+        phase: str,
+        reason: str,
+        message: str,
+        *,
+        infos: Json | None = None,
+        trouble: Json | None = None,
+    ) -> None:
+        """`trouble`: what, hint and exit_code, for whoever waits for it."""
+        now_s = time.time()
+        begun_s = operation.note.get("begun_s", now_s)
+        status = {
+            "phase": phase,
+            "duration": duration(now_s - begun_s),
+            "conditions": with_conditions(
+                [], [Condition(phase, True, reason, message)], now_s, probed=True
+            ),
+            **({"infos": infos} if infos else {}),
+            **({"lastSuccessfulTime": stamp(now_s)} if phase == COMPLETE else {}),
+        }
+        gone: Json = dict.fromkeys(("pid", "begun_s", "deaths", "far"))
+        self._state.observe(operation.uid, status=status, note={**gone, "trouble": trouble})
+        kind = "Warning" if phase == FAILED else "Normal"
+        self._state.add_event(operation.uid, reason, message, kind=kind)
+
+    def _wait(self, operation: Stored, why: str) -> None:
+        if operation.status.get("phase") in (COMPLETE, FAILED):
+            return  # until its next time it is what it was
+        if operation.note.get("waits") != why:
+            self._state.observe(
+                operation.uid,
+                status={"phase": PENDING, "duration": "Unfinished"},
+                note={"waits": why},
+            )
+            self._state.add_event(operation.uid, "Waiting", why)
+
+    def _remove(self, operation: Stored) -> bool:
+        """False: it has not ended yet, and is looked at again in a moment."""
+        end_worker(_WORKER, operation.uid, operation.note.get("pid"))
+        if locks.is_taken(self._lock(operation)):
+            return False
+        shutil.rmtree(self.folder(operation.uid), ignore_errors=True)
+        self._state.forget(operation.uid)
+        return True
+
+    def folder(self, uid: str) -> Path:
+        return self._state.folder / "operations" / uid
+
+    def _lock(self, operation: Stored) -> Path:
+        return self.folder(operation.uid) / "lock"
+
+    # -- what it depends on --------------------------------------------------------------
+
+    def _preceding_done(self, world: World, operation: Stored) -> bool | None:
+        """None: it comes after nothing."""
+        after = operation.spec.get("runAfter")
+        if not after:
+            return None
+        namespace = after.get("namespace") or operation.key.namespace
+        found = world.resources.get(ResourceKey(after["kind"], namespace, after["name"]))
+        return found is not None and found.status.get("phase") == COMPLETE
+
+    def _preceding_failed(self, world: World, operation: Stored) -> bool:
+        after: Json = operation.spec.get("runAfter") or {}
+        namespace = after.get("namespace") or operation.key.namespace
+        key = ResourceKey(after.get("kind", ""), namespace, after.get("name", ""))
+        found = world.resources.get(key)
+        return found is not None and found.status.get("phase") == FAILED
+
+    def _last_change(self, world: World, operation: Stored) -> int | None:
+        if operation.spec.get("policy") != "OnEvent":
+            return None
+        for key in operation_datasets(operation):
+            found = world.resources.get(key)
+            if found is not None and "mountpoint" in found.note:
+                brief = ask_brief(Path(found.note["mountpoint"]))
+                return None if brief is None else brief["last_change"]
+        return None
+
+    def _not_bound(self, world: World, operation: Stored) -> str | None:
+        for key in sorted(operation_datasets(operation)):
+            found = world.resources.get(key)
+            if found is None or found.status.get("phase") != BOUND:
+                return f"{key.namespace}/{key.name}"
+        return None
+
+
+def duration(seconds: float) -> str:
+    """`1m3s`, as Go prints it."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    text = f"{hours}h" if hours else ""
+    text += f"{minutes}m" if hours or minutes else ""
+    return text + f"{whole % 60}s"

@@ -1,0 +1,137 @@
+"""The process of one data operation: `python -Pm penstock.operations.main UID`.
+
+Started by the loop, which has taken the lock for it. What it tells goes into the operation's
+status; killed, it is begun again, and each kind of operation finds by itself how far it was.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog.refresh import catalog_path
+from penstock.daemon.settings import MountSettings, Part
+from penstock.errors import PenstockError, UsageError
+from penstock.fluid.sources import locate
+from penstock.fluid.values import Said, Written
+from penstock.operations import RUN
+from penstock.operations.lifecycle import Operating
+from penstock.reconcile.conditions import BOUND, COMPLETE, FAILED
+from penstock.reconcile.environment import named_secret
+from penstock.reconcile.nudge import nudge
+from penstock.reconcile.pairs import World
+from penstock.reconcile.planning import plan_of
+from penstock.reconcile.state import State, Stored
+from penstock.reconcile.workers import begin
+from penstock.specs.keys import ResourceKey
+from penstock.specs.models import model_of
+from penstock.specs.secrets import put_secrets
+from penstock.store.secrets import redact
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+_REPORT_S = 0.5
+
+
+class Work:
+    """What an operation gets to see of the rest: penstock.operations.work.Work."""
+
+    def __init__(self, state: State, operation: Stored, folder: Path) -> None:
+        self._state = state
+        self._operation = operation
+        self.folder = folder
+        self.resource = model_of(put_secrets(operation.manifest, state.secrets(operation)))
+        self._reported_s = 0.0
+        self._progress: Json | None = None
+
+    def mountpoint(self, name: str, namespace: str) -> Path:
+        dataset = self._dataset(name, namespace)
+        if dataset.status.get("phase") != BOUND:
+            raise UsageError(
+                f"data set {namespace}/{name} is not bound",
+                hint=f"penstock describe dataset {name} -n {namespace}",
+            )
+        return Path(dataset.note["mountpoint"])
+
+    def parts(self, name: str, namespace: str) -> tuple[Part, ...]:
+        return self._settings(name, namespace).parts
+
+    def external(self, uri: str, options: dict[str, str]) -> Part:
+        written = Written.at("options", options)
+        place = locate(
+            uri,
+            written,
+            "externalStorage",
+            Said(),
+            defaults=Written({}, {}),
+            read_file=lambda name: Path(name).read_text(),
+            mount_option=lambda _name: False,
+        )
+        return Part("", place.source, place.store)
+
+    def catalog(self, name: str, namespace: str) -> Path:
+        catalog = self._settings(name, namespace).catalog
+        assert catalog is not None
+        return catalog_path(self._state.folder, catalog)
+
+    def secret(self, namespace: str, name: str, key: str) -> str:
+        return named_secret(self._state, namespace, name, key)
+
+    def report(self, progress: Json) -> None:
+        self._progress = progress
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= _REPORT_S:
+            self._reported_s = now_s
+            self._state.observe(self._operation.uid, status={"progress": progress})
+
+    def report_last(self) -> None:
+        """What was said last is told, too, however soon after the one before it came."""
+        if self._progress is not None:
+            self._state.observe(self._operation.uid, status={"progress": self._progress})
+
+    def tell(self, reason: str, message: str) -> None:
+        self._state.add_event(self._operation.uid, reason, redact(message))
+
+    def _settings(self, name: str, namespace: str) -> MountSettings:
+        world = World.read(self._state)
+        pair = world.pair(namespace, name)
+        dataset = self._dataset(name, namespace)
+        if pair.runtime is None:
+            raise UsageError(f"data set {namespace}/{name} has no runtime")
+        return plan_of(self._state, world, dataset, pair.runtime).settings
+
+    def _dataset(self, name: str, namespace: str) -> Stored:
+        found = self._state.find(ResourceKey("Dataset", namespace, name))
+        if found is None:
+            raise UsageError(f"there is no data set {namespace}/{name}")
+        return found
+
+
+def main() -> int:
+    if (begun := begin()) is None:
+        return 0
+    state, operation = begun
+    operating = Operating(state)
+    work = Work(state, operation, operating.folder(operation.uid))
+    try:
+        infos = RUN[operation.key.kind](work)
+    except PenstockError as error:
+        log.warning("%s: %s", operation.key, error)
+        message = redact(f"{error}" + (f" (hint: {error.hint})" if error.hint else ""))
+        trouble = {"what": redact(str(error)), "hint": error.hint, "exit_code": error.exit_code}
+        operating.finish(operation, FAILED, type(error).__name__, message, trouble=trouble)
+    except Exception as error:  # a bug is told where people look
+        log.exception("%s", operation.key)
+        operating.finish(operation, FAILED, "Bug", redact(f"{type(error).__name__}: {error}"))
+    else:
+        work.report_last()
+        reason = f"{operation.key.kind}Complete"
+        operating.finish(operation, COMPLETE, reason, "done", infos=infos)
+    nudge(state.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

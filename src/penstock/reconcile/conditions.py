@@ -1,0 +1,95 @@
+"""Conditions, phases and amounts, in the form that Fluid's statuses have. Pure."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+NOT_BOUND, BOUND, FAILED = "NotBound", "Bound", "Failed"
+PENDING, EXECUTING, COMPLETE = "Pending", "Executing", "Complete"
+READY, NOT_READY = "Ready", "NotReady"
+WITHOUT_EFFECT = "FieldsWithoutEffect"
+
+
+class Condition(NamedTuple):
+    kind: str
+    holds: bool
+    reason: str
+    message: str
+
+
+def with_conditions(
+    before: Iterable[Json], fresh: Iterable[Condition], now_s: float, *, probed: bool = False
+) -> list[Json]:
+    """The conditions as they are now; one that says the same as before keeps the time at which
+    it began to. Runtimes and operations call the time of the last look another name than data
+    sets do."""
+    looked = "lastProbeTime" if probed else "lastUpdateTime"
+    known = {condition["type"]: condition for condition in before}
+    conditions: list[Json] = []
+    for one in fresh:
+        status = "True" if one.holds else "False"
+        told = {
+            "type": one.kind,
+            "status": status,
+            "reason": one.reason,
+            "message": one.message,
+            looked: stamp(now_s),
+            "lastTransitionTime": stamp(now_s),
+        }
+        if (old := known.get(one.kind)) is not None and old["status"] == status:
+            told["lastTransitionTime"] = old["lastTransitionTime"]
+            if old["message"] == one.message and old["reason"] == one.reason:
+                told = old
+        conditions.append(told)
+    return conditions
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def amount(size_bytes: float) -> str:
+    """`143.67GiB`, as Fluid prints it."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(size_bytes) < 1024 or unit == "PiB":
+            return f"{size_bytes:.2f}{unit}"
+        size_bytes /= 1024
+    raise AssertionError
+
+
+def share(part: float, whole: float) -> str:
+    """`47.3%`; of nothing it is all: there is nothing left to do. Never 100.0 while some is
+    missing."""
+    if part >= whole:
+        return "100.0%"
+    return f"{min(99.9, 100 * part / whole):.1f}%"
+
+
+def cache_states(brief: Json) -> Json:
+    """Fluid's cacheStates from what a mount tells of itself."""
+    hits, misses = sum(brief["hit_bytes"].values()), brief["store_bytes"]
+    states = {
+        "cacheCapacity": amount(brief["capacity_bytes"]),
+        "cached": amount(brief["cached_bytes"]),
+        "cachedPercentage": share(brief["cached_bytes"], brief["bytes"]),
+    }
+    if hits + misses:
+        states["cacheHitRatio"] = states["localHitRatio"] = f"{100 * hits / (hits + misses):.1f}%"
+    return states
+
+
+def dataset_amounts(brief: Json) -> Json:
+    """The part of a Dataset's status that changes as it is read."""
+    return {
+        "ufsTotal": amount(brief["bytes"]),
+        "fileNum": str(brief["files"]),
+        "cacheStates": cache_states(brief),
+        # The same, to the byte.
+        "bytes": {
+            "total": brief["bytes"],
+            "cached": brief["cached_bytes"],
+            "capacity": brief["capacity_bytes"],
+        },
+    }

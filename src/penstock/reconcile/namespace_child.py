@@ -1,0 +1,281 @@
+"""The program between `run_with_data` and the command: makes the namespace, then becomes it.
+
+`python -m penstock.reconcile.namespace_child TOLD REPORT`: two descriptors, of what to do and of
+where to say why it could not be done. Nothing is said when it could.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import platform
+import signal
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from penstock.mounttable import FILESYSTEM_TYPE, mount_table
+
+# The mounts of a process that sees folders of this machine at other places. For a program that is
+# small and has one thread: what it enters, it is in for good.
+#
+# A mount namespace of its own, in which each source is bound to its target, read-only. Root makes
+# one directly, others inside of a user namespace in which they are who they are.
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID
+_NEW_MOUNTS, _NEW_USER, _NEW_PIDS = 0x00020000, 0x10000000, 0x20000000
+_READ_ONLY, _REMOUNT, _BIND, _REC, _SLAVE = 1, 32, 4096, 16384, 1 << 19  # MS_…
+_NO_SUID, _NO_DEV, _NO_EXEC = 2, 4, 8
+_DETACH = 2  # MNT_DETACH
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+# What a mount may be told again when it is made read-only; what was locked must be.
+_KEPT = {
+    os.ST_NOSUID: _NO_SUID, os.ST_NODEV: _NO_DEV, os.ST_NOEXEC: _NO_EXEC,
+    os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048, os.ST_RELATIME: 1 << 21,
+}  # fmt: skip
+# Each name beside a missing target costs a mount.
+_MOST_NAMES = 1000
+_FOLDER, _LINK, _FILE = range(3)
+# A mount without a server, or a name that was removed meanwhile: shown empty.
+_GONE = (errno.ENOENT, errno.EACCES, errno.ENOTCONN, errno.ESTALE)
+_DECLARED = "dataset/"  # what their mounts begin with in the mount table: dataset/NAMESPACE/NAME
+
+
+class Cannot(Exception):
+    def __init__(self, what: str, hint: str | None) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+def bind_all(binds: Sequence[tuple[str, str]]) -> None:
+    """(source, target) each; those of other data sets are not kept busy."""
+    normal = [(source, os.path.normpath(target)) for source, target in binds]
+    for source, target in sorted(normal, key=lambda bind: bind[1].count("/")):
+        _bind(source, target)
+    _let_go_of_others([target for _, target in normal])
+
+
+def hide_all(files: Sequence[str]) -> None:
+    """Each looks empty. Root can take the cover away again: this keeps out who reads whatever lies
+    around, and nobody who knows what it looks for."""
+    for file in files:
+        _mount("/dev/null", file, _BIND)
+
+
+def enter(*, pids: bool = False) -> None:
+    """`pids`: children of this process begin with number 1, and the first takes all others with it
+    when it ends."""
+    more = _NEW_PIDS if pids else 0
+    uid, gid = os.geteuid(), os.getegid()
+    if uid != 0 or not _try(_libc.unshare(_NEW_MOUNTS | more)):
+        if not _try(_libc.unshare(_NEW_USER | _NEW_MOUNTS | more)):
+            raise Cannot(
+                f"no mount namespace can be made here ({os.strerror(ctypes.get_errno())})",
+                "run it as root, or allow user namespaces to users: sysctl "
+                "user.max_user_namespaces, kernel.unprivileged_userns_clone=1 and "
+                "kernel.apparmor_restrict_unprivileged_userns=0; a container needs CAP_SYS_ADMIN",
+            )
+        # Who one is stays the same; of several groups only the first has a name inside.
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    # What the machine unmounts goes here too; what is mounted here, nobody else sees.
+    _mount(None, "/", _REC | _SLAVE)
+
+
+def mount_proc() -> None:
+    """For those of a PID namespace. Where it may not be (a container that hides parts of it), the
+    one that is there serves too: only its numbers are the machine's."""
+    flags = _NO_SUID | _NO_DEV | _NO_EXEC
+    _libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(flags), None)
+
+
+def _bind(source: str, target: str) -> None:
+    if not os.path.isdir(source):
+        raise Cannot(f"{source} is not a folder", "check subPath")
+    if os.path.lexists(target) and not os.path.isdir(target):
+        raise Cannot(f"{target} is a file of this machine", "choose another mountPath")
+    if not os.path.isdir(target):
+        _show_with(target, source)
+        return
+    _bind_read_only(source, target)
+
+
+def _bind_read_only(source: str, target: str) -> None:
+    _mount(source, target, _BIND)
+    flags = os.statvfs(target).f_flag
+    kept = sum(bit for known, bit in _KEPT.items() if flags & known)
+    _mount(None, target, _REMOUNT | _BIND | _READ_ONLY | kept)
+
+
+def _show_with(target: str, source: str) -> None:
+    """Covers the nearest folder above the target with a copy of itself that has the target too."""
+    above = os.path.dirname(target)
+    while not os.path.isdir(above):
+        if os.path.lexists(above):
+            raise Cannot(f"{above} is a file of this machine", "choose another mountPath")
+        above = os.path.dirname(above)
+    above = os.path.realpath(above)
+    with os.scandir(above) as entries:  # its types are known without a look at dead mounts
+        names = {entry.name: _kind(entry) for entry in entries}
+    if len(names) > _MOST_NAMES:
+        raise Cannot(
+            f"{target} does not exist, and {above} holds {len(names):,} names",
+            f"make the folder: mkdir -p {target}",
+        )
+    folder, held = _open(above), f"/proc/self/fd/{_open(source)}"
+    if above != "/":
+        with _covered(above, folder):
+            _fill(folder, above, names)
+            os.makedirs(target)
+            _bind_read_only(held, target)
+        return
+    # The root cannot be covered, only replaced: a folder of it serves to build the other one.
+    stage = "/tmp" if names.get("tmp") == _FOLDER else f"/{_first_folder(names)}"
+    hidden = _open(stage)
+    with _covered(stage, folder):
+        _fill(folder, stage, names, stage[1:], hidden)
+        os.makedirs(stage + target)
+        _bind_read_only(held, stage + target)
+    _change_root(stage)
+
+
+def _open(folder: str) -> int:
+    return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _kind(entry: os.DirEntry[str]) -> int:
+    if entry.is_symlink():
+        return _LINK
+    return _FOLDER if entry.is_dir(follow_symlinks=False) else _FILE
+
+
+def _first_folder(names: dict[str, int]) -> str:
+    return next(name for name in names if names[name] == _FOLDER)
+
+
+@contextlib.contextmanager
+def _covered(place: str, like: int) -> Iterator[None]:
+    """A tmpfs over a folder, which nothing can be made in afterwards: it would be lost."""
+    status = os.fstat(like)
+    mode = stat.S_IMODE(status.st_mode)
+    _mount("tmpfs", place, _NO_DEV, "tmpfs", f"mode={mode:o},size=1m")
+    if os.geteuid() == 0:
+        with contextlib.suppress(PermissionError, OSError):  # an owner who has no name inside
+            os.chown(place, status.st_uid, status.st_gid)
+    yield
+    _mount(None, place, _REMOUNT | _BIND | _READ_ONLY | _NO_DEV)
+
+
+def _fill(
+    folder: int, place: str, names: dict[str, int], covered: str = "", hidden: int = -1
+) -> None:
+    """`covered`: a name that cannot be reached any more but through the descriptor `hidden`."""
+    for name, kind in sorted(names.items(), key=lambda one: one[0] != covered):
+        here, there = f"{place}/{name}", f"/proc/self/fd/{folder}/{name}"
+        if kind == _LINK:
+            os.symlink(os.readlink(there), here)
+            continue
+        if kind == _FOLDER:
+            os.mkdir(here)
+        else:
+            os.close(os.open(here, os.O_CREAT | os.O_WRONLY, 0o600))
+        try:
+            if name == covered:
+                _mount(f"/proc/self/fd/{hidden}", here, _BIND | _REC)
+                _libc.umount2(os.fsencode(here), _DETACH)  # what covers it came along
+            else:
+                _mount(there, here, _BIND | _REC)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+
+
+def _change_root(place: str) -> None:
+    os.chdir(place)
+    number = _PIVOT_ROOT.get(platform.machine())
+    # `.` twice: the old root lies over the new one, and is taken away from there.
+    if number is not None and _try(_libc.syscall(number, b".", b".")):
+        _libc.umount2(b".", _DETACH)
+        os.chdir("/")
+        return
+    os.chroot(".")  # an initial ramdisk's root cannot be changed otherwise
+
+
+def _let_go_of_others(targets: list[str]) -> None:
+    """Mounts of other declared data sets: a copy that nobody looks at would keep them busy. Those
+    that somebody made by hand are for whoever comes by, also from in here."""
+    for entry in mount_table():
+        inside = any(
+            entry.mountpoint == target or entry.mountpoint.startswith(f"{target}/")
+            for target in targets
+        )
+        if entry.kind == FILESYSTEM_TYPE and entry.source.startswith(_DECLARED) and not inside:
+            _libc.umount2(os.fsencode(entry.mountpoint), _DETACH)  # where it may be
+
+
+def _mount(
+    source: str | None, target: str, flags: int, kind: str | None = None, data: str | None = None
+) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind, data)]
+    if not _try(_libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3])):
+        number = ctypes.get_errno()
+        if number == errno.EPERM and flags & _REMOUNT:
+            raise Cannot(f"{target} cannot be made read-only here", "run it as root")
+        raise OSError(number, os.strerror(number), target)
+
+
+def _try(result: int) -> bool:
+    return result == 0
+
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def main() -> NoReturn:
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        told: dict[str, Any] = json.load(file)
+    report = int(sys.argv[2])
+    os.set_inheritable(report, False)
+    try:
+        _become(told)
+    except Cannot as error:
+        said = {"what": str(error), "hint": error.hint}
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        said = {"what": f"{where}{error.strerror}", "hint": None}
+    os.write(report, json.dumps(said).encode())
+    os._exit(126)
+
+
+def _become(told: dict[str, Any]) -> NoReturn:
+    enter()
+    bind_all(told["binds"])
+    os.chdir(told["cwd"] or "/")
+    die_with(told["parent"])
+    # Python ignores these, and what is ignored stays so in the command.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    argv: list[str] = told["argv"]
+    try:
+        os.execvpe(argv[0], argv, told["env"])
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Cannot(
+            f"{argv[0]}: no such command", "images are not used here: install it on this machine"
+        ) from error
+
+
+def die_with(parent: int) -> None:
+    # Last: a change of who one is takes it back.
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(126)
+
+
+if __name__ == "__main__":
+    main()

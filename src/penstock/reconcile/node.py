@@ -1,0 +1,137 @@
+"""This machine as Kubernetes would describe it, and whether a data set may be here.
+
+`this_node` looks at the machine, and is called once by whoever needs it; the rest is pure.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.specs.dataset import NodeAffinity, NodeSelectorTerm, Requirement
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+# It loads the driver where nothing else has, which may take seconds.
+_NVIDIA_SMI_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Mapping[str, Any], ...] = field(default=())
+
+
+def this_node(given: Mapping[str, str]) -> Node:
+    """What can be seen of this machine, and the labels that were given to it, which win."""
+    name = platform.node() or "localhost"
+    machine = platform.machine()
+    found = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": _ARCHITECTURES.get(machine, machine),
+        **accelerator_labels(_accelerators()),
+    }
+    return Node(name, {**found, **given})
+
+
+def accelerator_labels(models: list[str]) -> dict[str, str]:
+    """As NVIDIA's feature discovery and Alibaba's device plugin write them."""
+    if not models:
+        return {}
+    product, count = models[0].replace(" ", "-"), str(len(models))
+    return {
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.count": count,
+        "aliyun.accelerator/nvidia_name": product,
+        "aliyun.accelerator/nvidia_count": count,
+    }
+
+
+def why_not_here(affinity: NodeAffinity | None, node: Node) -> str | None:
+    """None: this node will do. Kubernetes' rules: one term must hold, and all of what it says."""
+    if affinity is None or affinity.required is None:
+        return None
+    terms = affinity.required.node_selector_terms
+    if not terms:
+        return f"node {node.name}: nodeSelectorTerms is empty, and chooses no node"
+    reasons = [_why_not(term, node) for term in terms]
+    if None in reasons:
+        return None
+    return f"node {node.name}: " + ", and ".join(reason for reason in reasons if reason)
+
+
+def _why_not(term: NodeSelectorTerm, node: Node) -> str | None:
+    if not term.match_expressions and not term.match_fields:
+        return "a term that says nothing chooses no node"
+    checks = [(one, node.labels, "label") for one in term.match_expressions]
+    checks += [(one, {"metadata.name": node.name}, "field") for one in term.match_fields]
+    for wanted, values, what in checks:
+        value = values.get(wanted.key)
+        meets = _OPERATORS.get(wanted.operator)
+        if meets is None or not meets(value, wanted.values):
+            has = "is not set" if value is None else f"is {value!r}"
+            return f"{what} {wanted.key} {has}, wanted: {_in_words(wanted)}"
+    return None
+
+
+def _in_words(wanted: Requirement) -> str:
+    values = wanted.values
+    return {
+        "In": "one of " + ", ".join(values),
+        "NotIn": "none of " + ", ".join(values),
+        "Exists": "any value",
+        "DoesNotExist": "no such label",
+        "Gt": "more than " + ", ".join(values),
+        "Lt": "less than " + ", ".join(values),
+    }.get(wanted.operator, f"{wanted.operator}, which is no operator")
+
+
+def _compare(value: str | None, values: list[str], sign: int) -> bool:
+    try:
+        return len(values) == 1 and sign * (int(value or "") - int(values[0])) > 0
+    except ValueError:
+        return False
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, list[str]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, values: value is not None,
+    "DoesNotExist": lambda value, values: value is None,
+    "Gt": lambda value, values: _compare(value, values, 1),
+    "Lt": lambda value, values: _compare(value, values, -1),
+}
+
+
+def _accelerators() -> list[str]:
+    """The model of each NVIDIA GPU, by the driver's own account; `nvidia-smi` where it gives none
+    (WSL, some sandboxes)."""
+    found: list[str] = []
+    try:
+        for gpu in sorted(os.listdir(_NVIDIA)):
+            for line in (_NVIDIA / gpu / "information").read_text().splitlines():
+                name, _, value = line.partition(":")
+                if name.strip() == "Model":
+                    found.append(value.strip())
+    except OSError:
+        found = []
+    if found or (program := shutil.which("nvidia-smi")) is None:
+        return found
+    try:
+        told = subprocess.run(
+            [program, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=_NVIDIA_SMI_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in told.stdout.splitlines() if line]

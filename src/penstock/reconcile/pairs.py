@@ -1,0 +1,145 @@
+"""A Dataset and the runtime of its name: the unit that is made real. Pure, but for reading state.
+
+A pair's fingerprint says all that decides how it should be. What was done for a fingerprint need
+not be done again; a change of the manifest, of a Secret that it names, of a data set that it
+refers to or of this machine's labels is another fingerprint.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.reconcile.state import State, Stored
+from penstock.release import __version__
+from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import KINDS
+
+Json = dict[str, Any]
+
+MOUNT_PATH = "penstock.dev/mount-path"
+RESTARTED_AT = "penstock.dev/restarted-at"
+RUNTIMES = frozenset(kind for kind, info in KINDS.items() if info.category == "runtime")
+OPERATIONS = frozenset(kind for kind, info in KINDS.items() if info.category == "operation")
+JOBS = frozenset(kind for kind, info in KINDS.items() if info.category == "job")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    namespace: str
+    name: str
+    dataset: Stored | None
+    runtime: Stored | None  # the one that the data set is bound to, or would be
+    others: tuple[Stored, ...]  # runtimes of that name that came later
+
+    @property
+    def label(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that is wanted, at one moment."""
+
+    resources: Mapping[ResourceKey, Stored]
+    labels: Mapping[str, str]
+
+    @staticmethod
+    def read(state: State) -> "World":
+        with state.snapshot():
+            return World({one.key: one for one in state.all()}, state.labels())
+
+    def pairs(self) -> list[Pair]:
+        names = {
+            (key.namespace, key.name)
+            for key in self.resources
+            if key.kind == "Dataset" or key.kind in RUNTIMES
+        }
+        return [self.pair(*name) for name in sorted(names)]
+
+    def pair(self, namespace: str, name: str) -> Pair:
+        runtimes = [
+            one
+            for kind in RUNTIMES
+            if (one := self.resources.get(ResourceKey(kind, namespace, name))) is not None
+        ]
+        dataset = self.resources.get(ResourceKey("Dataset", namespace, name))
+        bound = dataset.note.get("runtime") if dataset is not None else None
+        # The one that it has stays, whoever else comes.
+        runtimes.sort(key=lambda one: (one.uid != bound, one.created_s, one.uid))
+        return Pair(
+            namespace, name, dataset, runtimes[0] if runtimes else None, tuple(runtimes[1:])
+        )
+
+    def operations(self) -> list[Stored]:
+        return [one for one in self.resources.values() if one.key.kind in OPERATIONS]
+
+    def jobs(self) -> list[Stored]:
+        return [one for one in self.resources.values() if one.key.kind in JOBS]
+
+    def fingerprint(self, pair: Pair, _above: tuple[str, ...] = ()) -> str:
+        """`_above`: those that refer to it, so that a circle ends."""
+        parts: list[Any] = [__version__.split(".")[0], sorted(self.labels.items())]
+        for one in (pair.dataset, pair.runtime):
+            parts.append(one and (one.uid, one.generation, one.deleting is not None))
+        if pair.dataset is not None:
+            parts.append(pair.dataset.note.get("asked"))
+            for name in sorted(secrets_named(pair.dataset.spec)):
+                secret = self.resources.get(ResourceKey("Secret", pair.namespace, name))
+                parts.append(secret and (secret.uid, secret.generation))
+            for key in sorted(references(pair.dataset)):
+                if pair.label not in _above:
+                    referred = self.pair(key.namespace, key.name)
+                    parts.append(self.fingerprint(referred, (*_above, pair.label)))
+        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
+
+    def referring_to(self, key: ResourceKey) -> list[ResourceKey]:
+        """The data sets that show a part of this one."""
+        return sorted(
+            one.key
+            for one in self.resources.values()
+            if one.key.kind == "Dataset" and one.deleting is None and key in references(one)
+        )
+
+
+def secrets_named(spec: Mapping[str, Any]) -> set[str]:
+    """By the encryptOptions of a Dataset's spec."""
+    options: list[Json] = list(spec.get("sharedEncryptOptions") or [])
+    for mount in _mounts(spec):
+        options += mount.get("encryptOptions") or []
+    names: set[str] = set()
+    for option in options:
+        value: Json = option.get("valueFrom") or {}
+        reference: Json = value.get("secretKeyRef") or {}
+        if "name" in reference:
+            names.add(reference["name"])
+    return names
+
+
+def references(dataset: Stored) -> set[ResourceKey]:
+    """The data sets that its mounts name."""
+    return {
+        key
+        for mount in _mounts(dataset.spec)
+        if (key := referred_dataset(mount["mountPoint"], dataset.key.namespace)) is not None
+    }
+
+
+def _mounts(spec: Mapping[str, Any]) -> list[Json]:
+    return spec.get("mounts") or []
+
+
+def referred_dataset(mount_point: str, namespace: str) -> ResourceKey | None:
+    """`dataset://namespace/name/sub`, or `dataset://name` of the same namespace."""
+    if not mount_point.startswith("dataset://"):
+        return None
+    words = [word for word in mount_point.removeprefix("dataset://").split("/") if word]
+    if not words:
+        return None
+    return ResourceKey("Dataset", *(words[:2] if len(words) > 1 else (namespace, words[0])))
+
+
+def wanted_pairs(world: World) -> Iterator[tuple[Pair, str]]:
+    for pair in world.pairs():
+        yield pair, world.fingerprint(pair)

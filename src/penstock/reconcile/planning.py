@@ -1,0 +1,92 @@
+"""From what is stored of a data set and its runtime to the mount that they describe."""
+
+import os
+from pathlib import Path
+
+from penstock.daemon.places import data_dir, default_cache_dir, state_dir
+from penstock.daemon.registry import absolute
+from penstock.errors import PenstockError, SpecProblem
+from penstock.fluid.plan import MountPlan, Referenced, plan_mount
+from penstock.mounttable import filesystem_type
+from penstock.reconcile.pairs import MOUNT_PATH, World
+from penstock.reconcile.state import State, Stored
+from penstock.specs.dataset import Dataset
+from penstock.specs.keys import ResourceKey
+from penstock.specs.models import Runtime, model_of
+from penstock.specs.resource import Resource
+from penstock.specs.secret import Secret
+from penstock.specs.secrets import put_secrets, secret_value
+
+
+def plan_of(state: State, world: World, dataset: Stored, runtime: Stored) -> MountPlan:
+    """Raises SpecProblem. Asks no store and changes nothing."""
+    models = _Models(state, world)
+    return plan_mount(
+        models.dataset(dataset),
+        models.runtime(runtime),
+        secret=models.secret,
+        referenced=models.referenced,
+        mountpoint=_mountpoint(dataset, runtime),
+        is_tmpfs=_is_tmpfs,
+        cache_dir=default_cache_dir(),
+        scratch=state_dir() / "scratch",
+        # What root declares is there for those who train; their own is not for each other.
+        allow_other=os.geteuid() == 0,
+    )
+
+
+def _mountpoint(dataset: Stored, runtime: Stored) -> Path:
+    """As the mount table will spell it: by that it is found again."""
+    said, path, name = dataset.annotations.get(MOUNT_PATH), "metadata.annotations", MOUNT_PATH
+    if said is None:
+        said, path, name = runtime.spec.get("mountPath"), "spec.mountPath", "mountPath"
+    if not said:
+        return absolute(str(data_dir() / dataset.key.namespace / dataset.key.name))
+    if not said.startswith("/") or not said.strip("/"):
+        hint = "write a folder's whole path, like /data/imagenet"
+        raise SpecProblem(path, f"{name}: nothing can be mounted at {said!r}", hint=hint)
+    return absolute(said)
+
+
+class _Models:
+    """What is stored, with its secrets in place."""
+
+    def __init__(self, state: State, world: World) -> None:
+        self._state = state
+        self._world = world
+
+    def dataset(self, stored: Stored) -> Dataset:
+        model = self.of(stored)
+        assert isinstance(model, Dataset)
+        return model
+
+    def runtime(self, stored: Stored) -> Runtime:
+        model = self.of(stored)
+        assert isinstance(model, Runtime)
+        return model
+
+    def of(self, stored: Stored) -> Resource:
+        return model_of(put_secrets(stored.manifest, self._state.secrets(stored)))
+
+    def secret(self, namespace: str, name: str, key: str) -> str:
+        found = self._world.resources.get(ResourceKey("Secret", namespace, name))
+        if found is None or found.deleting is not None:
+            raise PenstockError(
+                f"the Secret {name} is not there", hint=f"apply a Secret {name} with the key {key}"
+            )
+        model = self.of(found)
+        assert isinstance(model, Secret)
+        return secret_value(model, key)
+
+    def referenced(self, key: ResourceKey) -> Referenced | None:
+        pair = self._world.pair(key.namespace, key.name)
+        if pair.dataset is None or pair.dataset.deleting is not None:
+            return None
+        runtime = pair.runtime if pair.runtime and pair.runtime.deleting is None else None
+        return Referenced(self.dataset(pair.dataset), runtime and self.runtime(runtime))
+
+
+def _is_tmpfs(path: Path) -> bool:
+    while not path.exists():
+        path = path.parent
+    return filesystem_type(Path(os.path.realpath(path))) in ("tmpfs", "ramfs")

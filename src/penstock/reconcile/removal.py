@@ -1,0 +1,101 @@
+"""What someone wants to delete: refused while it is used, else marked; the loop does the rest."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import InUse
+from penstock.fuse.holders import holders
+from penstock.jobs.data import job_datasets
+from penstock.jobs.records import ENDED
+from penstock.reconcile.conditions import EXECUTING
+from penstock.reconcile.pairs import RUNTIMES, World
+from penstock.reconcile.state import State, Stored
+from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import KINDS
+
+# Nothing on this machine is made of them.
+_WORDS_ONLY = ("secret", "profile")
+
+
+def delete(state: State, doomed: Sequence[Stored], *, force: bool = False) -> None:
+    """All of them or none. `force` takes a data set from under those who use it."""
+    if not force:
+        # Each is a look at all processes, which nobody has to wait for who writes to the state.
+        # Who comes to read it in between keeps it from being unmounted.
+        world = World.read(state)
+        for dataset in filter(None, (_dataset_of(world, one) for one in doomed)):
+            refuse_if_read(dataset)
+    with state.transaction():
+        world = World.read(state)
+        if not force:
+            for one in doomed:
+                _refuse_if_needed(world, one, {other.uid for other in doomed})
+        for one in doomed:
+            if KINDS[one.key.kind].category in _WORDS_ONLY:
+                state.forget(one.uid)
+            else:
+                state.want_deleted(one.uid, {"at_s": time.time(), "force": force})
+
+
+def _dataset_of(world: World, one: Stored) -> Stored | None:
+    """The data set that goes, or is unmounted, with it."""
+    if one.key.kind != "Dataset" and one.key.kind not in RUNTIMES:
+        return None
+    pair = world.pair(one.key.namespace, one.key.name)
+    if one.key.kind in RUNTIMES and (pair.runtime is None or one.uid != pair.runtime.uid):
+        return None
+    return pair.dataset
+
+
+def _refuse_if_needed(world: World, one: Stored, doomed: set[str]) -> None:
+    dataset = _dataset_of(world, one)
+    if dataset is None:
+        return
+    key = dataset.key
+    label = f"{one.key.kind.lower()} {one.key.name}"
+    referring = [
+        other for other in world.referring_to(key) if world.resources[other].uid not in doomed
+    ]
+    if referring:
+        names = ", ".join(f"{other.namespace}/{other.name}" for other in referring)
+        raise InUse(f"{label} is shown by other data sets: {names}", hint="delete those first")
+    for operation in world.operations():
+        if operation.uid in doomed or operation.status.get("phase") != EXECUTING:
+            continue
+        if key in operation_datasets(operation):
+            raise InUse(
+                f"{label}: {operation.key.kind} {operation.key.name} is at work on it",
+                hint="wait for it, or delete it first",
+            )
+    for job in world.jobs():
+        phase = job.status.get("phase")
+        if job.uid not in doomed and phase not in ENDED and key in job_datasets(job):
+            raise InUse(
+                f"{label}: job {job.key.name} is {phase or 'PENDING'} and uses it",
+                hint="wait for it, or delete it first",
+            )
+
+
+def refuse_if_read(dataset: Stored) -> None:
+    if "mountpoint" not in dataset.note:
+        return
+    # A notebook that has a file open itself would wait for itself.
+    found = holders(Path(dataset.note["mountpoint"]), but_self=False)
+    if found.processes or found.mounted_inside:
+        lines = "\n  ".join(found.lines())
+        raise InUse(f"dataset {dataset.key.name} is in use:\n  {lines}")
+
+
+def operation_datasets(operation: Stored) -> set[ResourceKey]:
+    """The data sets that an operation reads or writes."""
+    spec, namespace = operation.spec, operation.key.namespace
+    sides: list[dict[str, Any]] = [spec, spec.get("from") or {}, spec.get("to") or {}]
+    keys: set[ResourceKey] = set()
+    for named in (side.get("dataset") for side in sides):
+        if isinstance(named, str):  # a DataBackup
+            keys.add(ResourceKey("Dataset", namespace, named))
+        elif named:
+            keys.add(ResourceKey("Dataset", named.get("namespace") or namespace, named["name"]))
+    return keys

@@ -1,0 +1,439 @@
+"""What is wanted and what was observed, in one SQLite file; the two are apart.
+
+    wanted     written by who applies and deletes: the manifest, its secrets sealed
+    observed   written by the loop and the operations: status, and a note to themselves of what
+               they did on this machine, so that it can be undone when the manifest is gone
+    events     what happened, the last few of each resource
+
+May be killed at any moment: each change is one transaction, and on disk when it returns.
+
+Threading: any thread, each with a connection of its own.
+"""
+
+import json
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from penstock.daemon.places import state_dir
+from penstock.errors import UsageError
+from penstock.specs.keys import ResourceKey
+
+# Secrets at rest: sealed with a key that only this user can read.
+#
+# Whoever can read the key can open what is sealed; that is root, and the user whose keys they
+# are. What it keeps out is every copy: a backup of the state, a support bundle, a file mailed
+# around.
+
+
+class Box:
+    def __init__(self, key_file: Path) -> None:
+        self._file = key_file
+        self._fernet: Fernet | None = None
+
+    def seal(self, values: dict[str, str]) -> bytes | None:
+        """None for nothing: most resources have no secrets."""
+        return self._key(make=True).encrypt(json.dumps(values).encode()) if values else None
+
+    def open(self, sealed: bytes | None) -> dict[str, str]:
+        if sealed is None:
+            return {}
+        try:
+            try:
+                text = self._key(make=False).decrypt(sealed)
+            except InvalidToken:
+                self._fernet = None  # another key may have been made while we lived
+                text = self._key(make=False).decrypt(sealed)
+            return json.loads(text)
+        except InvalidToken as error:
+            raise UsageError(
+                f"{self._file} is not the key that the secrets were sealed with",
+                hint="put the old key back, or apply the manifests with their secrets again",
+            ) from error
+
+    def key_file(self) -> Path:
+        """Return where the key is, made if there is none yet."""
+        self._read(make=True)
+        return self._file
+
+    def _key(self, *, make: bool) -> Fernet:
+        if self._fernet is None:
+            try:
+                self._fernet = Fernet(self._read(make=make))
+            except ValueError as error:
+                raise UsageError(
+                    f"{self._file} is no key",
+                    hint="put the old key back, or remove the file and apply the manifests with "
+                    "their secrets again; inside a training job the key is hidden",
+                ) from error
+        return self._fernet
+
+    def _read(self, *, make: bool) -> bytes:
+        try:
+            return self._file.read_bytes()
+        except FileNotFoundError as error:
+            if not make:
+                raise UsageError(
+                    f"{self._file} is gone: the secrets cannot be opened",
+                    hint="apply the manifests with their secrets again",
+                ) from error
+        return self._make()
+
+    def _make(self) -> bytes:
+        """Whole or not at all, and of two who make one at once the first one's is taken."""
+        fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, Fernet.generate_key())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        try:
+            os.link(fresh, self._file)
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+        return self._file.read_bytes()
+
+
+_VERSION = 1
+_EVENTS_KEPT = 20
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE wanted (
+    uid TEXT PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+    generation INTEGER NOT NULL,  -- counts changes of the manifest
+    manifest TEXT NOT NULL,       -- JSON, secrets replaced
+    sealed BLOB,                  -- those secrets
+    created_s REAL NOT NULL,
+    deleting TEXT,                -- JSON of how, NULL where it is to stay
+    UNIQUE (kind, namespace, name)
+);
+CREATE TABLE observed (uid TEXT PRIMARY KEY, status TEXT NOT NULL, note TEXT NOT NULL);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, uid TEXT NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL,
+    message TEXT NOT NULL, first_s REAL NOT NULL, last_s REAL NOT NULL, count INTEGER NOT NULL
+);
+CREATE INDEX events_of ON events (uid);
+INSERT INTO meta VALUES ('changes', 0), ('labels', '{}');
+"""
+_COLUMNS = (
+    "wanted.uid, kind, namespace, name, generation, manifest, sealed, created_s, deleting, "
+    "status, note"
+)
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A resource as it was at one moment."""
+
+    uid: str
+    key: ResourceKey
+    generation: int
+    manifest: Json
+    created_s: float
+    deleting: Json | None
+    status: Json
+    note: Json
+    sealed: bytes | None = field(repr=False)
+
+    @property
+    def spec(self) -> Json:
+        return self.manifest.get("spec") or {}
+
+    @property
+    def api_version(self) -> str:
+        return self.manifest["apiVersion"]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.manifest["metadata"].get("annotations") or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: str  # Normal or Warning
+    reason: str
+    message: str
+    first_s: float
+    last_s: float
+    count: int
+
+
+class State:
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_dir()
+        self.box = Box(self.folder / "secrets.key")
+        self._path = self.folder / "resources.sqlite"
+        self._local = threading.local()
+        self._prepare()
+
+    # -- reading ------------------------------------------------------------------------
+
+    def find(self, key: ResourceKey) -> Stored | None:
+        row = self._run(
+            f"SELECT {_COLUMNS} FROM wanted LEFT JOIN observed USING (uid) "
+            "WHERE kind = ? AND namespace = ? AND name = ?",
+            key,
+        ).fetchone()
+        return _stored(row) if row is not None else None
+
+    def by_uid(self, uid: str) -> Stored | None:
+        row = self._run(
+            f"SELECT {_COLUMNS} FROM wanted LEFT JOIN observed USING (uid) WHERE uid = ?", (uid,)
+        ).fetchone()
+        return _stored(row) if row is not None else None
+
+    def all(self, kinds: Iterable[str] | None = None, namespace: str | None = None) -> list[Stored]:
+        """In the order of their names; all kinds, and all namespaces, unless said."""
+        rows = self._run(
+            f"SELECT {_COLUMNS} FROM wanted LEFT JOIN observed USING (uid) "
+            "ORDER BY kind, namespace, name"
+        )
+        wanted = None if kinds is None else set(kinds)
+        return [
+            _stored(row)
+            for row in rows
+            if (wanted is None or row[1] in wanted) and namespace in (None, row[2])
+        ]
+
+    def secrets(self, stored: Stored) -> dict[str, str]:
+        """By their place in the manifest."""
+        return self.box.open(stored.sealed)
+
+    def events(self, uid: str) -> list[Event]:
+        rows = self._run(
+            "SELECT kind, reason, message, first_s, last_s, count FROM events WHERE uid = ? "
+            "ORDER BY last_s, id",
+            (uid,),
+        )
+        return [Event(*row) for row in rows]
+
+    def changes(self) -> int:
+        """Grows whenever something is wanted that was not before."""
+        return self._run("SELECT value FROM meta WHERE key = 'changes'").fetchone()[0]
+
+    def labels(self) -> dict[str, str]:
+        """Of this machine, as the user set them."""
+        return json.loads(self._run("SELECT value FROM meta WHERE key = 'labels'").fetchone()[0])
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read here is all of one moment. Waits for nobody, and nobody waits for it."""
+        connection = self._connection()
+        if connection.in_transaction:
+            yield
+            return
+        connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            connection.execute("ROLLBACK")
+
+    # -- what is wanted -----------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing. Nobody else writes meanwhile, so what is read here stays true."""
+        connection = self._connection()
+        if connection.in_transaction:
+            yield
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    def put(self, key: ResourceKey, manifest: Json, secrets: Mapping[str, str]) -> str:
+        """`created`, `configured` or `unchanged`."""
+        with self.transaction():
+            before = self.find(key)
+            if before is None:
+                self._run(
+                    "INSERT INTO wanted VALUES (?, ?, ?, ?, 1, ?, ?, ?, NULL)",
+                    (
+                        str(uuid.uuid4()),
+                        *key,
+                        json.dumps(manifest),
+                        self.box.seal(dict(secrets)),
+                        time.time(),
+                    ),
+                )
+                self._count_change()
+                return "created"
+            if before.deleting is not None:
+                raise UsageError(f"{key} is being deleted", hint="apply it again once that is done")
+            if before.manifest == manifest and self._has_secrets(before, secrets):
+                return "unchanged"
+            self._run(
+                "UPDATE wanted SET generation = generation + 1, manifest = ?, sealed = ? "
+                "WHERE uid = ?",
+                (json.dumps(manifest), self.box.seal(dict(secrets)), before.uid),
+            )
+            self._count_change()
+            return "configured"
+
+    def begin_again(self, key: ResourceKey, *, changed: bool) -> bool:
+        """An operation or job that has ended, and was changed since or failed, runs once more."""
+        with self.transaction():
+            found = self.find(key)
+            phase = found.status.get("phase") if found is not None else None
+            failed, done = phase in ("Failed", "FAILED"), phase in ("Complete", "SUCCEEDED")
+            if found is None or not (failed or (changed and done)):
+                return False
+            self._run("DELETE FROM observed WHERE uid = ?", (found.uid,))
+            self._count_change()
+            return True
+
+    def want_deleted(self, uid: str, how: Json) -> None:
+        with self.transaction():
+            self._run("UPDATE wanted SET deleting = ? WHERE uid = ?", (json.dumps(how), uid))
+            self._count_change()
+
+    def want_again(self) -> None:
+        """Nothing is wanted that was not before, but look at all of it anew."""
+        with self.transaction():
+            self._count_change()
+
+    def set_labels(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        with self.transaction():
+            labels = {**self.labels(), **changes}
+            kept = {name: value for name, value in labels.items() if value is not None}
+            self._run("UPDATE meta SET value = ? WHERE key = 'labels'", (json.dumps(kept),))
+            self._count_change()
+            return kept
+
+    # -- what was observed --------------------------------------------------------------
+
+    def observe(self, uid: str, *, status: Json | None = None, note: Json | None = None) -> None:
+        """Puts these fields beside those that are there; None takes one away."""
+        with self.transaction():
+            row = self._run("SELECT status, note FROM observed WHERE uid = ?", (uid,)).fetchone()
+            before: tuple[Json, Json] = ({}, {})
+            if row is not None:
+                before = json.loads(row[0]), json.loads(row[1])
+            after = (_merged(before[0], status), _merged(before[1], note))
+            if after == before and row is not None:
+                return
+            # One that was deleted meanwhile leaves nothing behind.
+            self._run(
+                "INSERT OR REPLACE INTO observed SELECT uid, ?, ? FROM wanted WHERE uid = ?",
+                (json.dumps(after[0]), json.dumps(after[1]), uid),
+            )
+
+    def forget(self, uid: str) -> None:
+        """The last step of a deletion."""
+        with self.transaction():
+            for table in ("wanted", "observed", "events"):
+                self._run(f"DELETE FROM {table} WHERE uid = ?", (uid,))
+            self._count_change()
+
+    def add_event(self, uid: str, reason: str, message: str, *, kind: str = "Normal") -> None:
+        now_s = time.time()
+        with self.transaction():
+            counted = self._run(
+                "UPDATE events SET count = count + 1, last_s = ? "
+                "WHERE uid = ? AND kind = ? AND reason = ? AND message = ?",
+                (now_s, uid, kind, reason, message),
+            ).rowcount
+            if not counted:
+                self._run(
+                    "INSERT INTO events (uid, kind, reason, message, first_s, last_s, count) "
+                    "SELECT uid, ?, ?, ?, ?, ?, 1 FROM wanted WHERE uid = ?",
+                    (kind, reason, message, now_s, now_s, uid),
+                )
+                self._run(
+                    "DELETE FROM events WHERE uid = ? AND id NOT IN "
+                    "(SELECT id FROM events WHERE uid = ? ORDER BY last_s DESC LIMIT ?)",
+                    (uid, uid, _EVENTS_KEPT),
+                )
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _has_secrets(self, stored: Stored, secrets: Mapping[str, str]) -> bool:
+        try:
+            return self.secrets(stored) == dict(secrets)
+        except UsageError:
+            return False  # their key is lost: these take their place
+
+    def _count_change(self) -> None:
+        self._run("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
+
+    def _run(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        return self._connection().execute(statement, values)
+
+    def _connection(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = sqlite3.connect(self._path, timeout=30, isolation_level=None)
+            found.execute("PRAGMA journal_mode = WAL")
+            found.execute("PRAGMA synchronous = FULL")
+            self._local.connection = found
+        return found
+
+    def _version(self) -> int:
+        return self._run("PRAGMA user_version").fetchone()[0]
+
+    def _prepare(self) -> None:
+        # Before SQLite: its journals get the mode that the database has when they are made.
+        try:
+            self._path.touch(mode=0o600)
+        except OSError as error:
+            raise UsageError(
+                f"{self._path}: {error.strerror}",
+                hint="set PENSTOCK_STATE_DIR to a folder you can write",
+            ) from error
+        try:
+            if self._version() == 0:
+                with self.transaction():
+                    if self._version() == 0:  # of two who come first one makes the tables
+                        for statement in _SCHEMA.split(";"):
+                            self._run(statement)
+                        self._run(f"PRAGMA user_version = {_VERSION}")
+            if self._version() > _VERSION:
+                raise UsageError(
+                    f"{self._path} was written by a newer release",
+                    hint="use that release, or another PENSTOCK_STATE_DIR",
+                )
+        except sqlite3.DatabaseError as error:
+            raise UsageError(
+                f"{self._path}: {error}",
+                hint="move it away and apply your manifests again; no data is lost",
+            ) from error
+
+
+def _stored(row: tuple[Any, ...]) -> Stored:
+    uid, kind, namespace, name, generation, manifest, sealed, created_s, deleting, status, note = (
+        row
+    )
+    return Stored(
+        uid,
+        ResourceKey(kind, namespace, name),
+        generation,
+        json.loads(manifest),
+        created_s,
+        json.loads(deleting) if deleting is not None else None,
+        json.loads(status) if status is not None else {},
+        json.loads(note) if note is not None else {},
+        sealed,
+    )
+
+
+def _merged(before: Json, changes: Json | None) -> Json:
+    merged = {**before, **(changes or {})}
+    return {name: value for name, value in merged.items() if value is not None}

@@ -1,0 +1,146 @@
+"""Waits until what was wanted is so, or cannot be. Only looks: whoever stops watching changes
+nothing."""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.jobs.records import ENDED
+from penstock.reconcile.conditions import COMPLETE, FAILED
+from penstock.reconcile.nudge import is_running, nudge
+from penstock.reconcile.pairs import Pair, World
+from penstock.reconcile.state import State, Stored
+from penstock.specs.keys import ResourceKey
+
+_LOOK_S = 0.05
+_MOST_LOOPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a data set could not be bound, or an operation not be done."""
+
+    key: ResourceKey
+    what: str
+    hint: str | None
+    exit_code: int
+
+
+def trouble_of(stored: Stored) -> Trouble:
+    told: dict[str, Any] | None = stored.note.get("trouble")
+    return Trouble(stored.key, **told) if told else Trouble(stored.key, "failed", None, 1)
+
+
+def wait_for_pairs(
+    state: State,
+    names: Iterable[tuple[str, str]],
+    *,
+    timeout_s: float | None = None,
+    tell: Callable[[list[Pair]], None] = lambda _: None,
+) -> list[Trouble]:
+    """Until each data set of these is as it will stay; `tell` gets those that are not yet."""
+    waiting = set(names)
+    troubles: list[Trouble] = []
+
+    def look() -> bool:
+        world = World.read(state)
+        open_pairs: list[Pair] = []
+        for name in sorted(waiting):
+            pair = world.pair(*name)
+            if not _is_settled(world, pair):
+                open_pairs.append(pair)
+                continue
+            waiting.discard(name)
+            if pair.dataset is not None and "trouble" in pair.dataset.note:
+                troubles.append(trouble_of(pair.dataset))
+        tell(open_pairs)
+        return not waiting
+
+    _wait(state, look, timeout_s, "data sets: " + ", ".join(name for _, name in sorted(waiting)))
+    return troubles
+
+
+def wait_for_operation(
+    state: State,
+    key: ResourceKey,
+    *,
+    timeout_s: float | None = None,
+    tell: Callable[[Stored], None] = lambda _: None,
+) -> Stored:
+    """Until it is Complete or Failed; raises if it is deleted meanwhile."""
+    return _wait_for_phase(state, key, (COMPLETE, FAILED), timeout_s, tell)
+
+
+def wait_for_job(
+    state: State,
+    key: ResourceKey,
+    *,
+    timeout_s: float | None = None,
+    tell: Callable[[Stored], None] = lambda _: None,
+) -> Stored:
+    """Until it has SUCCEEDED or FAILED; raises if it is deleted meanwhile."""
+    return _wait_for_phase(state, key, ENDED, timeout_s, tell)
+
+
+def _wait_for_phase(
+    state: State,
+    key: ResourceKey,
+    phases: Collection[str],
+    timeout_s: float | None,
+    tell: Callable[[Stored], None],
+) -> Stored:
+    last: list[Stored] = []
+
+    def look() -> bool:
+        found = state.find(key)
+        if found is None:
+            raise PenstockError(f"{key} was deleted")
+        tell(found)
+        last[:] = [found]
+        return found.status.get("phase") in phases
+
+    _wait(state, look, timeout_s, str(key))
+    return last[0]
+
+
+def wait_until_gone(
+    state: State, keys: Iterable[ResourceKey], *, timeout_s: float | None = None
+) -> None:
+    waiting = set(keys)
+
+    def look() -> bool:
+        for key in list(waiting):
+            found = state.find(key)
+            if found is None or found.deleting is None:
+                waiting.discard(key)
+        return not waiting
+
+    _wait(state, look, timeout_s, ", ".join(map(str, sorted(waiting))))
+
+
+def _is_settled(world: World, pair: Pair) -> bool:
+    owner = pair.dataset or pair.runtime
+    if owner is None:
+        return True
+    if any(one is not None and one.deleting is not None for one in (pair.dataset, pair.runtime)):
+        return False
+    return owner.note.get("settled") == world.fingerprint(pair)
+
+
+def _wait(state: State, look: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    loops = 0
+    while not look():
+        if until_s is not None and time.monotonic() >= until_s:
+            raise PenstockError(f"{what}: not done within {timeout_s:g} s")
+        if not is_running(state.folder):
+            if loops == _MOST_LOOPS:
+                raise PenstockError(
+                    f"{what}: the loop that should see to it ends again and again",
+                    hint=f"its log: {state.folder / 'logs' / 'loop.log'}",
+                )
+            loops += 1
+            nudge(state.folder)
+        time.sleep(_LOOK_S)

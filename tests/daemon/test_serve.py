@@ -1,0 +1,59 @@
+"""The server process beside its supervisor, with a server that only prepares."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn, cast
+
+import pytest
+
+from penstock.daemon import serve
+from penstock.daemon.child import OVER_LIMITS
+from penstock.daemon.link import Link
+from penstock.daemon.server import Server
+from penstock.daemon.settings import MountSettings
+
+WHY = "it held 2 GiB, more than --memory allows"
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_memory_is_bounded_before_the_mount_is_there_and_after(
+    monkeypatch: pytest.MonkeyPatch, attached: bool
+) -> None:
+    ours, end = Link.pair()
+    supervisor = Link(end)
+    let_go = SimpleNamespace(count=0)
+
+    def note() -> None:
+        let_go.count += 1
+
+    def why_to_end(free: Callable[[], None], _workers: object) -> str:
+        free()
+        return WHY
+
+    server = SimpleNamespace(
+        why_to_end=None,
+        limits=SimpleNamespace(why_to_end=why_to_end),
+        let_go=note,
+        worker_pids=[],
+    )
+    codes: list[int] = []
+
+    def end_process(code: int) -> NoReturn:
+        codes.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(serve, "_exit", end_process)
+    settings = MountSettings(parts=(), mountpoint=Path("/mnt"), watchdog_s=0.01)
+    process = serve._Process(ours, settings, cast(Server, server))
+    process._attached = attached
+    with pytest.raises(SystemExit):
+        process._beat()
+    received = supervisor.receive()
+    assert received is not None
+    code, hint = (OVER_LIMITS, None) if attached else (2, "--memory allows more")
+    assert received[0] == {"error": {"error": WHY, "hint": hint, "exit_code": code}}
+    assert codes == [code]
+    assert let_go.count == attached, "there is no cache yet while it lists"
+    ours.close()
+    supervisor.close()

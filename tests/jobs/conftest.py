@@ -1,0 +1,35 @@
+"""Jobs for tests: nothing of them is left."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import api
+from penstock.reconcile.state import State
+from tests.support.datasets import dataset, fill, mount, ours, secret
+from tests.support.jobs import Jobs
+from tests.support.s3 import S3
+
+
+@pytest.fixture
+def cleared() -> Iterator[list[Jobs]]:
+    """Checks after `declared`, which comes later, has deleted everything."""
+    made: list[Jobs] = []
+    yield made
+    for one in made:
+        one.assert_nothing_is_left()
+
+
+@pytest.fixture
+def jobs(cleared: list[Jobs], declared: State) -> Jobs:
+    cleared.append(Jobs(declared))
+    return cleared[0]
+
+
+@pytest.fixture
+def imagenet(server: S3, jobs: Jobs, tmp_path: Path) -> None:
+    """A data set of a bucket, whose keys are in a Secret."""
+    fill(server, "jobs-imagenet", {"train/a": b"alpha", "train/b": b"beta", "val/c": b"gamma"})
+    root = mount(server, "jobs-imagenet", path="/")
+    api.apply([secret(), dataset("imagenet", server, root), ours("imagenet", tmp_path / "cache")])

@@ -1,0 +1,102 @@
+"""Jobs in an image, with a real podman and an image of a few kilobytes."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import api
+from penstock.jobs.attaching import attach_argv
+from penstock.jobs.containers import container_name
+from penstock.store.secrets import HIDDEN
+from tests.support.jobs import Jobs, kill
+from tests.support.waiting import wait_until_gone
+
+pytestmark = pytest.mark.slow  # 20 s: each container takes about a second to start
+
+IMAGE = "localhost/busy:1"
+DATA = [{"dataset": "imagenet", "mountPath": "/data"}]
+
+
+def podman(*words: str, data: bytes | None = None) -> str:
+    asked = ["podman", *words]
+    return subprocess.run(asked, input=data, check=True, capture_output=True).stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An engine that keeps nothing where the machine's own does, with the image in it."""
+    if os.geteuid() != 0 or not shutil.which("podman") or not shutil.which("runc"):
+        pytest.skip("root, and the packages podman, runc, catatonit and busybox-static, are needed")
+    folder = tmp_path_factory.mktemp("podman")
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+    )
+    # Limits of its own would be more than a container that we may be in has; and crun does not
+    # know machines that have both versions of cgroups.
+    (folder / "containers.conf").write_text(
+        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
+    )
+    root = folder / "root"
+    (root / "bin").mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin")
+    for name in ("sh", "cat", "touch", "sleep", "echo", "head", "tail", "env", "pwd"):
+        (root / "bin" / name).symlink_to("busybox")
+    packed = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True).stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+        podman("import", "-", IMAGE, data=packed)
+        yield
+        assert podman("ps", "-aq") == ""
+        podman("rmi", "-f", IMAGE)
+
+
+def test_it_sees_what_a_job_sees(engine: None, imagenet: None, jobs: Jobs, tmp_path: Path) -> None:
+    script = (
+        "cat /data/train/a; echo; touch /data/new || echo read-only; pwd; echo $PATH $TOKEN $N; "
+        "touch made; echo name $PENSTOCK_JOB_NAME"
+    )
+    found = jobs.run(
+        "net",
+        ["sh", "-c", script],
+        image=IMAGE,
+        data=DATA,
+        workingDir=str(tmp_path),
+        warm=True,
+        cpu="500m",
+        memory="64Mi",
+        env=[
+            {"name": "PATH", "value": "/bin:/opt/mine"},
+            {"name": "TOKEN", "value": "s3same"},
+            {"name": "N", "value": "two\nlines"},
+        ],
+    )
+    lines = jobs.log("net").splitlines()
+    assert found.status["phase"] == "SUCCEEDED", (found.status, lines)
+    assert lines[0] == "alpha"
+    expected = {"read-only", str(tmp_path), f"/bin:/opt/mine {HIDDEN} two lines", "name net"}
+    assert expected <= set(lines)
+    assert (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("end", ["delete", "kill"])
+def test_one_can_attach_and_it_ends_with_job_or_keeper(engine: None, jobs: Jobs, end: str) -> None:
+    jobs.submit("net", ["sh", "-c", "echo begun; sleep 1000"], image=IMAGE)
+    found = jobs.running("net")
+    jobs.wait("net", lambda _: "begun" in jobs.log("net"))
+    name = container_name(found.uid, "net-worker-0")
+    inside = int(podman("inspect", "--format", "{{.State.Pid}}", name))
+    argv = attach_argv(jobs.state, found, "worker-0", ["sh", "-c", "echo $PENSTOCK_JOB_NAME"])
+    assert subprocess.run(argv, capture_output=True, check=True).stdout == b"net\n"
+    if end == "delete":
+        api.delete("job", "net")
+    else:
+        kill(jobs.record("net")["keeper"])
+        jobs.end("net")
+    wait_until_gone(inside)
+    assert podman("ps", "-aq") == ""

@@ -1,0 +1,147 @@
+"""Data sets that cannot be bound: what is told of them, and how often it is tried again."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from penstock import api
+from penstock.errors import PenstockError, StoreError
+from penstock.reconcile import datasets, loop
+from penstock.reconcile.admission import apply
+from penstock.reconcile.datasets import Datasets
+from penstock.reconcile.loop import Loop
+from penstock.reconcile.node import this_node
+from penstock.reconcile.nudge import Place
+from penstock.reconcile.pairs import Pair, World
+from penstock.reconcile.state import State
+from penstock.reconcile.watching import wait_for_pairs
+from penstock.specs.keys import ResourceKey
+from penstock.store import secrets
+from tests.support.datasets import loops_of, of_folder, ours, stored
+from tests.support.waiting import PATIENCE_S, wait_until
+
+KEY = ResourceKey("Dataset", "default", "small")
+AWAY = StoreError("it does not answer")
+
+
+@pytest.fixture
+def declared_pair(tmp_path: Path) -> State:
+    """Declared; no loop was started for it."""
+    state = State()
+    apply(state, api.read(_manifests(tmp_path)))
+    return state
+
+
+def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_when_mended(
+    declared_pair: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "start_supervisor", Mock(side_effect=AWAY))
+    _reconcile(declared_pair)
+    declared_pair.observe(stored(declared_pair, KEY).uid, note={"attempts": 5000})
+    before_s = time.time()
+    _reconcile(declared_pair)
+    note = stored(declared_pair, KEY).note
+    assert note["attempts"] == 5001
+    assert before_s + 300 <= note["retry_at_s"] <= time.time() + 300
+    apply(declared_pair, api.read(_manifests(tmp_path, owner={"uid": 7, "gid": 7})))
+    _reconcile(declared_pair)
+    assert stored(declared_pair, KEY).note["attempts"] == 1
+
+
+def test_an_early_try_is_no_answer(declared_pair: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "nudge", lambda _: None)
+
+    def mended_meanwhile(*_: Any, **__: Any) -> list[str]:
+        api.up("small", wait=False)
+        raise AWAY
+
+    monkeypatch.setattr(datasets, "start_supervisor", mended_meanwhile)
+    _reconcile(declared_pair)
+    assert "trouble" in stored(declared_pair, KEY).note
+    with pytest.raises(PenstockError, match="not done within"):
+        wait_for_pairs(declared_pair, [("default", "small")], timeout_s=0.1)
+
+
+def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> None:
+    secrets.remember("a-key-that-was-said")
+    reconciler, pair, fingerprint = _reconciler(declared_pair)
+    reconciler.report_trouble(pair, fingerprint, KeyError("header with a-key-that-was-said"))
+    dataset = stored(declared_pair, KEY)
+    told = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
+    assert "KeyError" in told
+    assert "a-key-that-was-said" not in told
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_one_that_is_being_listed_is_deleted(declared: State, tmp_path: Path, kill: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        keys = {"aws.accessKeyId": "an-identifier", "aws.secretKey": "a-secret-value"}
+        options = {"alluxio.underfs.s3.endpoint": endpoint, **keys}
+        mount = {"mountPoint": "s3://bucket", "name": "data", "options": options}
+        api.apply(_manifests(tmp_path, mounts=[mount]), wait=False)
+        with silent.accept()[0]:  # it asks, and is not answered
+            if kill:
+                for pid in loops_of(declared.folder):
+                    os.kill(pid, signal.SIGKILL)
+                wait_until(lambda: not loops_of(declared.folder))
+            api.delete("Dataset", "small", timeout_s=20)
+            assert declared.find(KEY) is None
+
+
+def test_a_bug_is_told_to_who_waits(declared_pair: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = Mock(side_effect=ZeroDivisionError("of our own making"))
+    monkeypatch.setattr(datasets, "plan_of", bug)
+    monkeypatch.setattr(loop, "_ATTEMPTS", 1)
+    place = Place(declared_pair.folder)
+    assert place.take(wait=False)
+    looping = threading.Thread(target=Loop(declared_pair, place, stay=False).run)
+    looping.start()
+    (trouble,) = wait_for_pairs(declared_pair, [("default", "small")], timeout_s=20)
+    assert trouble.what == "a bug of ours: ZeroDivisionError: of our own making"
+    assert trouble.exit_code == 1
+    looping.join(20)
+    assert not looping.is_alive()
+
+
+def test_serve_that_waits_for_another_loop_can_be_ended(declared: State) -> None:
+    place = Place(declared.folder)
+    assert place.take(wait=False)
+    served = subprocess.Popen([sys.executable, "-m", "penstock", "serve"])
+    try:
+        place.wait(PATIENCE_S)
+        assert place.asked_to_leave  # so it waits for us
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(PATIENCE_S) == 0
+    finally:
+        served.kill()
+        served.wait()
+        place.leave()
+
+
+def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:
+    (folder / "source").mkdir(exist_ok=True)
+    dataset = of_folder("small", folder / "source")
+    dataset["spec"] |= spec
+    return [dataset, ours("small")]
+
+
+def _reconciler(state: State) -> tuple[Datasets, Pair, str]:
+    world = World.read(state)
+    pair = world.pair("default", "small")
+    found = Datasets(state, lambda: World.read(state), lambda: this_node({}))
+    return found, pair, world.fingerprint(pair)
+
+
+def _reconcile(state: State) -> None:
+    reconciler, pair, fingerprint = _reconciler(state)
+    reconciler.reconcile(pair, fingerprint)
