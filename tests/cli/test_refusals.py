@@ -14,8 +14,8 @@ import pytest
 
 from penstock.bench.workspace import find_program, free_port
 from penstock.daemon.server import Server
-from penstock.daemon.settings import MountSettings
 from penstock.daemon.start import Progress
+from penstock.settings import MountSettings
 from tests.support import refusals
 from tests.support.faults import Answer, End
 from tests.support.liar import serve_liar

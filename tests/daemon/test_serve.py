@@ -11,7 +11,7 @@ from penstock.daemon import serve
 from penstock.daemon.child import OVER_LIMITS
 from penstock.daemon.link import Link
 from penstock.daemon.server import Server
-from penstock.daemon.settings import MountSettings
+from penstock.settings import MountSettings
 
 WHY = "it held 2 GiB, more than --memory allows"
 

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.bench.workspace import free_port
-from penstock.daemon.settings import Part
 from penstock.doctor.facts import stores
 from penstock.doctor.facts.stores import (
     Address,
@@ -24,6 +23,7 @@ from penstock.doctor.facts.stores import (
 )
 from penstock.doctor.findings import exit_code
 from penstock.doctor.rules.stores import judge_store
+from penstock.settings import Part
 from penstock.store.connect import StoreOptions
 from penstock.store.keys import Keys
 from penstock.store.source import parse_source

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.daemon.places import state_dir
+from penstock.paths import state_dir
 from penstock.reconcile.nudge import is_running
 from tests.support.lazy import Lazy
 from tests.support.mounts import Mount, Mounter

@@ -7,8 +7,8 @@ from tests.support.datasets import seed
 from tests.support.planning import CACHE, MOUNTPOINT, S3_DATASET, SCRATCH, no_effects, plan, runtime
 
 from penstock.cache.tier import TierSpec
-from penstock.daemon.settings import MountSettings, Part
 from penstock.errors import SpecProblem
+from penstock.settings import MountSettings, Part
 from penstock.store.connect import StoreOptions
 from penstock.store.keys import Keys
 from penstock.store.source import Source

@@ -16,10 +16,10 @@ from penstock.cache.tier import TierSpec
 from penstock.daemon.change import change_in_place, what_needs_restart
 from penstock.daemon.control import ask
 from penstock.daemon.registry import control_socket, find_note
-from penstock.daemon.settings import MountSettings, Part
 from penstock.daemon.start import start_supervisor
 from penstock.daemon.stop import stop_mount
 from penstock.mounttable import find_mount
+from penstock.settings import MountSettings, Part
 from penstock.store.connect import StoreOptions
 from penstock.store.keys import Keys
 from penstock.store.source import parse_source

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from penstock.daemon.settings import Part
 from penstock.errors import UsageError
 from penstock.operations.backup import ENDING, cached_paths, restore
 from penstock.operations.load import load_listed
+from penstock.settings import Part
 from penstock.store.source import parse_source
 from tests.support.mounts import Mounter
 from tests.support.operation_work import Bench, operation, run

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from penstock import api
-from penstock.daemon.places import default_cache_dir, state_dir
 from penstock.daemon.registry import find_note, serves
 from penstock.errors import InUse, PenstockError
 from penstock.fuse.holders import holders
 from penstock.mounttable import find_mount
+from penstock.paths import default_cache_dir, state_dir
 from penstock.reconcile.nudge import is_running
 from penstock.reconcile.state import State
 from tests.support.datasets import dataset, kill_mount, of_folder, ours, path_of, phase, secret

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from penstock import api
-from penstock.daemon.places import state_dir
 from penstock.operations import lifecycle
+from penstock.paths import state_dir
 from penstock.reconcile import datasets, leftovers
 from penstock.reconcile.admission import apply
 from penstock.reconcile.loop import Loop

@@ -6,13 +6,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from penstock.daemon.settings import MountSettings
 from penstock.fluid.plan import MountPlan
 from penstock.reconcile import status
 from penstock.reconcile.conditions import FAILED
 from penstock.reconcile.pairs import Pair
 from penstock.reconcile.state import ResourceKey, Stored
 from penstock.reconcile.status import StatusWriter, Trouble
+from penstock.settings import MountSettings
 
 
 def stored(kind: str) -> Stored:

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.daemon.places import name_of
 from penstock.daemon.registry import find_note
 from penstock.ownership import why_foreign
+from penstock.paths import name_of
 from tests.support.isolation import isolate
 from tests.support.mounts import Mount, penstock
 from tests.support.refusals import processes_that_name

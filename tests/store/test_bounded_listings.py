@@ -8,10 +8,10 @@ import pytest
 from penstock.catalog.listing import list_in_parallel
 from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import Tree
-from penstock.daemon.settings import Part
 from penstock.errors import OptionError, SourceError
 from penstock.metrics import Counters
 from penstock.operations.copying import Location
+from penstock.settings import Part
 from penstock.store import Level, ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.inventory import MOST_UNCLEAR, Unclear

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from penstock.daemon.places import state_dir
+from penstock.paths import state_dir
 from tests.support.datasets import processes_of
 from tests.support.mounts import penstock
 

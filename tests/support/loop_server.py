@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.daemon.places import open_private
+from penstock.paths import open_private
 
 MODULE = "tests.support.loop_server"
 _MESSAGE_BYTES = 128 << 10

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.settings import Part
 from penstock.operations import RUN
+from penstock.settings import Part
 from penstock.specs.models import model_of
 from penstock.specs.resource import Resource
 from penstock.store.connect import StoreOptions

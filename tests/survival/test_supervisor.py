@@ -18,11 +18,11 @@ import pytest
 
 from penstock.daemon import supervisor
 from penstock.daemon.child import Plan
-from penstock.daemon.places import name_of
 from penstock.daemon.registry import serves
 from penstock.daemon.supervisor import _SECOND_CTRL_C_AFTER_S, Supervisor
 from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
+from penstock.paths import name_of
 from tests.support.kills import note
 from tests.support.liar import entry, page, serve_liar
 from tests.support.mounts import Mount, Mounter, penstock

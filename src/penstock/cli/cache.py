@@ -11,9 +11,9 @@ import click
 from penstock.cache.build import open_directory
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.policy import Keep
-from penstock.daemon.places import default_cache_dir
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
+from penstock.paths import default_cache_dir
 from penstock.units import format_size
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from penstock.cli.talk import Listing, say
-from penstock.daemon.mount_options import OPTIONS as KNOWN
-from penstock.daemon.mount_options import make_settings, store_options
 from penstock.daemon.registry import absolute, clear_dead_mount
-from penstock.daemon.settings import MountSettings, Part
 from penstock.daemon.start import become_supervisor, start_supervisor
+from penstock.mount_options import OPTIONS as KNOWN
+from penstock.mount_options import make_settings, store_options
+from penstock.settings import MountSettings, Part
 from penstock.store.source import parse_source
 
 # The options of a mount on the command line: for `mount` and `upgrade` alike.
@@ -20,7 +20,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def _option(name: str, **words: Any) -> Decorator:
-    """One of penstock.daemon.mount_options, with its default and what it takes."""
+    """One of penstock.mount_options, with its default and what it takes."""
     known = KNOWN[name.removeprefix("--")]
     if known.flag:
         words["is_flag"] = True

@@ -10,11 +10,11 @@ from click.core import ParameterSource
 from penstock.cli.mount import read_settings, with_mount_options
 from penstock.cli.talk import say
 from penstock.daemon.change import WHERE, cannot_change, change_in_place, current_settings
-from penstock.daemon.kernel_options import parse_kernel_options
 from penstock.daemon.registry import absolute, find_note
-from penstock.daemon.settings import BASE_MEMORY_BYTES, MEMORY_A_BUFFERED_BYTE, MountSettings
 from penstock.environment import CLOUDS
 from penstock.errors import OptionError
+from penstock.kernel_options import parse_kernel_options
+from penstock.settings import BASE_MEMORY_BYTES, MEMORY_A_BUFFERED_BYTE, MountSettings
 
 # Which fields of the settings each option decides.
 _STORE = {

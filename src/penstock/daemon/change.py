@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import find_note, supervisor_socket
-from penstock.daemon.settings import MountSettings, Part, decode, encode
 from penstock.errors import MountpointError, OptionError
+from penstock.settings import MountSettings, Part, decode, encode
 
 # What the kernel was told once and for all, or what the mount is.
 FIXED = {

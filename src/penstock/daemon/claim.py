@@ -11,8 +11,8 @@ import signal
 from pathlib import Path
 
 from penstock.daemon import locks
-from penstock.daemon.places import mounts_dir, name_of
 from penstock.daemon.registry import serves
+from penstock.paths import mounts_dir, name_of
 
 _ENDS_WITHIN_S = 10.0
 

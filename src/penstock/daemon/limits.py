@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from penstock.daemon.settings import MountSettings
+from penstock.settings import MountSettings
 from penstock.units import format_size
 from penstock.warm.prefetcher import MOST_IN_FLIGHT
 

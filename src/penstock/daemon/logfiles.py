@@ -5,7 +5,7 @@ import logging
 import logging.handlers
 from io import TextIOWrapper
 
-from penstock.daemon.places import open_private
+from penstock.paths import open_private
 
 _MOST_BYTES = 4 << 20  # a store that fails for a week must not fill the disk with it
 

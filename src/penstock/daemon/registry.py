@@ -5,10 +5,10 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from penstock.daemon.places import mounts_dir, name_of
 from penstock.errors import MountpointError, PenstockError
 from penstock.fuse.mounting import is_disconnected, unmount
 from penstock.mounttable import FILESYSTEM_TYPE, find_mount
+from penstock.paths import mounts_dir, name_of
 
 
 @dataclass(frozen=True, slots=True)

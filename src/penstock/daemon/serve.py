@@ -22,10 +22,10 @@ from penstock.daemon.nursery import Nursery
 from penstock.daemon.registry import absolute
 from penstock.daemon.server import Handover, Ready, Server
 from penstock.daemon.serving import workers_of
-from penstock.daemon.settings import MountSettings, decode
 from penstock.environment import take_over
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse import mounting
+from penstock.settings import MountSettings, decode
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 from penstock.units import format_size
 

@@ -20,7 +20,6 @@ from penstock.daemon.control import ControlServer, as_answer, listen
 from penstock.daemon.limits import Limits
 from penstock.daemon.loads import Loads
 from penstock.daemon.nursery import Nursery
-from penstock.daemon.places import state_dir
 from penstock.daemon.plans import Keeping, Plans
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.registry import control_socket
@@ -34,7 +33,6 @@ from penstock.daemon.serving import (
     workers_of,
     yield_to_readers,
 )
-from penstock.daemon.settings import MountSettings, encode
 from penstock.daemon.start import Progress
 from penstock.daemon.statistics import collect, collect_brief
 from penstock.daemon.workers import Workers
@@ -48,6 +46,8 @@ from penstock.fuse.protocol import Init
 from penstock.fuse.session import Handler, Session
 from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type, find_mount
+from penstock.paths import state_dir
+from penstock.settings import MountSettings, encode
 from penstock.store import Store
 from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB

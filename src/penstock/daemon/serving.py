@@ -5,10 +5,10 @@ import os
 from collections.abc import Mapping
 
 from penstock.catalog.tree import Tree
-from penstock.daemon.settings import MountSettings
 from penstock.fuse import mounting
 from penstock.fuse.handlers import KernelOptions
 from penstock.metrics import Counters
+from penstock.settings import MountSettings
 from penstock.store import Store
 from penstock.store.patience import open_reliable_store
 from penstock.store.removed import RemovedStore

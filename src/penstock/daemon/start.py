@@ -10,10 +10,10 @@ from typing import Any, BinaryIO, NoReturn
 
 from penstock.daemon.claim import claim
 from penstock.daemon.control import RemoteError
-from penstock.daemon.places import logs_dir, name_of, open_private
-from penstock.daemon.settings import MountSettings, encode
 from penstock.environment import handed_over
 from penstock.errors import MountpointError, PenstockError, UsageError
+from penstock.paths import logs_dir, name_of, open_private
+from penstock.settings import MountSettings, encode
 
 Progress = Callable[[int, int], None]  # objects listed so far, and their bytes
 

@@ -8,11 +8,11 @@ from typing import Any
 from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
 from penstock.daemon.plans import Plans
 from penstock.daemon.refresher import Refresher
-from penstock.daemon.settings import MountSettings
 from penstock.daemon.workers import Workers
 from penstock.fuse.backing import Backings
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
+from penstock.settings import MountSettings
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.prefetcher import Prefetcher
 

@@ -56,12 +56,12 @@ from penstock.daemon.serving import (
     open_stores,
     yield_to_readers,
 )
-from penstock.daemon.settings import MountSettings, decode
 from penstock.errors import PenstockError
 from penstock.fuse.handlers import Handlers
 from penstock.fuse.peers import Peers, receive
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
+from penstock.settings import MountSettings, decode
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
 from penstock.warm.fetcher import LocalFetcher

@@ -18,9 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.places import state_dir
 from penstock.daemon.registry import MountNote, all_notes
-from penstock.daemon.settings import encode
 from penstock.doctor.cleaning import Cleaner, cleaner_for
 from penstock.doctor.examination import Report, as_json, as_text
 from penstock.doctor.facts.declared import tail
@@ -29,10 +27,12 @@ from penstock.doctor.findings import each_within
 from penstock.errors import UsageError
 from penstock.jobs.records import instance_logs, job_folder
 from penstock.mounttable import mount_table
+from penstock.paths import state_dir
 from penstock.reconcile import live
 from penstock.reconcile.pairs import JOBS
 from penstock.reconcile.state import State, Stored
 from penstock.release import __version__
+from penstock.settings import encode
 
 _LOG_BYTES = 2 * 1024 * 1024
 # What jobs print: the end of each instance's log, of those that were made last.

@@ -14,9 +14,9 @@ from dataclasses import fields
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-from penstock.daemon.settings import MountSettings
 from penstock.errors import PenstockError
 from penstock.reconcile.state import State, Stored
+from penstock.settings import MountSettings
 from penstock.specs.secrets import names_a_secret
 from penstock.store.secrets import HIDDEN, redact
 

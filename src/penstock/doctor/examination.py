@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from penstock.daemon.registry import MountNote, absolute, find_note
-from penstock.daemon.settings import MountSettings, Part
 from penstock.doctor.cleaning import cleaner_for
 from penstock.doctor.facts.caches import look_at_tiers
 from penstock.doctor.facts.declared import (
@@ -39,6 +38,7 @@ from penstock.reconcile.pairs import JOBS, OPERATIONS, Pair, World
 from penstock.reconcile.removal import operation_datasets
 from penstock.reconcile.served import served_mounts
 from penstock.reconcile.state import State, Stored
+from penstock.settings import MountSettings, Part
 from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import find_kind
 

@@ -1,16 +1,16 @@
 """Arguments of other FUSE programs: `--fuse-opts=kernel_cache,ro` and `-o` lists. Pure.
 
 The words themselves have the meanings that they have on the command line
-(penstock.daemon.kernel_options); those that it refuses have no effect here, since whole files of
+(penstock.kernel_options); those that it refuses have no effect here, since whole files of
 arguments are carried over from elsewhere.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.daemon.kernel_options import ALWAYS, REFUSED, known_names, parse_kernel_options
 from penstock.errors import OptionError, SpecProblem
 from penstock.fluid.values import Said, nearest
+from penstock.kernel_options import ALWAYS, REFUSED, known_names, parse_kernel_options
 
 _KERNEL = "the kernel decides it"
 _PROGRAM = "it is of another FUSE program"

@@ -3,9 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.daemon.kernel_options import ALWAYS, known_names
-from penstock.daemon.kernel_options import REFUSED as KERNEL_REFUSED
-from penstock.daemon.mount_options import OPTIONS
 from penstock.errors import OptionError, SpecProblem
 from penstock.fluid import stores
 from penstock.fluid.fuse_options import read_words, split_args
@@ -20,6 +17,9 @@ from penstock.fluid.properties import (
     why_unused,
 )
 from penstock.fluid.values import Idle, Note, Said, Written, misspelled, nearest
+from penstock.kernel_options import ALWAYS, known_names
+from penstock.kernel_options import REFUSED as KERNEL_REFUSED
+from penstock.mount_options import OPTIONS
 from penstock.specs.models import Runtime
 from penstock.specs.runtimes import PenstockRuntime
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cache.tier import TierSpec
-from penstock.daemon.mount_options import OPTIONS, make_settings, read_texts, store_options
-from penstock.daemon.settings import MountSettings, Part
 from penstock.errors import OptionError, PenstockError, SpecProblem
 from penstock.fluid.options import Choices, choose, is_mount_option
 from penstock.fluid.properties import CACHE_DIR, CACHE_SIZE, READAHEAD
@@ -16,6 +14,8 @@ from penstock.fluid.sources import locate
 from penstock.fluid.stores import FAMILIES, family_of
 from penstock.fluid.tiers import Folders, cache_dir_tier, plan_tiers, usual_tier
 from penstock.fluid.values import MOST_PREFETCH, Said, Written, nearest
+from penstock.mount_options import OPTIONS, make_settings, read_texts, store_options
+from penstock.settings import MountSettings, Part
 from penstock.specs.dataset import Dataset, EncryptOption
 from penstock.specs.effects import NoEffect
 from penstock.specs.keys import ResourceKey

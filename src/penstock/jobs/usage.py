@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from penstock.daemon.places import state_dir
 from penstock.errors import UsageError
 from penstock.jobs.processes import all_pids, parent_of, pids_of
 from penstock.jobs.records import attempt_path, job_folder, read_record
+from penstock.paths import state_dir
 from penstock.units import MIB
 
 # The GPUs of this machine. PENSTOCK_GPUS=n says that there are n, whatever there is.

@@ -23,12 +23,12 @@ from typing import IO, Any
 from urllib.parse import unquote
 
 from penstock.catalog.tree import SCHEMA_VERSION, Tree
-from penstock.daemon.places import open_private
-from penstock.daemon.settings import Part
 from penstock.daemon.warming import Warming, Wish
 from penstock.errors import UsageError
 from penstock.operations.work import Work
+from penstock.paths import open_private
 from penstock.release import __version__
+from penstock.settings import Part
 from penstock.specs.operations import DataBackup
 
 Json = dict[str, Any]

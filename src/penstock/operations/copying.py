@@ -18,9 +18,9 @@ from typing import NamedTuple
 from typing_extensions import Buffer
 
 from penstock.catalog.incoming import MOST_FILES
-from penstock.daemon.settings import Part
 from penstock.errors import SourceError, StoreError, UsageError
 from penstock.metrics import Counters
+from penstock.settings import Part
 from penstock.store import ObjectInfo, Store
 from penstock.store.parts import PART_BYTES, Digest, is_md5
 from penstock.store.patience import open_reliable_store

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog.refresh import catalog_path
-from penstock.daemon.settings import MountSettings, Part
 from penstock.errors import PenstockError, UsageError
 from penstock.fluid.sources import locate
 from penstock.fluid.values import Said, Written
@@ -24,6 +23,7 @@ from penstock.reconcile.pairs import World
 from penstock.reconcile.planning import plan_of
 from penstock.reconcile.state import State, Stored
 from penstock.reconcile.workers import begin
+from penstock.settings import MountSettings, Part
 from penstock.specs.keys import ResourceKey
 from penstock.specs.models import model_of
 from penstock.specs.secrets import put_secrets

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import find_served
-from penstock.daemon.settings import Part
 from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.metrics import Counters
 from penstock.operations.copying import Copier, Found, Location, Stopped, make_folder
 from penstock.operations.options import MigrateOptions, read_migrate_options
 from penstock.operations.work import Work
+from penstock.settings import Part
 from penstock.specs.operations import DataMigrate, DatasetToMigrate, DataToMigrate, ExternalStorage
 from penstock.store import ObjectInfo, Store
 from penstock.store.parts import is_md5

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.daemon.places import open_private
 from penstock.errors import PenstockError, UsageError
 from penstock.operations.work import Work
+from penstock.paths import open_private
 from penstock.reconcile.environment import environment, expanded
 from penstock.reconcile.namespace import run_with_data
 from penstock.specs.dataset import Env

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.daemon.settings import Part
+from penstock.settings import Part
 from penstock.specs.resource import Resource
 
 

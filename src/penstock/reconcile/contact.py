@@ -11,9 +11,9 @@ from typing import Any
 from penstock.daemon.claim import claimed_by
 from penstock.daemon.control import ask
 from penstock.daemon.registry import MountNote, find_note
-from penstock.daemon.settings import MountSettings
 from penstock.errors import MountpointError, PenstockError
 from penstock.metrics import Counters
+from penstock.settings import MountSettings
 from penstock.specs.keys import ResourceKey
 from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
 

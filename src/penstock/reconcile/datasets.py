@@ -16,7 +16,6 @@ from penstock.catalog.refresh import catalog_path
 from penstock.daemon.change import change_in_place, current_settings, what_needs_restart
 from penstock.daemon.claim import ask_to_end
 from penstock.daemon.registry import MountNote, clear_dead_mount
-from penstock.daemon.settings import MountSettings
 from penstock.daemon.start import start_supervisor
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fluid.plan import MountPlan
@@ -29,6 +28,7 @@ from penstock.reconcile.pairs import RESTARTED_AT, Pair, World
 from penstock.reconcile.planning import plan_of
 from penstock.reconcile.state import State, Stored
 from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
+from penstock.settings import MountSettings
 from penstock.specs.dataset import Dataset
 from penstock.specs.keys import ResourceKey
 from penstock.specs.models import model_of

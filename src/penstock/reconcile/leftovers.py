@@ -13,15 +13,15 @@ from penstock.cache.locks import join
 from penstock.cache.policy import Keep
 from penstock.catalog.refresh import catalog_path
 from penstock.daemon.claim import claimed_by, end_claim, end_process
-from penstock.daemon.places import data_dir, state_dir
 from penstock.daemon.registry import all_notes, clear_dead_mount, remove_note
-from penstock.daemon.settings import MountSettings
 from penstock.daemon.stop import ends_within, stop_mount
 from penstock.errors import CacheDirError, MountpointError, PenstockError
 from penstock.fluid.tiers import folder_name
 from penstock.metrics import Counters
 from penstock.mounttable import FILESYSTEM_TYPE, find_mount
 from penstock.ownership import is_trusted
+from penstock.paths import data_dir, state_dir
+from penstock.settings import MountSettings
 from penstock.specs.keys import ResourceKey
 
 Json = dict[str, Any]

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.daemon import locks
-from penstock.daemon.places import open_private
 from penstock.environment import handed_over
+from penstock.paths import open_private
 
 _WAKE, _LEAVE = b"wake", b"leave"
 

@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
-from penstock.daemon.places import data_dir, default_cache_dir, state_dir
 from penstock.daemon.registry import absolute
 from penstock.errors import PenstockError, SpecProblem
 from penstock.fluid.plan import MountPlan, Referenced, plan_mount
 from penstock.mounttable import filesystem_type
+from penstock.paths import data_dir, default_cache_dir, state_dir
 from penstock.reconcile.pairs import MOUNT_PATH, World
 from penstock.reconcile.state import State, Stored
 from penstock.specs.dataset import Dataset

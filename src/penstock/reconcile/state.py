@@ -24,8 +24,8 @@ from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
 
-from penstock.daemon.places import state_dir
 from penstock.errors import UsageError
+from penstock.paths import state_dir
 from penstock.specs.keys import ResourceKey
 
 # Secrets at rest: sealed with a key that only this user can read.

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.daemon.places import open_private
 from penstock.environment import handed_over, take_over
+from penstock.paths import open_private
 from penstock.reconcile.state import State, Stored
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 

@@ -22,9 +22,9 @@ from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import mark_interrupted, write_json
 from penstock.bench.workflow.remote import Place
 from penstock.bench.workspace import MARK, PREFIX, end_below, unmount_below
-from penstock.daemon.places import state_dir
 from penstock.errors import PenstockError
 from penstock.jobs.processes import clear, groups_in, remove_folders
+from penstock.paths import state_dir
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

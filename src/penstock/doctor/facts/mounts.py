@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from penstock.daemon.control import ask
 from penstock.daemon.registry import MountNote, all_notes, serves, supervisor_socket
-from penstock.daemon.settings import MountSettings, decode
 from penstock.doctor.facts.machine import Cgroup, look_at_cgroup
 from penstock.errors import PenstockError
 from penstock.fuse.mounting import FILESYSTEM_TYPE
 from penstock.mounttable import find_mount
+from penstock.settings import MountSettings, decode
 
 Json = dict[str, Any]
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from penstock.catalog.names import why_no_key, why_no_name, why_not_believed
-from penstock.daemon.settings import Part
 from penstock.doctor.findings import TooSlow, within
 from penstock.errors import AccessDenied, ObjectNotFound, PenstockError, StoreError
 from penstock.metrics import Counters
+from penstock.settings import Part
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import open_store
 from penstock.store.keys import Keys

@@ -13,23 +13,23 @@ from penstock.blocks import UNIT_BYTES
 from penstock.cache.policy import POLICIES
 from penstock.cache.tier import TierSpec, parse_quota, parse_tier
 from penstock.catalog.incoming import MOST_FILES
-from penstock.daemon.kernel_options import (
+from penstock.errors import OptionError
+from penstock.kernel_options import (
     parse_deadline,
     parse_kernel_options,
     parse_mode,
     parse_owner,
     parse_timeout,
 )
-from penstock.daemon.places import default_cache_dir
-from penstock.daemon.settings import (
+from penstock.mounttable import filesystem_type
+from penstock.paths import default_cache_dir
+from penstock.settings import (
     BASE_MEMORY_BYTES,
     MEMORY_A_BUFFERED_BYTE,
     MODES,
     MountSettings,
     Part,
 )
-from penstock.errors import OptionError
-from penstock.mounttable import filesystem_type
 from penstock.store.connect import StoreOptions
 from penstock.store.versions import WAYS
 from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size
