@@ -25,7 +25,7 @@
 An error is printed as one line (what and where) and a `hint:` line (what to do).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -162,3 +162,27 @@ class CatalogDamaged(PenstockError):
 
 class StaleInode(PenstockError):
     pass
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most like `name`; None if none is like it.
+
+    Ignores case, `-` and `_`. `cutoff` is the smallest ratio of difflib that counts as alike.
+    """
+    from difflib import get_close_matches  # only mistakes need it
+
+    known_by_plain = {_plain(one): one for one in known}
+    found = get_close_matches(_plain(name), known_by_plain, n=1, cutoff=cutoff)
+    return known_by_plain[found[0]] if found else None
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], otherwise: str | None = None, *, cutoff: float = 0.6
+) -> str | None:
+    """Return a hint with the nearest known name; `otherwise` if no known name is like `name`."""
+    near = nearest(name, known, cutoff=cutoff)
+    return otherwise if near is None else f"did you mean {near}?"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

@@ -4,14 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.declared import Progress
 from penstock.cli.talk import say
-from penstock.errors import JobFailed, NoSuchResource
+from penstock.errors import JobFailed, NoSuchResource, did_you_mean
 from penstock.jobs.records import ENDED
 from penstock.reconcile.tables import age, aligned
 from penstock.specs.keys import ResourceKey
@@ -136,8 +135,8 @@ def find_job(state: "State", name: str, namespace: str | None) -> "Stored":
     hint = "`penstock list -A` shows what there is"
     if elsewhere := [key.namespace for key in known if key.name == name]:
         hint = f"there is one in the namespace {elsewhere[0]}: -n {elsewhere[0]}"
-    elif near := get_close_matches(name, here, n=1):
-        hint = f"did you mean {near[0]}?"
+    else:
+        hint = did_you_mean(name, here, hint)
     raise NoSuchResource(f"there is no job {name} in the namespace {place}", hint=hint)
 
 

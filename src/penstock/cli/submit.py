@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import click
 
 from penstock.cli.submit_flags import ALIASES, TRAINERS, flags_without_effect, options_of, our_name
 from penstock.cli.talk import say
-from penstock.errors import ManifestError, OptionError, Problem, UsageError
+from penstock.errors import ManifestError, OptionError, Problem, UsageError, did_you_mean
 from penstock.units import parse_duration
 
 # A TrainingJob's manifest, of what `penstock submit` was given. Pure.
@@ -224,8 +223,7 @@ class Trainers(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            near = get_close_matches(args[0], TRAINERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"trainers: {', '.join(TRAINERS)}"
+            hint = did_you_mean(args[0], TRAINERS, f"trainers: {', '.join(TRAINERS)}")
             raise OptionError(f"{args[0]!r} is not a trainer", hint=hint)
         return super().resolve_command(ctx, args)
 

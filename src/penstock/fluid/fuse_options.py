@@ -8,8 +8,8 @@ arguments are carried over from elsewhere.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.errors import OptionError, SpecProblem
-from penstock.fluid.values import Said, nearest
+from penstock.errors import OptionError, SpecProblem, did_you_mean
+from penstock.fluid.values import Said
 from penstock.kernel_options import ALWAYS, REFUSED, known_names, parse_kernel_options
 
 _KERNEL = "the kernel decides it"
@@ -95,7 +95,6 @@ def read_words(
         elif strange is not None:
             said.no_effect(path, f"{name}: {strange}")
         else:
-            near = nearest(name, (*ALWAYS, *REFUSED, *ELSEWHERE, *known_names()))
-            hint = f"did you mean {near}?" if near else None
+            hint = did_you_mean(name, (*ALWAYS, *REFUSED, *ELSEWHERE, *known_names()))
             raise SpecProblem(path, f"{name} is not an option of a mount", hint=hint)
     return found

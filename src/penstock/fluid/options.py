@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import OptionError, SpecProblem
+from penstock.errors import OptionError, SpecProblem, did_you_mean
 from penstock.fluid import stores
 from penstock.fluid.fuse_options import read_words, split_args
 from penstock.fluid.properties import (
@@ -16,7 +16,7 @@ from penstock.fluid.properties import (
     names_of,
     why_unused,
 )
-from penstock.fluid.values import Idle, Note, Said, Written, misspelled, nearest
+from penstock.fluid.values import Idle, Note, Said, Written, misspelled
 from penstock.kernel_options import ALWAYS, known_names
 from penstock.kernel_options import REFUSED as KERNEL_REFUSED
 from penstock.mount_options import OPTIONS
@@ -107,8 +107,7 @@ def _judge(
     elif (reason := why_unused(kind, name)) is not None:
         said.no_effect(path, reason)
     else:
-        near = nearest(name, names_of(kind))
-        hint = f"did you mean {near}?" if near else LISTED
+        hint = did_you_mean(name, names_of(kind), LISTED)
         raise SpecProblem(path, f"{name} is not a setting of {kind}", hint=hint)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cache.tier import TierSpec
-from penstock.errors import OptionError, PenstockError, SpecProblem
+from penstock.errors import OptionError, PenstockError, SpecProblem, did_you_mean
 from penstock.fluid.options import Choices, choose, is_mount_option
 from penstock.fluid.properties import CACHE_DIR, CACHE_SIZE, READAHEAD
 from penstock.fluid.sources import locate
 from penstock.fluid.stores import FAMILIES, family_of
 from penstock.fluid.tiers import Folders, cache_dir_tier, plan_tiers, usual_tier
-from penstock.fluid.values import MOST_PREFETCH, Said, Written, nearest
+from penstock.fluid.values import MOST_PREFETCH, Said, Written
 from penstock.mount_options import OPTIONS, make_settings, read_texts, store_options
 from penstock.settings import MountSettings, Part
 from penstock.specs.dataset import Dataset, EncryptOption
@@ -367,11 +367,10 @@ def _settings(
     readahead = choices.options.pop(READAHEAD, None)
     for name, (_, path) in choices.options.items():
         if name not in OPTIONS or name == "o":
-            near = nearest(name, OPTIONS)
             raise SpecProblem(
                 path,
                 f"{name} is not an option of a mount",
-                hint=f"did you mean {near}?" if near else "`penstock mount --help` lists them",
+                hint=did_you_mean(name, OPTIONS, "`penstock mount --help` lists them"),
             )
     texts = {name: text for name, (text, _) in choices.options.items()}
     try:

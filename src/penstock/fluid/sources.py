@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.errors import PenstockError, SpecProblem
+from penstock.errors import PenstockError, SpecProblem, did_you_mean
 from penstock.fluid.properties import LISTED
 from penstock.fluid.stores import FAMILIES, USED, family_of, find_bucket, names_of, why_unused
-from penstock.fluid.values import Said, Written, misspelled, nearest
+from penstock.fluid.values import Said, Written, misspelled
 from penstock.store.connect import StoreOptions
 from penstock.store.keys import Keys
 from penstock.store.source import Source, parse_source
@@ -109,8 +109,7 @@ def _sort(
         elif (reason := why_unused(name)) is not None:
             said.no_effect(where, reason)
         else:
-            near = nearest(name, known)
-            hint = f"did you mean {near}?" if near else LISTED
+            hint = did_you_mean(name, known, LISTED)
             raise SpecProblem(where, f"{name} is not an option of {scheme}:// mounts", hint=hint)
     return Written(found, {name: options.paths[name] for name in found})
 

@@ -1,10 +1,10 @@
 """The data sets of a job: whether they are there, and from where they are bound. Mostly pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import did_you_mean
 from penstock.reconcile.conditions import BOUND
 from penstock.reconcile.served import Served
 from penstock.reconcile.state import Stored
@@ -60,8 +60,8 @@ def _named(key: ResourceKey, job: ResourceKey) -> str:
 def _near(key: ResourceKey, known: Iterable[ResourceKey]) -> str:
     datasets = [one for one in known if one.kind == "Dataset"]
     names = [one.name for one in datasets if one.namespace == key.namespace]
-    if near := get_close_matches(key.name, names, n=1):
-        return f" (did you mean {near[0]}?)"
+    if hint := did_you_mean(key.name, names):
+        return f" ({hint})"
     others = [one for one in datasets if one.name == key.name]
     return f" (there is one in the namespace {others[0].namespace})" if others else ""
 

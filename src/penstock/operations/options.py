@@ -4,11 +4,10 @@ A name that nobody knows is a mistake, and the nearest right one is told. One th
 elsewhere and nothing here is told with its reason.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.errors import OptionError, UsageError
+from penstock.errors import OptionError, UsageError, did_you_mean
 from penstock.units import parse_duration, parse_rate
 
 _TRUE, _FALSE = ("", "true", "yes", "1"), ("false", "no", "0")
@@ -165,10 +164,9 @@ def _judge(
         if name in elsewhere:
             ignored.append(f"spec.options.{name}: {elsewhere[name]}")
         elif name not in known:
-            near = difflib.get_close_matches(name, [*known, *elsewhere], n=1)
             raise UsageError(
                 f"spec.options.{name} is not an option of a {kind}",
-                hint=f"did you mean {near[0]}?" if near else "options: " + ", ".join(known),
+                hint=did_you_mean(name, [*known, *elsewhere], "options: " + ", ".join(known)),
             )
     return ignored
 

@@ -2,11 +2,11 @@
 
 import posixpath
 import re
-from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
+from penstock.errors import nearest
 from penstock.specs.fields import Count, Fields, FreeMap, Text, TextMap, refuse, said
 from penstock.specs.resource import Resource
 
@@ -73,9 +73,9 @@ def wrong_with(address: str, *, allowed: tuple[str, ...] = SCHEMES) -> tuple[str
             return "looks like an NFS export, without a scheme", _A_FOLDER
         return "has no scheme", f"write it like s3://BUCKET/PREFIX; schemes: {', '.join(allowed)}"
     if scheme.lower() not in allowed or scheme != scheme.lower():
-        near = get_close_matches(scheme.lower(), allowed, n=1)
+        near = nearest(scheme, allowed)
         hint = _INSTEAD.get(scheme.lower()) or (
-            f"did you mean {near[0]}://?" if near else f"schemes: {', '.join(allowed)}"
+            f"did you mean {near}://?" if near else f"schemes: {', '.join(allowed)}"
         )
         return f"scheme {scheme[:30]!r} is not read here", hint
     if re.search(r"<[^<>]+>", rest):

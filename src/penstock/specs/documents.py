@@ -4,13 +4,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, cast
 
 from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
-from penstock.errors import ManifestError, Problem
+from penstock.errors import ManifestError, Problem, did_you_mean
 from penstock.specs.dataset import Dataset, DatasetSpec
 from penstock.specs.jobs import TrainingJob
 from penstock.specs.keys import ResourceKey
@@ -22,7 +21,7 @@ from penstock.specs.resource import Resource
 from penstock.specs.runtimes import RuntimeSpec
 from penstock.specs.shapes import find
 from penstock.specs.tieredstore import Level
-from penstock.specs.wording import Mistake, did_you_mean, refusals, unknown_fields
+from penstock.specs.wording import Mistake, refusals, unknown_fields
 
 # What a model alone cannot see: fields that do not go together. Pure.
 #
@@ -309,7 +308,7 @@ def _misspelt(path: str, manifest: dict[str, Any], unknown: list[Mistake]) -> bo
     if path == "metadata.name" and "generateName" in manifest["metadata"]:
         return True
     return any(
-        other.rpartition(".")[0] == above and hint == did_you_mean(name)
+        other.rpartition(".")[0] == above and hint == f"did you mean {name}?"
         for other, _, hint in unknown
     )
 
@@ -361,10 +360,9 @@ def _stranger(manifest: dict[str, Any]) -> Mistake | None:
     if kind in _FLUIDS_OTHERS:
         hint = "AlluxioRuntime, JindoRuntime, JuiceFSRuntime, ThinRuntime or PenstockRuntime is run"
         return "kind", f"{kind} is not run here", hint
-    near = get_close_matches(kind.lower(), {one.lower(): one for one in KINDS}, n=1, cutoff=0.75)
-    if near and (group in ("", FLUID.partition("/")[0], OURS.partition("/")[0])):
-        name = {one.lower(): one for one in KINDS}[near[0]]
-        return "kind", f"{kind[:60]!r} is not a kind", f"did you mean {name}?"
+    hint = did_you_mean(kind, KINDS, cutoff=0.75)
+    if hint and (group in ("", FLUID.partition("/")[0], OURS.partition("/")[0])):
+        return "kind", f"{kind[:60]!r} is not a kind", hint
     if group in (FLUID.partition("/")[0], OURS.partition("/")[0]):
         return "kind", f"{kind[:60]!r} is not a kind", f"kinds: {ours}"
     return (

@@ -1,10 +1,9 @@
 """What a field means, and what it does here. Pure."""
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from inspect import cleandoc
 
-from penstock.errors import ManifestError
+from penstock.errors import ManifestError, did_you_mean
 from penstock.specs.fields import Fields
 from penstock.specs.kinds import KINDS, find_kind
 from penstock.specs.models import MODELS
@@ -69,10 +68,8 @@ def _step(kind: str, inside: type[Fields] | None, above: str, step: str) -> Shap
     for name, shape in shapes.items():
         if name.lower() == step.lower():
             return shape
-    near = get_close_matches(step.lower(), {name.lower(): name for name in shapes}, n=1)
-    names = {name.lower(): name for name in shapes}
     where = f"{kind.lower()}.{above}" if above else kind.lower()
-    hint = f"did you mean {names[near[0]]}?" if near else f"its fields: {', '.join(shapes)}"
+    hint = did_you_mean(step, shapes, f"its fields: {', '.join(shapes)}")
     raise ManifestError(f"{where} has no field {step!r}", hint=hint)
 
 

@@ -5,10 +5,9 @@ A kind is the same under Fluid's group and under ours; only what Fluid does not 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
-from penstock.errors import ManifestError
+from penstock.errors import ManifestError, did_you_mean
 
 FLUID = "data.fluid.io/v1alpha1"
 OURS = "penstock.dev/v1alpha1"
@@ -89,8 +88,7 @@ _BY_WORD = _by_word()
 def _unknown(word: str) -> ManifestError:
     plurals = [info.plural for info in KINDS.values()]
     words = [*(info.kind.lower() for info in KINDS.values()), *plurals, *_GROUP_WORDS]
-    near = get_close_matches(word.lower(), words, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"kinds: {', '.join(plurals)}"
+    hint = did_you_mean(word, words, f"kinds: {', '.join(plurals)}")
     return ManifestError(f"{word!r} is not a kind of resource", hint=hint)
 
 

@@ -4,12 +4,12 @@ Values are not shown: they may be secrets. Our own refusals show what they know 
 """
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.errors import did_you_mean, nearest
 from penstock.specs.fields import REFUSED, Fields
 from penstock.specs.models import MODELS
 from penstock.specs.resource import Resource
@@ -54,9 +54,9 @@ def _unknown(whole: type[Fields], model: type[Fields], value: Any, path: str) ->
 def _instead(whole: type[Fields], model: type[Fields], key: str, path: str) -> str:
     """The nearest name at that place; or where else this name is; or all names of that place."""
     names = list(shapes_of(model))
-    near = nearest(key, names)
+    near = nearest(key, names, cutoff=0.7)
     if near is not None and _same(near, key):
-        return did_you_mean(near)
+        return f"did you mean {near}?"
     elsewhere = [other for other, shape in walk(whole) if _same(shape.name, key)]
     if elsewhere:
         return f"it is a field of another place: {', '.join(elsewhere[:3])}"
@@ -71,7 +71,7 @@ def _instead(whole: type[Fields], model: type[Fields], key: str, path: str) -> s
     if others:
         return f"it is a field of {', '.join(others)}"
     if near is not None:
-        return did_you_mean(near)
+        return f"did you mean {near}?"
     return f"fields of {path or _called(whole)}: {', '.join(names)}"
 
 
@@ -79,22 +79,8 @@ def _called(model: type[Fields]) -> str:
     return model.__name__ if issubclass(model, Resource) else "this file"
 
 
-def did_you_mean(name: str) -> str:
-    return f"did you mean {name}?"
-
-
-def nearest(key: str, names: list[str]) -> str | None:
-    plain = {_plain(name): name for name in names}
-    near = get_close_matches(_plain(key), plain, n=1, cutoff=0.7)
-    return plain[near[0]] if near else None
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")
-
-
 def _same(one: str, other: str) -> bool:
-    return _plain(one) == _plain(other)
+    return nearest(one, (other,), cutoff=1.0) is not None
 
 
 _WANTED = {
@@ -140,9 +126,7 @@ def _choice(expected: str, given: Any) -> tuple[str, str | None]:
     what = f"must be one of {', '.join(names)}"
     if not isinstance(given, str):
         return what, None
-    near = {name.lower(): name for name in names}
-    match = get_close_matches(given.lower(), near, n=1, cutoff=0.5)
-    return f"{what}, and is {given[:40]!r}", f"did you mean {near[match[0]]}?" if match else None
+    return f"{what}, and is {given[:40]!r}", did_you_mean(given, names, cutoff=0.5)
 
 
 def _meaning(model: type[Fields], path: str) -> str:

@@ -7,7 +7,6 @@ all that lies below it. A path that leads nowhere is a mistake, and is said befo
 Threading: one thread; the tree is not walked through the mount.
 """
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from penstock.catalog.names import decode, encode
 from penstock.catalog.picked import Picked, Selection
 from penstock.catalog.tree import ROOT, Node, Tree
-from penstock.errors import NoSuchPath
+from penstock.errors import NoSuchPath, nearest
 
 _CHILDREN_AT_ONCE = 1000
 _PICKED_AT_ONCE = 1000
@@ -157,6 +156,6 @@ def _nearest(tree: Tree, path: str) -> str | None:
             folder, known = child, f"{known}{part}/"
             continue
         names = [decode(node.name) for node in tree.children(folder.ino, 0, _NAMES_COMPARED)]
-        close = difflib.get_close_matches(part, names, n=1)
-        return f"did you mean {known}{close[0]}?" if close else None
+        near = nearest(part, names)
+        return f"did you mean {known}{near}?" if near else None
     return None

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from penstock.bench.plans.model import ARMS, Accelerator, CacheState, Form, Model, System
-from penstock.errors import OptionError, SourceError
+from penstock.errors import OptionError, SourceError, did_you_mean
 from penstock.specs.fields import Count, Fields, TextMap, refuse, said
 from penstock.specs.resource import Name
-from penstock.specs.wording import did_you_mean, nearest
 from penstock.store.source import parse_source
 from penstock.units import parse_duration, parse_rate, parse_size
 
@@ -83,8 +82,7 @@ class ArmFields(Fields):
     @model_validator(mode="after")
     def _is_known(self) -> "ArmFields":
         if self.name not in ARMS and self.system is None:
-            near = nearest(self.name, list(ARMS))
-            hint = did_you_mean(near) if near else f"known arms: {', '.join(ARMS)}"
+            hint = did_you_mean(self.name, ARMS, f"known arms: {', '.join(ARMS)}", cutoff=0.7)
             raise refuse(f"{self.name!r} is no known arm, and names no system", hint)
         return self
 
