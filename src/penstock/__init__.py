@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.release import __version__
 
 if TYPE_CHECKING:
-    from penstock.api import (
+    from penstock.api.resources import (
         Dataset,
         Declared,
         Operation,
@@ -45,6 +45,6 @@ def __getattr__(name: str) -> Any:
     """`penstock.apply` and the like, imported when first asked for: a server needs none of it."""
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    from penstock import api
+    from penstock.api import resources
 
-    return getattr(api, name)
+    return getattr(resources, name)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.daemon.registry import find_note, serves
 from penstock.doctor.cleaning import Cleaner
 from penstock.reconcile.state import State

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.reconcile.state import State
 from tests.support.datasets import dataset, fill, mount, ours, secret
 from tests.support.jobs import Jobs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.jobs.attaching import attach_argv
 from penstock.jobs.containers import container_name
 from penstock.store.secrets import HIDDEN

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as package
-from penstock import api
+from penstock.api import resources as api
 from penstock.errors import InUse
 from penstock.jobs.processes import marked
 from penstock.reconcile.state import State
@@ -109,7 +109,7 @@ def test_the_key_of_sealed_secrets_looks_empty_in_a_job(jobs: Jobs) -> None:
 # Applies manifests, waits for the job `net`, prints what became of it, and deletes everything.
 SCRIPT = """
 import json, sys
-from penstock import api
+from penstock.api import resources as api
 from penstock.reconcile.state import State
 from penstock.reconcile.watching import wait_for_job
 from penstock.specs.keys import ResourceKey

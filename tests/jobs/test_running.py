@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.doctor.bundle import write_bundle
 from penstock.doctor.examination import examine
 from penstock.errors import ManifestError, NoSuchResource, UsageError

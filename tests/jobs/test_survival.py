@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.jobs.processes import group_places, groups_in
 from penstock.jobs.records import attempt_path, job_folder
 from penstock.jobs.supervise import Supervisor, run_job

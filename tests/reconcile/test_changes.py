@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.cli.stats import ask_stats
 from penstock.daemon.registry import find_note
 from penstock.errors import ManifestError, PenstockError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.daemon.registry import find_note, serves
 from penstock.errors import InUse, PenstockError
 from penstock.fuse.holders import holders

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.cli.app import run
 from penstock.jobs.records import job_folder
 from penstock.reconcile.state import State, Stored

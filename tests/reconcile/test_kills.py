@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.operations import lifecycle
 from penstock.paths import state_dir
 from penstock.reconcile import datasets, leftovers

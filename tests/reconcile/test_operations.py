@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.daemon import locks
 from penstock.operations import lifecycle
 from penstock.operations.lifecycle import Operating

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.errors import PenstockError
 from penstock.reconcile.state import State
 from penstock.specs.keys import ResourceKey

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.reconcile.state import State
 from tests.support.datasets import fill, path_of, seed
 from tests.support.mounts import penstock, succeed

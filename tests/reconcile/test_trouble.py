@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.errors import PenstockError, StoreError
 from penstock.reconcile import datasets, loop
 from penstock.reconcile.admission import apply

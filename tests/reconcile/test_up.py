@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.daemon.registry import find_note
 from penstock.errors import PenstockError
 from penstock.mounttable import find_mount

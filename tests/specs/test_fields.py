@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.errors import ManifestError
 from penstock.specs.dataset import wrong_with
 from penstock.specs.effects import without_effect

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.daemon.registry import find_note, serves
 from penstock.reconcile.state import State, Stored
 from penstock.specs.keys import ResourceKey

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.errors import NoSuchResource
 from penstock.mounttable import mount_table
 from penstock.reconcile import nudge

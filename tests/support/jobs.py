@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock import api
+from penstock.api import resources as api
 from penstock.jobs.processes import group_places, groups_in, marked
 from penstock.jobs.records import attempt_path, job_folder, log_path, read_record
 from penstock.reconcile.state import State, Stored

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from penstock.cli.talk import report
+from penstock.cli.output import print_error
 from penstock.errors import PenstockError
 from penstock.release import __version__
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
@@ -75,14 +75,14 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app.main(list(arguments), prog_name="penstock", standalone_mode=False)
     except PenstockError as error:
-        return report(str(error), error.hint, error.exit_code)
+        return print_error(str(error), error.hint, error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "penstock"
-        return report(error.format_message(), f"`{path} --help` shows what there is", 2)
+        return print_error(error.format_message(), f"`{path} --help` shows what there is", 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     return result if isinstance(result, int) else 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.declared import Progress, namespace_option
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 
 if TYPE_CHECKING:
     from penstock.reconcile.admission import Applied
@@ -41,7 +41,7 @@ def apply(
       penstock apply -f dataset.yaml -f runtime.yaml
       penstock get datasets
     """
-    from penstock import api
+    from penstock.api import resources as api
     from penstock.reconcile.admission import apply as admit
     from penstock.reconcile.manifests import read_manifests
     from penstock.reconcile.nudge import nudge
@@ -66,10 +66,10 @@ def apply(
         with Progress() as progress:
             troubles = wait_for_pairs(state, names, timeout_s=timeout_s, tell=progress.pairs)
     except KeyboardInterrupt:
-        say("it goes on without you; `penstock get datasets -w` shows how far it is")
+        notify("it goes on without you; `penstock get datasets -w` shows how far it is")
         raise click.exceptions.Abort from None
     for line in api.why_unbound(state, names):
-        say(line)
+        notify(line)
     api.raise_trouble(troubles)
 
 

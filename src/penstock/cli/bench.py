@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -149,15 +149,15 @@ def _preview(path: Path, settings: object, output: str) -> int:
 
 def _tell(outcome: "Outcome") -> int:
     total = outcome.done + len(outcome.failed) + outcome.skipped
-    say(f"{outcome.done} of {total} experiments measured")
+    notify(f"{outcome.done} of {total} experiments measured")
     for name, why in outcome.invalid:
-        say(f"invalid: {name}: {why}")
+        notify(f"invalid: {name}: {why}")
     for step in (*outcome.failed, *outcome.trouble):
-        say(f"failed: {step.name}: {step.error}")
+        notify(f"failed: {step.name}: {step.error}")
         if step.hint:
-            say(f"  hint: {step.hint}")
+            notify(f"  hint: {step.hint}")
     if outcome.exit_code:
-        say(f"hint: go on with: penstock bench run --resume {shlex.quote(str(outcome.results))}")
+        notify(f"hint: go on with: penstock bench run --resume {shlex.quote(str(outcome.results))}")
     click.echo(str(outcome.results))
     return outcome.exit_code
 
@@ -178,11 +178,11 @@ def clean(name: str | None) -> int:
     found = clean_up(wanted=name)
     for one in found:
         if one.what:
-            say(f"{one.run}: {one.what}")
+            notify(f"{one.run}: {one.what}")
         if one.left:
-            say(f"{one.run}: left: {one.left}")
+            notify(f"{one.run}: left: {one.left}")
         if one.hint:
-            say(f"hint: {one.hint}")
+            notify(f"hint: {one.hint}")
     if not found:
-        say("nothing to clean" if name is None else f"no run {name} has left anything")
+        notify("nothing to clean" if name is None else f"no run {name} has left anything")
     return 2 if any(one.left for one in found) else 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,13 +58,15 @@ def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> 
     for path in outputs or tuple(folder / name for name in NAMES):
         write_one(summary, path)
         click.echo(path)
-    say(clean(summary.verdict.sentence))
+    notify(clean(summary.verdict.sentence))
     for group in summary.run.left_out_alike():
         count = "" if len(group) == 1 else f" ({len(group)} experiments)"
-        say(clean(f"left out: {group[0].arm.label}, {group[0].why_not}{count}"))
+        notify(clean(f"left out: {group[0].arm.label}, {group[0].why_not}{count}"))
     if not summary.run.results:
-        say(f"penstock: {folder}: no experiment has a result")
-        say("hint: `penstock bench run --resume` goes on where a run ended; its logs are in logs/")
+        notify(f"penstock: {folder}: no experiment has a result")
+        notify(
+            "hint: `penstock bench run --resume` goes on where a run ended; its logs are in logs/"
+        )
         return 2
     return 0
 
@@ -101,7 +103,7 @@ def compare(a: Path, b: Path, output: str, anyway: bool) -> None:
 
     found = compare_runs(a, b, anyway=anyway)
     for warning in found.warnings:
-        say(f"WARNING: not like with like: {warning}")
+        notify(f"WARNING: not like with like: {warning}")
     if output == "json":
         click.echo(json.dumps(found.to_json(), indent=2))
     elif output == "md":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.talk import Line
+from penstock.cli.output import Line
 from penstock.errors import ManifestError
 from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import KindInfo, find_kinds

@@ -38,7 +38,7 @@ def delete(
       penstock delete -f dataset.yaml
       penstock delete job resnet
     """
-    from penstock import api
+    from penstock.api import resources as api
     from penstock.reconcile.state import State
 
     if bool(files) == (kind is not None):

@@ -16,7 +16,7 @@ def describe(kind: str, name: str, namespace: str | None) -> None:
     Example:
       penstock describe dataset imagenet
     """
-    from penstock import api
+    from penstock.api import resources as api
 
     kinds_of(kind, "describe", namespace)
     click.echo(api.describe(kind, name, namespace=namespace or "default"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.declared import namespace_option
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 
 
 @click.command()
@@ -55,8 +55,8 @@ def doctor(
         from penstock.doctor.bundle import write_bundle
 
         names = write_bundle(report, bundle)
-        say(f"{bundle}: {', '.join(names)}")
-        say(
+        notify(f"{bundle}: {', '.join(names)}")
+        notify(
             "keys, key ids, tokens and passwords are taken out; names of buckets, and the ends of "
             "what jobs printed, are in it"
         )

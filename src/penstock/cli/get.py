@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from penstock.api.tables import aligned, table
 from penstock.cli.declared import kinds_of, namespace_option
-from penstock.cli.talk import say, text_of
+from penstock.cli.output import notify, text_of
 from penstock.reconcile import live
 from penstock.reconcile.nudge import is_running, nudge
 from penstock.reconcile.state import State
-from penstock.reconcile.tables import aligned, table
 from penstock.specs.keys import ResourceKey
 from penstock.specs.kinds import KindInfo
 
@@ -92,7 +92,7 @@ class _Question:
                 click.echo(f"{shown['kind'].lower()}/{shown['metadata']['name']}")
         elif not found:
             place = f" in the namespace {self._namespace}" if self._namespace else ""
-            say(f"{self._what} declared{place}")
+            notify(f"{self._what} declared{place}")
         elif self._in_detail:
             from penstock.cli.job_view import details
 
@@ -140,7 +140,7 @@ class _Question:
     def _find(self, state: State) -> list[dict[str, Any]]:
         stored = state.all(self._kinds, self._namespace)
         if self._names:
-            from penstock.api import no_such
+            from penstock.api.resources import no_such
 
             by_name = [one for name in self._names for one in stored if one.key.name == name]
             for name in self._names:

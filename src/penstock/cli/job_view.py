@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.api.tables import age, aligned
 from penstock.cli.declared import Progress
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.errors import JobFailed, NoSuchResource, did_you_mean
 from penstock.jobs.records import ENDED
-from penstock.reconcile.tables import age, aligned
 from penstock.specs.keys import ResourceKey
 
 Json = Mapping[str, Any]
@@ -163,11 +163,11 @@ def wait_for(state: "State", key: "ResourceKey") -> None:
             steps = Steps(progress)
             ended = wait_for_job(state, key, tell=lambda now: steps.tell(now.key.name, now.status))
     except KeyboardInterrupt:
-        say(f"it runs on without you; `penstock get job {key.name}{where}` shows how it is")
+        notify(f"it runs on without you; `penstock get job {key.name}{where}` shows how it is")
         raise click.exceptions.Abort from None
     status = ended.status
     if status["phase"] == "SUCCEEDED":
-        say(f"job {key.name} SUCCEEDED after {duration_of(live.show([ended])[0])}")
+        notify(f"job {key.name} SUCCEEDED after {duration_of(live.show([ended])[0])}")
         return
     trouble: dict[str, Any] = ended.note.get("trouble") or {}
     why = trouble.get("what") or status.get("message") or "it does not say why"
@@ -193,4 +193,4 @@ class Steps:
         step = (phase_of(status), status.get("reason", ""))
         if step != self._said and "phase" in status and step[0] not in ENDED:
             self._said = step
-            say(line)
+            notify(line)

@@ -4,7 +4,7 @@ import click
 
 from penstock.cli.declared import namespace_option
 from penstock.cli.job_view import KIND
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 
 _FORMS = ["table", "wide", "json", "yaml", "name"]
 
@@ -24,8 +24,8 @@ def list_jobs(
       penstock list
       penstock list -A -o json
     """
+    from penstock.cli.output import print_objects
     from penstock.cli.submit_flags import ALIASES, TRAINERS
-    from penstock.cli.talk import print_objects
     from penstock.errors import OptionError
     from penstock.reconcile import live
     from penstock.reconcile.state import State
@@ -43,7 +43,7 @@ def list_jobs(
         if trainer in (None, one["spec"].get("trainer"))
     ]
     if not found and output in ("table", "wide"):
-        say(
+        notify(
             "no jobs"
             + (f" of {trainer}" if trainer else "")
             + (f" in the namespace {place}" if place else "")

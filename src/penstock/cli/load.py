@@ -3,7 +3,7 @@
 import click
 
 from penstock.cli.declared import Progress, namespace_option
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.units import format_size
 
 
@@ -25,7 +25,7 @@ def load(
     Example:
       penstock load imagenet --path /imagenet/train
     """
-    from penstock import api
+    from penstock.api import resources as api
 
     operation = api.load(dataset, *paths, namespace=namespace or "default", page_cache=page_cache)
     click.echo(f"dataload.penstock.dev/{operation.name} created")
@@ -35,11 +35,11 @@ def load(
         with Progress() as progress:
             operation.wait(tell=lambda now: progress.draw(_line(now.name, now.progress)))
     except KeyboardInterrupt:
-        say(f"it goes on without you; `penstock get dataload {operation.name} -w` shows it")
+        notify(f"it goes on without you; `penstock get dataload {operation.name} -w` shows it")
         raise click.exceptions.Abort from None
-    say(f"{_amounts(operation.progress)} in {operation.status.get('duration', '')}")
+    notify(f"{_amounts(operation.progress)} in {operation.status.get('duration', '')}")
     if operation.progress.get("bytes", 0) < operation.progress.get("ofBytes", 0):
-        say("the rest does not fit: the cache is too small")
+        notify("the rest does not fit: the cache is too small")
 
 
 def _line(name: str, progress: dict[str, int]) -> str:

@@ -11,7 +11,7 @@ import click
 
 from penstock.cli.declared import Progress, namespace_option
 from penstock.cli.job_view import chief_of, duration_of, find_job, message_of, phase_of, type_option
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.errors import NoSuchResource, OptionError
 from penstock.jobs.records import ENDED
 
@@ -115,7 +115,7 @@ class _Reader:
         if path is not None:
             _print(path, tail, self._has_ended if follow else lambda: True)
         if path is None or self._has_ended():
-            say(self._how_it_is(nothing_yet=path is None))
+            notify(self._how_it_is(nothing_yet=path is None))
 
     def _wait_for_log(self) -> Path | None:
         """None: it has ended, and there never was one."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.talk import Listing, say
+from penstock.cli.output import Listing, notify
 from penstock.daemon.registry import absolute, clear_dead_mount
 from penstock.daemon.start import become_supervisor, start_supervisor
 from penstock.mount_options import OPTIONS as KNOWN
@@ -188,10 +188,10 @@ def mount(source: str, mountpoint: str, in_background: bool, **options: Any) -> 
     """
     settings = read_settings(source, mountpoint, options)
     if clear_dead_mount(settings.mountpoint):
-        say(f"a dead mount was at {settings.mountpoint}: cleared away")
+        notify(f"a dead mount was at {settings.mountpoint}: cleared away")
     if not in_background:
         become_supervisor(settings)
     with Listing(settings.shown) as listing:
         lines = start_supervisor(settings, progress=listing.update)
     for line in lines:
-        say(line)
+        notify(line)

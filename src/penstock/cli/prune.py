@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.declared import Progress, namespace_option
 from penstock.cli.job_view import KIND, phase_of
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.jobs.records import ENDED
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def prune(since: str | None, namespace: str | None, all_namespaces: bool, yes: b
     Example:
       penstock prune --since 7d
     """
-    from penstock import api
+    from penstock.api import resources as api
     from penstock.reconcile.state import State
     from penstock.units import parse_duration
 
@@ -39,7 +39,7 @@ def prune(since: str | None, namespace: str | None, all_namespaces: bool, yes: b
     place = None if all_namespaces else namespace or "default"
     jobs = [one for one in state.all([KIND], place) if _ended_for(one, since_s)]
     if not jobs:
-        say("no job has ended" + (f" {since} ago or earlier" if since else ""))
+        notify("no job has ended" + (f" {since} ago or earlier" if since else ""))
         return
     names = ", ".join(one.key.name for one in jobs)
     if not yes and sys.stdin.isatty():

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from penstock.cli.talk import report
+from penstock.cli.output import print_error
 from penstock.daemon.control import ask
 from penstock.daemon.registry import absolute, find_served
 from penstock.units import format_size
@@ -38,6 +38,6 @@ def refresh(mountpoint: str, output: str) -> None:
         )
     for failure in answer["failed"]:
         what = f"{failure['path']}: {failure['error']}" if failure["path"] else failure["error"]
-        report(what, failure["hint"], failure["exit_code"])
+        print_error(what, failure["hint"], failure["exit_code"])
     if answer["failed"]:
         sys.exit(answer["failed"][0]["exit_code"])

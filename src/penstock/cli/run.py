@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.talk import report
+from penstock.cli.output import print_error
 
 _HOOK = Path(__file__).parent.parent / "integrations" / "hook"
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126  # a shell's
@@ -38,13 +38,13 @@ def run(command: tuple[str, ...]) -> int:
         # In place of this process: signals and the exit code are the command's own.
         os.execvpe(command[0], command, environment)
     except (FileNotFoundError, NotADirectoryError):
-        return report(
+        return print_error(
             f"{command[0]}: no such command",
             "`penstock run -- python train.py` runs a script",
             _NOT_FOUND,
         )
     except OSError as error:
-        return report(
+        return print_error(
             f"{command[0]}: {error.strerror}",
             "`penstock run -- python train.py` runs a script",
             _NOT_RUNNABLE,

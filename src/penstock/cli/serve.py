@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import click
 
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.errors import UsageError
 
 _LOOK_S = 0.1
@@ -57,5 +57,5 @@ def serve(unit: bool) -> None:
             return
         ask_to_leave(state.folder)  # one that was started for a single wish
         time.sleep(_LOOK_S)
-    say(f"serving {state.folder}; Ctrl-C ends, and leaves everything mounted")
+    notify(f"serving {state.folder}; Ctrl-C ends, and leaves everything mounted")
     Loop(state, place, stay=True).run()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.output import notify
 from penstock.cli.submit_flags import ALIASES, TRAINERS, flags_without_effect, options_of, our_name
-from penstock.cli.talk import say
 from penstock.errors import ManifestError, OptionError, Problem, UsageError, did_you_mean
 from penstock.units import parse_duration
 
@@ -255,7 +255,7 @@ def _submit(trainer: str, words: tuple[str, ...], **options: Any) -> None:
             [(json.dumps(manifest), "submit")], namespace=options["namespace"] or "default"
         )
         for line in flags_without_effect(trainer, options):
-            say(line)
+            notify(line)
         if options["output"]:
             _print(manifest, options["output"])
         else:
@@ -288,7 +288,7 @@ def _hand_in(documents: "list[Document]", name: str, *, dry_run: bool, wait: boo
 
         wait_for(state, key)
     else:
-        say(
+        notify(
             f"it runs on without you; `penstock get job {name}{where}` shows how it is, "
             f"`penstock logs {name}{where} -f` what it prints"
         )
@@ -311,12 +311,12 @@ def _refuse_second(state: "State", documents: "list[Document]") -> None:
 
 def _print(manifest: dict[str, Any], form: str) -> None:
     """What `apply -f` takes. A value that looks secret is not shown, here as anywhere."""
-    from penstock.cli.talk import text_of
+    from penstock.cli.output import text_of
     from penstock.specs.secrets import HIDDEN, take_secrets
 
     shown, secrets = take_secrets(manifest)
     if secrets:
-        say(f"values that look secret are {HIDDEN}: write them in before you apply it")
+        notify(f"values that look secret are {HIDDEN}: write them in before you apply it")
     click.echo(text_of(shown, form))
 
 

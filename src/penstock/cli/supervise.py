@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.talk import Listing, report, say
+from penstock.cli.output import Listing, notify, print_error
 from penstock.daemon.child import Plan
 from penstock.daemon.claim import let_go, sign
 from penstock.daemon.hardening import keep_memory_private
@@ -88,12 +88,12 @@ class Person:
         with contextlib.suppress(BrokenPipeError):  # `| head -1` has seen enough
             self._listing.clear()
             for line in lines:
-                say(line)
+                notify(line)
 
     def failed(self, what: str, hint: str | None, exit_code: int) -> None:
         self._no_claim()
         self._listing.clear()
-        report(what, hint, exit_code)
+        print_error(what, hint, exit_code)
 
 
 class Parent:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.api.tables import aligned
 from penstock.cli.declared import namespace_option
 from penstock.cli.job_view import KIND, find_job, phase_of, requested_gpus, trainer_of, type_option
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.jobs.records import ENDED
-from penstock.reconcile.tables import aligned
 from penstock.units import format_size
 
 # What `penstock top` prints, from the objects that its -o json prints. Pure.
@@ -220,7 +220,7 @@ def job(
         if output == "json":
             return [json.dumps(_measured(state, jobs), indent=2)]
         if not jobs:
-            say("no job runs or waits" + (f" in the namespace {place}" if place else ""))
+            notify("no job runs or waits" + (f" in the namespace {place}" if place else ""))
             return []
         return job_lines(_measured(state, jobs), namespaces=place is None)
 
@@ -258,7 +258,7 @@ def _print(look: Callable[[], list[str]], *, refresh: bool) -> None:
                 return
             sys.stdout.flush()
             time.sleep(_REFRESH_S)
-            say(f"--- {datetime.now().isoformat(' ', 'seconds')} ---")
+            notify(f"--- {datetime.now().isoformat(' ', 'seconds')} ---")
     except KeyboardInterrupt:
         return
 

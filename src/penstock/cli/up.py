@@ -3,7 +3,7 @@
 import click
 
 from penstock.cli.declared import Progress, namespace_option
-from penstock.cli.talk import report, say
+from penstock.cli.output import notify, print_error
 
 
 @click.command()
@@ -19,7 +19,7 @@ def up(names: tuple[str, ...], namespace: str | None, restart: bool, wait: bool)
       penstock up
       penstock up --restart imagenet
     """
-    from penstock import api
+    from penstock.api import resources as api
 
     try:
         with Progress() as progress:
@@ -31,8 +31,8 @@ def up(names: tuple[str, ...], namespace: str | None, restart: bool, wait: bool)
                 tell=progress.pairs,
             )
     except KeyboardInterrupt:
-        say("it goes on without you; `penstock get datasets -w` shows how far it is")
+        notify("it goes on without you; `penstock get datasets -w` shows how far it is")
         raise click.exceptions.Abort from None
     for trouble in troubles:
-        report(f"dataset {trouble.key.name}: {trouble.what}", trouble.hint, trouble.exit_code)
+        print_error(f"dataset {trouble.key.name}: {trouble.what}", trouble.hint, trouble.exit_code)
     return max((trouble.exit_code for trouble in troubles), default=0)

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from penstock.cli.mount import read_settings, with_mount_options
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.daemon.change import WHERE, cannot_change, change_in_place, current_settings
 from penstock.daemon.registry import absolute, find_note
 from penstock.environment import CLOUDS
@@ -67,7 +67,7 @@ def upgrade(context: click.Context, mountpoint: str, **options: Any) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     pause_s = change_in_place(path, changed(current, options, given), environment=_credentials())
-    say(
+    notify(
         f"{path} is served by a new server (pid {find_note(path).server_pid}); "
         f"readers waited for {pause_s * 1000:.0f} ms"
     )

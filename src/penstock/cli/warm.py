@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from penstock.cli.talk import say
+from penstock.cli.output import notify
 from penstock.daemon.control import Answer
 from penstock.daemon.registry import absolute
 from penstock.daemon.warming import Warming, Wish
@@ -56,7 +56,7 @@ class Bar:
     def say(self, line: str) -> None:
         if self._progress is not None:
             self._end()
-        say(line)
+        notify(line)
 
     def __enter__(self) -> "Bar":
         return self
@@ -120,9 +120,9 @@ def _show_load(answer: Answer) -> None:
     if unfit := uncached_files(answer):
         left = format_size(answer["bytes"] - answer["cached_bytes"])
         why = answer.get("cache_problem") or "there was no room for them"
-        say(f"{unfit:,} files ({left}) are not in the cache: {why}")
+        notify(f"{unfit:,} files ({left}) are not in the cache: {why}")
     if answer["unpushed_files"]:
-        say(
+        notify(
             f"{answer['unpushed_files']:,} files ({format_size(answer['unpushed_bytes'])}) were "
             "left out of the page cache: "
             f"{format_size(answer['page_cache_budget_bytes'])} of it may hold files that nobody "
@@ -130,7 +130,7 @@ def _show_load(answer: Answer) -> None:
         )
     _name(answer["failures"], answer["failed_files"], "could not be fetched")
     if answer["gave_up"]:
-        say("given up: storage failed again and again")
+        notify("given up: storage failed again and again")
 
 
 def _show_cached(answer: Answer) -> None:
@@ -169,12 +169,12 @@ def _show_evicted(answer: Answer) -> None:
 def _name(failures: list[dict[str, str]], count: int, what: str) -> None:
     if not count:
         return
-    say(f"{count:,} files {what}")
+    notify(f"{count:,} files {what}")
     for failure in failures:
         named = failure["path"] in failure["why"]
-        say("  " + (failure["why"] if named else f"{failure['path']}: {failure['why']}"))
+        notify("  " + (failure["why"] if named else f"{failure['path']}: {failure['why']}"))
     if count > len(failures):
-        say(f"  and {count - len(failures):,} more")
+        notify(f"  and {count - len(failures):,} more")
 
 
 _SHOWS: dict[str, Callable[[Answer], None]] = {
@@ -247,7 +247,7 @@ def warm(
             # A list that names nothing means nothing, and not everything.
             answer = warming.run(everything=not paths and files_from is None)
     except KeyboardInterrupt:
-        say("stopped; the same command goes on where it was")
+        notify("stopped; the same command goes on where it was")
         return _INTERRUPTED
     if output == "json":
         click.echo(json.dumps(answer, indent=2))

@@ -9,17 +9,17 @@ from typing import Any, Self
 
 import click
 
-from penstock.reconcile.tables import aligned, table
+from penstock.api.tables import aligned, table
 
 
-def say(line: str) -> None:
+def notify(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def report(what: str, hint: str | None, exit_code: int) -> int:
-    say(f"penstock: {what}")
+def print_error(what: str, hint: str | None, exit_code: int) -> int:
+    notify(f"penstock: {what}")
     if hint:
-        say(f"hint: {hint}")
+        notify(f"hint: {hint}")
     return exit_code
 
 

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.api.tables import describe as _describe
 from penstock.errors import NoSuchResource, PenstockError, UsageError
 from penstock.reconcile import live
 from penstock.reconcile.conditions import COMPLETE
@@ -28,7 +29,6 @@ from penstock.reconcile.pairs import RESTARTED_AT, RUNTIMES, Pair
 from penstock.reconcile.removal import delete as _delete
 from penstock.reconcile.removal import refuse_if_read
 from penstock.reconcile.state import State, Stored
-from penstock.reconcile.tables import describe as _describe
 from penstock.reconcile.watching import (
     Trouble,
     trouble_of,
