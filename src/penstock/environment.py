@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from penstock.specs.secrets import is_secret
+from penstock.specs.secret_fields import is_secret
 
 # All of a cloud's variables go together: keys, and where and how they are used.
 CLOUDS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")

@@ -26,8 +26,8 @@ from penstock.bench.workflow.view import Quiet
 from penstock.bench.workspace import MARK, PREFIX, Workspace
 from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.reconcile.state import State
-from penstock.specs.keys import ResourceKey
-from penstock.specs.secrets import take_secrets
+from penstock.specs.kinds import ResourceKey
+from penstock.specs.secret_fields import take_secrets
 from tests.support.bench_ground import assert_nothing_left, sockets_of
 from tests.support.bench_runner import PARTS, REAL_STORE
 from tests.support.mounts import penstock

@@ -16,7 +16,7 @@ from penstock.jobs.records import attempt_path, job_folder, keeper_lock_path
 from penstock.jobs.running import Waiting, decide
 from penstock.reconcile.pairs import World
 from penstock.reconcile.state import State
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.units import MIB
 from tests.support.datasets import stored
 from tests.support.declared_samples import AT_WORK, AWAY, assert_told, only, put

@@ -112,7 +112,7 @@ import json, sys
 from penstock.api import resources as api
 from penstock.reconcile.state import State
 from penstock.reconcile.watching import wait_for_job
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 api.apply(json.loads(sys.argv[1]))
 state = State()

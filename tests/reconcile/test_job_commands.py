@@ -18,7 +18,7 @@ from penstock.api import resources as api
 from penstock.cli.app import run
 from penstock.jobs.records import job_folder
 from penstock.reconcile.state import State, Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import of_folder, ours, stored
 from tests.support.mounts import penstock
 from tests.support.trees import write_tree

@@ -17,7 +17,7 @@ from penstock.operations.lifecycle import Operating
 from penstock.reconcile.conditions import BOUND, COMPLETE, EXECUTING, stamp
 from penstock.reconcile.pairs import World
 from penstock.reconcile.state import State, Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from tests.support import operation_work
 from tests.support.datasets import of_folder, ours, serving, stored
 from tests.support.mounts import penstock

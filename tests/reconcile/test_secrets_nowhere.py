@@ -11,7 +11,7 @@ import yaml
 from penstock.api import resources as api
 from penstock.errors import PenstockError
 from penstock.reconcile.state import State
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import Manifests, dataset, fill, mount, ours, path_of
 from tests.support.jobs import job
 from tests.support.leaks import Seen, spellings

@@ -15,7 +15,7 @@ from penstock.fuse.holders import Holders
 from penstock.reconcile import removal
 from penstock.reconcile.pairs import World
 from penstock.reconcile.state import State, Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import stored
 
 KEY = ResourceKey("Dataset", "default", "imagenet")
@@ -131,7 +131,7 @@ def test_many_processes_write_at_once_and_nothing_is_lost() -> None:
     State()
     script = (
         "import sys; from penstock.reconcile.state import State, Stored; "
-        "from penstock.specs.keys import ResourceKey\n"
+        "from penstock.specs.kinds import ResourceKey\n"
         "for n in range(20): State().put(ResourceKey('Secret', sys.argv[1], f's{n}'), "
         "{'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {}}, {'/data/k': 'value'})"
     )

@@ -24,7 +24,7 @@ from penstock.reconcile.nudge import Place
 from penstock.reconcile.pairs import Pair, World
 from penstock.reconcile.state import State
 from penstock.reconcile.watching import wait_for_pairs
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.store import secrets
 from tests.support.datasets import loops_of, of_folder, ours, stored
 from tests.support.waiting import PATIENCE_S, wait_until

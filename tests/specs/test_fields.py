@@ -8,12 +8,11 @@ import pytest
 from penstock.api import resources as api
 from penstock.errors import ManifestError
 from penstock.specs.dataset import wrong_with
-from penstock.specs.effects import without_effect
 from penstock.specs.explain import explain, explain_all
+from penstock.specs.fields import NotAQuantity, parse_quantity
 from penstock.specs.kinds import KINDS, find_kind, find_kinds
 from penstock.specs.models import MODELS
-from penstock.specs.shapes import find
-from penstock.specs.tieredstore import NotAQuantity, parse_quantity
+from penstock.specs.schema import find, without_effect
 from tests.support.jobs import job
 from tests.support.manifests import dataset, level, manifest, problem, problems, read_one
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from penstock.specs.models import model_of
-from penstock.specs.secrets import HIDDEN, hidden_places, put_secrets, take_secrets
+from penstock.specs.secret_fields import HIDDEN, hidden_places, put_secrets, take_secrets
 from tests.support.manifests import dataset, manifest, problems, read_one
 
 SECRET = """

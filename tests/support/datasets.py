@@ -13,7 +13,7 @@ from typing import Any
 from penstock.api import resources as api
 from penstock.daemon.registry import find_note, serves
 from penstock.reconcile.state import State, Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from tests.support import loop_server
 from tests.support.processes import commands
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY

@@ -3,8 +3,8 @@
 from penstock.doctor.facts.declared import LoopSeen
 from penstock.doctor.findings import Finding
 from penstock.reconcile.state import State
-from penstock.specs.keys import ResourceKey
-from penstock.specs.secrets import take_secrets
+from penstock.specs.kinds import ResourceKey
+from penstock.specs.secret_fields import take_secrets
 from tests.support.datasets import stored
 
 AT_WORK = LoopSeen(runs=True, log="/l", last_words="")

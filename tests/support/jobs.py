@@ -10,7 +10,7 @@ from penstock.jobs.processes import group_places, groups_in, marked
 from penstock.jobs.records import attempt_path, job_folder, log_path, read_record
 from penstock.reconcile.state import State, Stored
 from penstock.reconcile.watching import wait_for_job
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import loops_of, stored
 from tests.support.waiting import wait_until, wait_until_gone
 

@@ -9,7 +9,7 @@ import yaml
 from penstock.fluid.plan import MountPlan, Referenced, plan_mount
 from penstock.specs.dataset import Dataset
 from penstock.specs.documents import read
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
 
 MOUNTPOINT = Path("/mnt/penstock/default/imagenet")

@@ -36,8 +36,7 @@ from penstock.reconcile.watching import (
     wait_for_pairs,
     wait_until_gone,
 )
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import KINDS, find_kind, find_kinds
+from penstock.specs.kinds import KINDS, ResourceKey, find_kind, find_kinds
 
 if TYPE_CHECKING:
     from penstock.reconcile.admission import Applied

@@ -7,8 +7,7 @@ import click
 
 from penstock.cli.output import Line
 from penstock.errors import ManifestError
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import KindInfo, find_kinds
+from penstock.specs.kinds import KindInfo, ResourceKey, find_kinds
 
 if TYPE_CHECKING:
     from penstock.reconcile.pairs import Pair

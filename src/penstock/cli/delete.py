@@ -4,8 +4,7 @@ import click
 
 from penstock.cli.declared import Progress, kinds_of, namespace_option
 from penstock.errors import NoSuchResource, OptionError
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import find_kind
+from penstock.specs.kinds import ResourceKey, find_kind
 
 
 @click.command()

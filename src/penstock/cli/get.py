@@ -13,8 +13,7 @@ from penstock.cli.output import notify, text_of
 from penstock.reconcile import live
 from penstock.reconcile.nudge import is_running, nudge
 from penstock.reconcile.state import State
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import KindInfo
+from penstock.specs.kinds import KindInfo, ResourceKey
 
 _WATCH_S = 1.0
 

@@ -13,7 +13,7 @@ from penstock.cli.declared import Progress
 from penstock.cli.output import notify
 from penstock.errors import JobFailed, NoSuchResource, did_you_mean
 from penstock.jobs.records import ENDED
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 Json = Mapping[str, Any]
 
@@ -149,7 +149,7 @@ def named(key: ResourceKey) -> str:
 
 if TYPE_CHECKING:
     from penstock.reconcile.state import State
-    from penstock.specs.keys import ResourceKey
+    from penstock.specs.kinds import ResourceKey
 
 
 def wait_for(state: "State", key: "ResourceKey") -> None:

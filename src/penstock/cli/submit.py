@@ -312,7 +312,7 @@ def _refuse_second(state: "State", documents: "list[Document]") -> None:
 def _print(manifest: dict[str, Any], form: str) -> None:
     """What `apply -f` takes. A value that looks secret is not shown, here as anywhere."""
     from penstock.cli.output import text_of
-    from penstock.specs.secrets import HIDDEN, take_secrets
+    from penstock.specs.secret_fields import HIDDEN, take_secrets
 
     shown, secrets = take_secrets(manifest)
     if secrets:

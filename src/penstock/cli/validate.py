@@ -8,7 +8,7 @@ import click
 from penstock.errors import ManifestError
 from penstock.reconcile.manifests import look_at_manifests
 from penstock.specs.documents import Document
-from penstock.specs.effects import NoEffect, without_effect
+from penstock.specs.schema import NoEffect, without_effect
 
 
 @click.command()

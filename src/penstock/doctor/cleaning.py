@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 from penstock.errors import PenstockError
 from penstock.reconcile.state import State, Stored
 from penstock.settings import MountSettings
-from penstock.specs.secrets import names_a_secret
+from penstock.specs.secret_fields import names_a_secret
 from penstock.store.secrets import HIDDEN, redact
 
 # Shorter ones would tear ordinary words apart; where they are kept they are hidden anyway.

@@ -39,8 +39,7 @@ from penstock.reconcile.removal import operation_datasets
 from penstock.reconcile.served import served_mounts
 from penstock.reconcile.state import State, Stored
 from penstock.settings import MountSettings, Part
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import find_kind
+from penstock.specs.kinds import ResourceKey, find_kind
 
 # What the doctor is asked about: from a name to data sets, mounts, operations and jobs.
 

@@ -17,10 +17,10 @@ from penstock.fluid.values import MOST_PREFETCH, Said, Written
 from penstock.mount_options import OPTIONS, make_settings, read_texts, store_options
 from penstock.settings import MountSettings, Part
 from penstock.specs.dataset import Dataset, EncryptOption
-from penstock.specs.effects import NoEffect
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import Runtime
 from penstock.specs.runtimes import PenstockRuntime
+from penstock.specs.schema import NoEffect
 from penstock.units import format_size, parse_size
 
 # `dataset://namespace/name/folder`: parts of another data set, seen from this one. Pure.

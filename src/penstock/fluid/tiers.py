@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.cache.tier import DEFAULT_HIGH, DEFAULT_LOW, MEDIA, TierSpec
 from penstock.errors import SpecProblem
 from penstock.fluid.values import Said
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.tieredstore import Level, TieredStore
 from penstock.units import MIB, format_size
 

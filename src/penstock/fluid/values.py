@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.blocks import UNIT_BYTES
 from penstock.errors import OptionError
-from penstock.specs.effects import NoEffect
+from penstock.specs.schema import NoEffect
 from penstock.units import KIB, MIB, format_size, parse_size
 
 # Blocks of other systems are where data is placed; ours is what one request fetches, and several

@@ -9,7 +9,7 @@ from penstock.jobs.records import ENDED
 from penstock.jobs.usage import machine_gpus
 from penstock.reconcile.state import State
 from penstock.specs.documents import Document
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
 

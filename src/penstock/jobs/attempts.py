@@ -32,11 +32,10 @@ from penstock.jobs.launching import (
 from penstock.jobs.processes import MARK
 from penstock.reconcile.environment import environment, named_secret
 from penstock.reconcile.state import State, Stored
+from penstock.specs.fields import parse_quantity
 from penstock.specs.jobs import TrainingJob, TrainingJobSpec, cores
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
-from penstock.specs.secrets import put_secrets
-from penstock.specs.tieredstore import parse_quantity
 from penstock.store.secrets import remember
 
 Json = dict[str, Any]
@@ -65,7 +64,7 @@ def prepare(
 ) -> Attempt:
     """Raises UsageError for what cannot be started."""
     sealed = state.secrets(job)
-    model = model_of(put_secrets(job.manifest, sealed))
+    model = model_of(job.manifest, sealed)
     assert isinstance(model, TrainingJob)
     spec = model.spec
     engine = _engine(spec)

@@ -8,7 +8,7 @@ from penstock.errors import did_you_mean
 from penstock.reconcile.conditions import BOUND
 from penstock.reconcile.served import Served
 from penstock.reconcile.state import Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
 

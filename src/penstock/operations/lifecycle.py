@@ -28,7 +28,7 @@ from penstock.reconcile.pairs import World
 from penstock.reconcile.removal import operation_datasets
 from penstock.reconcile.state import State, Stored
 from penstock.reconcile.workers import end_worker, start_worker
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
 
 log = logging.getLogger(__name__)

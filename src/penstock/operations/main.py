@@ -24,9 +24,8 @@ from penstock.reconcile.planning import plan_of
 from penstock.reconcile.state import State, Stored
 from penstock.reconcile.workers import begin
 from penstock.settings import MountSettings, Part
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
-from penstock.specs.secrets import put_secrets
 from penstock.store.secrets import redact
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class Work:
         self._state = state
         self._operation = operation
         self.folder = folder
-        self.resource = model_of(put_secrets(operation.manifest, state.secrets(operation)))
+        self.resource = model_of(operation.manifest, state.secrets(operation))
         self._reported_s = 0.0
         self._progress: Json | None = None
 

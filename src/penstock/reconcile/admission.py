@@ -12,9 +12,8 @@ from penstock.reconcile.pairs import JOBS, OPERATIONS, RESTARTED_AT, RUNTIMES, P
 from penstock.reconcile.planning import plan_of
 from penstock.reconcile.state import State, Stored
 from penstock.specs.documents import Document
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import KINDS
-from penstock.specs.secrets import HIDDEN, hidden_places, take_secrets
+from penstock.specs.kinds import KINDS, ResourceKey
+from penstock.specs.secret_fields import HIDDEN, hidden_places, take_secrets
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ from penstock.daemon.registry import MountNote, find_note
 from penstock.errors import MountpointError, PenstockError
 from penstock.metrics import Counters
 from penstock.settings import MountSettings
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
 
 Json = dict[str, Any]

@@ -30,7 +30,7 @@ from penstock.reconcile.state import State, Stored
 from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
 from penstock.settings import MountSettings
 from penstock.specs.dataset import Dataset
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
 from penstock.store.secrets import redact
 

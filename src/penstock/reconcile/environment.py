@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.errors import UsageError
 from penstock.reconcile.state import State
 from penstock.specs.dataset import Env
-from penstock.specs.keys import ResourceKey
-from penstock.specs.models import model_of
-from penstock.specs.secret import Secret
-from penstock.specs.secrets import is_secret, put_secrets, secret_value
+from penstock.specs.kinds import ResourceKey
+from penstock.specs.models import Secret, model_of
+from penstock.specs.secret_fields import is_secret
 from penstock.store.secrets import remember
 
 # What a command needs of this machine's environment, and nothing that might be a key.
@@ -78,6 +77,6 @@ def named_secret(state: State, namespace: str, name: str, key: str) -> str:
     found = state.find(ResourceKey("Secret", namespace, name))
     if found is None:
         raise UsageError(f"there is no Secret {namespace}/{name}", hint="apply it")
-    secret = model_of(put_secrets(found.manifest, state.secrets(found)))
+    secret = model_of(found.manifest, state.secrets(found))
     assert isinstance(secret, Secret)
-    return secret_value(secret, key)
+    return secret.value_of(key)

@@ -22,7 +22,7 @@ from penstock.mounttable import FILESYSTEM_TYPE, find_mount
 from penstock.ownership import is_trusted
 from penstock.paths import data_dir, state_dir
 from penstock.settings import MountSettings
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from penstock.reconcile.state import State, Stored
 from penstock.release import __version__
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import KINDS
+from penstock.specs.kinds import KINDS, ResourceKey
 
 Json = dict[str, Any]
 

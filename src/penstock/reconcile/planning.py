@@ -11,11 +11,9 @@ from penstock.paths import data_dir, default_cache_dir, state_dir
 from penstock.reconcile.pairs import MOUNT_PATH, World
 from penstock.reconcile.state import State, Stored
 from penstock.specs.dataset import Dataset
-from penstock.specs.keys import ResourceKey
-from penstock.specs.models import Runtime, model_of
+from penstock.specs.kinds import ResourceKey
+from penstock.specs.models import Runtime, Secret, model_of
 from penstock.specs.resource import Resource
-from penstock.specs.secret import Secret
-from penstock.specs.secrets import put_secrets, secret_value
 
 
 def plan_of(state: State, world: World, dataset: Stored, runtime: Stored) -> MountPlan:
@@ -66,7 +64,7 @@ class _Models:
         return model
 
     def of(self, stored: Stored) -> Resource:
-        return model_of(put_secrets(stored.manifest, self._state.secrets(stored)))
+        return model_of(stored.manifest, self._state.secrets(stored))
 
     def secret(self, namespace: str, name: str, key: str) -> str:
         found = self._world.resources.get(ResourceKey("Secret", namespace, name))
@@ -76,7 +74,7 @@ class _Models:
             )
         model = self.of(found)
         assert isinstance(model, Secret)
-        return secret_value(model, key)
+        return model.value_of(key)
 
     def referenced(self, key: ResourceKey) -> Referenced | None:
         pair = self._world.pair(key.namespace, key.name)

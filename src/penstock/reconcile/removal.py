@@ -12,8 +12,7 @@ from penstock.jobs.records import ENDED
 from penstock.reconcile.conditions import EXECUTING
 from penstock.reconcile.pairs import RUNTIMES, World
 from penstock.reconcile.state import State, Stored
-from penstock.specs.keys import ResourceKey
-from penstock.specs.kinds import KINDS
+from penstock.specs.kinds import KINDS, ResourceKey
 
 # Nothing on this machine is made of them.
 _WORDS_ONLY = ("secret", "profile")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.daemon.registry import all_notes
 from penstock.mounttable import mount_table
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 Served = Callable[[Path, ResourceKey], bool]
 

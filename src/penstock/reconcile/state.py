@@ -26,7 +26,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from penstock.errors import UsageError
 from penstock.paths import state_dir
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 # Secrets at rest: sealed with a key that only this user can read.
 #

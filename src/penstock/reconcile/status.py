@@ -26,8 +26,8 @@ from penstock.reconcile.conditions import (
 from penstock.reconcile.contact import ask_brief, served
 from penstock.reconcile.pairs import Pair
 from penstock.reconcile.state import State, Stored
-from penstock.specs.effects import NoEffect, without_effect
 from penstock.specs.models import model_of
+from penstock.specs.schema import NoEffect, without_effect
 from penstock.store.secrets import redact
 
 Json = dict[str, Any]

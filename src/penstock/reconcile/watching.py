@@ -12,7 +12,7 @@ from penstock.reconcile.conditions import COMPLETE, FAILED
 from penstock.reconcile.nudge import is_running, nudge
 from penstock.reconcile.pairs import Pair, World
 from penstock.reconcile.state import State, Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 _LOOK_S = 0.05
 _MOST_LOOPS = 5

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from penstock.errors import nearest
-from penstock.specs.fields import Count, Fields, FreeMap, Text, TextMap, refuse, said
+from penstock.specs.fields import Count, Fields, FreeMap, Text, TextMap, field, invalid
 from penstock.specs.resource import Resource
 
 # Where a mountPoint may point to, and what to write instead of one that is not read here. Pure.
@@ -93,24 +93,24 @@ def wrong_with(address: str, *, allowed: tuple[str, ...] = SCHEMES) -> tuple[str
 
 
 class SecretKeyRef(Fields):
-    name: str = said("Name of the Secret, in the same namespace.", required=True)
-    key: str = said("Which of its keys.", default="")
+    name: str = field("Name of the Secret, in the same namespace.", required=True)
+    key: str = field("Which of its keys.", default="")
 
 
 class ValueFrom(Fields):
-    secret_key_ref: SecretKeyRef = said("Secret and key that hold the value.", required=True)
+    secret_key_ref: SecretKeyRef = field("Secret and key that hold the value.", required=True)
 
 
 class EncryptOption(Fields):
     """An option whose value is in a Secret."""
 
-    name: str = said("Name of the option, as it would stand in `options`.", required=True)
-    value_from: ValueFrom = said("Where the value is.", required=True)
+    name: str = field("Name of the option, as it would stand in `options`.", required=True)
+    value_from: ValueFrom = field("Where the value is.", required=True)
 
 
 def _mount_point(text: str) -> str:
     if (wrong := wrong_with(text)) is not None:
-        raise refuse(*wrong)
+        raise invalid(*wrong)
     return text
 
 
@@ -118,44 +118,44 @@ def _mount_path(text: str) -> str:
     if not text:
         return text
     if not text.startswith("/"):
-        raise refuse(f"{text!r} is not an absolute path", f"write /{text}")
+        raise invalid(f"{text!r} is not an absolute path", f"write /{text}")
     parts = text.strip("/").split("/") if text != "/" else []
     if any(part in ("", ".", "..") for part in parts) or "\0" in text:
-        raise refuse(f"{text!r} is not a path below the data set", "write it like /images/train")
+        raise invalid(f"{text!r} is not a path below the data set", "write it like /images/train")
     return text
 
 
 def _mount_name(text: str) -> str:
     if "/" in text or "\0" in text or text in (".", ".."):
-        raise refuse(
+        raise invalid(
             f"{text!r} is not a name", "it becomes a folder: no slashes; use path for /a/b"
         )
     return text
 
 
 class Mount(Fields):
-    mount_point: Annotated[str, AfterValidator(_mount_point)] = said(
+    mount_point: Annotated[str, AfterValidator(_mount_point)] = field(
         "Where the data is: s3://bucket/prefix, oss://, gs://, az://, http(s)://, a folder of this "
         "machine (local:///folder) or another data set (dataset://namespace/name).",
         required=True,
     )
-    name: Annotated[str, AfterValidator(_mount_name)] = said(
+    name: Annotated[str, AfterValidator(_mount_name)] = field(
         "Names this mount; it is seen as the folder /NAME unless `path` says otherwise.", default=""
     )
-    path: Annotated[str, AfterValidator(_mount_path)] = said(
+    path: Annotated[str, AfterValidator(_mount_path)] = field(
         "Where in the data set it is seen; `/` is the root. /NAME if not said.", default=""
     )
-    options: TextMap = said(
+    options: TextMap = field(
         "Endpoint, region and keys, by the names that Alluxio, Jindo or JuiceFS have for them. "
         "Keys are better kept in a Secret (encryptOptions).",
         factory=dict,
         secret=True,
     )
-    encrypt_options: list[EncryptOption] = said(
+    encrypt_options: list[EncryptOption] = field(
         "Options whose values are in Secrets. They win over `options`.", factory=list
     )
-    read_only: bool = said("Mounts are read-only here, whatever it says.", default=False)
-    shared: bool = said(
+    read_only: bool = field("Mounts are read-only here, whatever it says.", default=False)
+    shared: bool = field(
         "Whether other users may read it.",
         default=False,
         no_effect="sharing: who may read is decided by the owner and mode of the files",
@@ -168,58 +168,58 @@ class Mount(Fields):
 
 
 class User(Fields):
-    uid: Count | None = said("Number of the user.", ge=0)
-    gid: Count | None = said("Number of the group.", ge=0)
-    user: str = said("Name of the user; the number is what counts.", default="")
-    group: str = said("Name of the group; the number is what counts.", default="")
+    uid: Count | None = field("Number of the user.", ge=0)
+    gid: Count | None = field("Number of the group.", ge=0)
+    user: str = field("Name of the user; the number is what counts.", default="")
+    group: str = field("Name of the group; the number is what counts.", default="")
 
 
 class Requirement(Fields):
-    key: str = said("A label of the node, or metadata.name among matchFields.", required=True)
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = said(
+    key: str = field("A label of the node, or metadata.name among matchFields.", required=True)
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = field(
         "How the label is compared with the values.", required=True
     )
-    values: list[Text] = said(
+    values: list[Text] = field(
         "What it is compared with; none for Exists and DoesNotExist.", factory=list
     )
 
 
 class NodeSelectorTerm(Fields):
-    match_expressions: list[Requirement] = said("All of them must hold, by labels.", factory=list)
-    match_fields: list[Requirement] = said("All of them must hold, by fields.", factory=list)
+    match_expressions: list[Requirement] = field("All of them must hold, by labels.", factory=list)
+    match_fields: list[Requirement] = field("All of them must hold, by fields.", factory=list)
 
 
 class NodeSelector(Fields):
-    node_selector_terms: list[NodeSelectorTerm] = said("One of them must hold.", factory=list)
+    node_selector_terms: list[NodeSelectorTerm] = field("One of them must hold.", factory=list)
 
 
 class NodeAffinity(Fields):
-    required: NodeSelector | None = said(
+    required: NodeSelector | None = field(
         "Compared with this machine's labels; if they do not match, the data set stays NotBound."
     )
 
 
 class Toleration(Fields):
-    key: str = said("The taint's name.", default="")
-    operator: Literal["Exists", "Equal"] = said("How it is compared.", default="Equal")
-    value: Text = said("The taint's value.", default="")
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = said(
+    key: str = field("The taint's name.", default="")
+    operator: Literal["Exists", "Equal"] = field("How it is compared.", default="Equal")
+    value: Text = field("The taint's value.", default="")
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = field(
         "Which effect of the taint.", default=""
     )
-    toleration_seconds: Count | None = said("For how long.")
+    toleration_seconds: Count | None = field("For how long.")
 
 
 class RuntimeRef(Fields):
-    name: str = said("Name of the runtime.", default="")
-    namespace: str = said("Its namespace.", default="")
-    category: str = said("Accelerate.", default="")
-    type: str = said("alluxio, jindo, juicefs, thin.", default="")
-    master_replicas: Count | None = said("How many masters it has.")
+    name: str = field("Name of the runtime.", default="")
+    namespace: str = field("Its namespace.", default="")
+    category: str = field("Accelerate.", default="")
+    type: str = field("alluxio, jindo, juicefs, thin.", default="")
+    master_replicas: Count | None = field("How many masters it has.")
 
 
 class RestoreLocation(Fields):
-    path: str = said("A backup made by a DataBackup: local:///folder/FILE.", default="")
-    node_name: str = said(
+    path: str = field("A backup made by a DataBackup: local:///folder/FILE.", default="")
+    node_name: str = field(
         "On which node the backup is.",
         default="",
         no_effect="scheduling: the backup is looked for on this machine",
@@ -227,44 +227,44 @@ class RestoreLocation(Fields):
 
 
 class DatasetSpec(Fields):
-    mounts: list[Mount] = said(
+    mounts: list[Mount] = field(
         "What the data set is made of; each part is seen at its own path.", factory=list
     )
-    shared_options: TextMap = said(
+    shared_options: TextMap = field(
         "Options for all mounts; a mount's own win over them.", factory=dict, secret=True
     )
-    shared_encrypt_options: list[EncryptOption] = said(
+    shared_encrypt_options: list[EncryptOption] = field(
         "Options for all mounts whose values are in Secrets.", factory=list
     )
-    owner: User | None = said("Who owns the files that are seen.")
-    node_affinity: NodeAffinity | None = said(
+    owner: User | None = field("Who owns the files that are seen.")
+    node_affinity: NodeAffinity | None = field(
         "Which machines may hold the data; checked against this machine's labels."
     )
-    tolerations: list[Toleration] = said(
+    tolerations: list[Toleration] = field(
         "Taints that the data set's pods put up with.",
         factory=list,
         no_effect="scheduling: this machine has no taints",
     )
     access_modes: list[
         Literal["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
-    ] = said(
+    ] = field(
         "How the data set is used. It is read-only, for any number of readers.",
         factory=list,
         no_effect="access modes: data sets are read-only here, for any number of readers",
         when="writing",
     )
-    runtimes: list[RuntimeRef] = said(
+    runtimes: list[RuntimeRef] = field(
         "Runtimes of the data set.",
         factory=list,
         no_effect="binding: the runtime of the same name and namespace is the one that is used",
     )
-    placement: Literal["Exclusive", "", "Shared"] = said(
+    placement: Literal["Exclusive", "", "Shared"] = field(
         "Whether other data sets may be on the same machine.",
         default="",
         no_effect="placement: data sets share this machine, each with a cache of its own",
         when="exclusive",
     )
-    data_restore_location: RestoreLocation | None = said(
+    data_restore_location: RestoreLocation | None = field(
         "A backup to begin with: its catalog is put in place before the first mount, and what was "
         "cached is loaded again."
     )
@@ -274,19 +274,19 @@ class Dataset(Resource):
     """Where data lies, with which keys, and which machines may hold it. With a runtime of the
     same name it is mounted, and called Bound."""
 
-    spec: DatasetSpec = said("What is wanted.", required=True)
+    spec: DatasetSpec = field("What is wanted.", required=True)
 
 
 class EnvSource(Fields):
-    secret_key_ref: SecretKeyRef | None = said("Secret and key that hold the value.")
-    config_map_key_ref: FreeMap | None = said("A ConfigMap's key; there are none here.")
-    field_ref: FreeMap | None = said("A field of the pod; there are none here.")
-    resource_field_ref: FreeMap | None = said("A container's resource; there are none here.")
+    secret_key_ref: SecretKeyRef | None = field("Secret and key that hold the value.")
+    config_map_key_ref: FreeMap | None = field("A ConfigMap's key; there are none here.")
+    field_ref: FreeMap | None = field("A field of the pod; there are none here.")
+    resource_field_ref: FreeMap | None = field("A container's resource; there are none here.")
 
 
 class Env(Fields):
     """One environment variable, as in a container."""
 
-    name: str = said("Name of the variable.", required=True)
-    value: Text = said("Its value.", default="", secret=True)
-    value_from: EnvSource | None = said("Where its value is, if it is not said here.")
+    name: str = field("Name of the variable.", required=True)
+    value: Text = field("Its value.", default="", secret=True)
+    value_from: EnvSource | None = field("Where its value is, if it is not said here.")

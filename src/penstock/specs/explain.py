@@ -7,7 +7,7 @@ from penstock.errors import ManifestError, did_you_mean
 from penstock.specs.fields import Fields
 from penstock.specs.kinds import KINDS, find_kind
 from penstock.specs.models import MODELS
-from penstock.specs.shapes import Shape, shapes_of
+from penstock.specs.schema import Shape, shapes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ changes nothing on one machine, the reason. Both live in the models, so that nei
 forgotten. Pure.
 """
 
+import re
+from decimal import ROUND_UP, Decimal, DecimalException
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -17,14 +19,14 @@ When = Literal["always", "above one", "false", "writing", "exclusive", "without 
 
 NO_EFFECT = "x-no-effect"
 NO_EFFECT_WHEN = "x-no-effect-when"
-REFUSED = "refused"  # the type of our own errors among pydantic's
+INVALID = "invalid"  # the type of our own errors among pydantic's
 
 
 class Fields(BaseModel):
     """A map with known keys. Written in camelCase, as Kubernetes does; read in snake_case.
 
     Unknown keys are dropped here, so that the state of a newer release can be read; manifests are
-    searched for them before (specs/wording.py).
+    searched for them before (specs/validation.py).
     """
 
     model_config = ConfigDict(
@@ -46,7 +48,7 @@ class Fields(BaseModel):
         return {key: one for key, one in entries.items() if one is not None}
 
 
-def said(
+def field(
     text: str,
     *,
     default: Any = None,
@@ -78,9 +80,9 @@ def said(
     return Field(default=default, **common)
 
 
-def refuse(what: str, hint: str | None = None) -> PydanticCustomError:
+def invalid(what: str, hint: str | None = None) -> PydanticCustomError:
     """What a validator raises. Both are literal: no placeholder is looked for in them."""
-    return PydanticCustomError(REFUSED, "{what}", {"what": what, "hint": hint})
+    return PydanticCustomError(INVALID, "{what}", {"what": what, "hint": hint})
 
 
 def _as_text(value: Any) -> Any:
@@ -102,7 +104,7 @@ def _as_texts(value: Any) -> Any:
 
 def _as_count(value: Any) -> Any:
     if isinstance(value, bool):
-        raise refuse("must be a whole number, and is true or false")
+        raise invalid("must be a whole number, and is true or false")
     return value
 
 
@@ -113,3 +115,90 @@ Count = Annotated[int, BeforeValidator(_as_count)]
 # Parts of Kubernetes' own objects: taken as they are, since nothing here depends on them.
 FreeMap = dict[str, Any]
 FreeList = list[dict[str, Any]]
+
+
+# Kubernetes quantities, as sizes: 150Gi is 150 * 2**30 bytes, 180G is 180 * 10**9. Pure.
+#
+# Not the sizes of the command line (penstock.units), where 100G and 100GiB are the same:
+# manifests mean what Kubernetes means.
+
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:(?P<binary>[KMGTPE]i)|(?P<decimal>[numkMGTPE])|(?:[eE](?P<exponent>[+-]?[0-9]{1,3})))?"
+)
+_BINARY = {unit + "i": 1024 ** (place + 1) for place, unit in enumerate("KMGTPE")}
+_DECIMAL = {"k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_LARGEST = 2**63 - 1  # as in Kubernetes
+
+HINT = "write it like 150Gi (2**30 bytes each), 180G (10**9 bytes each) or 1.5Ti"
+
+
+class NotAQuantity(ValueError):
+    """`hint` says what to write instead."""
+
+    def __init__(self, what: str, hint: str = HINT) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+def parse_quantity(text: str) -> int:
+    """Bytes, a fraction of one rounded up as Kubernetes does."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise NotAQuantity(f"{_shown(text)} is not a quantity", _nearest(text))
+    if match["decimal"] in ("n", "u", "m"):
+        raise NotAQuantity(
+            f"{_shown(text)} is a fraction of a byte: {match['decimal']} is a "
+            + {"n": "billionth", "u": "millionth", "m": "thousandth"}[match["decimal"]],
+            f"{match['number']}M is 10**6 bytes each, {match['number']}Mi 2**20",
+        )
+    try:
+        value = Decimal(match["number"])
+        if match["binary"]:
+            value *= _BINARY[match["binary"]]
+        elif match["decimal"]:
+            value = value.scaleb(_DECIMAL[match["decimal"]])
+        elif match["exponent"]:
+            value = value.scaleb(int(match["exponent"]))
+        size_bytes = int(value.to_integral_value(rounding=ROUND_UP))
+    except DecimalException as error:
+        raise NotAQuantity(f"{_shown(text)} is not a quantity") from error
+    if size_bytes < 0:
+        raise NotAQuantity(f"{_shown(text)} is less than nothing")
+    if size_bytes > _LARGEST:
+        raise NotAQuantity(f"{_shown(text)} is more than any machine holds")
+    return size_bytes
+
+
+def _nearest(text: str) -> str:
+    """Most that are wrong are sizes of another dialect: 100GB, 100GiB, 100 Gi, 100g, 64K."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMgGtTpPeE])(i?)[bB]?\s*", text)
+    if match is None:
+        return HINT
+    number, unit, binary = match.groups()
+    if binary:
+        return f"did you mean {number}{unit.upper()}i?"
+    decimal = "k" if unit in "kK" else unit.upper()
+    return f"did you mean {number}{unit.upper()}i (powers of 1024) or {number}{decimal} (of 1000)?"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def _quantity(text: str) -> str:
+    try:
+        parse_quantity(text)
+    except NotAQuantity as error:
+        raise invalid(str(error), error.hint) from None
+    return text
+
+
+def _quantities(text: str) -> str:
+    for one in text.split(","):
+        _quantity(one)
+    return text
+
+
+Quantity = Annotated[Text, AfterValidator(_quantity)]
+Quantities = Annotated[Text, AfterValidator(_quantities)]

@@ -5,12 +5,24 @@ A kind is the same under Fluid's group and under ours; only what Fluid does not 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from penstock.errors import ManifestError, did_you_mean
 
 FLUID = "data.fluid.io/v1alpha1"
 OURS = "penstock.dev/v1alpha1"
+
+
+class ResourceKey(NamedTuple):
+    """The identity of a resource."""
+
+    kind: str  # as written in a manifest: Dataset
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.lower()}/{self.namespace}/{self.name}"
+
 
 Category = Literal["dataset", "runtime", "operation", "job", "secret", "profile"]
 

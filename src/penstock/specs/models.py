@@ -1,12 +1,15 @@
 """Every kind of resource as a model. Pure."""
 
+import base64
+import binascii
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BeforeValidator, ValidationError
 
 from penstock.errors import ManifestError
 from penstock.specs.dataset import Dataset
+from penstock.specs.fields import field, invalid
 from penstock.specs.jobs import TrainingJob
 from penstock.specs.operations import DataBackup, DataLoad, DataMigrate, DataProcess
 from penstock.specs.resource import Resource
@@ -18,7 +21,65 @@ from penstock.specs.runtimes import (
     ThinRuntime,
     ThinRuntimeProfile,
 )
-from penstock.specs.secret import Secret
+from penstock.specs.secret_fields import HIDDEN, put_secrets
+
+
+def _only_text(value: Any) -> Any:
+    """A number is refused: 0123 would be read as 83, and a key that is nearly right is worse than
+    none."""
+    if value is not None and not isinstance(value, str):
+        raise invalid("is not text", "put it in quotes")
+    return value or ""
+
+
+def _base64(text: str) -> str:
+    try:
+        if text != HIDDEN:
+            base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(
+            "is not base64",
+            "put plain text under stringData, or encode it: printf %s VALUE | base64",
+        ) from None
+    return text
+
+
+SecretText = Annotated[str, BeforeValidator(_only_text)]
+
+
+class Secret(Resource):
+    """Keys and passwords, which mounts name in encryptOptions. Kept sealed on disk, and shown
+    nowhere."""
+
+    data: dict[str, Annotated[SecretText, AfterValidator(_base64)]] = field(
+        "Names and values, the values in base64.", factory=dict, secret=True
+    )
+    string_data: dict[str, SecretText] = field(
+        "Names and values, as they are; they win over `data`.", factory=dict, secret=True
+    )
+    type: str = field(
+        "Kubernetes' type of the Secret.",
+        default="Opaque",
+        no_effect="types of Secrets: all are the same here",
+    )
+    immutable: bool = field(
+        "Whether it may be changed.",
+        default=False,
+        no_effect="immutable: a Secret can be applied anew here",
+    )
+
+    def value_of(self, key: str) -> str:
+        """Return the plain text of one key. `stringData` wins over `data`, as in Kubernetes."""
+        if key in self.string_data:
+            return self.string_data[key]
+        if key not in self.data:
+            known = ", ".join(sorted({*self.data, *self.string_data})) or "none"
+            raise ManifestError(f"{self.key} has no key {key!r}", hint=f"its keys: {known}")
+        try:
+            return base64.b64decode(self.data[key]).decode()
+        except ValueError:
+            raise ManifestError(f"{self.key}: the value of {key!r} is not text") from None
+
 
 Runtime = AlluxioRuntime | JindoRuntime | JuiceFSRuntime | ThinRuntime | PenstockRuntime
 Operation = DataLoad | DataMigrate | DataProcess | DataBackup
@@ -43,11 +104,13 @@ MODELS: Mapping[str, type[Resource]] = {
 }
 
 
-# Manifests to models, where the manifest is known to be good. Pure.
+def model_of(manifest: Mapping[str, Any], secrets: Mapping[str, str] | None = None) -> Resource:
+    """Return the model of a stored manifest, with its secrets put back.
 
-
-def model_of(manifest: dict[str, Any]) -> Resource:
-    """From what was kept. Fields that only a newer release knows are dropped."""
+    Fields that only a newer release knows are dropped.
+    """
+    if secrets:
+        manifest = put_secrets(manifest, secrets)
     kind = str(manifest.get("kind"))
     if kind not in MODELS:
         raise ManifestError(f"{kind!r} is not a kind that this release knows")

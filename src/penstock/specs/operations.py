@@ -6,7 +6,7 @@ from pydantic import AfterValidator
 
 from penstock.specs import reasons
 from penstock.specs.dataset import SCHEMES, EncryptOption, Env, Toleration, User, wrong_with
-from penstock.specs.fields import Count, Fields, FreeList, FreeMap, TextMap, refuse, said
+from penstock.specs.fields import Count, Fields, FreeList, FreeMap, TextMap, field, invalid
 from penstock.specs.resource import Resource
 from penstock.specs.runtimes import Images, pod_metadata
 
@@ -14,100 +14,102 @@ OperationKind = Literal["DataLoad", "DataBackup", "DataMigrate", "DataProcess"]
 
 
 class ObjectRef(Fields):
-    api_version: str = said("Its apiVersion.", default="")
-    kind: OperationKind = said("Kind of the operation.", required=True)
-    name: str = said("Its name.", required=True)
-    namespace: str = said("Its namespace; this one's own if not said.", default="")
+    api_version: str = field("Its apiVersion.", default="")
+    kind: OperationKind = field("Kind of the operation.", required=True)
+    name: str = field("Its name.", required=True)
+    namespace: str = field("Its namespace; this one's own if not said.", default="")
 
 
 class Prefer(Fields):
-    name: str = said("A label of nodes.", required=True)
-    weight: Count = said("How much it counts.", required=True)
+    name: str = field("A label of nodes.", required=True)
+    weight: Count = field("How much it counts.", required=True)
 
 
 class Require(Fields):
-    name: str = said("A label of nodes.", required=True)
+    name: str = field("A label of nodes.", required=True)
 
 
 class AffinityStrategy(Fields):
-    depend_on: ObjectRef | None = said("Which operation to be close to.")
-    policy: Literal["", "Require", "Prefer"] = said("How close.", default="")
-    prefers: list[Prefer] = said("Labels of preferred nodes.", factory=list)
-    requires: list[Require] = said("Labels of required nodes.", factory=list)
+    depend_on: ObjectRef | None = field("Which operation to be close to.")
+    policy: Literal["", "Require", "Prefer"] = field("How close.", default="")
+    prefers: list[Prefer] = field("Labels of preferred nodes.", factory=list)
+    requires: list[Require] = field("Labels of required nodes.", factory=list)
 
 
 class RunAfter(ObjectRef):
-    affinity_strategy: AffinityStrategy | None = said(
+    affinity_strategy: AffinityStrategy | None = field(
         "On which nodes, compared with the operation before.", no_effect=reasons.SCHEDULING
     )
 
 
 class OperationSpec(Fields):
-    run_after: RunAfter | None = said("Starts when that operation is complete.")
-    ttl_seconds_after_finished: Count | None = said(
+    run_after: RunAfter | None = field("Starts when that operation is complete.")
+    ttl_seconds_after_finished: Count | None = field(
         "How long it is kept after it has ended; then it is removed.", ge=0
     )
 
 
 class ScheduledSpec(OperationSpec):
-    policy: Literal["Once", "Cron", "OnEvent"] = said(
+    policy: Literal["Once", "Cron", "OnEvent"] = field(
         "Once; at the times of `schedule` (Cron); or whenever the data set's files have changed "
         "(OnEvent). Cron and OnEvent need `penstock serve`.",
         default="Once",
     )
-    schedule: str = said("When it runs, in cron's form: minute hour day month weekday.", default="")
+    schedule: str = field(
+        "When it runs, as cron has it: minute hour day month weekday.", default=""
+    )
 
 
 class PodSpec(ScheduledSpec):
     pod_metadata: FreeMap | None = pod_metadata()
-    affinity: FreeMap | None = said("Which nodes it runs on.", no_effect=reasons.SCHEDULING)
-    tolerations: list[Toleration] = said(
+    affinity: FreeMap | None = field("Which nodes it runs on.", no_effect=reasons.SCHEDULING)
+    tolerations: list[Toleration] = field(
         "Taints that it puts up with.", factory=list, no_effect=reasons.SCHEDULING
     )
-    node_selector: TextMap = said(
+    node_selector: TextMap = field(
         "Labels of the nodes it runs on.", factory=dict, no_effect=reasons.SCHEDULING
     )
-    scheduler_name: str = said("Which scheduler.", default="", no_effect=reasons.SCHEDULING)
-    resources: FreeMap | None = said("CPU and memory of its pods.", no_effect=reasons.RESOURCES)
+    scheduler_name: str = field("Which scheduler.", default="", no_effect=reasons.SCHEDULING)
+    resources: FreeMap | None = field("CPU and memory of its pods.", no_effect=reasons.RESOURCES)
 
 
 class TargetDataset(Fields):
-    name: str = said("Name of the Dataset.", required=True)
-    namespace: str = said("Its namespace; this one's own if not said.", default="")
+    name: str = field("Name of the Dataset.", required=True)
+    namespace: str = field("Its namespace; this one's own if not said.", default="")
 
 
 def inside_dataset(text: str) -> str:
     if ".." in text.split("/"):
-        raise refuse(f"{text!r} leads out of the data set", "write it like /images/train")
+        raise invalid(f"{text!r} leads out of the data set", "write it like /images/train")
     return text
 
 
 class TargetPath(Fields):
-    path: Annotated[str, AfterValidator(inside_dataset)] = said(
+    path: Annotated[str, AfterValidator(inside_dataset)] = field(
         "A file or folder of the data set; / is all of it.", required=True
     )
-    replicas: Count = said(
+    replicas: Count = field(
         "How many copies are loaded.", default=1, ge=0, no_effect=reasons.ONE_COPY, when="above one"
     )
 
 
 class DataLoadSpec(PodSpec):
-    dataset: TargetDataset = said("What is loaded.", required=True)
-    target: list[TargetPath] = said("Which parts of it; all of it if not said.", factory=list)
-    load_metadata: bool = said(
+    dataset: TargetDataset = field("What is loaded.", required=True)
+    target: list[TargetPath] = field("Which parts of it; all of it if not said.", factory=list)
+    load_metadata: bool = field(
         "Whether the bucket is listed anew before it is loaded.", default=False
     )
-    options: TextMap = said("How it is loaded.", factory=dict, secret=True)
+    options: TextMap = field("How it is loaded.", factory=dict, secret=True)
 
 
 class DataLoad(Resource):
     """Brings a data set, or parts of it, into the cache before anyone asks."""
 
-    spec: DataLoadSpec = said("What is wanted.", required=True)
+    spec: DataLoadSpec = field("What is wanted.", required=True)
 
 
 class DatasetToMigrate(TargetDataset):
-    path: Annotated[str, AfterValidator(inside_dataset)] = said(
+    path: Annotated[str, AfterValidator(inside_dataset)] = field(
         "Which folder of it; all of it if not said.", default=""
     )
 
@@ -115,44 +117,44 @@ class DatasetToMigrate(TargetDataset):
 def _uri(text: str) -> str:
     stores = tuple(scheme for scheme in SCHEMES if scheme not in ("dataset", "juicefs"))
     if (wrong := wrong_with(text, allowed=stores)) is not None:
-        raise refuse(*wrong)
+        raise invalid(*wrong)
     return text
 
 
 class ExternalStorage(Fields):
-    uri: Annotated[str, AfterValidator(_uri)] = said(
+    uri: Annotated[str, AfterValidator(_uri)] = field(
         "Where it is: s3://bucket/prefix, local:///folder and so on.", required=True
     )
-    encrypt_options: list[EncryptOption] = said(
+    encrypt_options: list[EncryptOption] = field(
         "Endpoint and keys whose values are in Secrets.", factory=list
     )
 
 
 class DataToMigrate(Fields):
-    dataset: DatasetToMigrate | None = said("A data set.")
-    external_storage: ExternalStorage | None = said("A store that is no data set.")
+    dataset: DatasetToMigrate | None = field("A data set.")
+    external_storage: ExternalStorage | None = field("A store that is no data set.")
 
 
 class DataMigrateSpec(Images, PodSpec):
-    from_: DataToMigrate = said("What is copied.", required=True, alias="from")
-    to: DataToMigrate = said("Where it is copied to.", required=True)
-    options: TextMap = said("How it is copied.", factory=dict, secret=True)
-    block: bool = said(
+    from_: DataToMigrate = field("What is copied.", required=True, alias="from")
+    to: DataToMigrate = field("Where it is copied to.", required=True)
+    options: TextMap = field("How it is copied.", factory=dict, secret=True)
+    block: bool = field(
         "Whether the data set is closed to readers meanwhile.",
         default=False,
         no_effect="blocking: readers go on; a file is seen when it is whole",
     )
-    runtime_type: str = said(
+    runtime_type: str = field(
         "Which engine copies.", default="", no_effect="engines: Penstock itself copies"
     )
-    parallelism: Count = said(
+    parallelism: Count = field(
         "How many pods copy.",
         default=1,
         ge=1,
         when="above one",
         no_effect="parallelism: one process copies, many objects at once",
     )
-    parallel_options: TextMap = said(
+    parallel_options: TextMap = field(
         "How the pods reach one another.", factory=dict, no_effect=reasons.PODS, secret=True
     )
 
@@ -160,40 +162,40 @@ class DataMigrateSpec(Images, PodSpec):
 class DataMigrate(Resource):
     """Copies a data set or a store to another one; what is there already is not copied again."""
 
-    spec: DataMigrateSpec = said("What is wanted.", required=True)
+    spec: DataMigrateSpec = field("What is wanted.", required=True)
 
 
 def _absolute(text: str) -> str:
     if not text.startswith("/"):
-        raise refuse(f"{text[:60]!r} is not an absolute path", "write it like /data")
+        raise invalid(f"{text[:60]!r} is not an absolute path", "write it like /data")
     return text
 
 
 class ProcessedDataset(TargetDataset):
-    mount_path: Annotated[str, AfterValidator(_absolute)] = said(
+    mount_path: Annotated[str, AfterValidator(_absolute)] = field(
         "Where the process sees the data set.", required=True
     )
-    sub_path: Annotated[str, AfterValidator(inside_dataset)] = said(
+    sub_path: Annotated[str, AfterValidator(inside_dataset)] = field(
         "Which folder of it; all of it if not said.", default=""
     )
 
 
 class ScriptProcessor(Images):
-    source: str = said("The script.", required=True, secret=True)
-    command: list[str] = said("What runs the script, such as [bash] or [python3].", factory=list)
-    env: list[Env] = said("Environment variables for it.", factory=list)
-    restart_policy: Literal["Never", "OnFailure"] = said(
+    source: str = field("The script.", required=True, secret=True)
+    command: list[str] = field("What runs the script, such as [bash] or [python3].", factory=list)
+    env: list[Env] = field("Environment variables for it.", factory=list)
+    restart_policy: Literal["Never", "OnFailure"] = field(
         "Whether it is run again when it has failed.", default="Never"
     )
-    volume_mounts: FreeList = said(
+    volume_mounts: FreeList = field(
         "Where volumes are mounted.", factory=list, no_effect=reasons.VOLUMES
     )
-    volumes: FreeList = said("Volumes for it.", factory=list, no_effect=reasons.VOLUMES)
-    resources: FreeMap | None = said("CPU and memory for it.", no_effect=reasons.RESOURCES)
+    volumes: FreeList = field("Volumes for it.", factory=list, no_effect=reasons.VOLUMES)
+    resources: FreeMap | None = field("CPU and memory for it.", no_effect=reasons.RESOURCES)
 
 
 class JobProcessor(Fields):
-    pod_spec: FreeMap | None = said(
+    pod_spec: FreeMap | None = field(
         "A pod, as in Kubernetes: command, args and env of its first container are run here; the "
         "image is not.",
         secret=True,
@@ -201,41 +203,41 @@ class JobProcessor(Fields):
 
 
 class Processor(Fields):
-    script: ScriptProcessor | None = said("A script to run.")
-    job: JobProcessor | None = said("A pod to run.")
-    service_account_name: str = said(
+    script: ScriptProcessor | None = field("A script to run.")
+    job: JobProcessor | None = field("A pod to run.")
+    service_account_name: str = field(
         "Account in the cluster.", default="", no_effect="accounts: it runs as you"
     )
     pod_metadata: FreeMap | None = pod_metadata()
 
 
 class DataProcessSpec(ScheduledSpec):
-    dataset: ProcessedDataset = said("The data set, and where the process sees it.", required=True)
-    processor: Processor = said("What is run.", required=True)
+    dataset: ProcessedDataset = field("The data set, and where the process sees it.", required=True)
+    processor: Processor = field("What is run.", required=True)
 
 
 class DataProcess(Resource):
     """Runs a script that sees the data set at a path of its own."""
 
-    spec: DataProcessSpec = said("What is wanted.", required=True)
+    spec: DataProcessSpec = field("What is wanted.", required=True)
 
 
 def _backup_path(text: str) -> str:
     if text and (wrong := wrong_with(text, allowed=("local", "file"))) is not None:
-        raise refuse(*wrong)
+        raise invalid(*wrong)
     return text
 
 
 class DataBackupSpec(OperationSpec):
-    dataset: str = said("Name of the Dataset, in the same namespace.", required=True)
-    backup_path: Annotated[str, AfterValidator(_backup_path)] = said(
+    dataset: str = field("Name of the Dataset, in the same namespace.", required=True)
+    backup_path: Annotated[str, AfterValidator(_backup_path)] = field(
         "Folder of this machine where the backup is put: local:///folder.", default=""
     )
-    run_as: User | None = said("Who owns the backup's file.")
+    run_as: User | None = field("Who owns the backup's file.")
 
 
 class DataBackup(Resource):
     """Saves a data set's catalog and the list of what is cached; `dataRestoreLocation` of a
     Dataset brings them back."""
 
-    spec: DataBackupSpec = said("What is wanted.", required=True)
+    spec: DataBackupSpec = field("What is wanted.", required=True)

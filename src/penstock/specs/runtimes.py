@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 from penstock.specs import reasons
 from penstock.specs.dataset import Env, Toleration, User
-from penstock.specs.fields import Count, Fields, FreeList, FreeMap, TextMap, refuse, said
+from penstock.specs.fields import Count, Fields, FreeList, FreeMap, TextMap, field, invalid
 from penstock.specs.resource import Resource
 from penstock.specs.tieredstore import (
     CleanCachePolicy,
@@ -22,7 +22,7 @@ from penstock.specs.tieredstore import (
 
 
 def clean_policy() -> Any:
-    return said(
+    return field(
         "When the mount ends. Here it ends with its data set or runtime, and not before.",
         default="",
         no_effect="clean policy: a mount costs nothing while nobody reads; it ends with its data "
@@ -31,7 +31,7 @@ def clean_policy() -> Any:
 
 
 def short_circuit_policy() -> Any:
-    return said(
+    return field(
         "How a worker on the same machine is read, in older releases.",
         default="",
         no_effect="short circuit: the cache is always read directly from this machine's disk",
@@ -39,7 +39,7 @@ def short_circuit_policy() -> Any:
 
 
 def on_all_nodes() -> Any:
-    return said(
+    return field(
         "Whether it runs on all nodes, in older releases.",
         alias="global",
         no_effect=reasons.SCHEDULING,
@@ -47,21 +47,21 @@ def on_all_nodes() -> Any:
 
 
 def run_as() -> Any:
-    return said("Whose files they are seen as, unless the Dataset's owner says so.")
+    return field("Whose files they are seen as, unless the Dataset's owner says so.")
 
 
 def prometheus() -> Any:
-    return said(
+    return field(
         "Whether metrics are kept from Prometheus.", default=False, no_effect=reasons.METRICS
     )
 
 
 def pod_metadata() -> Any:
-    return said("Labels and annotations of pods.", no_effect=reasons.PODS)
+    return field("Labels and annotations of pods.", no_effect=reasons.PODS)
 
 
 def volumes() -> Any:
-    return said(
+    return field(
         "Volumes for the pods. An option that names a file on one that is a Secret is given what "
         "the Secret holds.",
         factory=list,
@@ -71,12 +71,12 @@ def volumes() -> Any:
 
 
 def pull_secrets() -> Any:
-    return said("Secrets with which images are pulled.", factory=list, no_effect=reasons.PULLING)
+    return field("Secrets with which images are pulled.", factory=list, no_effect=reasons.PULLING)
 
 
 class RuntimeSpec(Fields):
-    tieredstore: TieredStore = said("The tiers of the cache.", factory=TieredStore)
-    replicas: Count = said(
+    tieredstore: TieredStore = field("The tiers of the cache.", factory=TieredStore)
+    replicas: Count = field(
         "How many workers hold the cache; here there is one, this machine.",
         default=1,
         ge=0,
@@ -91,7 +91,7 @@ class ManagedSpec(RuntimeSpec):
     run_as: User | None = run_as()
     disable_prometheus: bool = prometheus()
     volumes: FreeList = volumes()
-    management: Management = said("What is done by itself.", factory=Management)
+    management: Management = field("What is done by itself.", factory=Management)
 
     @property
     def clean_cache_policy(self) -> CleanCachePolicy:
@@ -99,37 +99,37 @@ class ManagedSpec(RuntimeSpec):
 
 
 class Images(Fields):
-    image: str = said("Image that would be run.", default="", no_effect=reasons.IMAGES)
-    image_tag: str | int | float = said("Its tag.", default="", no_effect=reasons.IMAGES)
-    image_pull_policy: str = said("When it is pulled.", default="", no_effect=reasons.PULLING)
+    image: str = field("Image that would be run.", default="", no_effect=reasons.IMAGES)
+    image_tag: str | int | float = field("Its tag.", default="", no_effect=reasons.IMAGES)
+    image_pull_policy: str = field("When it is pulled.", default="", no_effect=reasons.PULLING)
 
 
 class PodFields(Fields):
     """What a component's pods would be given."""
 
-    resources: FreeMap | None = said("CPU and memory of the pods.", no_effect=reasons.RESOURCES)
-    node_selector: TextMap = said(
+    resources: FreeMap | None = field("CPU and memory of the pods.", no_effect=reasons.RESOURCES)
+    node_selector: TextMap = field(
         "Labels of the nodes where the pods run.", factory=dict, no_effect=reasons.SCHEDULING
     )
-    volume_mounts: FreeList = said(
+    volume_mounts: FreeList = field(
         "Where volumes are mounted in the pods; it tells which files are a Secret's (volumes).",
         factory=list,
     )
 
 
 class NetworkedPod(PodFields):
-    network_mode: NetworkMode = said("Network of the pods.", default="", no_effect=reasons.NETWORK)
+    network_mode: NetworkMode = field("Network of the pods.", default="", no_effect=reasons.NETWORK)
     pod_metadata: FreeMap | None = pod_metadata()
 
 
 def _mount_path(text: str) -> str:
     if text and not text.startswith("/"):
-        raise refuse(f"{text!r} is not an absolute path", "write it like /mnt/imagenet")
+        raise invalid(f"{text!r} is not an absolute path", "write it like /mnt/imagenet")
     return text
 
 
 class PenstockCleanCachePolicy(CleanCachePolicy):
-    keep: bool = said(
+    keep: bool = field(
         "Whether what is cached stays on disk when the runtime goes, for the next one.",
         default=False,
     )
@@ -144,65 +144,65 @@ class PenstockFuse(Fields):
 
 
 class PenstockRuntimeSpec(RuntimeSpec):
-    options: TextMap = said(
+    options: TextMap = field(
         "Any option of `penstock mount` by its long name without dashes: mode, refresh, policy, "
         "block-size, threads and so on.",
         factory=dict,
         secret=True,
     )
-    mount_path: Annotated[str, AfterValidator(_mount_path)] = said(
+    mount_path: Annotated[str, AfterValidator(_mount_path)] = field(
         "Folder where the data set is mounted, instead of the usual one.", default=""
     )
-    clean_cache_policy: PenstockCleanCachePolicy = said(
+    clean_cache_policy: PenstockCleanCachePolicy = field(
         "What becomes of the cache when the runtime goes.", factory=PenstockCleanCachePolicy
     )
-    fuse: PenstockFuse = said("Of the mount itself.", factory=PenstockFuse)
+    fuse: PenstockFuse = field("Of the mount itself.", factory=PenstockFuse)
     run_as: User | None = run_as()
 
 
 class PenstockRuntime(Resource):
     """Penstock's own runtime: the tiers of the cache, and any option of `penstock mount`."""
 
-    spec: PenstockRuntimeSpec = said("What is wanted.", factory=PenstockRuntimeSpec)
+    spec: PenstockRuntimeSpec = field("What is wanted.", factory=PenstockRuntimeSpec)
 
 
 # AlluxioRuntime: Fluid's runtime on Alluxio, run here by Penstock's own engine. Pure.
 
 
 class AlluxioComponent(NetworkedPod):
-    replicas: Count | None = said(
+    replicas: Count | None = field(
         "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
-    jvm_options: list[str] = said("Options of its JVM.", factory=list, no_effect=reasons.JVM)
-    properties: TextMap = said(
+    jvm_options: list[str] = field("Options of its JVM.", factory=list, no_effect=reasons.JVM)
+    properties: TextMap = field(
         "Alluxio's properties of this component; those with a counterpart become options of the "
         "mount.",
         factory=dict,
         secret=True,
     )
-    ports: dict[str, Count] = said(
+    ports: dict[str, Count] = field(
         "Ports that it listens on.", factory=dict, no_effect=reasons.PORTS
     )
-    env: TextMap = said(
+    env: TextMap = field(
         "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
     )
-    enabled: bool | None = said("Whether it runs.", no_effect=reasons.PODS)
+    enabled: bool | None = field("Whether it runs.", no_effect=reasons.PODS)
     image_pull_secrets: FreeList = pull_secrets()
 
 
 class AlluxioFuse(Images, NetworkedPod):
-    args: list[str] = said(
+    args: list[str] = field(
         "Arguments of the FUSE process, such as --fuse-opts=kernel_cache,attr_timeout=7200; those "
         "with a counterpart become options of the mount.",
         factory=list,
     )
-    properties: TextMap = said(
+    properties: TextMap = field(
         "Alluxio's properties of the client; those with a counterpart become options of the mount.",
         factory=dict,
         secret=True,
     )
-    jvm_options: list[str] = said("Options of its JVM.", factory=list, no_effect=reasons.JVM)
-    env: TextMap = said(
+    jvm_options: list[str] = field("Options of its JVM.", factory=list, no_effect=reasons.JVM)
+    env: TextMap = field(
         "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
     )
     clean_policy: CleanPolicy = clean_policy()
@@ -212,12 +212,12 @@ class AlluxioFuse(Images, NetworkedPod):
 
 
 class AlluxioData(Fields):
-    replicas: Count | None = said(
+    replicas: Count | None = field(
         "How many copies of the data the cache holds.",
         no_effect=reasons.ONE_COPY,
         when="above one",
     )
-    pin: bool = said(
+    pin: bool = field(
         "Whether what is cached stays.",
         default=False,
         no_effect="pinning: what is cached stays by itself (policy keep)",
@@ -225,52 +225,52 @@ class AlluxioData(Fields):
 
 
 class InitUsers(Fields):
-    image: str = said("Image that would be run.", default="")
-    image_tag: str | int | float = said("Its tag.", default="")
-    image_pull_policy: str = said("When it is pulled.", default="")
-    env: TextMap = said("Environment of its container.", factory=dict, secret=True)
-    resources: FreeMap | None = said("CPU and memory of the container.")
+    image: str = field("Image that would be run.", default="")
+    image_tag: str | int | float = field("Its tag.", default="")
+    image_pull_policy: str = field("When it is pulled.", default="")
+    env: TextMap = field("Environment of its container.", factory=dict, secret=True)
+    resources: FreeMap | None = field("CPU and memory of the container.")
 
 
 class AlluxioRuntimeSpec(ManagedSpec):
-    alluxio_version: Version = said(
+    alluxio_version: Version = field(
         "Image and release of Alluxio.", factory=Version, no_effect=reasons.IMAGES
     )
-    properties: TextMap = said(
+    properties: TextMap = field(
         "Alluxio's properties. Those with a counterpart (block size, client cache, metadata cache "
         "and so on) become options of the mount; docs/reference has the table.",
         factory=dict,
         secret=True,
     )
-    fuse: AlluxioFuse = said("The process that mounts.", factory=AlluxioFuse)
-    worker: AlluxioComponent = said("The processes that hold the cache.", factory=AlluxioComponent)
-    master: AlluxioComponent = said(
+    fuse: AlluxioFuse = field("The process that mounts.", factory=AlluxioFuse)
+    worker: AlluxioComponent = field("The processes that hold the cache.", factory=AlluxioComponent)
+    master: AlluxioComponent = field(
         "The process that knows all names.", factory=AlluxioComponent, no_effect=reasons.MASTER
     )
-    job_master: AlluxioComponent = said(
+    job_master: AlluxioComponent = field(
         "The process that hands out loads.",
         factory=AlluxioComponent,
         no_effect=reasons.JOB_PROCESSES,
     )
-    job_worker: AlluxioComponent = said(
+    job_worker: AlluxioComponent = field(
         "The processes that load.", factory=AlluxioComponent, no_effect=reasons.JOB_PROCESSES
     )
-    api_gateway: AlluxioComponent = said(
+    api_gateway: AlluxioComponent = field(
         "The process that serves Alluxio's proxy.",
         factory=AlluxioComponent,
         no_effect=reasons.GATEWAY,
     )
-    init_users: InitUsers = said(
+    init_users: InitUsers = field(
         "The container that adds users.", factory=InitUsers, no_effect=reasons.USERS
     )
-    jvm_options: list[str] = said("Options of every JVM.", factory=list, no_effect=reasons.JVM)
-    data: AlluxioData = said("How the data is kept.", factory=AlluxioData)
-    data_replicas: Count | None = said(
+    jvm_options: list[str] = field("Options of every JVM.", factory=list, no_effect=reasons.JVM)
+    data: AlluxioData = field("How the data is kept.", factory=AlluxioData)
+    data_replicas: Count | None = field(
         "How many copies of the data the cache holds, in older releases.",
         no_effect=reasons.ONE_COPY,
         when="above one",
     )
-    hadoop_config: str = said(
+    hadoop_config: str = field(
         "Name of the ConfigMap with Hadoop's settings.", default="", no_effect=reasons.HADOOP
     )
     pod_metadata: FreeMap | None = pod_metadata()
@@ -281,38 +281,38 @@ class AlluxioRuntime(Resource):
     """The cache of the Dataset of the same name, as written for Alluxio: tiers become tiers of
     Penstock's cache, properties and arguments its options."""
 
-    spec: AlluxioRuntimeSpec = said("What is wanted.", factory=AlluxioRuntimeSpec)
+    spec: AlluxioRuntimeSpec = field("What is wanted.", factory=AlluxioRuntimeSpec)
 
 
 # JindoRuntime: Fluid's runtime on JindoFS, run here by Penstock's own engine. Pure.
 
 
 class JindoPod(PodFields):
-    env: TextMap = said(
+    env: TextMap = field(
         "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
     )
-    tolerations: list[Toleration] = said(
+    tolerations: list[Toleration] = field(
         "Taints that its pods put up with.", factory=list, no_effect=reasons.SCHEDULING
     )
-    labels: TextMap = said("Labels of its pods.", factory=dict, no_effect=reasons.LABELS)
+    labels: TextMap = field("Labels of its pods.", factory=dict, no_effect=reasons.LABELS)
     pod_metadata: FreeMap | None = pod_metadata()
     image_pull_secrets: FreeList = pull_secrets()
 
 
 class JindoComponent(JindoPod):
-    replicas: Count | None = said(
+    replicas: Count | None = field(
         "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
-    properties: TextMap = said(
+    properties: TextMap = field(
         "Jindo's properties of this component; those with a counterpart become options of the "
         "mount.",
         factory=dict,
         secret=True,
     )
-    ports: dict[str, Count] = said(
+    ports: dict[str, Count] = field(
         "Ports that it listens on.", factory=dict, no_effect=reasons.PORTS
     )
-    disabled: bool = said(
+    disabled: bool = field(
         "Whether it is left out.",
         default=False,
         no_effect="components: there is one server for each mount, and it is always needed",
@@ -320,29 +320,29 @@ class JindoComponent(JindoPod):
 
 
 class ClientMetrics(Fields):
-    enabled: bool = said("Whether the client shows metrics.", default=False)
-    scrape_target: str = said("Which client Prometheus asks.", default="")
+    enabled: bool = field("Whether the client shows metrics.", default=False)
+    scrape_target: str = field("Which client Prometheus asks.", default="")
 
 
 class JindoFuse(Images, JindoPod):
-    args: list[str] = said(
+    args: list[str] = field(
         "Arguments of the FUSE process, such as -okernel_cache; those with a counterpart become "
         "options of the mount.",
         factory=list,
     )
-    properties: TextMap = said(
+    properties: TextMap = field(
         "Jindo's properties of the client; those with a counterpart become options of the mount.",
         factory=dict,
         secret=True,
     )
     clean_policy: CleanPolicy = clean_policy()
-    disabled: bool = said(
+    disabled: bool = field(
         "Whether there is no FUSE process.",
         default=False,
         no_effect="components: without a mount there is nothing to read from",
     )
-    log_config: TextMap = said("Log settings.", factory=dict, no_effect=reasons.LOGS)
-    metrics: ClientMetrics = said(
+    log_config: TextMap = field("Log settings.", factory=dict, no_effect=reasons.LOGS)
+    metrics: ClientMetrics = field(
         "Metrics of the client.", factory=ClientMetrics, no_effect=reasons.METRICS
     )
     short_circuit_policy: str = short_circuit_policy()
@@ -350,39 +350,39 @@ class JindoFuse(Images, JindoPod):
 
 
 class JindoRuntimeSpec(RuntimeSpec):
-    jindo_version: Version = said(
+    jindo_version: Version = field(
         "Image and release of Jindo.", factory=Version, no_effect=reasons.IMAGES
     )
-    properties: TextMap = said(
+    properties: TextMap = field(
         "Jindo's properties; those with a counterpart become options of the mount.",
         factory=dict,
         secret=True,
     )
-    fuse: JindoFuse = said("The process that mounts.", factory=JindoFuse)
-    worker: JindoComponent = said("The processes that hold the cache.", factory=JindoComponent)
-    master: JindoComponent = said(
+    fuse: JindoFuse = field("The process that mounts.", factory=JindoFuse)
+    worker: JindoComponent = field("The processes that hold the cache.", factory=JindoComponent)
+    master: JindoComponent = field(
         "The process that knows all names.", factory=JindoComponent, no_effect=reasons.MASTER
     )
     run_as: User | None = run_as()
-    user: str = said(
+    user: str = field(
         "User that Jindo runs as.",
         default="",
         no_effect="users: the mount belongs to whoever applied it; owner and runAs name the files' "
         "owner",
     )
-    secret: str = said(
+    secret: str = field(
         "Secret with Jindo's keys.",
         default="",
         no_effect="keys: they are taken from the Dataset's options and encryptOptions",
     )
-    hadoop_config: str = said(
+    hadoop_config: str = field(
         "Name of the ConfigMap with Hadoop's settings.", default="", no_effect=reasons.HADOOP
     )
-    labels: TextMap = said("Labels of all pods.", factory=dict, no_effect=reasons.LABELS)
+    labels: TextMap = field("Labels of all pods.", factory=dict, no_effect=reasons.LABELS)
     pod_metadata: FreeMap | None = pod_metadata()
-    log_config: TextMap = said("Log settings.", factory=dict, no_effect=reasons.LOGS)
-    networkmode: NetworkMode = said("Network of the pods.", default="", no_effect=reasons.NETWORK)
-    clean_cache_policy: CleanCachePolicy = said(
+    log_config: TextMap = field("Log settings.", factory=dict, no_effect=reasons.LOGS)
+    networkmode: NetworkMode = field("Network of the pods.", default="", no_effect=reasons.NETWORK)
+    clean_cache_policy: CleanCachePolicy = field(
         "What becomes of the cache when the runtime goes.", factory=CleanCachePolicy
     )
     volumes: FreeList = volumes()
@@ -392,41 +392,41 @@ class JindoRuntimeSpec(RuntimeSpec):
 class JindoRuntime(Resource):
     """The cache of the Dataset of the same name, as written for JindoFS."""
 
-    spec: JindoRuntimeSpec = said("What is wanted.", factory=JindoRuntimeSpec)
+    spec: JindoRuntimeSpec = field("What is wanted.", factory=JindoRuntimeSpec)
 
 
 # JuiceFSRuntime: Fluid's runtime on JuiceFS, run here by Penstock's own engine. Pure.
 
 
 class JuiceFSComponent(NetworkedPod):
-    replicas: Count | None = said(
+    replicas: Count | None = field(
         "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
-    ports: FreeList = said("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
-    options: TextMap = said(
+    ports: FreeList = field("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
+    options: TextMap = field(
         "JuiceFS's mount options of this component; those with a counterpart become options of "
         "the mount.",
         factory=dict,
         secret=True,
     )
-    env: list[Env] = said(
+    env: list[Env] = field(
         "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
     )
-    enabled: bool | None = said("Whether it runs.", no_effect=reasons.PODS)
+    enabled: bool | None = field("Whether it runs.", no_effect=reasons.PODS)
 
 
 class JuiceFSFuse(Images, NetworkedPod):
-    options: TextMap = said(
+    options: TextMap = field(
         "JuiceFS's mount options, such as cache-size or attr-cache; those with a counterpart "
         "become options of the mount.",
         factory=dict,
         secret=True,
     )
-    env: list[Env] = said(
+    env: list[Env] = field(
         "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
     )
     clean_policy: CleanPolicy = clean_policy()
-    global_: bool | None = said(
+    global_: bool | None = field(
         "Whether it runs on all nodes, in older releases.",
         alias="global",
         no_effect=reasons.SCHEDULING,
@@ -434,26 +434,26 @@ class JuiceFSFuse(Images, NetworkedPod):
 
 
 class JuiceFSRuntimeSpec(ManagedSpec):
-    juicefs_version: Version = said(
+    juicefs_version: Version = field(
         "Image and release of JuiceFS.", factory=Version, no_effect=reasons.IMAGES
     )
-    fuse: JuiceFSFuse = said("The process that mounts.", factory=JuiceFSFuse)
-    worker: JuiceFSComponent = said("The processes that hold the cache.", factory=JuiceFSComponent)
-    master: JuiceFSComponent = said(
+    fuse: JuiceFSFuse = field("The process that mounts.", factory=JuiceFSFuse)
+    worker: JuiceFSComponent = field("The processes that hold the cache.", factory=JuiceFSComponent)
+    master: JuiceFSComponent = field(
         "Not used by JuiceFS.", factory=JuiceFSComponent, no_effect=reasons.MASTER
     )
-    job_worker: JuiceFSComponent = said(
+    job_worker: JuiceFSComponent = field(
         "The processes that load.", factory=JuiceFSComponent, no_effect=reasons.JOB_PROCESSES
     )
-    init_users: InitUsers = said(
+    init_users: InitUsers = field(
         "The container that adds users.", factory=InitUsers, no_effect=reasons.USERS
     )
-    configs: list[str] = said(
+    configs: list[str] = field(
         "Arguments of `juicefs config`.",
         factory=list,
         no_effect="volume settings: the bucket is read in place, it is not a JuiceFS volume",
     )
-    volume_claim_templates: FreeList = said(
+    volume_claim_templates: FreeList = field(
         "Volume claims of the workers.", factory=list, no_effect=reasons.VOLUMES
     )
     pod_metadata: FreeMap | None = pod_metadata()
@@ -462,7 +462,7 @@ class JuiceFSRuntimeSpec(ManagedSpec):
 class JuiceFSRuntime(Resource):
     """The cache of the Dataset of the same name, as written for JuiceFS."""
 
-    spec: JuiceFSRuntimeSpec = said("What is wanted.", factory=JuiceFSRuntimeSpec)
+    spec: JuiceFSRuntimeSpec = field("What is wanted.", factory=JuiceFSRuntimeSpec)
 
 
 # ThinRuntime and its profile: Fluid's runtime for any FUSE client, run here by Penstock. Pure.
@@ -470,50 +470,50 @@ class JuiceFSRuntime(Resource):
 
 class ThinPod(Images, PodFields):
     image_pull_secrets: FreeList = pull_secrets()
-    ports: FreeList = said("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
-    env: list[Env] = said(
+    ports: FreeList = field("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
+    env: list[Env] = field(
         "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
     )
-    liveness_probe: FreeMap | None = said("When it is restarted.", no_effect=reasons.PROBES)
-    readiness_probe: FreeMap | None = said("When it is ready.", no_effect=reasons.PROBES)
-    network_mode: NetworkMode = said("Network of the pods.", default="", no_effect=reasons.NETWORK)
+    liveness_probe: FreeMap | None = field("When it is restarted.", no_effect=reasons.PROBES)
+    readiness_probe: FreeMap | None = field("When it is ready.", no_effect=reasons.PROBES)
+    network_mode: NetworkMode = field("Network of the pods.", default="", no_effect=reasons.NETWORK)
 
 
 class ThinWorker(ThinPod):
-    replicas: Count | None = said(
+    replicas: Count | None = field(
         "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
-    enabled: bool | None = said("Whether it runs.", no_effect=reasons.PODS)
+    enabled: bool | None = field("Whether it runs.", no_effect=reasons.PODS)
 
 
 class ThinFuse(ThinPod):
-    command: list[str] = said(
+    command: list[str] = field(
         "Program of the FUSE client.",
         factory=list,
         no_effect="FUSE clients: the data is mounted by Penstock itself",
     )
-    args: list[str] = said(
+    args: list[str] = field(
         "Arguments of the FUSE client; those with a counterpart become options of the mount.",
         factory=list,
     )
-    options: TextMap = said(
+    options: TextMap = field(
         "Options of the FUSE client; those with a counterpart become options of the mount.",
         factory=dict,
         secret=True,
     )
     clean_policy: CleanPolicy = clean_policy()
-    lifecycle: FreeMap | None = said(
+    lifecycle: FreeMap | None = field(
         "What is done when the container starts and ends.", no_effect=reasons.PODS
     )
     pod_metadata: FreeMap | None = pod_metadata()
 
 
 class ThinRuntimeSpec(ManagedSpec):
-    profile_name: str = said(
+    profile_name: str = field(
         "Name of the ThinRuntimeProfile; none for a Dataset that mounts another one.", default=""
     )
-    fuse: ThinFuse = said("The process that mounts.", factory=ThinFuse)
-    worker: ThinWorker = said("The processes that hold the cache.", factory=ThinWorker)
+    fuse: ThinFuse = field("The process that mounts.", factory=ThinFuse)
+    worker: ThinWorker = field("The processes that hold the cache.", factory=ThinWorker)
     image_pull_secrets: FreeList = pull_secrets()
 
 
@@ -521,24 +521,24 @@ class ThinRuntime(Resource):
     """The cache of the Dataset of the same name, as written for a FUSE client of one's own; or,
     without a profile, for a Dataset that mounts another one."""
 
-    spec: ThinRuntimeSpec = said("What is wanted.", factory=ThinRuntimeSpec)
+    spec: ThinRuntimeSpec = field("What is wanted.", factory=ThinRuntimeSpec)
 
 
 class ThinRuntimeProfileSpec(Fields):
-    file_system_type: str = said(
+    file_system_type: str = field(
         "Name of the file system that the client mounts.",
         required=True,
         no_effect="FUSE clients: the data is mounted by Penstock itself",
     )
-    fuse: ThinFuse = said("The process that mounts.", factory=ThinFuse)
-    worker: ThinWorker = said("The processes that hold the cache.", factory=ThinWorker)
+    fuse: ThinFuse = field("The process that mounts.", factory=ThinFuse)
+    worker: ThinWorker = field("The processes that hold the cache.", factory=ThinWorker)
     volumes: FreeList = volumes()
     image_pull_secrets: FreeList = pull_secrets()
     node_publish_secret_policy: Literal[
         "NotMountNodePublishSecret",
         "MountNodePublishSecretIfExists",
         "CopyNodePublishSecretAndMountIfNotExists",
-    ] = said(
+    ] = field(
         "What is done with the Secret of a volume.",
         default="MountNodePublishSecretIfExists",
         no_effect=reasons.VOLUMES,
@@ -548,4 +548,4 @@ class ThinRuntimeProfileSpec(Fields):
 class ThinRuntimeProfile(Resource):
     """What several ThinRuntimes share."""
 
-    spec: ThinRuntimeProfileSpec = said("What is wanted.", required=True)
+    spec: ThinRuntimeProfileSpec = field("What is wanted.", required=True)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from penstock.bench.plans.model import ARMS, Accelerator, CacheState, Form, Model, System
 from penstock.errors import OptionError, SourceError, did_you_mean
-from penstock.specs.fields import Count, Fields, TextMap, refuse, said
+from penstock.specs.fields import Count, Fields, TextMap, field, invalid
 from penstock.specs.resource import Name
 from penstock.store.source import parse_source
 from penstock.units import parse_duration, parse_rate, parse_size
@@ -31,18 +31,18 @@ def _rate(value: Any) -> Any:
 
 def _parsed(parse: Any, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise refuse("must be text", "write it like 64MiB, 20ms or 50Mbit")
+        raise invalid("must be text", "write it like 64MiB, 20ms or 50Mbit")
     try:
         return parse(str(value), what="it")
     except OptionError as error:
-        raise refuse(str(error).removeprefix("it: "), error.hint) from None
+        raise invalid(str(error).removeprefix("it: "), error.hint) from None
 
 
 def _source(text: str) -> str:
     try:
         parse_source(text)
     except SourceError as error:
-        raise refuse(str(error), error.hint) from None
+        raise invalid(str(error), error.hint) from None
     return text
 
 
@@ -61,21 +61,21 @@ def _named(value: Any) -> Any:
 class ArmFields(Fields):
     """One system in one state. A known name needs no more; every field can be changed."""
 
-    name: Name = said(
+    name: Name = field(
         "A known arm, or a name of your own with `system`: " + ", ".join(ARMS) + ".", required=True
     )
-    system: System | None = said("What reads; for a name of your own.")
-    state: CacheState | None = said(
+    system: System | None = field("What reads; for a name of your own.")
+    state: CacheState | None = field(
         "cold: nothing is cached when the first epoch begins; warm: the cache is full before; "
         "planned: cold, and told the order of each epoch."
     )
-    cache_share: Share | None = said(
+    cache_share: Share | None = field(
         "How much of the data set the cache has room for, from 0 (no cache) to 1."
     )
-    options: TextMap = said(
+    options: TextMap = field(
         "More options of the system's own command line, by their long names.", factory=dict
     )
-    drops_pages: bool | None = said("Whether the kernel's pages are dropped before each epoch.")
+    drops_pages: bool | None = field("Whether the kernel's pages are dropped before each epoch.")
 
     _accepts_name = model_validator(mode="before")(staticmethod(_named))
 
@@ -83,27 +83,27 @@ class ArmFields(Fields):
     def _is_known(self) -> "ArmFields":
         if self.name not in ARMS and self.system is None:
             hint = did_you_mean(self.name, ARMS, f"known arms: {', '.join(ARMS)}", cutoff=0.7)
-            raise refuse(f"{self.name!r} is no known arm, and names no system", hint)
+            raise invalid(f"{self.name!r} is no known arm, and names no system", hint)
         return self
 
 
 class WorkloadFields(Fields):
     """What reads the data set."""
 
-    name: Name = said("Its name in ids and tables.", required=True)
-    kind: Literal["read", "emulated"] = said(
+    name: Name = field("Its name in ids and tables.", required=True)
+    kind: Literal["read", "emulated"] = field(
         "read: epochs of open, read, close, as fast as they go; emulated: an accelerator that is "
         "busy for MLPerf Storage's published step time on each batch.",
         default="read",
     )
-    model: Model | None = said("Of an emulated accelerator: what it trains.")
-    accelerator: Accelerator | None = said("Of an emulated accelerator: which one.")
-    accelerators: Annotated[list[Annotated[Count, Field(ge=1)]], Field(min_length=1)] = said(
+    model: Model | None = field("Of an emulated accelerator: what it trains.")
+    accelerator: Accelerator | None = field("Of an emulated accelerator: which one.")
+    accelerators: Annotated[list[Annotated[Count, Field(ge=1)]], Field(min_length=1)] = field(
         "How many emulated accelerators read at once; each count is measured.", factory=lambda: [1]
     )
-    epochs: Annotated[Count, Field(ge=1)] = said("How often the data set is read.", default=2)
-    readers: Annotated[Count, Field(ge=1)] = said("Processes that read.", default=4)
-    scale: Annotated[float, Field(gt=0, le=1)] = said(
+    epochs: Annotated[Count, Field(ge=1)] = field("How often the data set is read.", default=2)
+    readers: Annotated[Count, Field(ge=1)] = field("Processes that read.", default=4)
+    scale: Annotated[float, Field(gt=0, le=1)] = field(
         "Makes an emulated accelerator smaller: its step takes as long, its batch shrinks. For "
         "machines that could not feed a whole one; the report says it.",
         default=1.0,
@@ -115,11 +115,11 @@ class WorkloadFields(Fields):
     def _is_whole(self) -> "WorkloadFields":
         if self.kind == "emulated" and (self.model is None or self.accelerator is None):
             hint = "for example model: resnet50 and accelerator: h100"
-            raise refuse("an emulated workload wants model and accelerator", hint)
+            raise invalid("an emulated workload wants model and accelerator", hint)
         if self.kind == "read" and (self.model or self.accelerator):
-            raise refuse("model and accelerator go with kind: emulated", "kind: emulated")
+            raise invalid("model and accelerator go with kind: emulated", "kind: emulated")
         if (self.model == "retinanet") != (self.accelerator == "b200") and self.model:
-            raise refuse(
+            raise invalid(
                 f"there is no published step time of {self.model} on {self.accelerator}",
                 "resnet50, unet3d and cosmoflow have v100, a100 and h100; retinanet has b200",
             )
@@ -129,9 +129,9 @@ class WorkloadFields(Fields):
 class NetworkFields(Fields):
     """The line between the reader and the store."""
 
-    name: Name = said("Its name in ids and tables.", required=True)
-    latency: Seconds = said("Added to each request: 20ms.", default=0.0)
-    bandwidth: BytesPerSecond | None = said("Shared by all bodies: 50Mbit. No limit if not said.")
+    name: Name = field("Its name in ids and tables.", required=True)
+    latency: Seconds = field("Added to each request: 20ms.", default=0.0)
+    bandwidth: BytesPerSecond | None = field("Shared by all bodies: 50Mbit. No limit if not said.")
 
     _accepts_name = model_validator(mode="before")(staticmethod(_named))
 
@@ -139,26 +139,26 @@ class NetworkFields(Fields):
     @classmethod
     def _is_some(cls, value: float | None) -> float | None:
         if value is not None and value < 1000:
-            raise refuse("less than 1,000 bytes a second", "write it like 50Mbit")
+            raise invalid("less than 1,000 bytes a second", "write it like 50Mbit")
         return value
 
 
 class DatasetFields(Fields):
     """What is read: made anew from its seed for each run, or given."""
 
-    form: Form = said(
+    form: Form = field(
         "jpeg: single pictures, sizes as in ImageNet; tfrecord: records of such pictures in files "
         "of 130 MB; webdataset: the same in tars; small: files of 110 KiB; large: files of 128 "
         "MiB; given: files that are there already.",
         default="jpeg",
     )
-    files: Annotated[Count, Field(ge=1)] | None = said("How many files.")
-    size: Size | None = said("How much together, about: 64MiB. In place of `files`.")
-    seed: Count = said("What it is made from: the same seed gives the same bytes.", default=1)
-    keep: bool = said(
+    files: Annotated[Count, Field(ge=1)] | None = field("How many files.")
+    size: Size | None = field("How much together, about: 64MiB. In place of `files`.")
+    seed: Count = field("What it is made from: the same seed gives the same bytes.", default=1)
+    keep: bool = field(
         "Whether it stays in the bucket after the run; for storageBackend: s3.", default=False
     )
-    path: str | None = said(
+    path: str | None = field(
         "Of `given`: a folder of this machine. Without it, what lies at s3DatasetPath, which is "
         "copied to this machine first."
     )
@@ -167,29 +167,29 @@ class DatasetFields(Fields):
     def _is_whole(self) -> "DatasetFields":
         if self.form == "given":
             if self.files or self.size:
-                raise refuse("files and size are of a data set that is made", "leave them out")
+                raise invalid("files and size are of a data set that is made", "leave them out")
             return self
         if self.path:
-            raise refuse("path goes with form: given", "form: given")
+            raise invalid("path goes with form: given", "form: given")
         if self.files and self.size:
-            raise refuse("has both files and size", "keep one of them")
+            raise invalid("has both files and size", "keep one of them")
         if not self.files and not self.size:
-            raise refuse("says neither files nor size", "for example size: 64MiB")
+            raise invalid("says neither files nor size", "for example size: 64MiB")
         return self
 
 
 class ExperimentFields(Fields):
     """A real training job, measured on every arm."""
 
-    experiment: Name = said("Its name in ids and tables.", required=True)
-    training_job_config: str = said(
+    experiment: Name = field("Its name in ids and tables.", required=True)
+    training_job_config: str = field(
         "A file with a TrainingJob; a relative path begins at the plan. The job finds the data "
         "set in the folder $DATA_DIR and the number of epochs in $EPOCHS; its own `data` and "
         "`warm` are left out. After each epoch it prints one line of JSON with `epoch`, "
         "`images_per_s`, `data_wait_share` and `seconds`.",
         required=True,
     )
-    epochs: Annotated[Count, Field(ge=1)] = said("How many epochs the job trains.", default=1)
+    epochs: Annotated[Count, Field(ge=1)] = field("How many epochs the job trains.", default=1)
 
 
 def _is_plain(endpoint: str | None) -> bool:
@@ -199,88 +199,88 @@ def _is_plain(endpoint: str | None) -> bool:
 class PlanFields(Fields):
     """A benchmark."""
 
-    name: Name = said("Names the run, and its folder of results.", required=True)
-    seed: Count = said("Of the order of experiments, and of their own seeds.", default=1)
-    repeats: Annotated[Count, Field(ge=1)] = said(
+    name: Name = field("Names the run, and its folder of results.", required=True)
+    seed: Count = field("Of the order of experiments, and of their own seeds.", default=1)
+    repeats: Annotated[Count, Field(ge=1)] = field(
         "How often each experiment is made; all of them once, then all of them again.", default=1
     )
-    parallel: Annotated[Count, Field(ge=1)] = said(
+    parallel: Annotated[Count, Field(ge=1)] = field(
         "How many experiments run at once. They then share the machine: good for counts, bad for "
         "times.",
         default=1,
     )
-    timeout: Annotated[float, BeforeValidator(_duration), Field(gt=0)] = said(
+    timeout: Annotated[float, BeforeValidator(_duration), Field(gt=0)] = field(
         "How long one experiment may take: 5m.", default=600.0
     )
-    retries: Annotated[Count, Field(ge=0)] = said(
+    retries: Annotated[Count, Field(ge=0)] = field(
         "How often an experiment that failed is tried again.", default=0
     )
-    storage_backend: Literal["local", "s3"] = said(
+    storage_backend: Literal["local", "s3"] = field(
         "local: an S3 server on this machine, which the run starts and ends; s3: the bucket of "
         "s3DatasetPath.",
         default="local",
     )
-    s3_dataset_path: SourceText | None = said(
+    s3_dataset_path: SourceText | None = field(
         "Where the data set is, or is put: s3://bucket/prefix. With `local` not used."
     )
-    s3_result_path: SourceText | None = said(
+    s3_result_path: SourceText | None = field(
         "Where the results are copied to at the end: s3://bucket/prefix, file:///folder."
     )
-    endpoint: str | None = said("Of s3DatasetPath and s3ResultPath: http://host:9000.")
-    region: str | None = said("Of s3DatasetPath and s3ResultPath.")
-    s3_secret_name: str = said(
+    endpoint: str | None = field("Of s3DatasetPath and s3ResultPath: http://host:9000.")
+    region: str | None = field("Of s3DatasetPath and s3ResultPath.")
+    s3_secret_name: str = field(
         "Where the keys come from: `environment`, or the name of a Secret that was applied.",
         default="environment",
     )
-    s3_secret_accesskeyid_key_name: str = said(
+    s3_secret_accesskeyid_key_name: str = field(
         "The key of that Secret that holds the access key's id.",
         default="AWS_ACCESS_KEY_ID",
         alias="s3SecretAccesskeyidKeyName",
     )
-    s3_secret_secretaccesskey_key_name: str = said(
+    s3_secret_secretaccesskey_key_name: str = field(
         "The key of that Secret that holds the secret access key.",
         default="AWS_SECRET_ACCESS_KEY",
         alias="s3SecretSecretaccesskeyKeyName",
     )
-    dataset: DatasetFields = said("What is read.", required=True)
-    arms: Annotated[list[ArmFields], Field(min_length=1)] = said(
+    dataset: DatasetFields = field("What is read.", required=True)
+    arms: Annotated[list[ArmFields], Field(min_length=1)] = field(
         "The systems that are compared: names, or maps.", required=True
     )
-    workloads: list[WorkloadFields] = said("What reads.", factory=list)
-    network: list[NetworkFields] = said(
+    workloads: list[WorkloadFields] = field("What reads.", factory=list)
+    network: list[NetworkFields] = field(
         "Lines to the store; each experiment is made on each. One without limits if not said.",
         factory=list,
     )
-    experiments: list[ExperimentFields] = said(
+    experiments: list[ExperimentFields] = field(
         "Real training jobs, besides the workloads.", factory=list
     )
 
     @model_validator(mode="after")
     def _is_whole(self) -> "PlanFields":
         if self.storage_backend == "s3" and self.s3_dataset_path is None:
-            raise refuse(
+            raise invalid(
                 "storageBackend: s3 wants s3DatasetPath", "for example s3://bucket/imagenet"
             )
         if self.storage_backend == "local" and self.s3_dataset_path is not None:
-            raise refuse("s3DatasetPath goes with storageBackend: s3", "storageBackend: s3")
+            raise invalid("s3DatasetPath goes with storageBackend: s3", "storageBackend: s3")
         shaped = any(one.latency or one.bandwidth for one in self.network)
         if self.storage_backend == "s3" and shaped and not _is_plain(self.endpoint):
-            raise refuse(
+            raise invalid(
                 "network: a store that speaks TLS cannot be put behind a line of another shape",
                 "give an endpoint that begins with http://, or use storageBackend: local",
             )
         if self.storage_backend == "s3" and self.parallel > 1 and not _is_plain(self.endpoint):
-            raise refuse(
+            raise invalid(
                 "parallel: what comes from a store that speaks TLS is counted for the whole "
                 "machine, and not for each of several experiments at once",
                 "parallel: 1",
             )
         if self.s3_dataset_path and not self.s3_dataset_path.startswith("s3://"):
-            raise refuse("s3DatasetPath: not all systems read it", "s3://bucket/prefix")
+            raise invalid("s3DatasetPath: not all systems read it", "s3://bucket/prefix")
         if self.dataset.form == "given" and not (self.dataset.path or self.s3_dataset_path):
-            raise refuse("a given data set wants dataset.path", "or storageBackend: s3")
+            raise invalid("a given data set wants dataset.path", "or storageBackend: s3")
         if not self.workloads and not self.experiments:
-            raise refuse("has neither workloads nor experiments", "for example `workloads: [read]`")
+            raise invalid("has no workloads and no experiments", "for example `workloads: [read]`")
         for what, names in (
             ("arms", [arm.name for arm in self.arms]),
             (
@@ -291,5 +291,5 @@ class PlanFields(Fields):
         ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise refuse(f"{what}: {twice[0]!r} stands twice", "give one of them another name")
+                raise invalid(f"{what}: {twice[0]!r} stands twice", "give one of them another name")
         return self

@@ -24,9 +24,9 @@ from penstock.bench.plans.model import (
 )
 from penstock.errors import ManifestError, Problem
 from penstock.specs import documents
-from penstock.specs.nodes import Tree, read_trees
-from penstock.specs.secrets import names_a_secret, take_secrets
-from penstock.specs.wording import Mistake, refusals, unknown_in
+from penstock.specs.secret_fields import names_a_secret, take_secrets
+from penstock.specs.validation import Mistake, refusals, unknown_in
+from penstock.specs.yaml_tree import Tree, read_trees
 
 JOB_KIND = "TrainingJob"
 _NOT_A_PLAN = "`penstock bench init` prints one to begin with"

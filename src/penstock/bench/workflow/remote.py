@@ -88,9 +88,8 @@ def declared_keys(where: "Place | StorePlan") -> Keys | None:
     if where.secret_name is None:
         return None
     from penstock.reconcile.state import State
-    from penstock.specs.keys import ResourceKey
-    from penstock.specs.secret import Secret
-    from penstock.specs.secrets import put_secrets, secret_value
+    from penstock.specs.kinds import ResourceKey
+    from penstock.specs.models import Secret, model_of
 
     state = State()
     key = ResourceKey("Secret", "default", where.secret_name)
@@ -100,10 +99,11 @@ def declared_keys(where: "Place | StorePlan") -> Keys | None:
             f"s3SecretName: there is no Secret {where.secret_name}",
             hint="apply it, or leave s3SecretName out to use the keys of the environment",
         )
-    secret = Secret.model_validate(put_secrets(found.manifest, state.secrets(found)))
+    secret = model_of(found.manifest, state.secrets(found))
+    assert isinstance(secret, Secret)
     keys = Keys(
-        access_key_id=secret_value(secret, where.access_key_name),
-        secret_access_key=secret_value(secret, where.secret_key_name),
+        access_key_id=secret.value_of(where.access_key_name),
+        secret_access_key=secret.value_of(where.secret_key_name),
     )
     keys.remember()
     return keys

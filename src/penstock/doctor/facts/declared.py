@@ -11,7 +11,7 @@ from penstock.reconcile.nudge import is_running
 from penstock.reconcile.pairs import Pair, World
 from penstock.reconcile.removal import operation_datasets
 from penstock.reconcile.state import Event, State, Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
 

@@ -24,7 +24,7 @@ from penstock.jobs.usage import job_usage
 from penstock.reconcile.pairs import World
 from penstock.reconcile.served import Served
 from penstock.reconcile.state import Stored
-from penstock.specs.keys import ResourceKey
+from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
 

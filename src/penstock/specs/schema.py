@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from penstock.specs.fields import NO_EFFECT, NO_EFFECT_WHEN, Fields
-from penstock.specs.tieredstore import Quantity
+from penstock.specs.fields import NO_EFFECT, NO_EFFECT_WHEN, Fields, Quantity
+from penstock.specs.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Shape:
 
 @cache
 def shapes_of(model: type[Fields]) -> Mapping[str, Shape]:
-    """By name, in the order in which they are documented."""
+    """By name, in the order in which they are field."""
     found: dict[str, Shape] = {}
     for attribute, info in model.model_fields.items():
         shape = _shape(attribute, info)
@@ -110,3 +110,63 @@ def _read(annotation: Any) -> tuple[type[Fields] | None, bool, bool, str]:
     if isinstance(annotation, type) and issubclass(annotation, Fields):
         return annotation, False, False, "map"
     return None, False, False, _PLAIN.get(cast("Any", annotation), "text")
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    path: str  # as in the manifest: spec.fuse.imageTag
+    reason: str
+
+
+def without_effect(resource: Resource) -> list[NoEffect]:
+    """Each field that is said, to another value than the usual one, and has no effect.
+
+    Entries of options, properties and arguments are not looked at: which of them have a
+    counterpart is known elsewhere.
+    """
+    return list(_walk(resource, ""))
+
+
+def _walk(model: Fields, path: str) -> Iterator[NoEffect]:
+    for name, shape in shapes_of(type(model)).items():
+        if shape.attribute not in model.model_fields_set:
+            continue
+        value = getattr(model, shape.attribute)
+        below = f"{path}.{name}" if path else name
+        if shape.no_effect is not None:
+            if _is_set_without_effect(model, shape, value):
+                yield NoEffect(below, shape.no_effect)
+        elif isinstance(value, Fields):
+            yield from _walk(value, below)
+        elif isinstance(value, list):
+            for index, item in enumerate(cast("list[Any]", value)):
+                if isinstance(item, Fields):
+                    yield from _walk(item, f"{below}.{index}")
+
+
+def _is_set_without_effect(model: Fields, shape: Shape, value: Any) -> bool:
+    info = type(model).model_fields[shape.attribute]
+    if value is None or value in ("", [], {}) or _empty(value):
+        return False
+    if not info.is_required() and value == info.get_default(call_default_factory=True):
+        return False
+    match shape.when:
+        case "above one":
+            return value > 1
+        case "false":
+            return value is False
+        case "writing":
+            return any(mode != "ReadOnlyMany" for mode in value)
+        case "exclusive":
+            return value == "Exclusive"
+        case "without a secret":
+            return any("secret" not in volume for volume in value)
+        case _:
+            return True
+
+
+def _empty(value: Any) -> bool:
+    """Where only volumes are mounted, their Secrets are found, even for a master."""
+    if not isinstance(value, Fields):
+        return False
+    return not value.model_dump(exclude_defaults=True, exclude={"volume_mounts"})

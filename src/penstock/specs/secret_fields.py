@@ -6,16 +6,10 @@ pointer, in the manner of JSON's; items of a list that have names are pointed at
 mount added in front of another does not get its keys. Pure, and without models.
 """
 
-import base64
 import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, cast
-
-from penstock.errors import ManifestError
-
-if TYPE_CHECKING:
-    from penstock.specs.secret import Secret
+from typing import Any, cast
 
 HIDDEN = "<hidden>"
 
@@ -65,19 +59,6 @@ def hidden_places(manifest: Mapping[str, Any]) -> list[str]:
 def names_a_secret(name: str) -> bool:
     """Whether an option of this name holds a secret."""
     return _TELLING.search(name) is not None
-
-
-def secret_value(secret: "Secret", key: str) -> str:
-    """Of a Secret; stringData wins over data, as in Kubernetes."""
-    if key in secret.string_data:
-        return secret.string_data[key]
-    if key not in secret.data:
-        known = ", ".join(sorted({*secret.data, *secret.string_data})) or "none at all"
-        raise ManifestError(f"{secret.key} has no key {key!r}", hint=f"its keys: {known}")
-    try:
-        return base64.b64decode(secret.data[key]).decode()
-    except ValueError:
-        raise ManifestError(f"{secret.key}: the value of {key!r} is not text") from None
 
 
 def _find(manifest: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
