@@ -13,7 +13,6 @@ from penstock.doctor.facts.declared import DatasetSeen, LoopSeen, OperationSeen
 from penstock.doctor.findings import Finding, exit_code
 from penstock.doctor.rules.declared import judge_dataset, judge_loop, judge_operation
 from penstock.reconcile.conditions import Condition, with_conditions
-from penstock.reconcile.pairs import World
 from penstock.reconcile.state import State
 from tests.support.declared_samples import AT_WORK, AWAY, assert_told, put
 
@@ -167,7 +166,7 @@ def test_the_state_is_read_as_it_is() -> None:
     state = State()
     put("Dataset", "d", "team", spec={})
     put("DataLoad", "l", "team", spec={"dataset": {"name": "d"}, "policy": "Cron"})
-    world = World.read(state)
+    world = state.world()
     seen = facts.look_at_dataset(state, world, world.pair("team", "d"))
     assert (seen.name, seen.phase, seen.has_runtime, seen.settled) == ("team/d", "", False, False)
     (operation,) = world.operations()
@@ -177,7 +176,7 @@ def test_the_state_is_read_as_it_is() -> None:
     lock = locks.take(folder / "lock")
     assert lock is not None
     state.observe(operation.uid, status={"phase": "Executing"}, note={"begun_s": 1000.0})
-    operation = World.read(state).operations()[0]
+    operation = state.world().operations()[0]
     look = facts.look_at_operation(state, world, operation)
     assert (look.runs, look.policy, look.unbound, look.phase) == (True, "Cron", ("d",), "Executing")
     assert (look.silent_s or 0) > 1e6

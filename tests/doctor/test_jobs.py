@@ -12,9 +12,8 @@ from penstock.doctor.facts.jobs import Awaited, JobSeen, look_at_job
 from penstock.doctor.facts.mounts import Mount
 from penstock.doctor.rules.declared import judge_loop
 from penstock.doctor.rules.jobs import judge_job, judge_reading
-from penstock.jobs.records import attempt_path, job_folder, keeper_lock_path
-from penstock.jobs.running import Waiting, decide
-from penstock.reconcile.pairs import World
+from penstock.jobs.job_folder import attempt_path, job_folder, keeper_lock_path
+from penstock.jobs.job_queue import Waiting, decide
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from penstock.units import MIB
@@ -166,7 +165,7 @@ def test_a_job_that_waits_for_its_mount_or_the_store_behind_it_is_slow() -> None
 
 def look(state: State) -> JobSeen:
     job = stored(state, ResourceKey("TrainingJob", "default", "net"))
-    return look_at_job(state.folder, World.read(state), job, lambda _place, _key: False)
+    return look_at_job(state.folder, state.world(), job, lambda _place, _key: False)
 
 
 def test_what_a_job_waits_for_is_read_from_the_state() -> None:

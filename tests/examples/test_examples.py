@@ -20,7 +20,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.paths import state_dir
-from penstock.reconcile.nudge import is_running
+from penstock.reconcile.loop_control import is_running
 from tests.support.lazy import Lazy
 from tests.support.mounts import Mount, Mounter
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.api import resources as api
-from penstock.jobs.attaching import attach_argv
+from penstock.jobs.attach import attach_argv
 from penstock.jobs.containers import container_name
 from penstock.store.secrets import HIDDEN
 from tests.support.jobs import Jobs, kill

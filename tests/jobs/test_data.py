@@ -111,7 +111,7 @@ SCRIPT = """
 import json, sys
 from penstock.api import resources as api
 from penstock.reconcile.state import State
-from penstock.reconcile.watching import wait_for_job
+from penstock.reconcile.waiting import wait_for_job
 from penstock.specs.kinds import ResourceKey
 
 api.apply(json.loads(sys.argv[1]))

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.jobs import launching
 from penstock.jobs.containers import contained
+from penstock.jobs.job_queue import Holding, Verdict, Waiting, decide
 from penstock.jobs.launching import Instance, Machine, chosen_launch
-from penstock.jobs.running import Holding, Verdict, Waiting, decide
 from penstock.specs.jobs import TrainingJobSpec, cores
 
 

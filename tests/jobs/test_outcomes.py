@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs.keep import Log
-from penstock.jobs.records import instance_record, outcome
+from penstock.jobs.attempt_keeper import Log
+from penstock.jobs.job_retry import outcome
+from penstock.jobs.job_status import instance_record
 from penstock.store import secrets
 from penstock.units import MIB
 

@@ -16,11 +16,11 @@ from penstock.api import resources as api
 from penstock.doctor.bundle import write_bundle
 from penstock.doctor.examination import examine
 from penstock.errors import ManifestError, NoSuchResource, UsageError
-from penstock.jobs.attaching import attach_argv
-from penstock.jobs.attempts import scratch_place
+from penstock.jobs.attach import attach_argv
+from penstock.jobs.attempt_setup import scratch_place
 from penstock.jobs.processes import pids_of
 from penstock.jobs.usage import job_usage
-from penstock.reconcile import nudge
+from penstock.reconcile import loop_control
 from penstock.reconcile.state import State
 from tests.support.datasets import processes_of
 from tests.support.isolation import isolate
@@ -101,7 +101,7 @@ def begun(
     state = tmp_path_factory.mktemp("jobs")
     with pytest.MonkeyPatch.context() as patch:
         isolate(patch, state)
-        patch.setattr(nudge, "_start", forked_loops)
+        patch.setattr(loop_control, "_start", forked_loops)
         patch.setenv("PENSTOCK_GPUS", "1")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-one-who-applied")
         jobs = Jobs(State())
@@ -202,7 +202,7 @@ def test_a_job_that_prints_much_is_not_blocked_and_its_log_is_bounded(jobs: Jobs
 
 def test_one_can_attach_to_a_job_that_runs_and_not_to_others(jobs: Jobs, folder: Path) -> None:
     found = jobs.running("attached")
-    script = "pwd; grep -q jobs.init /proc/1/cmdline && exit 4"
+    script = "pwd; grep -q jobs.attempt_init /proc/1/cmdline && exit 4"
     argv = attach_argv(jobs.state, found, "worker-0", ["sh", "-c", script])
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (f"{folder}\n", 4)

@@ -7,10 +7,10 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.api import resources as api
-from penstock.jobs.processes import group_places, groups_in
-from penstock.jobs.records import attempt_path, job_folder
-from penstock.jobs.supervise import Supervisor, run_job
-from penstock.reconcile.nudge import is_running
+from penstock.jobs.cgroups import group_places, groups_in
+from penstock.jobs.job_folder import attempt_path, job_folder
+from penstock.jobs.job_supervisor import Supervisor, run_job
+from penstock.reconcile.loop_control import is_running
 from tests.support.jobs import Jobs, kill
 from tests.support.waiting import wait_until, wait_until_gone
 

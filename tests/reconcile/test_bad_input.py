@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.reconcile.nudge import is_running
+from penstock.reconcile.loop_control import is_running
 from penstock.reconcile.state import State
 from tests.support.mounts import fail
 

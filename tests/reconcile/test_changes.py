@@ -14,7 +14,7 @@ from penstock.cli.stats import ask_stats
 from penstock.daemon.registry import find_note
 from penstock.errors import ManifestError, PenstockError
 from penstock.mounttable import find_mount
-from penstock.reconcile.nudge import is_running
+from penstock.reconcile.loop_control import is_running
 from penstock.reconcile.state import State
 from tests.support.datasets import (
     condition,

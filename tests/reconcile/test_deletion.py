@@ -17,7 +17,7 @@ from penstock.errors import InUse, PenstockError
 from penstock.fuse.holders import holders
 from penstock.mounttable import find_mount
 from penstock.paths import default_cache_dir, state_dir
-from penstock.reconcile.nudge import is_running
+from penstock.reconcile.loop_control import is_running
 from penstock.reconcile.state import State
 from tests.support.datasets import dataset, kill_mount, of_folder, ours, path_of, phase, secret
 from tests.support.mounts import fail, penstock, succeed
@@ -68,7 +68,7 @@ def test_who_begins_to_read_after_the_wish_is_waited_for(bound: Path, declared: 
     with holding(bound):
         # As if it had come between the question and the unmount.
         for one in declared.all():
-            declared.want_deleted(one.uid, {"at_s": 0.0, "force": False})
+            declared.mark_deleted(one.uid, {"at_s": 0.0, "force": False})
         penstock("get", "datasets")
         api.apply(of_folder("other", bound.parent))
         assert phase("small") == "Bound"

@@ -16,8 +16,9 @@ import yaml
 
 from penstock.api import resources as api
 from penstock.cli.app import run
-from penstock.jobs.records import job_folder
-from penstock.reconcile.state import State, Stored
+from penstock.jobs.job_folder import job_folder
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import of_folder, ours, stored
 from tests.support.mounts import penstock

@@ -20,13 +20,13 @@ import pytest
 from penstock.api import resources as api
 from penstock.operations import lifecycle
 from penstock.paths import state_dir
-from penstock.reconcile import datasets, leftovers
+from penstock.reconcile import cleanup, datasets
 from penstock.reconcile.admission import apply
+from penstock.reconcile.deletion import delete
 from penstock.reconcile.loop import Loop
-from penstock.reconcile.nudge import Place, nudge
-from penstock.reconcile.removal import delete
+from penstock.reconcile.loop_control import LoopLock, wake_loop
 from penstock.reconcile.state import State
-from penstock.reconcile.watching import wait_for_pairs, wait_until_gone
+from penstock.reconcile.waiting import wait_for_pairs, wait_until_gone
 from tests.support.datasets import Manifests, loops_of, of_folder, ours, path_of, phase
 from tests.support.waiting import wait_until
 
@@ -62,7 +62,7 @@ def at_each_step(*acts: tuple[Callable[[], object], Callable[[], None]]) -> list
 
 
 def is_right(state: State) -> None:
-    nudge(state.folder)
+    wake_loop(state.folder)
     assert wait_for_pairs(state, [("default", "small")], timeout_s=60) == []
     assert phase("small") == "Bound"
     assert (path_of("small") / "file").read_bytes() == b"bytes"
@@ -91,7 +91,7 @@ def test_at_every_step_of_coming_up_and_of_a_deletion(
     declared: State, manifests: Manifests, tmp_path: Path
 ) -> None:
     def gone() -> None:
-        nudge(declared.folder)
+        wake_loop(declared.folder)
         keys = [one.key for one in declared.all()]
         wait_until_gone(declared, keys, timeout_s=60)
         assert declared.all() == []
@@ -125,14 +125,14 @@ def loop_that_dies(steps: int) -> None:
         (State, "forget"),
         (datasets, "start_supervisor"),
         (datasets, "change_in_place"),
-        (leftovers, "stop_mount"),
+        (cleanup, "stop_mount"),
         (shutil, "rmtree"),
         (lifecycle.subprocess, "Popen"),
     ):
         setattr(place, name, around(getattr(place, name)))
     state = State()
-    place = Place(state.folder)
-    assert place.take(wait=True)
+    place = LoopLock(state.folder)
+    assert place.acquire(wait=True)
     Loop(state, place, stay=False).run()
 
 

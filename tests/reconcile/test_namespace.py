@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UsageError
-from penstock.reconcile.namespace import run_with_data
+from penstock.reconcile.mount_namespace import run_with_data
 from tests.support.mounts import Mounter
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until_gone
@@ -99,7 +99,7 @@ def test_mistakes_are_told(data: Path, tmp_path: Path, source: str, place: str, 
 
 def test_it_dies_with_whoever_started_it(data: Path) -> None:
     code = (
-        "from pathlib import Path; from penstock.reconcile.namespace import run_with_data; "
+        "from pathlib import Path; from penstock.reconcile.mount_namespace import run_with_data; "
         f"child = run_with_data(['sleep', '100'], [(Path({str(data)!r}), Path('{NOWHERE}'))], "
         "env={'PATH': '/usr/bin:/bin'}); print(child.pid, flush=True); child.wait()"
     )

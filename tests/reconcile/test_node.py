@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from penstock.reconcile.node import Node, accelerator_labels, this_node, why_not_here
+from penstock.reconcile.node_affinity import Node, accelerator_labels, node_mismatch, this_node
 from penstock.specs.dataset import NodeAffinity
 
 V100 = Node("gpu-1", {"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-16GB", "disks": "4"})
@@ -42,21 +42,21 @@ NOT_HERE = (
 
 @pytest.mark.parametrize("expression", [*HERE, *NOT_HERE])
 def test_every_operator_of_kubernetes_decides_as_kubernetes_does(expression: str) -> None:
-    assert (why_not_here(affinity(matching(expression)), V100) is None) is (expression in HERE)
+    assert (node_mismatch(affinity(matching(expression)), V100) is None) is (expression in HERE)
 
 
 def test_one_of_several_terms_is_enough_and_all_of_a_term_is_needed() -> None:
     right, wrong = matching("disks In 4"), matching("disks In 2 8")
     both = {"matchExpressions": right["matchExpressions"] + wrong["matchExpressions"]}
     told = "node gpu-1: label disks is '4', wanted: one of 2, 8"
-    assert why_not_here(affinity(wrong), V100) == told
-    assert why_not_here(affinity(wrong, right), V100) is None
-    assert why_not_here(affinity(both), V100) == told
-    assert why_not_here(affinity(matching("metadata.name In gpu-1", "matchFields")), V100) is None
+    assert node_mismatch(affinity(wrong), V100) == told
+    assert node_mismatch(affinity(wrong, right), V100) is None
+    assert node_mismatch(affinity(both), V100) == told
+    assert node_mismatch(affinity(matching("metadata.name In gpu-1", "matchFields")), V100) is None
     for terms in ([], [{}], [matching("metadata.name In b", "matchFields")]):
-        assert why_not_here(affinity(*terms), V100) is not None
-    assert why_not_here(None, V100) is None
-    assert why_not_here(NodeAffinity(), V100) is None
+        assert node_mismatch(affinity(*terms), V100) is not None
+    assert node_mismatch(None, V100) is None
+    assert node_mismatch(NodeAffinity(), V100) is None
 
 
 def test_this_node_has_the_usual_labels_and_those_it_was_given() -> None:

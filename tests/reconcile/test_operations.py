@@ -15,8 +15,8 @@ from penstock.daemon import locks
 from penstock.operations import lifecycle
 from penstock.operations.lifecycle import Operating
 from penstock.reconcile.conditions import BOUND, COMPLETE, EXECUTING, stamp
-from penstock.reconcile.pairs import World
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support import operation_work
 from tests.support.datasets import of_folder, ours, serving, stored
@@ -174,7 +174,7 @@ def load() -> Stored:
 def test_one_that_ended_is_not_begun_again(load: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
     state.observe(load.uid, status={"phase": EXECUTING})
-    before = World.read(state)
+    before = state.world()
     Operating(state).finish(load, COMPLETE, "DataLoadComplete", "done")
     monkeypatch.setattr(lifecycle.subprocess, "Popen", Mock(side_effect=AssertionError("begun")))
     assert Operating(state).look(before, leaving=False)
@@ -189,20 +189,20 @@ def test_one_that_is_done_at_once_stays_done(load: Stored, monkeypatch: pytest.M
         return Mock(pid=1)
 
     monkeypatch.setattr(lifecycle.subprocess, "Popen", quick)
-    Operating(state).look(World.read(state), leaving=False)
+    Operating(state).look(state.world(), leaving=False)
     assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
 def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored) -> None:
     resources = State()
-    resources.want_deleted(load.uid, {"at_s": time.time()})
+    resources.mark_deleted(load.uid, {"at_s": time.time()})
     folder = Operating(resources).folder(load.uid)
     folder.mkdir(parents=True)
     held = locks.take(folder / "lock")
     assert held is not None
-    assert Operating(resources).look(World.read(resources), leaving=False)
+    assert Operating(resources).look(resources.world(), leaving=False)
     assert resources.find(LOAD) is not None
     locks.let_go(folder / "lock", held)
-    assert not Operating(resources).look(World.read(resources), leaving=False)
+    assert not Operating(resources).look(resources.world(), leaving=False)
     assert resources.find(LOAD) is None
     assert not folder.exists()

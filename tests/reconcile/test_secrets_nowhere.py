@@ -158,9 +158,9 @@ def test_of_who_applies_a_data_set_that_has_no_keys_of_its_own(
 
     wait_until(lambda: "the bytes" in prints())
     for module in (
-        "reconcile.main",
-        "jobs.supervise",
-        "jobs.keep",
+        "reconcile.loop",
+        "jobs.job_supervisor",
+        "jobs.attempt_keeper",
         "cli.supervise",
         "daemon.serve",
     ):

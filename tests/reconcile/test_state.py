@@ -12,9 +12,9 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.fuse.holders import Holders
-from penstock.reconcile import removal
-from penstock.reconcile.pairs import World
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile import deletion
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import stored
 
@@ -46,7 +46,7 @@ def test_what_is_put_is_kept_in_private_files_and_counted_when_it_changes() -> N
     assert state.put(KEY, MANIFEST, {"/spec/x": "other"}) == "configured"
     assert state.changes() == before + 1
     assert stored(state, KEY).generation == 2
-    state.want_deleted(found.uid, {"at_s": 0.0})
+    state.mark_deleted(found.uid, {"at_s": 0.0})
     with pytest.raises(UsageError, match="being deleted"):
         state.put(KEY, MANIFEST, {})
 
@@ -130,7 +130,7 @@ def test_a_state_that_belongs_to_somebody_else_is_refused(
 def test_many_processes_write_at_once_and_nothing_is_lost() -> None:
     State()
     script = (
-        "import sys; from penstock.reconcile.state import State, Stored; "
+        "import sys; from penstock.reconcile.state import State; "
         "from penstock.specs.kinds import ResourceKey\n"
         "for n in range(20): State().put(ResourceKey('Secret', sys.argv[1], f's{n}'), "
         "{'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {}}, {'/data/k': 'value'})"
@@ -151,7 +151,7 @@ def test_who_only_reads_waits_for_nobody_who_writes() -> None:
     with state.transaction():
         state.put(ResourceKey("Dataset", "default", "other"), MANIFEST, {})
         with ThreadPoolExecutor(1) as other:  # with a connection of its own
-            world = other.submit(lambda: World.read(State())).result()
+            world = other.submit(lambda: State().world()).result()
     assert list(world.resources) == [KEY]
 
 
@@ -165,6 +165,6 @@ def test_users_are_looked_for_while_others_may_write(monkeypatch: pytest.MonkeyP
             other.submit(lambda: State().add_event(found.uid, "Seen", "meanwhile")).result()
         return Holders([], [], 0)
 
-    monkeypatch.setattr(removal, "holders", look)
-    removal.delete(state, [found])
+    monkeypatch.setattr(deletion, "holders", look)
+    deletion.delete(state, [found])
     assert [event.reason for event in state.events(found.uid)] == ["Seen"]

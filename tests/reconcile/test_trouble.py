@@ -19,11 +19,11 @@ from penstock.reconcile import datasets, loop
 from penstock.reconcile.admission import apply
 from penstock.reconcile.datasets import Datasets
 from penstock.reconcile.loop import Loop
-from penstock.reconcile.node import this_node
-from penstock.reconcile.nudge import Place
-from penstock.reconcile.pairs import Pair, World
+from penstock.reconcile.loop_control import LoopLock
+from penstock.reconcile.node_affinity import this_node
+from penstock.reconcile.resources import Pair
 from penstock.reconcile.state import State
-from penstock.reconcile.watching import wait_for_pairs
+from penstock.reconcile.waiting import wait_for_pairs
 from penstock.specs.kinds import ResourceKey
 from penstock.store import secrets
 from tests.support.datasets import loops_of, of_folder, ours, stored
@@ -58,7 +58,7 @@ def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_w
 
 
 def test_an_early_try_is_no_answer(declared_pair: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "nudge", lambda _: None)
+    monkeypatch.setattr(api, "wake_loop", lambda _: None)
 
     def mended_meanwhile(*_: Any, **__: Any) -> list[str]:
         api.up("small", wait=False)
@@ -102,8 +102,8 @@ def test_a_bug_is_told_to_who_waits(declared_pair: State, monkeypatch: pytest.Mo
     bug = Mock(side_effect=ZeroDivisionError("of our own making"))
     monkeypatch.setattr(datasets, "plan_of", bug)
     monkeypatch.setattr(loop, "_ATTEMPTS", 1)
-    place = Place(declared_pair.folder)
-    assert place.take(wait=False)
+    place = LoopLock(declared_pair.folder)
+    assert place.acquire(wait=False)
     looping = threading.Thread(target=Loop(declared_pair, place, stay=False).run)
     looping.start()
     (trouble,) = wait_for_pairs(declared_pair, [("default", "small")], timeout_s=20)
@@ -114,18 +114,18 @@ def test_a_bug_is_told_to_who_waits(declared_pair: State, monkeypatch: pytest.Mo
 
 
 def test_serve_that_waits_for_another_loop_can_be_ended(declared: State) -> None:
-    place = Place(declared.folder)
-    assert place.take(wait=False)
+    place = LoopLock(declared.folder)
+    assert place.acquire(wait=False)
     served = subprocess.Popen([sys.executable, "-m", "penstock", "serve"])
     try:
         place.wait(PATIENCE_S)
-        assert place.asked_to_leave  # so it waits for us
+        assert place.asked_to_stop  # so it waits for us
         served.send_signal(signal.SIGTERM)
         assert served.wait(PATIENCE_S) == 0
     finally:
         served.kill()
         served.wait()
-        place.leave()
+        place.release()
 
 
 def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:
@@ -136,9 +136,9 @@ def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:
 
 
 def _reconciler(state: State) -> tuple[Datasets, Pair, str]:
-    world = World.read(state)
+    world = state.world()
     pair = world.pair("default", "small")
-    found = Datasets(state, lambda: World.read(state), lambda: this_node({}))
+    found = Datasets(state, lambda: state.world(), lambda: this_node({}))
     return found, pair, world.fingerprint(pair)
 
 

@@ -19,8 +19,8 @@ from penstock.daemon.registry import find_note
 from penstock.errors import PenstockError
 from penstock.mounttable import find_mount
 from penstock.reconcile.admission import apply
-from penstock.reconcile.nudge import is_running, nudge, served_by
-from penstock.reconcile.removal import delete
+from penstock.reconcile.deletion import delete
+from penstock.reconcile.loop_control import is_running, serving_pid, wake_loop
 from penstock.reconcile.state import State
 from tests.support.datasets import (
     condition,
@@ -152,8 +152,8 @@ def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, one: Bound) -
     """While it waits for a reader to go, it would stay for ever."""
     with (one["one"] / "file").open("rb"):
         (dataset,) = declared.all(["Dataset"])
-        declared.want_deleted(dataset.uid, {"at_s": time.time(), "force": False})
-        nudge(declared.folder)
+        declared.mark_deleted(dataset.uid, {"at_s": time.time(), "force": False})
+        wake_loop(declared.folder)
         wait_until(lambda: is_running(declared.folder))
         with serving(declared):
             wait_until(lambda: not loops_of(declared.folder))  # it has let go, and ends
@@ -200,11 +200,11 @@ def test_nobody_starts_a_second_loop(tmp_path: Path, monkeypatch: pytest.MonkeyP
     os.mkfifo(tmp_path / "until")
     monkeypatch.setattr(sys, "executable", str(slow))
     (tmp_path / "loop.lock").write_text("4711")  # of one that served, and is gone
-    nudge(tmp_path)
+    wake_loop(tmp_path)
     assert is_running(tmp_path)
-    assert served_by(tmp_path) is None
+    assert serving_pid(tmp_path) is None
     for _ in range(3):
-        nudge(tmp_path)
+        wake_loop(tmp_path)
     with open(tmp_path / "until", "w"):
         pass
     wait_until(lambda: not is_running(tmp_path), "it has ended")

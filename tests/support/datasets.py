@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.api import resources as api
 from penstock.daemon.registry import find_note, serves
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support import loop_server
 from tests.support.processes import commands
@@ -32,7 +33,7 @@ def processes_of(state: Path) -> list[str]:
         command = b" ".join(words).decode(errors="replace")
         if loop_server.MODULE in command:  # a fork has the environment of its server
             if loop_server.is_loop_of(state, pid):
-                found.append(f"{pid} penstock.reconcile.main")
+                found.append(f"{pid} penstock.reconcile.loop")
         elif "penstock." in command and pid != os.getpid():
             with suppress(OSError):  # it has ended
                 if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -42,7 +43,7 @@ def processes_of(state: Path) -> list[str]:
 
 def loops_of(state: Path) -> list[int]:
     """The loops of this state that were started for a wish, also those that have not begun yet."""
-    return [int(one.split()[0]) for one in processes_of(state) if "penstock.reconcile.main" in one]
+    return [int(one.split()[0]) for one in processes_of(state) if "penstock.reconcile.loop" in one]
 
 
 def phase(name: str) -> str:

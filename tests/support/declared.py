@@ -9,8 +9,8 @@ import pytest
 from penstock.api import resources as api
 from penstock.errors import NoSuchResource
 from penstock.mounttable import mount_table
-from penstock.reconcile import nudge
-from penstock.reconcile.nudge import is_running
+from penstock.reconcile import loop_control
+from penstock.reconcile.loop_control import is_running
 from penstock.reconcile.state import State
 from tests.support.datasets import of_folder, ours, path_of, processes_of
 from tests.support.loop_server import serve_loops
@@ -36,7 +36,7 @@ def declared(
 ) -> Iterator[State]:
     """A state of its own. At the end everything is deleted; no mount, no process is left."""
     if "loop_process" not in request.fixturenames:
-        monkeypatch.setattr(nudge, "_start", request.getfixturevalue("forked_loops"))
+        monkeypatch.setattr(loop_control, "_start", request.getfixturevalue("forked_loops"))
     for name in KEYS:  # they come with the manifests: what is in the environment must not help
         monkeypatch.delenv(name, raising=False)
     resources = State()

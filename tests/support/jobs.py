@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api import resources as api
-from penstock.jobs.processes import group_places, groups_in, marked
-from penstock.jobs.records import attempt_path, job_folder, log_path, read_record
-from penstock.reconcile.state import State, Stored
-from penstock.reconcile.watching import wait_for_job
+from penstock.jobs.cgroups import group_places, groups_in
+from penstock.jobs.job_folder import attempt_path, job_folder, log_path, read_record
+from penstock.jobs.processes import marked
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
+from penstock.reconcile.waiting import wait_for_job
 from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import loops_of, stored
 from tests.support.waiting import wait_until, wait_until_gone

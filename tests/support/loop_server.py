@@ -1,7 +1,7 @@
 """Loops of declared resources that are forked, not started: 10 ms instead of 0.4 s of CPU.
 
 `python -m tests.support.loop_server SOCKET` has imported what a loop needs. For each message it
-forks a process, which does what `python -Pm penstock.reconcile.main LOCK` does.
+forks a process, which does what `python -Pm penstock.reconcile.loop LOCK` does.
 """
 
 import json
@@ -23,7 +23,7 @@ _MESSAGE_BYTES = 128 << 10
 
 @contextmanager
 def serve_loops() -> Iterator[Callable[[Path, int], None]]:
-    """What can stand for `nudge._start`. The server ends with this process, however that ends."""
+    """Yield a stand-in for `loop_control._start`. The server ends with this process in any case."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         server = subprocess.Popen(
@@ -67,7 +67,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _run_loop(environment: dict[str, str], lock: int, log: int) -> None:
-    from penstock.reconcile import main
+    from penstock.reconcile import loop
 
     code = 1
     try:
@@ -79,8 +79,8 @@ def _run_loop(environment: dict[str, str], lock: int, log: int) -> None:
         os.close(log)
         os.environ.clear()
         os.environ.update(environment)
-        sys.argv = ["penstock.reconcile.main", str(lock)]
-        code = main.main()
+        sys.argv = ["penstock.reconcile.loop", str(lock)]
+        code = loop.main()
     except Exception:  # noqa: BLE001 - whatever it is, its log has it
         traceback.print_exc()
     finally:
@@ -89,6 +89,6 @@ def _run_loop(environment: dict[str, str], lock: int, log: int) -> None:
 
 
 if __name__ == "__main__":
-    import penstock.reconcile.main  # noqa: F401
+    import penstock.reconcile.loop  # noqa: F401
 
     _serve(socket.socket(fileno=int(sys.argv[1])))

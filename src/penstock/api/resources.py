@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.tables import describe as _describe
 from penstock.errors import NoSuchResource, PenstockError, UsageError
-from penstock.reconcile import live
+from penstock.reconcile import live_status
 from penstock.reconcile.conditions import COMPLETE
-from penstock.reconcile.nudge import nudge
-from penstock.reconcile.pairs import RESTARTED_AT, RUNTIMES, Pair
-from penstock.reconcile.removal import delete as _delete
-from penstock.reconcile.removal import refuse_if_read
-from penstock.reconcile.state import State, Stored
-from penstock.reconcile.watching import (
+from penstock.reconcile.deletion import delete as _delete
+from penstock.reconcile.deletion import refuse_if_read
+from penstock.reconcile.loop_control import wake_loop
+from penstock.reconcile.resources import RESTARTED_AT, RUNTIMES, Pair, Stored
+from penstock.reconcile.state import State
+from penstock.reconcile.waiting import (
     Trouble,
     trouble_of,
     wait_for_operation,
@@ -180,7 +180,7 @@ def apply(
     )
     if dry_run:
         return applied
-    nudge(state.folder)
+    wake_loop(state.folder)
     if wait:
         raise_trouble(wait_for_pairs(state, pairs_of(applied), timeout_s=timeout_s, tell=tell))
     return applied
@@ -198,7 +198,7 @@ def get(kind: str, name: str, *, namespace: str = "default") -> Declared:
 def get_all(kind: str = "all", *, namespace: str | None = None) -> list[Declared]:
     """Of a kind (`datasets`, `runtimes`, `operations`, `all`), in all namespaces unless said."""
     kinds = [info.kind for info in find_kinds(kind)]
-    return list(map(_declared, live.show(State().all(kinds, namespace))))
+    return list(map(_declared, live_status.show(State().all(kinds, namespace))))
 
 
 def dataset(name: str, *, namespace: str = "default") -> Dataset:
@@ -285,8 +285,8 @@ def up(
             state.observe(one.uid, note=asked | anew)
             if restart:
                 _ask_for_restart(state, one)
-        state.want_again()
-    nudge(state.folder)
+        state.request_recheck()
+    wake_loop(state.folder)
     if not wait:
         return []
     keys = [one.key for one in chosen] or [one.key for one in state.all(["Dataset"])]
@@ -325,7 +325,7 @@ def delete_keys(
     if not keys:
         return
     _delete(state, [_stored(state, key) for key in keys], force=force)
-    nudge(state.folder)
+    wake_loop(state.folder)
     if wait:
         wait_until_gone(state, keys, timeout_s=timeout_s)
 
@@ -380,7 +380,7 @@ def _one(state: State, key: ResourceKey) -> dict[str, Any]:
 
 
 def _shown(stored: Stored) -> dict[str, Any]:
-    return live.show([stored], within_s=live.ONE_ANSWERS_WITHIN_S)[0]
+    return live_status.show([stored], within_s=live_status.ONE_ANSWERS_WITHIN_S)[0]
 
 
 def _declared(shown: dict[str, Any]) -> Declared:

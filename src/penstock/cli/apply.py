@@ -43,10 +43,10 @@ def apply(
     """
     from penstock.api import resources as api
     from penstock.reconcile.admission import apply as admit
+    from penstock.reconcile.loop_control import wake_loop
     from penstock.reconcile.manifests import read_manifests
-    from penstock.reconcile.nudge import nudge
     from penstock.reconcile.state import State
-    from penstock.reconcile.watching import wait_for_pairs
+    from penstock.reconcile.waiting import wait_for_pairs
     from penstock.units import parse_duration
 
     timeout_s = None if timeout is None else parse_duration(timeout, what="--timeout")
@@ -58,7 +58,7 @@ def apply(
     if dry_run:
         return
     sys.stdout.flush()
-    nudge(state.folder)
+    wake_loop(state.folder)
     if not wait:
         return
     names = api.pairs_of(applied)

@@ -49,7 +49,7 @@ def attach(
             f"job {name} is {phase}: there is nothing to attach to",
             hint=f"`penstock get job {named(job.key)}` shows how it is",
         )
-    from penstock.jobs.attaching import attach_argv
+    from penstock.jobs.attach import attach_argv
 
     chosen = instance or chief_of(job.status.get("instances") or [])
     argv = attach_argv(state, job, chosen, command)

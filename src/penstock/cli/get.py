@@ -10,8 +10,8 @@ import click
 from penstock.api.tables import aligned, table
 from penstock.cli.declared import kinds_of, namespace_option
 from penstock.cli.output import notify, text_of
-from penstock.reconcile import live
-from penstock.reconcile.nudge import is_running, nudge
+from penstock.reconcile import live_status
+from penstock.reconcile.loop_control import is_running, wake_loop
 from penstock.reconcile.state import State
 from penstock.specs.kinds import KindInfo, ResourceKey
 
@@ -147,12 +147,12 @@ class _Question:
                     kind = self._kinds[0] if len(self._kinds) == 1 else "resource"
                     raise no_such(ResourceKey(kind, self._namespace or "any", name))
             stored = by_name
-        shown = live.show(stored)
+        shown = live_status.show(stored)
         # Someone unmounted it, or the machine was started anew; or who wanted it was killed.
-        if any(map(live.is_missing, shown)) or (
-            live.has_work(stored) and not is_running(state.folder)
+        if any(map(live_status.is_missing, shown)) or (
+            live_status.has_work(stored) and not is_running(state.folder)
         ):
-            nudge(state.folder)
+            wake_loop(state.folder)
         return shown
 
 

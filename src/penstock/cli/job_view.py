@@ -12,7 +12,7 @@ from penstock.api.tables import age, aligned
 from penstock.cli.declared import Progress
 from penstock.cli.output import notify
 from penstock.errors import JobFailed, NoSuchResource, did_you_mean
-from penstock.jobs.records import ENDED
+from penstock.jobs.job_status import ENDED
 from penstock.specs.kinds import ResourceKey
 
 Json = Mapping[str, Any]
@@ -114,7 +114,8 @@ def _between(begun: str, ended: str | None, now_s: float | None) -> str:
 # What the commands for training jobs have in common: which job is meant.
 
 if TYPE_CHECKING:
-    from penstock.reconcile.state import State, Stored
+    from penstock.reconcile.resources import Stored
+    from penstock.reconcile.state import State
 
 KIND = "TrainingJob"
 Command = Callable[..., Any]
@@ -154,8 +155,8 @@ if TYPE_CHECKING:
 
 def wait_for(state: "State", key: "ResourceKey") -> None:
     """Until it has ended; raises JobFailed if it failed. Ctrl-C ends the waiting, not the job."""
-    from penstock.reconcile import live
-    from penstock.reconcile.watching import wait_for_job
+    from penstock.reconcile import live_status
+    from penstock.reconcile.waiting import wait_for_job
 
     where = f" -n {key.namespace}" if key.namespace != "default" else ""
     try:
@@ -167,7 +168,7 @@ def wait_for(state: "State", key: "ResourceKey") -> None:
         raise click.exceptions.Abort from None
     status = ended.status
     if status["phase"] == "SUCCEEDED":
-        notify(f"job {key.name} SUCCEEDED after {duration_of(live.show([ended])[0])}")
+        notify(f"job {key.name} SUCCEEDED after {duration_of(live_status.show([ended])[0])}")
         return
     trouble: dict[str, Any] = ended.note.get("trouble") or {}
     why = trouble.get("what") or status.get("message") or "it does not say why"

@@ -21,14 +21,14 @@ def label(changes: tuple[str, ...], output: str) -> None:
     Example:
       penstock label aliyun.accelerator/nvidia_name=Tesla-V100-SXM2-16GB
     """
-    from penstock.reconcile.node import this_node
-    from penstock.reconcile.nudge import nudge
+    from penstock.reconcile.loop_control import wake_loop
+    from penstock.reconcile.node_affinity import this_node
     from penstock.reconcile.state import State
 
     state = State()
     if changes:
         state.set_labels(dict(map(_change, changes)))
-        nudge(state.folder)
+        wake_loop(state.folder)
         return
     labels = this_node(state.labels()).labels
     if output == "json":

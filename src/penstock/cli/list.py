@@ -27,7 +27,7 @@ def list_jobs(
     from penstock.cli.output import print_objects
     from penstock.cli.submit_flags import ALIASES, TRAINERS
     from penstock.errors import OptionError
-    from penstock.reconcile import live
+    from penstock.reconcile import live_status
     from penstock.reconcile.state import State
 
     if trainer is not None:
@@ -39,7 +39,7 @@ def list_jobs(
     place = None if all_namespaces else namespace or "default"
     found = [
         one
-        for one in live.show(State().all([KIND], place))
+        for one in live_status.show(State().all([KIND], place))
         if trainer in (None, one["spec"].get("trainer"))
     ]
     if not found and output in ("table", "wide"):

@@ -13,7 +13,7 @@ from penstock.cli.declared import Progress, namespace_option
 from penstock.cli.job_view import chief_of, duration_of, find_job, message_of, phase_of, type_option
 from penstock.cli.output import notify
 from penstock.errors import NoSuchResource, OptionError
-from penstock.jobs.records import ENDED
+from penstock.jobs.job_status import ENDED
 
 # A log, however large it is: its last lines, all of it, what is added. Never all in memory.
 
@@ -61,7 +61,8 @@ def follow(path: Path, start: int, has_ended: Callable[[], bool]) -> Iterator[by
 
 
 if TYPE_CHECKING:
-    from penstock.reconcile.state import State, Stored
+    from penstock.reconcile.resources import Stored
+    from penstock.reconcile.state import State
 
 
 @click.command()
@@ -136,7 +137,7 @@ class _Reader:
 
     def _find_log(self) -> Path | None:
         """Of the instance that was asked for, once there is one."""
-        from penstock.jobs.records import job_folder, log_path
+        from penstock.jobs.job_folder import job_folder, log_path
 
         instances: list[dict[str, Any]] = self._job.status.get("instances") or []
         names = [one["name"] for one in instances]
@@ -153,14 +154,14 @@ class _Reader:
         return path if path.exists() else None
 
     def _how_it_is(self, *, nothing_yet: bool) -> str:
-        from penstock.reconcile import live
+        from penstock.reconcile import live_status
 
         status, name = self._job.status, self._job.key.name
         phase, message = phase_of(status), message_of(status)
         why = f": {message}" if message else ""
         if phase in ENDED:
             nothing = ", and has printed nothing" if nothing_yet else ""
-            lasted = duration_of(live.show([self._job])[0])
+            lasted = duration_of(live_status.show([self._job])[0])
             return f"job {name} {phase} after {lasted}{nothing}{why}"
         return f"job {name} is {phase}, and has printed nothing yet{why}"
 

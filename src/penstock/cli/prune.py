@@ -10,10 +10,10 @@ import click
 from penstock.cli.declared import Progress, namespace_option
 from penstock.cli.job_view import KIND, phase_of
 from penstock.cli.output import notify
-from penstock.jobs.records import ENDED
+from penstock.jobs.job_status import ENDED
 
 if TYPE_CHECKING:
-    from penstock.reconcile.state import Stored
+    from penstock.reconcile.resources import Stored
 
 
 @click.command()

@@ -36,26 +36,26 @@ def serve(unit: bool) -> None:
         click.echo(text.replace("@penstock@", program).replace("@environment@\n", where), nl=False)
         return
     from penstock.reconcile.loop import Loop
-    from penstock.reconcile.nudge import Place, ask_to_leave, served_by
+    from penstock.reconcile.loop_control import LoopLock, ask_to_stop, serving_pid
     from penstock.reconcile.state import State
 
     state = State()
-    if (pid := served_by(state.folder)) is not None:
+    if (pid := serving_pid(state.folder)) is not None:
         raise UsageError(
             f"{state.folder} is served already, by process {pid}",
             hint="`systemctl stop penstock`, or end that process, if you want to serve it here",
         )
-    place = Place(state.folder)
+    place = LoopLock(state.folder)
 
     def leave(_number: int, _frame: object) -> None:
-        place.ask_self_to_leave()
+        place.ask_self_to_stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)
-    while not place.take(wait=False, stay=True):
-        if place.asked_to_leave:
+    while not place.acquire(wait=False, stay=True):
+        if place.asked_to_stop:
             return
-        ask_to_leave(state.folder)  # one that was started for a single wish
+        ask_to_stop(state.folder)  # one that was started for a single wish
         time.sleep(_LOOK_S)
     notify(f"serving {state.folder}; Ctrl-C ends, and leaves everything mounted")
     Loop(state, place, stay=True).run()

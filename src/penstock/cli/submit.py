@@ -265,9 +265,9 @@ def _submit(trainer: str, words: tuple[str, ...], **options: Any) -> None:
 
 
 def _hand_in(documents: "list[Document]", name: str, *, dry_run: bool, wait: bool) -> None:
-    from penstock.jobs.admission import data_problems
     from penstock.reconcile.admission import apply as admit
-    from penstock.reconcile.nudge import nudge
+    from penstock.reconcile.admission import data_problems
+    from penstock.reconcile.loop_control import wake_loop
     from penstock.reconcile.state import State
 
     state = State()
@@ -278,7 +278,7 @@ def _hand_in(documents: "list[Document]", name: str, *, dry_run: bool, wait: boo
     if dry_run:
         click.echo(f"trainingjob.penstock.dev/{name} created (dry run)")
         return
-    nudge(state.folder)
+    wake_loop(state.folder)
     click.echo(f"trainingjob.penstock.dev/{name} created")
     sys.stdout.flush()
     key = documents[0].resource.key

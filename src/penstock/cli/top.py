@@ -14,7 +14,7 @@ from penstock.api.tables import aligned
 from penstock.cli.declared import namespace_option
 from penstock.cli.job_view import KIND, find_job, phase_of, requested_gpus, trainer_of, type_option
 from penstock.cli.output import notify
-from penstock.jobs.records import ENDED
+from penstock.jobs.job_status import ENDED
 from penstock.units import format_size
 
 # What `penstock top` prints, from the objects that its -o json prints. Pure.
@@ -163,7 +163,8 @@ def _number(cores: float) -> str:
 
 if TYPE_CHECKING:
     from penstock.jobs.usage import GpuUsage, Usage
-    from penstock.reconcile.state import State, Stored
+    from penstock.reconcile.resources import Stored
+    from penstock.reconcile.state import State
 
 Json = dict[str, Any]
 
@@ -266,7 +267,7 @@ def _print(look: Callable[[], list[str]], *, refresh: bool) -> None:
 def _measured(state: "State", jobs: "list[Stored]") -> list[Json]:
     """Each of them with what it uses; two looks at all of them, and one pause."""
     from penstock.jobs.usage import gpu_usage, job_usage, tree_usage
-    from penstock.reconcile import live
+    from penstock.reconcile import live_status
 
     running = {one.uid for one in jobs if phase_of(one.status) == "RUNNING"}
     before = {uid: job_usage(uid, state.folder) for uid in running}
@@ -298,7 +299,7 @@ def _measured(state: "State", jobs: "list[Stored]") -> list[Json]:
         }
 
     found: list[Json] = []
-    for stored, shown in zip(jobs, live.show(jobs), strict=True):
+    for stored, shown in zip(jobs, live_status.show(jobs), strict=True):
         status = stored.status
         used = (None, None)
         if stored.uid in running:
@@ -346,7 +347,7 @@ def _gpu(index: int, gpus: "dict[int, GpuUsage]") -> Json:
 
 def _this_node(state: "State") -> Json:
     from penstock.jobs.usage import gpu_usage, machine_gpus, node_usage
-    from penstock.reconcile import live
+    from penstock.reconcile import live_status
 
     jobs = [one for one in state.all([KIND]) if phase_of(one.status) not in ENDED]
     before, began_s = node_usage(), time.monotonic()
@@ -358,7 +359,7 @@ def _this_node(state: "State") -> Json:
     holders = {gpu["index"]: job["name"] for job in measured for gpu in job["gpus"]}
     used = {gpu.index: gpu for gpu in gpu_usage()}
     datasets: list[Json] = []
-    for one in live.show(state.all(["Dataset"])):
+    for one in live_status.show(state.all(["Dataset"])):
         cache = one["status"].get("cacheStates", {})
         datasets.append(
             {

@@ -25,12 +25,12 @@ from penstock.doctor.facts.declared import tail
 from penstock.doctor.facts.mounts import look_at_given
 from penstock.doctor.findings import each_within
 from penstock.errors import UsageError
-from penstock.jobs.records import instance_logs, job_folder
+from penstock.jobs.job_folder import instance_logs, job_folder
 from penstock.mounttable import mount_table
 from penstock.paths import state_dir
-from penstock.reconcile import live
-from penstock.reconcile.pairs import JOBS
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile import live_status
+from penstock.reconcile.resources import JOBS, Stored
+from penstock.reconcile.state import State
 from penstock.release import __version__
 from penstock.settings import encode
 
@@ -121,7 +121,7 @@ def _declared(state: State, clean: Cleaner) -> Iterator[tuple[str, str]]:
     import yaml
 
     stored = state.all()
-    shown = clean.value(live.show(stored))
+    shown = clean.value(live_status.show(stored))
     yield "resources.yaml", yaml.safe_dump_all(shown, sort_keys=False, allow_unicode=True)
     events = {str(one.key): [asdict(event) for event in state.events(one.uid)] for one in stored}
     yield "events.json", _json(clean.value(events))

@@ -33,11 +33,11 @@ from penstock.doctor.rules.machine import SUBJECT, judge_machine, judge_room, ju
 from penstock.doctor.rules.mounts import judge_mount, judge_progress
 from penstock.doctor.rules.stores import judge_store
 from penstock.errors import NoSuchResource, PenstockError, UsageError
-from penstock.jobs.data import job_datasets
-from penstock.reconcile.pairs import JOBS, OPERATIONS, Pair, World
-from penstock.reconcile.removal import operation_datasets
-from penstock.reconcile.served import served_mounts
-from penstock.reconcile.state import State, Stored
+from penstock.jobs.job_datasets import job_datasets
+from penstock.reconcile.deletion import operation_datasets
+from penstock.reconcile.live_status import served_mounts
+from penstock.reconcile.resources import JOBS, OPERATIONS, Pair, Stored, World
+from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey, find_kind
 
@@ -183,7 +183,7 @@ class _Examination:
         self._machine = look_at_machine()
         try:
             self._state = State()
-            self._world = World.read(self._state)
+            self._world = self._state.world()
         except UsageError as error:
             self._add(Finding("bad", "the declared state", str(error), "", error.hint or ""))
 
@@ -252,7 +252,7 @@ class _Examination:
             return
         if pair.dataset.deleting is not None:
             return
-        from penstock.reconcile.planning import plan_of  # models take 0.3 s to import
+        from penstock.reconcile.mount_plan import plan_of
 
         try:
             plan = plan_of(self._state, self._world, pair.dataset, pair.runtime)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.reconcile.environment import inherited
+from penstock.reconcile.command_environment import inherited
 
 if TYPE_CHECKING:  # models: the keeper, which only removes containers, starts without them
     from penstock.jobs.launching import Instance

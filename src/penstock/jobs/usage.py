@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from penstock.errors import UsageError
+from penstock.jobs.job_folder import attempt_path, job_folder, read_record
 from penstock.jobs.processes import all_pids, parent_of, pids_of
-from penstock.jobs.records import attempt_path, job_folder, read_record
 from penstock.paths import state_dir
 from penstock.units import MIB
 

@@ -23,11 +23,11 @@ from penstock.reconcile.conditions import (
     stamp,
     with_conditions,
 )
-from penstock.reconcile.contact import ask_brief
-from penstock.reconcile.pairs import World
-from penstock.reconcile.removal import operation_datasets
-from penstock.reconcile.state import State, Stored
-from penstock.reconcile.workers import end_worker, start_worker
+from penstock.reconcile.deletion import operation_datasets
+from penstock.reconcile.live_status import ask_brief
+from penstock.reconcile.resource_process import end_worker, start_worker
+from penstock.reconcile.resources import Stored, World
+from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
 

@@ -16,13 +16,13 @@ from penstock.fluid.sources import locate
 from penstock.fluid.values import Said, Written
 from penstock.operations import RUN
 from penstock.operations.lifecycle import Operating
+from penstock.reconcile.command_environment import named_secret
 from penstock.reconcile.conditions import BOUND, COMPLETE, FAILED
-from penstock.reconcile.environment import named_secret
-from penstock.reconcile.nudge import nudge
-from penstock.reconcile.pairs import World
-from penstock.reconcile.planning import plan_of
-from penstock.reconcile.state import State, Stored
-from penstock.reconcile.workers import begin
+from penstock.reconcile.loop_control import wake_loop
+from penstock.reconcile.mount_plan import plan_of
+from penstock.reconcile.resource_process import start_as_worker
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
@@ -94,7 +94,7 @@ class Work:
         self._state.add_event(self._operation.uid, reason, redact(message))
 
     def _settings(self, name: str, namespace: str) -> MountSettings:
-        world = World.read(self._state)
+        world = self._state.world()
         pair = world.pair(namespace, name)
         dataset = self._dataset(name, namespace)
         if pair.runtime is None:
@@ -109,7 +109,7 @@ class Work:
 
 
 def main() -> int:
-    if (begun := begin()) is None:
+    if (begun := start_as_worker()) is None:
         return 0
     state, operation = begun
     operating = Operating(state)
@@ -128,7 +128,7 @@ def main() -> int:
         work.report_last()
         reason = f"{operation.key.kind}Complete"
         operating.finish(operation, COMPLETE, reason, "done", infos=infos)
-    nudge(state.folder)
+    wake_loop(state.folder)
     return 0
 
 

@@ -19,8 +19,8 @@ from typing import Any, cast
 from penstock.errors import PenstockError, UsageError
 from penstock.operations.work import Work
 from penstock.paths import open_private
-from penstock.reconcile.environment import environment, expanded
-from penstock.reconcile.namespace import run_with_data
+from penstock.reconcile.command_environment import environment, expanded
+from penstock.reconcile.mount_namespace import run_with_data
 from penstock.specs.dataset import Env
 from penstock.specs.operations import DataProcess, JobProcessor, Processor, ScriptProcessor
 from penstock.store.secrets import redact

@@ -15,23 +15,26 @@ from typing import Any
 from penstock.catalog.refresh import catalog_path
 from penstock.daemon.change import change_in_place, current_settings, what_needs_restart
 from penstock.daemon.claim import ask_to_end
-from penstock.daemon.registry import MountNote, clear_dead_mount
+from penstock.daemon.control import ask
+from penstock.daemon.registry import MountNote, clear_dead_mount, find_note
 from penstock.daemon.start import start_supervisor
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fluid.plan import MountPlan
+from penstock.metrics import Counters
 from penstock.operations.backup import local_folder, restore
-from penstock.reconcile import leftovers
+from penstock.reconcile import cleanup
 from penstock.reconcile.conditions import BOUND, NOT_BOUND, amount
-from penstock.reconcile.contact import Busy, ask_new_stores, list_new_parts, not_ours, served
-from penstock.reconcile.node import Node, why_not_here
-from penstock.reconcile.pairs import RESTARTED_AT, Pair, World
-from penstock.reconcile.planning import plan_of
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.live_status import Busy, find_mount_note, not_ours
+from penstock.reconcile.mount_plan import plan_of
+from penstock.reconcile.node_affinity import Node, node_mismatch
+from penstock.reconcile.resources import RESTARTED_AT, Pair, Stored, World
+from penstock.reconcile.state import State
 from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
 from penstock.settings import MountSettings
 from penstock.specs.dataset import Dataset
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
+from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
 from penstock.store.secrets import redact
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 _TELL_S = 0.5
+_LISTING_TAKES_AT_MOST_S = 3600
 
 
 class Datasets:
@@ -132,7 +136,7 @@ class Datasets:
             return
         model = model_of(dataset.manifest)
         assert isinstance(model, Dataset)
-        if (why := why_not_here(model.spec.node_affinity, self._node())) is not None:
+        if (why := node_mismatch(model.spec.node_affinity, self._node())) is not None:
             self._take_down(dataset, {})
             hint = "`penstock label KEY=VALUE` gives this machine a label"
             trouble = Trouble(NOT_BOUND, "NodeAffinityNotMet", why, hint)
@@ -143,7 +147,7 @@ class Datasets:
             self._take_down(dataset, {"keep_cache": True})
             log.info("%s moves from %s to %s", pair.label, before, mountpoint)
         try:
-            note = served(mountpoint, dataset.key)
+            note = find_mount_note(mountpoint, dataset.key)
             self._note_before(dataset, runtime, plan.settings)
             restart_for = self._make_mount(dataset, runtime, plan, note)
         except PenstockError as error:
@@ -157,7 +161,7 @@ class Datasets:
         made = {
             "mountpoint": str(settings.mountpoint),
             "runtime": runtime.uid,
-            "left": leftovers.describe(
+            "left": cleanup.describe(
                 settings,
                 dataset.key,
                 keep_cache=_keeps_cache(dataset, runtime),
@@ -205,7 +209,7 @@ class Datasets:
     def _start(self, dataset: Stored, runtime: Stored, settings: MountSettings) -> None:
         clear_dead_mount(settings.mountpoint)
         _make_folder(settings.mountpoint)
-        leftovers.make_folders(settings, dataset.key)
+        cleanup.make_folders(settings, dataset.key)
         self._state.observe(dataset.uid, status={"phase": dataset.status.get("phase", NOT_BOUND)})
         self._status_writer.not_ready(runtime)
         told_s = 0.0
@@ -251,7 +255,7 @@ class Datasets:
         self._unmount(dataset, mountpoint, force=bool(how.get("force")))
         left: Json = dataset.note.get("left") or {}
         if not how.get("keep_cache"):
-            freed = leftovers.clear_away(left, self._others_left(dataset))
+            freed = cleanup.clear_away(left, self._others_left(dataset))
             if freed:
                 self._state.add_event(dataset.uid, "CacheCleared", f"{amount(freed)} freed")
         gone: Json = dict.fromkeys(("mountpoint", "left", "runtime", "restarted", "settled"))
@@ -264,7 +268,7 @@ class Datasets:
 
     def _unmount(self, dataset: Stored, mountpoint: Path, *, force: bool) -> None:
         try:
-            leftovers.unmount(mountpoint, str(dataset.key), force=force)
+            cleanup.unmount(mountpoint, str(dataset.key), force=force)
         except MountpointError as error:
             self._state.add_event(dataset.uid, "InUse", str(error).split("\n")[0], kind="Warning")
             raise Busy from error
@@ -275,6 +279,29 @@ class Datasets:
             for one in self._world().resources.values()
             if one.uid != dataset.uid and "left" in one.note
         ]
+
+
+def ask_new_stores(current: MountSettings, wanted: MountSettings) -> None:
+    """The first page of each that is elsewhere now, or asked with other keys. Raises what it
+    answers."""
+    for part in wanted.parts:
+        if part not in current.parts:
+            store = open_reliable_store(part.source, part.store, Counters())
+            next(iter(store.hurried(FIRST_CONTACT_S).list_all("")), None)
+
+
+def list_new_parts(mountpoint: Path) -> None:
+    """Returns when they are in the tree. Raises what the first that cannot be listed says."""
+    answer: dict[str, Any] = ask(
+        find_note(mountpoint).socket_path,
+        "refresh",
+        timeout_s=_LISTING_TAKES_AT_MOST_S,
+        only_new=True,
+    )
+    for failure in answer["failed"]:
+        error = PenstockError(f"{failure['path']}: {failure['error']}", hint=failure["hint"])
+        error.exit_code = failure["exit_code"]
+        raise error
 
 
 def _make_folder(mountpoint: Path) -> None:
@@ -288,7 +315,7 @@ def _make_folder(mountpoint: Path) -> None:
 
 
 def _keeps_cache(dataset: Stored, runtime: Stored) -> bool:
-    said = dataset.annotations.get(leftovers.KEEP_CACHE)
+    said = dataset.annotations.get(cleanup.KEEP_CACHE)
     if said is not None:
         return said == "true"
     policy: Json = runtime.spec.get("cleanCachePolicy") or {}

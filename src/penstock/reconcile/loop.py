@@ -6,19 +6,22 @@ not find by looking: killed anywhere, the next one goes on.
 """
 
 import logging
+import os
+import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from penstock.environment import take_over
 from penstock.errors import PenstockError
-from penstock.jobs.running import Jobs
+from penstock.jobs.scheduler import Jobs
 from penstock.operations.lifecycle import Operating
-from penstock.reconcile.contact import Busy
 from penstock.reconcile.datasets import Datasets
-from penstock.reconcile.node import Node, this_node
-from penstock.reconcile.nudge import Place
-from penstock.reconcile.pairs import Pair, World, wanted_pairs
-from penstock.reconcile.served import served_mounts
+from penstock.reconcile.live_status import Busy, served_mounts
+from penstock.reconcile.loop_control import LoopLock
+from penstock.reconcile.node_affinity import Node, this_node
+from penstock.reconcile.resources import Pair, wanted_pairs
 from penstock.reconcile.state import State
+from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +34,12 @@ _ATTEMPTS = 4
 
 
 class Loop:
-    def __init__(self, state: State, place: Place, *, stay: bool) -> None:
+    def __init__(self, state: State, place: LoopLock, *, stay: bool) -> None:
         self._state = state
         self._place = place
         self._stay = stay
-        self._world = World.read(state)
-        self._datasets = Datasets(state, lambda: World.read(state), self._node)
+        self._world = state.world()
+        self._datasets = Datasets(state, lambda: state.world(), self._node)
         self._operating = Operating(state)
         self._jobs = Jobs(state)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reconcile")
@@ -47,23 +50,23 @@ class Loop:
             while True:
                 seen = self._state.changes()
                 pause_s = self._look()
-                if self._place.asked_to_leave and not self._begun:
+                if self._place.asked_to_stop and not self._begun:
                     return
                 if pause_s is None and not self._stay:
-                    self._place.leave()
-                    if self._state.changes() == seen or not self._place.take(wait=False):
+                    self._place.release()
+                    if self._state.changes() == seen or not self._place.acquire(wait=False):
                         return
                     continue
                 self._place.wait(_LOOK_S if pause_s is None or self._stay else pause_s)
         finally:
             self._threads.shutdown()
-            self._place.leave()
+            self._place.release()
 
     def _look(self) -> float | None:
         """Begins what is to be done. How long nothing else will be; None if there is nothing to
         do, nor to wait for."""
         self._bury()
-        self._world = World.read(self._state)
+        self._world = self._state.world()
         is_served = served_mounts()
         idle = True
         for pair, fingerprint in wanted_pairs(self._world):
@@ -73,11 +76,11 @@ class Loop:
                     self._datasets.give_up(pair)
             elif not self._datasets.is_settled(pair, fingerprint, is_served):
                 idle = False
-                if not self._place.asked_to_leave:
+                if not self._place.asked_to_stop:
                     self._begin(pair)
             elif self._is_to_be_tried_again(pair):
                 idle = False
-        leaving = self._place.asked_to_leave
+        leaving = self._place.asked_to_stop
         if self._operating.look(self._world, leaving=leaving):
             idle = False
         pause_s = self._jobs.look(self._world, is_served, leaving=leaving)
@@ -97,7 +100,7 @@ class Loop:
 
     def _reconcile(self, namespace: str, name: str) -> None:
         # As it is now: there may have been many before it, each with a listing.
-        world = World.read(self._state)
+        world = self._state.world()
         pair = world.pair(namespace, name)
         try:
             if pair.dataset is not None or pair.runtime is not None:
@@ -120,3 +123,20 @@ class Loop:
 
     def _node(self) -> Node:
         return this_node(self._world.labels)
+
+
+def main() -> int:
+    os.environ.update(take_over())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
+    state = State()
+    place = LoopLock(state.folder)
+    place.inherit(int(sys.argv[1]))
+    Loop(state, place, stay=False).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

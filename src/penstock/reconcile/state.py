@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from penstock.errors import UsageError
 from penstock.paths import state_dir
+from penstock.reconcile.resources import Event, Stored, World
 from penstock.specs.kinds import ResourceKey
 
 # Secrets at rest: sealed with a key that only this user can read.
@@ -135,43 +135,6 @@ _COLUMNS = (
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A resource as it was at one moment."""
-
-    uid: str
-    key: ResourceKey
-    generation: int
-    manifest: Json
-    created_s: float
-    deleting: Json | None
-    status: Json
-    note: Json
-    sealed: bytes | None = field(repr=False)
-
-    @property
-    def spec(self) -> Json:
-        return self.manifest.get("spec") or {}
-
-    @property
-    def api_version(self) -> str:
-        return self.manifest["apiVersion"]
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        return self.manifest["metadata"].get("annotations") or {}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    kind: str  # Normal or Warning
-    reason: str
-    message: str
-    first_s: float
-    last_s: float
-    count: int
-
-
 class State:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_dir()
@@ -242,6 +205,11 @@ class State:
         finally:
             connection.execute("ROLLBACK")
 
+    def world(self) -> World:
+        """Return all resources and this machine's labels as they are at one moment."""
+        with self.snapshot():
+            return World({one.key: one for one in self.all()}, self.labels())
+
     # -- what is wanted -----------------------------------------------------------------
 
     @contextmanager
@@ -288,7 +256,7 @@ class State:
             self._count_change()
             return "configured"
 
-    def begin_again(self, key: ResourceKey, *, changed: bool) -> bool:
+    def reset_if_ended(self, key: ResourceKey, *, changed: bool) -> bool:
         """An operation or job that has ended, and was changed since or failed, runs once more."""
         with self.transaction():
             found = self.find(key)
@@ -300,12 +268,12 @@ class State:
             self._count_change()
             return True
 
-    def want_deleted(self, uid: str, how: Json) -> None:
+    def mark_deleted(self, uid: str, how: Json) -> None:
         with self.transaction():
             self._run("UPDATE wanted SET deleting = ? WHERE uid = ?", (json.dumps(how), uid))
             self._count_change()
 
-    def want_again(self) -> None:
+    def request_recheck(self) -> None:
         """Nothing is wanted that was not before, but look at all of it anew."""
         with self.transaction():
             self._count_change()

@@ -23,9 +23,9 @@ from penstock.reconcile.conditions import (
     dataset_amounts,
     with_conditions,
 )
-from penstock.reconcile.contact import ask_brief, served
-from penstock.reconcile.pairs import Pair
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.live_status import ask_brief, find_mount_note
+from penstock.reconcile.resources import Pair, Stored
+from penstock.reconcile.state import State
 from penstock.specs.models import model_of
 from penstock.specs.schema import NoEffect, without_effect
 from penstock.store.secrets import redact
@@ -216,7 +216,7 @@ def _still_served(dataset: Stored) -> bool:
     """A change that cannot be made leaves what there was as it is."""
     try:
         return "mountpoint" in dataset.note and (
-            served(Path(dataset.note["mountpoint"]), dataset.key) is not None
+            find_mount_note(Path(dataset.note["mountpoint"]), dataset.key) is not None
         )
     except MountpointError:
         return False

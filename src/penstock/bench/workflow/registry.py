@@ -23,7 +23,8 @@ from penstock.bench.workflow.engine import mark_interrupted, write_json
 from penstock.bench.workflow.remote import Place
 from penstock.bench.workspace import MARK, PREFIX, end_below, unmount_below
 from penstock.errors import PenstockError
-from penstock.jobs.processes import clear, groups_in, remove_folders
+from penstock.jobs.cgroups import groups_in, remove_folders
+from penstock.jobs.processes import clear
 from penstock.paths import state_dir
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock.daemon import locks
 from penstock.mounttable import mount_table
-from penstock.reconcile.nudge import is_running
-from penstock.reconcile.pairs import Pair, World
-from penstock.reconcile.removal import operation_datasets
-from penstock.reconcile.state import Event, State, Stored
+from penstock.reconcile.deletion import operation_datasets
+from penstock.reconcile.loop_control import is_running
+from penstock.reconcile.resources import Event, Pair, Stored, World
+from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]

@@ -7,23 +7,20 @@ from typing import Any
 
 from penstock.daemon import locks
 from penstock.doctor.facts.declared import label
-from penstock.jobs.data import job_datasets, not_there
-from penstock.jobs.processes import is_gone
-from penstock.jobs.records import (
-    ENDED,
-    QUEUING,
-    RUNNING,
+from penstock.jobs.job_datasets import job_datasets, missing_datasets
+from penstock.jobs.job_folder import (
     attempt_path,
     job_folder,
     keeper_lock_path,
     lock_path,
     read_record,
 )
-from penstock.jobs.running import TOO_MANY
+from penstock.jobs.job_queue import TOO_MANY
+from penstock.jobs.job_status import ENDED, QUEUING, RUNNING
+from penstock.jobs.processes import is_gone
 from penstock.jobs.usage import job_usage
-from penstock.reconcile.pairs import World
-from penstock.reconcile.served import Served
-from penstock.reconcile.state import Stored
+from penstock.reconcile.live_status import Served
+from penstock.reconcile.resources import Stored, World
 from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
@@ -101,7 +98,7 @@ def look_at_job(state_folder: Path, world: World, job: Stored, is_served: Served
         if has_ended or phase == RUNNING
         else tuple(
             Awaited(key, key in world.resources, why)
-            for key, why in not_there(job, world.resources, is_served)
+            for key, why in missing_datasets(job, world.resources, is_served)
         ),
         holders=_holders(world, job) if phase == QUEUING else (),
         too_many=phase == QUEUING and TOO_MANY in status.get("message", ""),

@@ -11,7 +11,7 @@ from penstock.doctor.facts.jobs import Awaited, JobSeen
 from penstock.doctor.facts.mounts import Mount
 from penstock.doctor.findings import Finding, ok
 from penstock.doctor.rules.mounts import judge_progress
-from penstock.jobs.records import FAILED, QUEUING, RUNNING, SUCCEEDED
+from penstock.jobs.job_status import FAILED, QUEUING, RUNNING, SUCCEEDED
 from penstock.units import MIB, format_duration, format_size
 
 _LONG_DELETION_S = 60.0  # a keeper gives a job 20 s

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from penstock.environment import handed_over, take_over
 from penstock.paths import open_private
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
 _ENDS_WITHIN_S = 5.0
@@ -42,7 +43,7 @@ def start_worker(module: str, uid: str, lock: int, log: Path) -> "subprocess.Pop
         os.close(lock)
 
 
-def begin() -> tuple[State, Stored] | None:
+def start_as_worker() -> tuple[State, Stored] | None:
     """In the worker itself, first: whose work it does. None if that was deleted meanwhile."""
     os.environ.update(take_over())
     handler = logging.StreamHandler(sys.stderr)
@@ -63,7 +64,7 @@ def _leave(_number: int, _frame: object) -> None:
     sys.exit(143)
 
 
-def let_go(lock: Path) -> None:
+def release_lock(lock: Path) -> None:
     """Of the lock that this worker was handed, before it ends: who is woken now finds it free."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -5,19 +5,40 @@ models nor stores, so that `get` is quick.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from penstock.daemon.claim import claimed_by
 from penstock.daemon.control import ask
-from penstock.daemon.registry import MountNote, all_notes
-from penstock.errors import PenstockError
-from penstock.jobs.records import ENDED
+from penstock.daemon.registry import MountNote, all_notes, find_note
+from penstock.errors import MountpointError, PenstockError
+from penstock.jobs.job_status import ENDED
 from penstock.mounttable import mount_table
 from penstock.reconcile.conditions import BOUND, EXECUTING, NOT_BOUND, dataset_amounts, stamp
-from penstock.reconcile.state import Stored
-from penstock.specs.kinds import KINDS
+from penstock.reconcile.resources import Stored
+from penstock.specs.kinds import KINDS, ResourceKey
+
+Served = Callable[[Path, ResourceKey], bool]
+
+
+def served_mounts() -> Served:
+    """Looks at the mount table once for all of them."""
+    mounted = {entry.mountpoint for entry in mount_table() if entry.kind.startswith("fuse")}
+    noted = {note.mountpoint: note for note in all_notes()}
+
+    def is_served(mountpoint: Path, key: ResourceKey) -> bool:
+        note = noted.get(str(mountpoint))
+        return (
+            str(mountpoint) in mounted
+            and note is not None
+            and note.source == str(key)
+            and bool(note.processes)
+        )
+
+    return is_served
+
 
 Json = dict[str, Any]
 
@@ -117,3 +138,38 @@ def _brief(note: MountNote, timeout_s: float) -> Json:
         return ask(Path(note.socket_path), "brief", timeout_s=timeout_s)
     except (PenstockError, OSError):
         return {}
+
+
+class Busy(Exception):
+    """Someone else is at it: look again in a moment."""
+
+
+def find_mount_note(mountpoint: Path, key: ResourceKey) -> MountNote | None:
+    """The note of the data set's mount, if it is there and has processes. Raises Busy while one is
+    being made, or is on its way out, and MountpointError if another one is there."""
+    try:
+        note = find_note(mountpoint)
+    except MountpointError:
+        note = None
+    if note is not None and note.alive:
+        if note.source != str(key):
+            raise not_ours(mountpoint, note.source)
+        return note
+    if claimed_by(mountpoint) is not None:
+        raise Busy
+    return None
+
+
+def ask_brief(mountpoint: Path, timeout_s: float = 5.0) -> Json | None:
+    """What a mount tells of itself; None if it cannot just now."""
+    try:
+        return ask(find_note(mountpoint).socket_path, "brief", timeout_s=timeout_s)
+    except (PenstockError, OSError):
+        return None
+
+
+def not_ours(mountpoint: Path, whose: str) -> MountpointError:
+    return MountpointError(
+        f"{mountpoint} is where {whose} is mounted",
+        hint="the annotation penstock.dev/mount-path names another place",
+    )

@@ -1,4 +1,4 @@
-"""The supervisor of one job: `python -Pm penstock.jobs.supervise UID`.
+"""The supervisor of one job: `python -Pm penstock.jobs.job_supervisor UID`.
 
 Started by the loop, which has taken the lock for it: to load the job's data sets, if it wants them
 loaded first; then, when it was allotted what it needs, to see its attempts through. Killed, it is
@@ -21,29 +21,31 @@ from typing import Any
 from penstock.daemon import locks
 from penstock.daemon.warming import Warming, Wish
 from penstock.errors import PenstockError, StoreError
-from penstock.jobs.attempts import KEEPER, prepare, start_keeper
-from penstock.jobs.data import sources, what_to_load, why_not_there
-from penstock.jobs.processes import clear
-from penstock.jobs.records import (
+from penstock.jobs.attempt_setup import KEEPER, prepare, start_keeper
+from penstock.jobs.job_datasets import missing_data, sources, what_to_load
+from penstock.jobs.job_folder import (
+    attempt_path,
+    job_folder,
+    keeper_lock_path,
+    lock_path,
+    read_record,
+)
+from penstock.jobs.job_status import (
     FAILED,
     PENDING,
     RUNNING,
     SUCCEEDED,
-    attempt_path,
     ended_status,
-    job_folder,
-    keeper_lock_path,
     last_instances,
-    lock_path,
-    read_record,
     shown_instance,
 )
+from penstock.jobs.processes import clear
 from penstock.reconcile.conditions import stamp
-from penstock.reconcile.nudge import nudge
-from penstock.reconcile.pairs import World
-from penstock.reconcile.served import served_mounts
-from penstock.reconcile.state import State, Stored
-from penstock.reconcile.workers import begin, is_worker, let_go
+from penstock.reconcile.live_status import served_mounts
+from penstock.reconcile.loop_control import wake_loop
+from penstock.reconcile.resource_process import is_worker, release_lock, start_as_worker
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.store.secrets import redact
 from penstock.units import format_size
 
@@ -163,8 +165,8 @@ class Supervisor:
         self._observe(
             phase=PENDING, reason="Starting", message="its processes are started", attempts=number
         )
-        world = World.read(self._state)
-        if (why := why_not_there(self._job, world.resources, served_mounts())) is not None:
+        world = self._state.world()
+        if (why := missing_data(self._job, world.resources, served_mounts())) is not None:
             raise _NotThere(why)
         gpus = tuple(self._job.note["allotted"]["gpus"])
         attempt = prepare(
@@ -246,8 +248,8 @@ class Supervisor:
     def _load_data(self) -> None:
         # merged
 
-        world = World.read(self._state)
-        if (why := why_not_there(self._job, world.resources, served_mounts())) is not None:
+        world = self._state.world()
+        if (why := missing_data(self._job, world.resources, served_mounts())) is not None:
             raise _NotThere(why)
         last_s = 0.0
 
@@ -322,13 +324,13 @@ _LOST: Json = {
 
 
 def main() -> int:
-    if (begun := begin()) is None:
+    if (begun := start_as_worker()) is None:
         return 0
     state, job = begun
     if not run_job(state, job):
         return 1
-    let_go(lock_path(job_folder(state.folder, job.uid)))
-    nudge(state.folder)
+    release_lock(lock_path(job_folder(state.folder, job.uid)))
+    wake_loop(state.folder)
     return 0
 
 

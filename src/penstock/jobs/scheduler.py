@@ -11,131 +11,32 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.daemon import locks
-from penstock.jobs.attempts import KEEPER
-from penstock.jobs.data import what_to_load, why_not_there
-from penstock.jobs.processes import clear
-from penstock.jobs.records import (
-    ENDED,
-    FAILED,
-    PENDING,
-    QUEUING,
+from penstock.jobs.attempt_setup import KEEPER
+from penstock.jobs.job_datasets import missing_data, what_to_load
+from penstock.jobs.job_folder import (
     attempt_path,
-    ended_status,
     job_folder,
     keeper_lock_path,
     lock_path,
     read_record,
 )
+from penstock.jobs.job_queue import Holding, Waiting, decide
+from penstock.jobs.job_status import ENDED, FAILED, PENDING, QUEUING, ended_status
+from penstock.jobs.processes import clear
 from penstock.jobs.usage import machine_gpus
-from penstock.reconcile.pairs import World
-from penstock.reconcile.served import Served
-from penstock.reconcile.state import State, Stored
-from penstock.reconcile.workers import end_worker, is_worker, start_worker
+from penstock.reconcile.live_status import Served
+from penstock.reconcile.resource_process import end_worker, is_worker, start_worker
+from penstock.reconcile.resources import Stored, World
+from penstock.reconcile.state import State
 from penstock.specs.jobs import cores
-
-# Who may start: GPUs and cores are allotted, first come first served within a priority. Pure.
-#
-# Nobody overtakes: while one waits for GPUs, none that comes after it gets any, even if it needs
-# fewer; or one that needs many would wait for ever. Who needs none of what is short starts.
-
-TOO_MANY = "this machine has"  # of one that can never start as it is
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    name: str
-    order: tuple[float, str]  # when it was created; its uid, for two of the same moment
-    priority: int = 0
-    gpus: int = 0
-    cores: float = 0.0  # 0: it did not say
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """A job that was allotted something, and has not given it back."""
-
-    name: str
-    gpus: tuple[int, ...] = ()
-    cores: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    gpus: tuple[int, ...] | None  # which; None: it has to wait
-    why: str = ""
-
-
-def decide(
-    waiting: Iterable[Waiting], holding: Sequence[Holding], gpus: Sequence[int], cores: float
-) -> Mapping[tuple[float, str], Verdict]:
-    """By the order of each. `gpus` and `cores` are all that the machine has."""
-    held = list(holding)
-    queues: dict[str, str] = {}  # what is short: who waits for it, first
-    verdicts: dict[tuple[float, str], Verdict] = {}
-    for one in sorted(waiting, key=lambda one: (-one.priority, one.order)):
-        why = _why_gpus(one, held, gpus, queues) or _why_cores(one, held, cores, queues)
-        if why is not None:
-            verdicts[one.order] = Verdict(None, why)
-            continue
-        taken = {device for other in held for device in other.gpus}
-        mine = tuple([device for device in gpus if device not in taken][: one.gpus])
-        held.append(Holding(one.name, mine, one.cores))
-        verdicts[one.order] = Verdict(mine)
-    return verdicts
-
-
-def _why_gpus(
-    one: Waiting, held: Sequence[Holding], gpus: Sequence[int], queues: dict[str, str]
-) -> str | None:
-    if not one.gpus:
-        return None
-    wanted = f"waits for {_count(one.gpus, 'GPU')}"
-    if "gpus" in queues:
-        return f"{wanted}; job {queues['gpus']} is before it"
-    taken = {device for other in held for device in other.gpus}
-    if one.gpus <= len(set(gpus) - taken):
-        return None
-    queues["gpus"] = one.name
-    if one.gpus > len(gpus):
-        return f"{wanted}; {TOO_MANY} {len(gpus)}"
-    return f"{wanted}; {_have([other.name for other in held if other.gpus])}"
-
-
-def _why_cores(
-    one: Waiting, held: Sequence[Holding], cores: float, queues: dict[str, str]
-) -> str | None:
-    if not one.cores:
-        return None
-    wanted = f"waits for {_count(one.cores, 'core')}"
-    if "cores" in queues:
-        return f"{wanted}; job {queues['cores']} is before it"
-    # One that wants more than there are gets all of them, when nobody else has any.
-    free = cores - sum(other.cores for other in held)
-    if min(one.cores, cores) <= free + 1e-9:
-        return None
-    queues["cores"] = one.name
-    return f"{wanted}; {_have([other.name for other in held if other.cores])}"
-
-
-def _have(names: list[str]) -> str:
-    if len(names) == 1:
-        return f"taken by job {names[0]}"
-    return f"taken by jobs {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-
-
-def _count(number: float, what: str) -> str:
-    return f"{number:g} {what}" + ("" if number == 1 else "s")
-
 
 Json = dict[str, Any]
 
-SUPERVISOR = "penstock.jobs.supervise"
+SUPERVISOR = "penstock.jobs.job_supervisor"
 # Supervisors that die one after the other without having ended the job.
 _MOST_DEATHS = 5
 # A supervisor that was killed is missed after so long.
@@ -184,7 +85,7 @@ class Jobs:
 
     def _is_ready(self, world: World, job: Stored, is_served: Served) -> bool:
         """For the queue; what it waits for is told."""
-        why = why_not_there(job, world.resources, is_served)
+        why = missing_data(job, world.resources, is_served)
         if why is not None:
             self._wait(job, PENDING, "DataNotReady", why)
             return False

@@ -26,7 +26,7 @@ from penstock.paths import open_private
 _WAKE, _LEAVE = b"wake", b"leave"
 
 
-def nudge(folder: Path) -> None:
+def wake_loop(folder: Path) -> None:
     lock = locks.take(folder / "loop.lock")
     if lock is None:
         _tell(folder, _WAKE)  # one that is starting does not hear it, and looks later than this
@@ -42,14 +42,14 @@ def is_running(folder: Path) -> bool:
     return locks.is_taken(folder / "loop.lock")
 
 
-def served_by(folder: Path) -> int | None:
+def serving_pid(folder: Path) -> int | None:
     """The process of the loop that stays, if there is one."""
     if not is_running(folder):
         return None
     return int((folder / "loop.lock").read_bytes() or b"0") or None
 
 
-def ask_to_leave(folder: Path) -> None:
+def ask_to_stop(folder: Path) -> None:
     """The loop that runs ends when it has done what it is doing."""
     _tell(folder, _LEAVE)
 
@@ -62,16 +62,16 @@ def _tell(folder: Path, what: bytes) -> None:
             sender.sendto(what, f"{near}/loop.sock")
 
 
-class Place:
+class LoopLock:
     """That of the one loop of a state folder: its lock, and the socket it is woken by."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._descriptor = -1
         self._socket: socket.socket | None = None
-        self.asked_to_leave = False
+        self.asked_to_stop = False
 
-    def take(self, *, wait: bool, stay: bool = False) -> bool:
+    def acquire(self, *, wait: bool, stay: bool = False) -> bool:
         descriptor = locks.take(self._folder / "loop.lock", wait=wait)
         if descriptor is None:
             return False
@@ -97,7 +97,7 @@ class Place:
             while True:  # many who woke us at once are one wake
                 # No |= here: a signal that comes while we wait sets it too, and would be undone.
                 if self._socket.recv(16) == _LEAVE:
-                    self.asked_to_leave = True
+                    self.asked_to_stop = True
                 self._socket.settimeout(0)
         except (TimeoutError, BlockingIOError):
             return
@@ -106,11 +106,11 @@ class Place:
         """From another thread: something that was begun is done."""
         _tell(self._folder, _WAKE)
 
-    def ask_self_to_leave(self) -> None:
-        self.asked_to_leave = True
+    def ask_self_to_stop(self) -> None:
+        self.asked_to_stop = True
         _tell(self._folder, _WAKE)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -138,7 +138,7 @@ def _start(folder: Path, lock: int) -> None:
     ):
         # Through a shell that ends at once: whoever asked need not bury it, however long they live.
         # -P: a queue.py in the folder where someone stands is not ours to import.
-        command = [sys.executable, "-Pm", "penstock.reconcile.main", str(lock)]
+        command = [sys.executable, "-Pm", "penstock.reconcile.loop", str(lock)]
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *command],
             stdin=subprocess.DEVNULL,

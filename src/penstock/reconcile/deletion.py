@@ -7,11 +7,11 @@ from typing import Any
 
 from penstock.errors import InUse
 from penstock.fuse.holders import holders
-from penstock.jobs.data import job_datasets
-from penstock.jobs.records import ENDED
+from penstock.jobs.job_datasets import job_datasets
+from penstock.jobs.job_status import ENDED
 from penstock.reconcile.conditions import EXECUTING
-from penstock.reconcile.pairs import RUNTIMES, World
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.resources import RUNTIMES, Stored, World
+from penstock.reconcile.state import State
 from penstock.specs.kinds import KINDS, ResourceKey
 
 # Nothing on this machine is made of them.
@@ -23,11 +23,11 @@ def delete(state: State, doomed: Sequence[Stored], *, force: bool = False) -> No
     if not force:
         # Each is a look at all processes, which nobody has to wait for who writes to the state.
         # Who comes to read it in between keeps it from being unmounted.
-        world = World.read(state)
+        world = state.world()
         for dataset in filter(None, (_dataset_of(world, one) for one in doomed)):
             refuse_if_read(dataset)
     with state.transaction():
-        world = World.read(state)
+        world = state.world()
         if not force:
             for one in doomed:
                 _refuse_if_needed(world, one, {other.uid for other in doomed})
@@ -35,7 +35,7 @@ def delete(state: State, doomed: Sequence[Stored], *, force: bool = False) -> No
             if KINDS[one.key.kind].category in _WORDS_ONLY:
                 state.forget(one.uid)
             else:
-                state.want_deleted(one.uid, {"at_s": time.time(), "force": force})
+                state.mark_deleted(one.uid, {"at_s": time.time(), "force": force})
 
 
 def _dataset_of(world: World, one: Stored) -> Stored | None:

@@ -1,4 +1,4 @@
-"""The keeper of one attempt of a job: `python -Pm penstock.jobs.keep UID TOLD LOCK`.
+"""The keeper of one attempt of a job: `python -Pm penstock.jobs.attempt_keeper UID TOLD LOCK`.
 
 Starts the attempt's init, keeps what the instances print, ends what takes too long, and writes
 down what became of it (`attempt.json`) before it lets go of its lock. Started by the supervisor,
@@ -23,30 +23,15 @@ from typing import Any
 
 from penstock.daemon import locks
 from penstock.environment import take_over
+from penstock.jobs.attempt_init import GRACE_S
+from penstock.jobs.cgroups import Group, group_places, make_group, remove_groups
 from penstock.jobs.containers import out_of_memory, remove_containers
-from penstock.jobs.init import GRACE_S
-from penstock.jobs.processes import (
-    Group,
-    children_of,
-    end_marked,
-    group_places,
-    inner_pid,
-    make_group,
-    remove_groups,
-)
-from penstock.jobs.records import (
-    FAILED,
-    RUNNING,
-    SUCCEEDED,
-    attempt_path,
-    instance_record,
-    lock_path,
-    log_path,
-    outcome,
-    write_record,
-)
+from penstock.jobs.job_folder import attempt_path, lock_path, log_path, write_record
+from penstock.jobs.job_retry import outcome
+from penstock.jobs.job_status import FAILED, RUNNING, SUCCEEDED, instance_record
+from penstock.jobs.processes import children_of, end_marked, inner_pid
 from penstock.reconcile.conditions import stamp
-from penstock.reconcile.nudge import nudge
+from penstock.reconcile.loop_control import wake_loop
 from penstock.store.secrets import redact_bytes, remember
 from penstock.units import format_size
 
@@ -272,7 +257,7 @@ class Keeper:
                 [
                     sys.executable,
                     "-Pm",
-                    "penstock.jobs.init",
+                    "penstock.jobs.attempt_init",
                     str(descriptor),
                     str(report_end),
                     str(control_end),
@@ -456,7 +441,7 @@ def main() -> int:
     os.close(lock)
     folder = Path(told["folder"])
     if not locks.is_taken(lock_path(folder)):
-        nudge(Path(told["state_folder"]))  # its supervisor is gone: another takes the result
+        wake_loop(Path(told["state_folder"]))  # its supervisor is gone: another takes the result
     return 0
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.errors import did_you_mean
 from penstock.reconcile.conditions import BOUND
-from penstock.reconcile.served import Served
-from penstock.reconcile.state import Stored
+from penstock.reconcile.live_status import Served
+from penstock.reconcile.resources import Stored
 from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
@@ -23,14 +23,14 @@ def dataset_of(job: ResourceKey, one: Json) -> ResourceKey:
     return ResourceKey("Dataset", one.get("namespace") or job.namespace, one["dataset"])
 
 
-def why_not_there(
+def missing_data(
     job: Stored, resources: Mapping[ResourceKey, Stored], is_served: Served
 ) -> str | None:
     """What the job waits for, in words; None if all of it is there."""
-    return next((why for _, why in not_there(job, resources, is_served)), None)
+    return next((why for _, why in missing_datasets(job, resources, is_served)), None)
 
 
-def not_there(
+def missing_datasets(
     job: Stored, resources: Mapping[ResourceKey, Stored], is_served: Served
 ) -> Iterator[tuple[ResourceKey, str]]:
     """The data sets that the job waits for, each with why."""

@@ -1,4 +1,4 @@
-"""Root of all that an attempt of a job runs: `python -Pm penstock.jobs.init TOLD REPORT
+"""Root of all that an attempt of a job runs: `python -Pm penstock.jobs.attempt_init TOLD REPORT
 CONTROL`, three descriptors.
 
     keeper ── outer ── init (number 1 in its namespace) ── instances ── whatever they start
@@ -29,7 +29,7 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from penstock.reconcile.namespace_child import Cannot, bind_all, enter, hide_all, mount_proc
+from penstock.reconcile.mount_namespace import Cannot, bind_all, enter, hide_all, mount_proc
 
 Json = dict[str, Any]
 

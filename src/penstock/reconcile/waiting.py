@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.jobs.records import ENDED
+from penstock.jobs.job_status import ENDED
 from penstock.reconcile.conditions import COMPLETE, FAILED
-from penstock.reconcile.nudge import is_running, nudge
-from penstock.reconcile.pairs import Pair, World
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.loop_control import is_running, wake_loop
+from penstock.reconcile.resources import Pair, Stored, World
+from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 
 _LOOK_S = 0.05
@@ -45,7 +45,7 @@ def wait_for_pairs(
     troubles: list[Trouble] = []
 
     def look() -> bool:
-        world = World.read(state)
+        world = state.world()
         open_pairs: list[Pair] = []
         for name in sorted(waiting):
             pair = world.pair(*name)
@@ -142,5 +142,5 @@ def _wait(state: State, look: Callable[[], bool], timeout_s: float | None, what:
                     hint=f"its log: {state.folder / 'logs' / 'loop.log'}",
                 )
             loops += 1
-            nudge(state.folder)
+            wake_loop(state.folder)
         time.sleep(_LOOK_S)

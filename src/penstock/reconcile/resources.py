@@ -8,10 +8,9 @@ refers to or of this machine's labels is another fingerprint.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.reconcile.state import State, Stored
 from penstock.release import __version__
 from penstock.specs.kinds import KINDS, ResourceKey
 
@@ -22,6 +21,43 @@ RESTARTED_AT = "penstock.dev/restarted-at"
 RUNTIMES = frozenset(kind for kind, info in KINDS.items() if info.category == "runtime")
 OPERATIONS = frozenset(kind for kind, info in KINDS.items() if info.category == "operation")
 JOBS = frozenset(kind for kind, info in KINDS.items() if info.category == "job")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A resource as it was at one moment."""
+
+    uid: str
+    key: ResourceKey
+    generation: int
+    manifest: Json
+    created_s: float
+    deleting: Json | None
+    status: Json
+    note: Json
+    sealed: bytes | None = field(repr=False)
+
+    @property
+    def spec(self) -> Json:
+        return self.manifest.get("spec") or {}
+
+    @property
+    def api_version(self) -> str:
+        return self.manifest["apiVersion"]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.manifest["metadata"].get("annotations") or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: str  # Normal or Warning
+    reason: str
+    message: str
+    first_s: float
+    last_s: float
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +79,6 @@ class World:
 
     resources: Mapping[ResourceKey, Stored]
     labels: Mapping[str, str]
-
-    @staticmethod
-    def read(state: State) -> "World":
-        with state.snapshot():
-            return World({one.key: one for one in state.all()}, state.labels())
 
     def pairs(self) -> list[Pair]:
         names = {

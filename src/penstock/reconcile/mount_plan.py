@@ -8,8 +8,8 @@ from penstock.errors import PenstockError, SpecProblem
 from penstock.fluid.plan import MountPlan, Referenced, plan_mount
 from penstock.mounttable import filesystem_type
 from penstock.paths import data_dir, default_cache_dir, state_dir
-from penstock.reconcile.pairs import MOUNT_PATH, World
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.resources import MOUNT_PATH, Stored, World
+from penstock.reconcile.state import State
 from penstock.specs.dataset import Dataset
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import Runtime, Secret, model_of

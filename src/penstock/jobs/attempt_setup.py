@@ -20,7 +20,7 @@ from penstock.daemon.registry import control_socket
 from penstock.environment import handed_over
 from penstock.errors import UsageError
 from penstock.jobs import containers
-from penstock.jobs.data import sources
+from penstock.jobs.job_datasets import sources
 from penstock.jobs.launching import (
     Instance,
     Machine,
@@ -30,8 +30,9 @@ from penstock.jobs.launching import (
     ports_needed,
 )
 from penstock.jobs.processes import MARK
-from penstock.reconcile.environment import environment, named_secret
-from penstock.reconcile.state import State, Stored
+from penstock.reconcile.command_environment import environment, named_secret
+from penstock.reconcile.resources import Stored
+from penstock.reconcile.state import State
 from penstock.specs.fields import parse_quantity
 from penstock.specs.jobs import TrainingJob, TrainingJobSpec, cores
 from penstock.specs.kinds import ResourceKey
@@ -183,7 +184,7 @@ def start_keeper(job: Stored, attempt: Attempt, lock: int, log: int) -> "subproc
         os.close(lock)
 
 
-KEEPER = "penstock.jobs.keep"
+KEEPER = "penstock.jobs.attempt_keeper"
 
 
 def _engine(spec: TrainingJobSpec) -> str | None:

@@ -54,7 +54,7 @@ def accelerator_labels(models: list[str]) -> dict[str, str]:
     }
 
 
-def why_not_here(affinity: NodeAffinity | None, node: Node) -> str | None:
+def node_mismatch(affinity: NodeAffinity | None, node: Node) -> str | None:
     """None: this node will do. Kubernetes' rules: one term must hold, and all of what it says."""
     if affinity is None or affinity.required is None:
         return None
