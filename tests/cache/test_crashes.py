@@ -179,8 +179,8 @@ def test_with_any_damage_to_its_index_nothing_fails_and_no_byte_is_wrong(
         # Frames of the log have checksums and pages of the database have none: a row may have
         # become another one that is possible too, and then one block more or less is counted.
         assert not of_log or status.used_bytes == sum(map(len, DATA.values()))
-        for name, what in OBJECTS.items():
-            whole = guarded.complete_file(what)
+        for name, obj in OBJECTS.items():
+            whole = guarded.complete_file(obj)
             assert whole is not None
             assert whole.read_bytes() == DATA[name]
         guarded.close()

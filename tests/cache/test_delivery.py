@@ -155,7 +155,7 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     """What waits to be stored is held: without a bound, as many as there are threads."""
     tier = build_tier(TierSpec("SSD", (tmp_path,), 1 << 30), "keep", Counters())
     disk, write = threading.Event(), tier.write
-    monkeypatch.setattr(tier, "write", lambda *what: disk.wait(30) and write(*what))
+    monkeypatch.setattr(tier, "write", lambda *obj: disk.wait(30) and write(*obj))
     cache = Cache(
         [tier],
         block_bytes=BLOCK,
@@ -168,8 +168,8 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
     answers = Answers()
     store.gate.set()
     for number in range(50):
-        what = identify("s3://b", f"{number}", "v", BLOCK, BLOCK)
-        cache.deliver(what, store.get, 0, BLOCK, answers)
+        obj = identify("s3://b", f"{number}", "v", BLOCK, BLOCK)
+        cache.deliver(obj, store.get, 0, BLOCK, answers)
     wait_until(lambda: len(answers.all) == 4)
     assert cache.buffered_bytes == 4 * BLOCK
     disk.set()
@@ -192,7 +192,7 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
     clock.now_s += 30
     wait_until(lambda: store.requests == 2)  # the plan has given up
     clock.now_s += 29.9
-    cache.fetches.look_at_the_clock()
+    cache.fetches.check_timeouts()
     assert answers.all == []
     if in_time:
         store.gate.set()

@@ -52,31 +52,31 @@ def test_a_file_that_is_stored_anew_while_its_row_is_swept_stays(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
-    what, data = sample("deleted", 5000)
-    put(cache, what, data)
+    obj, data = sample("deleted", 5000)
+    put(cache, obj, data)
     cache.index.flush()
-    os.unlink(cache.file(what.digest))
+    os.unlink(cache.file(obj.digest))
 
     def look_and_store(_path: str) -> bool:
         monkeypatch.undo()
-        put(cache, what, data)
+        put(cache, obj, data)
         return False  # it was not there when the sweep looked
 
     monkeypatch.setattr(os.path, "lexists", look_and_store)
     cache.sweep()
-    assert get(cache, what, 0, 5000) == data
+    assert get(cache, obj, 0, 5000) == data
     cache.index.flush()
-    assert cache.cached_bytes(what.digest) == 5000
+    assert cache.cached_bytes(obj.digest) == 5000
 
 
 def test_two_processes_share_it(opened: Opener) -> None:
     one, two = opened(), opened()
-    what, data = sample("shared", 5000)
-    put(one, what, data)
-    put(two, what, data)
+    obj, data = sample("shared", 5000)
+    put(one, obj, data)
+    put(two, obj, data)
     one.index.flush()
     two.index.flush()
-    assert get(two, what, 0, 5000) == data
+    assert get(two, obj, 0, 5000) == data
     assert two.used_bytes == 5000
 
 
@@ -95,9 +95,9 @@ def test_two_processes_that_make_it_at_the_same_time_share_it(
     monkeypatch.setattr(files, "make_folders", make_while_another_opens)
     one = opened()
     (other,) = others
-    what, data = sample("shared", 5000)
-    assert put(other, what, data)
-    assert wait_until(lambda: get(one, what, 0, 5000), "no row without a flush") == data
+    obj, data = sample("shared", 5000)
+    assert put(other, obj, data)
+    assert wait_until(lambda: get(one, obj, 0, 5000), "no row without a flush") == data
 
 
 def test_what_is_being_noted_counts_once(opened: Opener) -> None:
@@ -124,16 +124,16 @@ def test_what_is_being_noted_counts_once(opened: Opener) -> None:
 @pytest.mark.parametrize("damaged", ["file", "checksums"])
 def test_a_damaged_block_is_found_and_dropped(opened: Opener, damaged: str) -> None:
     cache = opened()
-    what, data = sample("bad", 300 * KIB)
-    put(cache, what, data)
+    obj, data = sample("bad", 300 * KIB)
+    put(cache, obj, data)
     if damaged == "file":
-        flip(Path(cache.file(what.digest)))
+        flip(Path(cache.file(obj.digest)))
     else:
-        path, name = cache.file(what.digest), "user.penstock.sums"
+        path, name = cache.file(obj.digest), "user.penstock.sums"
         os.setxattr(path, name, os.getxattr(path, name)[:8])
-    assert get(cache, what, 0, 100 * KIB) == data[: 100 * KIB], "only what is read is checked"
-    assert get(cache, what, 0, len(data)) is None
-    assert cache.cached_bytes(what.digest) == 0
+    assert get(cache, obj, 0, 100 * KIB) == data[: 100 * KIB], "only what is read is checked"
+    assert get(cache, obj, 0, len(data)) is None
+    assert cache.cached_bytes(obj.digest) == 0
     assert cache.used_bytes == 0
     assert cache._counters.total("corrupt_blocks") == 1
 
@@ -143,31 +143,31 @@ def test_a_damaged_block_that_another_thread_has_filled_again_meanwhile_stays(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     cache = opened()
-    what, data = sample("object", size)
-    put(cache, what, data)
-    file = Path(cache.file(what.digest))
+    obj, data = sample("object", size)
+    put(cache, obj, data)
+    file = Path(cache.file(obj.digest))
     file.write_bytes(bytes(size))
     pread = os.pread
 
     def read_before_another_fills_it(*place: int) -> bytes:
         wrong = pread(*place)
         monkeypatch.undo()
-        assert get(cache, what, 0, 1000) is None
-        assert put(cache, what, data)
+        assert get(cache, obj, 0, 1000) is None
+        assert put(cache, obj, data)
         return wrong
 
     monkeypatch.setattr(os, "pread", read_before_another_fills_it)
-    assert get(cache, what, 0, 1000) == data[:1000]
+    assert get(cache, obj, 0, 1000) == data[:1000]
     assert cache._counters.total("corrupt_blocks") == 1
-    assert cache.has(block_of(what, 0, BLOCK))
+    assert cache.has(block_of(obj, 0, BLOCK))
 
 
 def test_keep_stops_at_the_high_watermark_and_drops_nothing(opened: Opener) -> None:
     cache = opened(quota=100 * KIB, high=0.8)
     samples = [sample(f"o{number}", 10 * KIB) for number in range(12)]
-    stored = [put(cache, what, data) for what, data in samples]
+    stored = [put(cache, obj, data) for obj, data in samples]
     assert stored == [True] * 8 + [False] * 4
-    assert all(get(cache, what, 0, 10 * KIB) == data for what, data in samples[:8])
+    assert all(get(cache, obj, 0, 10 * KIB) == data for obj, data in samples[:8])
 
 
 def test_keep_lets_go_of_what_the_bucket_has_no_more(opened: Opener) -> None:
@@ -176,7 +176,7 @@ def test_keep_lets_go_of_what_the_bucket_has_no_more(opened: Opener) -> None:
     put(cache, old, data)
     new, fresh = sample("x", 20 * KIB, "new")
     assert not put(cache, new, fresh)
-    cache.outdate([old.digest])
+    cache.mark_outdated([old.digest])
     assert get(cache, old, 0, 100) == data[:100], "who reads the old version still can"
     assert put(cache, new, fresh)
     assert get(cache, old, 0, 100) is None
@@ -190,16 +190,16 @@ def test_lru_evicts_the_oldest_down_to_the_low_watermark(
     monkeypatch.setattr("penstock.cache.index.time.time", lambda: now[0])
     cache = opened(LeastRecentlyUsed(), quota=100 * KIB, high=1.0, low=0.5)
     samples = [sample(f"o{number}", 10 * KIB) for number in range(10)]
-    for what, data in samples:
+    for obj, data in samples:
         now[0] += 1
-        put(cache, what, data)
+        put(cache, obj, data)
         cache.index.flush()
     now[0] += 1
     get(cache, samples[0][0], 0, 100)
-    cache.use([samples[1][0].digest])
+    cache.mark_used([samples[1][0].digest])
     cache.index.flush()
-    what, data = sample("new", 10 * KIB)
-    assert put(cache, what, data)
+    obj, data = sample("new", 10 * KIB)
+    assert put(cache, obj, data)
     assert cache.used_bytes == 50 * KIB
     left = [number for number, (one, _) in enumerate(samples) if cache.has(block_of(one, 0, BLOCK))]
     assert left == [0, 1, 8, 9], "the first was read again, the second is wanted"
@@ -210,13 +210,13 @@ def test_lru_evicts_the_oldest_down_to_the_low_watermark(
 def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: Opener) -> None:
     cache = opened()
     whole, gone, cut = (sample(name, 1000) for name in ("whole", "gone", "cut"))
-    for what, data in (whole, gone, cut):
-        put(cache, what, data)
+    for obj, data in (whole, gone, cut):
+        put(cache, obj, data)
     cache.index.flush()
     os.unlink(cache.file(gone[0].digest))
     os.truncate(cache.file(cut[0].digest), 10)
     unknown = sample("unknown", 10)[0]
-    digests = [what.digest for what in (whole[0], gone[0], cut[0], unknown)]
+    digests = [obj.digest for obj in (whole[0], gone[0], cut[0], unknown)]
     assert cache.cached_sizes(digests) == {whole[0].digest: 1000}
     assert [cache.verify(digest) for digest in digests] == [[]] * 4
     assert cache.used_bytes == 1000
@@ -227,14 +227,14 @@ def test_blocks_whose_file_is_gone_are_forgotten_when_another_of_them_is_stored(
 ) -> None:
     """In the new file they would be holes."""
     cache = opened()
-    what, data = sample("object", 3 * BLOCK)
-    assert put(cache, what, data)
-    assert cache.cached_bytes(what.digest) == 3 * BLOCK
-    os.unlink(cache.file(what.digest))
-    assert cache.write(what, BLOCK, block_of(what, 1, BLOCK), data[BLOCK : 2 * BLOCK])
-    assert cache.cached_bytes(what.digest) == cache.used_bytes == BLOCK
-    assert get(cache, what, 0, 1000) is None
-    assert get(cache, what, BLOCK, BLOCK + 1000) == data[BLOCK : BLOCK + 1000]
+    obj, data = sample("object", 3 * BLOCK)
+    assert put(cache, obj, data)
+    assert cache.cached_bytes(obj.digest) == 3 * BLOCK
+    os.unlink(cache.file(obj.digest))
+    assert cache.write(obj, BLOCK, block_of(obj, 1, BLOCK), data[BLOCK : 2 * BLOCK])
+    assert cache.cached_bytes(obj.digest) == cache.used_bytes == BLOCK
+    assert get(cache, obj, 0, 1000) is None
+    assert get(cache, obj, BLOCK, BLOCK + 1000) == data[BLOCK : BLOCK + 1000]
     assert cache._counters.total("corrupt_blocks") == 0
 
 
@@ -243,15 +243,15 @@ def test_a_file_that_lost_blocks_before_they_were_noted_is_never_taken_for_compl
 ) -> None:
     cache = opened()
     monkeypatch.setattr(cache.index, "_write_batch", lambda: None)
-    what, data = sample("holes", 2 * BLOCK)
-    assert put(cache, what, data)
-    os.unlink(cache.file(what.digest))
-    assert cache.write(what, BLOCK, block_of(what, 1, BLOCK), data[BLOCK:])
-    assert cache.cached_bytes(what.digest) == cache.used_bytes == BLOCK
-    assert cache.complete_file(what) is None
-    assert get(cache, what, 0, 1000) is None, "and not zeros"
-    assert put(cache, what, data)
-    assert (cache.complete_file(what) or Path()).read_bytes() == data
+    obj, data = sample("holes", 2 * BLOCK)
+    assert put(cache, obj, data)
+    os.unlink(cache.file(obj.digest))
+    assert cache.write(obj, BLOCK, block_of(obj, 1, BLOCK), data[BLOCK:])
+    assert cache.cached_bytes(obj.digest) == cache.used_bytes == BLOCK
+    assert cache.complete_file(obj) is None
+    assert get(cache, obj, 0, 1000) is None, "and not zeros"
+    assert put(cache, obj, data)
+    assert (cache.complete_file(obj) or Path()).read_bytes() == data
 
 
 @pytest.mark.parametrize(
@@ -268,19 +268,19 @@ def test_rows_that_cannot_be_written_are_not_counted(
     def fail() -> None:
         raise error
 
-    what, data = sample("x", 1000)
+    obj, data = sample("x", 1000)
     with monkeypatch.context() as patch:
         patch.setattr(cache.index, "flush", fail)
-        put(cache, what, data)
+        put(cache, obj, data)
         cache.index._write_batch()
     assert cache.used_bytes == 0
     if stays:
-        assert cache.cached_bytes(what.digest) == 0
-        assert put(cache, what, data)
-        assert get(cache, what, 0, 1000) == data
+        assert cache.cached_bytes(obj.digest) == 0
+        assert put(cache, obj, data)
+        assert get(cache, obj, 0, 1000) == data
     else:
         with pytest.raises(IndexDamaged):
-            cache.index.entry(what.digest)
+            cache.index.entry(obj.digest)
 
 
 def test_bytes_are_counted_by_source(opened: Opener) -> None:
@@ -299,12 +299,12 @@ def test_bytes_are_counted_by_source(opened: Opener) -> None:
 def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path) -> None:
     """A process that dies after the bytes and before the row leaves nothing that is believed."""
     cache = opened()
-    what, data = sample("torn", 5000)
-    files.write_file(cache.file(what.digest), what.size_bytes, 0, memoryview(data))
-    assert get(cache, what, 0, 5000) is None
+    obj, data = sample("torn", 5000)
+    files.write_file(cache.file(obj.digest), obj.size_bytes, 0, memoryview(data))
+    assert get(cache, obj, 0, 5000) is None
     assert cache.sweep() == (0, 0), "it is young: its row may still come"
     assert cache.sweep(young_s=0) == (1, 0)
-    assert not os.path.exists(cache.file(what.digest))
+    assert not os.path.exists(cache.file(obj.digest))
     with sqlite3.connect(tmp_path / "cache" / "index.sqlite") as database:
         assert database.execute("SELECT count(*) FROM objects").fetchone() == (0,)
     database.close()
@@ -314,7 +314,7 @@ def test_what_was_dropped_does_not_come_back_with_a_batch_that_another_thread_ho
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
-    what, data = sample("dropped", BLOCK)
+    obj, data = sample("dropped", BLOCK)
     begun, go_on = threading.Event(), threading.Event()
     identity_of = index.identity_of
 
@@ -328,11 +328,11 @@ def test_what_was_dropped_does_not_come_back_with_a_batch_that_another_thread_ho
     monkeypatch.setattr(index, "identity_of", held_back)
     # The index's own writer is kept out of it.
     monkeypatch.setattr(cache.index, "_write_batch", lambda: None)
-    cache.write(what, BLOCK, block_of(what, 0, BLOCK), data)
+    cache.write(obj, BLOCK, block_of(obj, 0, BLOCK), data)
     first = threading.Thread(target=cache.index.flush, name="first")
     first.start()
     assert begun.wait(10)
-    drop = threading.Thread(target=cache.index.drop_object, args=(what.digest,))
+    drop = threading.Thread(target=cache.index.drop_object, args=(obj.digest,))
     drop.start()
     drop.join(0.3)  # it is through, or waits for the first
     go_on.set()
@@ -346,15 +346,15 @@ def test_bytes_that_come_after_an_object_is_outdated_are_counted_as_outdated(
     opened: Opener,
 ) -> None:
     cache = opened()
-    what, data = sample("late", 2 * BLOCK)
-    first, second = (block_of(what, number, BLOCK) for number in range(2))
-    cache.write(what, BLOCK, first, data[:BLOCK])
-    cache.outdate([what.digest])
-    cache.write(what, BLOCK, second, data[BLOCK:])
+    obj, data = sample("late", 2 * BLOCK)
+    first, second = (block_of(obj, number, BLOCK) for number in range(2))
+    cache.write(obj, BLOCK, first, data[:BLOCK])
+    cache.mark_outdated([obj.digest])
+    cache.write(obj, BLOCK, second, data[BLOCK:])
     assert cache.index.source_bytes("s3://b") == 0
     assert cache.used_bytes == 2 * BLOCK
     (entry,) = cache.index.entries()
-    assert what.digest in cache._verified
+    assert obj.digest in cache._verified
     cache.remove(entry)
     assert cache.used_bytes == 0
     assert not cache._verified, "nothing is remembered of what is gone"
@@ -419,23 +419,23 @@ def test_a_file_that_changed_is_never_read_never_handed_on_and_filled_again(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, harm: str, size: int
 ) -> None:
     cache = opened()
-    what, data = sample("object", size)
-    assert put(cache, what, data)
-    assert cache.complete_file(what) is not None
-    monkeypatch.chdir(Path(cache.file(what.digest)).parent)
-    HARM[harm](Path(cache.file(what.digest)))
+    obj, data = sample("object", size)
+    assert put(cache, obj, data)
+    assert cache.complete_file(obj) is not None
+    monkeypatch.chdir(Path(cache.file(obj.digest)).parent)
+    HARM[harm](Path(cache.file(obj.digest)))
     before = outside(cache)
-    assert cache.complete_file(what) is None, "verified before, and changed since"
+    assert cache.complete_file(obj) is None, "verified before, and changed since"
     for start in range(0, size, BLOCK):
         stop = min(start + BLOCK, size)
-        assert get(cache, what, start, stop) in (None, data[start:stop])
+        assert get(cache, obj, start, stop) in (None, data[start:stop])
     for _ in range(2):  # the first may only clear what is in the way
-        put(cache, what, data)
-    path = cache.complete_file(what)
+        put(cache, obj, data)
+    path = cache.complete_file(obj)
     assert path is not None
     assert not path.is_symlink()
     assert path.read_bytes() == data
-    assert get(cache, what, 0, 1000) == data[:1000]
+    assert get(cache, obj, 0, 1000) == data[:1000]
     assert cache.used_bytes == size
     assert outside(cache) == before, "nothing was written through a link"
 
@@ -444,8 +444,8 @@ def test_a_file_that_changes_while_it_is_verified_is_not_handed_on(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
-    what, data = sample("object", SIZES["small"])
-    assert put(cache, what, data)
+    obj, data = sample("object", SIZES["small"])
+    assert put(cache, obj, data)
     verify = cache.verify
 
     def verify_and_flip(digest: bytes) -> list[int]:
@@ -455,18 +455,18 @@ def test_a_file_that_changes_while_it_is_verified_is_not_handed_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(cache, "verify", verify_and_flip)
-        assert cache.complete_file(what) is None
-    assert cache.complete_file(what) is None, "its bytes are wrong now"
+        assert cache.complete_file(obj) is None
+    assert cache.complete_file(obj) is None, "its bytes are wrong now"
 
 
 def test_a_file_that_is_replaced_while_its_last_block_is_noted_is_not_handed_on(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
-    what, data = sample("object", 2 * BLOCK)
+    obj, data = sample("object", 2 * BLOCK)
     stamp_of = files.stamp_of
 
-    def replace_and_stamp(path: str) -> files.Stamp | None:
+    def replace_and_stamp(path: str) -> files.FileStamp | None:
         monkeypatch.undo()
         other = cache.path / "other"
         other.write_bytes(bytes(2 * BLOCK))
@@ -474,18 +474,18 @@ def test_a_file_that_is_replaced_while_its_last_block_is_noted_is_not_handed_on(
         return stamp_of(path)
 
     monkeypatch.setattr(files, "stamp_of", replace_and_stamp)
-    assert put(cache, what, data)
-    assert cache.complete_file(what) is None
+    assert put(cache, obj, data)
+    assert cache.complete_file(obj) is None
 
 
 def test_a_folder_with_something_in_it_is_left_alone_and_costs_one_object(opened: Opener) -> None:
     cache = opened()
-    what, data = sample("object", 1000)
-    folder = Path(cache.file(what.digest))
+    obj, data = sample("object", 1000)
+    folder = Path(cache.file(obj.digest))
     folder.mkdir()
     (folder / "mine").touch()
-    assert not put(cache, what, data)
-    assert get(cache, what, 0, 1000) is None
+    assert not put(cache, obj, data)
+    assert get(cache, obj, 0, 1000) is None
     assert (folder / "mine").exists()
     assert put(cache, *sample("other", 1000))
 
@@ -529,19 +529,19 @@ def test_a_file_whose_row_comes_while_its_folder_is_swept_stays(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
-    what, data = sample("new", 1000)
-    put(cache, what, data)
+    obj, data = sample("new", 1000)
+    put(cache, obj, data)
     monkeypatch.setattr(cache.index, "digests", lambda _first: set[bytes]())  # read before the row
     assert cache.sweep(young_s=-100) == (0, 0)
-    assert get(cache, what, 0, 1000) == data
+    assert get(cache, obj, 0, 1000) == data
 
 
 def test_what_a_dead_process_left_is_swept_at_once_by_the_next_and_not_by_a_sharer(
     opened: Opener,
 ) -> None:
     first = opened()
-    what, data = sample("torn", 5000)
-    files.write_file(first.file(what.digest), what.size_bytes, 0, memoryview(data))
+    obj, data = sample("torn", 5000)
+    files.write_file(first.file(obj.digest), obj.size_bytes, 0, memoryview(data))
     sharer = opened()
     assert sharer.sweep() == (0, 0), "the first may note it in a moment"
     sharer.close()

@@ -55,11 +55,11 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
                 body = patient.get(key, versions[key], start, length, len(FILES[key]))
                 return bytes(memoryview(body))
 
-            what = identify("file://set", key, versions[key], len(data), BLOCK)
+            obj = identify("file://set", key, versions[key], len(data), BLOCK)
             try:
-                parts = cache.read_now(what, offset, length)
+                parts = cache.read_now(obj, offset, length)
                 if parts is None:
-                    parts = cache.read(what, get, offset, length)
+                    parts = cache.read(obj, get, offset, length)
             except ObjectChanged:
                 told += 1
                 continue
@@ -73,5 +73,5 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
     assert min(told, faulty.injected["changed"]) > 0
     failures = sum(faulty.injected.values()) - faulty.injected["delay"] - faulty.injected["changed"]
     assert counters.total("store_retries") == failures > 0
-    cache.let_go()
+    cache.drop_idle()
     assert (cache.fetching, cache.buffered_bytes) == (0, 0)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from penstock.cache.fetch import FetchOutcome, State, Waiter
-from penstock.cache.fetches import Begun, Job
+from penstock.cache.fetches import FetchJob, StartedFetch
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block
 from penstock.errors import PenstockError, StoreError
@@ -52,7 +52,9 @@ class Trickle:
 
 def want_part(rig: Rig, store: Trickle, start: int, stop: int) -> Told:
     told = Told()
-    rig.fetches.want(block(0), WHAT, store.get, Waiter(start, stop, told.append), looked=True)
+    rig.fetches.request(
+        block(0), WHAT, store.get, Waiter(start, stop, told.append), tiers_checked=True
+    )
     return told
 
 
@@ -64,7 +66,10 @@ def test_who_wants_the_beginning_of_a_block_does_not_wait_for_its_end(rig: Rig) 
     assert want_part(rig, store, 5, 20) == [DATA[5:20]], "who asks now is answered at once"
     fetch = rig.fetches.find(block(0))
     assert fetch is not None
-    assert (rig.fetches.cut(fetch, 0, 50), rig.fetches.cut(fetch, 0, 51)) == (DATA[:50], None)
+    assert (rig.fetches.part_of(fetch, 0, 50), rig.fetches.part_of(fetch, 0, 51)) == (
+        DATA[:50],
+        None,
+    )
     store.gate.set()
     wait_until(lambda: end)
     assert (beginning, end) == ([DATA[:50]], [DATA[50:LENGTH]]), "each once"
@@ -95,7 +100,7 @@ def test_a_second_attempt_takes_nothing_back_that_has_arrived(rig: Rig) -> None:
 
 
 def test_bytes_that_are_missing_are_an_error_for_who_wants_them(rig: Rig) -> None:
-    told = rig.want(block(0), lambda: DATA[:50])
+    told = rig.request(block(0), lambda: DATA[:50])
     wait_until(lambda: told)
     assert [str(one) for one in told] == ["key: 50 bytes came of 100"]
 
@@ -108,7 +113,7 @@ def test_a_whole_object_is_not_given_out_before_it_can_be_checked(rig: Rig) -> N
         progress.append(asked)
         return DATA[:length]
 
-    rig.fetches.want(small(0), WHAT, get, Waiter(0, LENGTH, told.append), looked=True)
+    rig.fetches.request(small(0), WHAT, get, Waiter(0, LENGTH, told.append), tiers_checked=True)
     wait_until(lambda: told)
     assert progress == [None]
 
@@ -118,14 +123,14 @@ def test_a_whole_object_is_not_given_out_before_it_can_be_checked(rig: Rig) -> N
 
 def test_one_fetch_answers_all_who_ask_each_once_and_the_first_end_counts(rig: Rig) -> None:
     rig.store.gate.clear()
-    told = [rig.want(block(0)) for _ in range(20)]
+    told = [rig.request(block(0)) for _ in range(20)]
     rig.store.gate.set()
     wait_until(lambda: all(told))
     wait_until(lambda: not rig.fetches.in_flight)
     fetch = rig.fetches.find(block(0))
     assert fetch is not None
     rig.fetches._fail(fetch, StoreError("late"))
-    told.append(rig.want(block(0)))
+    told.append(rig.request(block(0)))
     assert rig.store.asked == [0]
     assert told == [[DATA[:LENGTH]]] * 21
     assert fetch.error is None
@@ -133,7 +138,7 @@ def test_one_fetch_answers_all_who_ask_each_once_and_the_first_end_counts(rig: R
 
 def test_bytes_that_come_after_the_deadline_are_dropped(rig: Rig) -> None:
     rig.store.gate.clear()
-    told = [rig.want(block(0)) for _ in range(3)]
+    told = [rig.request(block(0)) for _ in range(3)]
     wait_until(lambda: rig.store.asked)
     rig.look_after(59.9)
     assert not any(told)
@@ -151,7 +156,7 @@ def test_bytes_that_come_after_the_deadline_are_dropped(rig: Rig) -> None:
 
 def test_who_asks_after_a_failure_starts_anew(rig: Rig) -> None:
     rig.store.error = StoreError("down")
-    told = rig.want(block(0))
+    told = rig.request(block(0))
     wait_until(lambda: told)
     assert told == [rig.store.error]
     wait_until(lambda: rig.fetches.held_bytes == 0)
@@ -162,22 +167,22 @@ def test_who_asks_after_a_failure_starts_anew(rig: Rig) -> None:
 def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(rig: Rig) -> None:
     """The kernel asks again, page by page, for what its readahead did not get."""
     rig.store.gate.clear()
-    told = rig.want(block(0))
+    told = rig.request(block(0))
     rig.look_after(60)
     rig.clock.now_s += 0.9
-    assert rig.want(block(0)) == told
-    other = rig.want(block(1))
+    assert rig.request(block(0)) == told
+    other = rig.request(block(1))
     assert not other, "another block is asked for"
     rig.clock.now_s += 0.1
-    again = rig.want(block(0))
+    again = rig.request(block(0))
     assert not again
     rig.clock.now_s += 29.9
     for fetch in list(rig.fetches._active.values()):
         rig.fetches._fail(fetch, StoreError("the next attempt would come too late"))
     assert again
     assert other
-    assert not rig.want(block(0)), "a failure long before the deadline is not remembered"
-    assert rig.want(block(1)) == other, "one that was near it is"
+    assert not rig.request(block(0)), "a failure long before the deadline is not remembered"
+    assert rig.request(block(1)) == other, "one that was near it is"
 
 
 def test_a_failure_that_is_remembered_holds_no_bytes(rig: Rig) -> None:
@@ -189,9 +194,9 @@ def test_a_failure_that_is_remembered_holds_no_bytes(rig: Rig) -> None:
         rig.clock.now_s += 60
         raise StoreError(f"{len(body)} bytes that do not match")
 
-    told = rig.want(block(0), get)
+    told = rig.request(block(0), get)
     wait_until(lambda: told)
-    assert rig.want(block(0)) == told
+    assert rig.request(block(0)) == told
     wait_until(lambda: alive[0]() is None)
 
 
@@ -202,22 +207,22 @@ def test_what_is_remembered_of_ended_fetches_is_bounded(
     monkeypatch.setattr("penstock.cache.fetches._FAILED", 2)
     rig.store.gate.clear()
     for number in range(10):
-        rig.want(block(number))
+        rig.request(block(number))
         rig.look_after(60)
     assert [one.number for one in rig.fetches._ended] == [7, 8, 9], "the newest"
     assert [one.number for one in rig.fetches._failed] == [8, 9]
 
 
-@pytest.mark.parametrize("looked", [True, False])
-def test_what_was_stored_since_its_reader_looked_comes_from_the_tier(looked: bool) -> None:
+@pytest.mark.parametrize("tiers_checked", [True, False])
+def test_what_was_stored_since_its_reader_looked_comes_from_the_tier(tiers_checked: bool) -> None:
     """He saw a miss, and asks when the fetch that he could have joined is over."""
     with Rig(Shelf()) as rig:
         rig.read(small(0))
         assert rig.fetches.find(small(0)) is None
-        told = rig.want(small(0), looked=looked)
+        told = rig.request(small(0), tiers_checked=tiers_checked)
         wait_until(lambda: told)
         assert told[0] == DATA[:LENGTH]
-        rig.fetches.settle()
+        rig.fetches.wait_until_stored()
         assert rig.store.asked == [0]
         assert (rig.shelf.writes, rig.count("hit_bytes")) == (1, LENGTH), "not stored again"
 
@@ -225,7 +230,7 @@ def test_what_was_stored_since_its_reader_looked_comes_from_the_tier(looked: boo
 def test_a_tier_is_looked_at_once_by_those_who_have_not_and_not_again_by_those_who_have() -> None:
     with Rig(Shelf()) as rig:
         rig.shelf.blocks[block(0)] = rig.shelf.blocks[block(1)] = b"stored".ljust(LENGTH)
-        told = rig.want(block(0), looked=False)
+        told = rig.request(block(0), tiers_checked=False)
         wait_until(lambda: told)
         assert (told[0], rig.store.asked) == (b"stored".ljust(LENGTH), [])
         assert rig.read(block(1)) == DATA[LENGTH : 2 * LENGTH]
@@ -239,9 +244,9 @@ def test_a_fetch_can_be_done_by_who_asks_or_be_given_to_a_thread_of_ours(rig: Ri
         threads.append(threading.current_thread())
         return DATA[:LENGTH]
 
-    def want(one: Block, told: Told) -> Job | None:
+    def want(one: Block, told: Told) -> FetchJob | None:
         waiter = Waiter(0, LENGTH, told.append)
-        return rig.fetches.want(one, WHAT, get, waiter, looked=True, here=True)
+        return rig.fetches.request(one, WHAT, get, waiter, tiers_checked=True, return_job=True)
 
     first, joined, second = Told(), Told(), Told()
     job = want(small(0), first)
@@ -283,11 +288,11 @@ class Asked:
         return self.result()
 
 
-def begin(rig: Rig, one: Block, asked: Asked) -> tuple[Told, Begun | None, list[str]]:
+def begin(rig: Rig, one: Block, asked: Asked) -> tuple[Told, StartedFetch | None, list[str]]:
     told, calls = Told(), list[str]()
     waiter = Waiter(0, LENGTH, told.append)
-    job = rig.fetches.want(
-        one, WHAT, rig.store.get, waiter, looked=True, here=True, begin=lambda: asked
+    job = rig.fetches.request(
+        one, WHAT, rig.store.get, waiter, tiers_checked=True, return_job=True, begin=lambda: asked
     )
     assert job is not None
     job.on_start, job.on_end = partial(calls.append, "start"), partial(calls.append, "end")
@@ -306,7 +311,7 @@ def test_a_fetch_that_was_begun_is_answered_first_and_stored_when_there_is_time(
         assert begun.advance()
         assert told[0] == DATA[:LENGTH]
         assert (rig.shelf.writes, calls) == (0, ["start"])
-        begun.put_away()
+        begun.write_to_cache()
         assert rig.shelf.blocks == {small(0): DATA[:LENGTH]}
         assert (calls, rig.fetches.held_bytes) == (["start", "end"], 0)
 
@@ -318,7 +323,7 @@ def test_a_fetch_that_was_begun_and_fails_is_tried_again_by_another_thread(rig: 
         told, begun, calls = begin(rig, small(1 if error is None else 2), asked)
         assert begun is not None
         assert begun.advance()
-        begun.put_away()  # there is nothing to put away
+        begun.write_to_cache()  # there is nothing to put away
         wait_until(lambda calls=calls: calls == ["start", "end"])
         assert asked.threads != [threading.current_thread()]
         assert (str(told[0]) if error else told[0]) == (error or then)
@@ -327,14 +332,20 @@ def test_a_fetch_that_was_begun_and_fails_is_tried_again_by_another_thread(rig: 
 def test_nothing_is_begun_that_would_have_to_wait_for_room(rig: Rig) -> None:
     gate = rig.gate()
     told = [
-        rig.want(small(number), lambda: gate.wait(PATIENCE_S) and DATA[:LENGTH])
+        rig.request(small(number), lambda: gate.wait(PATIENCE_S) and DATA[:LENGTH])
         for number in range(4)
     ]
     wait_until(lambda: rig.fetches.held_bytes == 4 * LENGTH)
     late = Told()
     waiter = Waiter(0, LENGTH, late.append)
-    job = rig.fetches.want(
-        small(9), WHAT, rig.store.get, waiter, looked=True, here=True, begin=lambda: Asked()
+    job = rig.fetches.request(
+        small(9),
+        WHAT,
+        rig.store.get,
+        waiter,
+        tiers_checked=True,
+        return_job=True,
+        begin=lambda: Asked(),
     )
     assert job is not None
     assert job.begin() is None
@@ -357,8 +368,8 @@ def test_what_cannot_be_begun_is_left_to_a_thread_and_holds_nothing(rig: Rig) ->
     ):
         told = Told()
         waiter = Waiter(0, LENGTH, told.append)
-        job = rig.fetches.want(
-            one, WHAT, rig.store.get, waiter, looked=True, here=True, begin=begin_it
+        job = rig.fetches.request(
+            one, WHAT, rig.store.get, waiter, tiers_checked=True, return_job=True, begin=begin_it
         )
         assert job is not None
         assert job.begin() is None
@@ -376,7 +387,7 @@ def test_where_a_tier_has_no_room_another_thread_makes_some() -> None:
         assert begun is not None
         assert begun.advance()
         rig.shelf.gate.clear()
-        begun.put_away()
+        begun.write_to_cache()
         assert calls == ["start"]
         rig.shelf.gate.set()
         wait_until(lambda: calls == ["start", "end"])
@@ -393,7 +404,7 @@ def test_close_waits_for_what_other_threads_store() -> None:
         closing = threading.Thread(target=rig.fetches.close, args=(PATIENCE_S,))
         closing.start()
         wait_until(lambda: rig.fetches._settling)
-        begun.put_away()
+        begun.write_to_cache()
         closing.join(PATIENCE_S)
         assert not closing.is_alive()
 
@@ -411,7 +422,7 @@ def test_what_is_demanded_waits_for_room_and_never_exceeds_the_budget(rig: Rig) 
         gate.wait(PATIENCE_S)
         return DATA[:LENGTH]
 
-    told = [rig.want(small(number), get) for number in range(40)]
+    told = [rig.request(small(number), get) for number in range(40)]
     wait_until(lambda: len(rig.fetches._queue) == 12)  # of 16 threads
     assert most == 4 * LENGTH
     gate.set()
@@ -424,14 +435,14 @@ def test_what_is_demanded_waits_for_room_and_never_exceeds_the_budget(rig: Rig) 
 def test_one_larger_than_all_the_memory_is_fetched_when_nothing_else_is_held(rig: Rig) -> None:
     assert not rig.prefetch(block(9, 5 * LENGTH)), "not before anyone asks for it"
     rig.store.gate.clear()
-    first, large = rig.want(block(0)), rig.want(block(1, 5 * LENGTH))
+    first, large = rig.request(block(0)), rig.request(block(1, 5 * LENGTH))
     wait_until(lambda: rig.fetches._queue)
     assert rig.store.asked == [0]
     rig.store.gate.set()
     wait_until(lambda: large)
     assert large[0] == DATA[LENGTH : 6 * LENGTH]
     assert first[0] == DATA[:LENGTH]
-    rig.fetches.settle()
+    rig.fetches.wait_until_stored()
     assert rig.fetches.held_bytes == 0, "and not kept: it would be more than may be"
 
 
@@ -457,12 +468,12 @@ def test_bytes_go_with_the_last_who_needs_them_and_not_with_the_next_collection(
         alive = weakref.ref(data)
         arriving = [data]
         del data
-        rig.fetches.want(
+        rig.fetches.request(
             small(0),
             WHAT,
             lambda *_: arriving.pop(),
             Waiter(0, LENGTH, lambda part: told.append(type(part))),
-            looked=True,
+            tiers_checked=True,
         )
         wait_until(lambda: told)
         wait_until(lambda: alive() is None)
@@ -473,11 +484,11 @@ def test_bytes_go_with_the_last_who_needs_them_and_not_with_the_next_collection(
 
 def test_a_large_one_is_not_starved_by_small_ones(rig: Rig) -> None:
     rig.store.gate.clear()
-    rig.want(block(0))
+    rig.request(block(0))
     wait_until(lambda: rig.store.asked)
-    large = rig.want(block(1, 4 * LENGTH))
+    large = rig.request(block(1, 4 * LENGTH))
     wait_until(lambda: rig.fetches._queue)
-    rig.want(block(5))
+    rig.request(block(5))
     wait_until(lambda: len(rig.fetches._queue) == 2)
     assert not rig.prefetch(block(6)), "who is ahead of his reader does not jump the queue"
     assert rig.store.asked == [0], "there is room for the small one, but not its turn"
@@ -490,9 +501,9 @@ def test_a_large_one_is_not_starved_by_small_ones(rig: Rig) -> None:
 def test_who_waits_for_room_longer_than_its_deadline_leaves_the_queue(rig: Rig) -> None:
     rig.store.gate.clear()
     for number in range(4):
-        rig.want(block(number))
+        rig.request(block(number))
     wait_until(lambda: len(rig.store.asked) == 4)
-    late = rig.want(block(9))
+    late = rig.request(block(9))
     wait_until(lambda: rig.fetches._queue)
     rig.look_after(60)
     assert isinstance(late[0], StoreError)
@@ -506,13 +517,13 @@ def test_what_a_fetch_that_failed_has_held_is_for_who_waits(fails: str) -> None:
     with Rig(blocks=2, threads=1) as rig:
         rig.store.gate.clear()
         other = Block(b"other", 0, 0, 2 * LENGTH, True)  # for another thread, and all the memory
-        rig.prefetch(block(0)) if fails == "before it began" else rig.want(block(0))
+        rig.prefetch(block(0)) if fails == "before it began" else rig.request(block(0))
         wait_until(lambda: rig.store.asked)
         if fails == "before it began":
             assert rig.prefetch(block(1))
         if fails != "store":
             rig.look_after(60)
-        told = rig.want(other, lambda: DATA[: 2 * LENGTH])
+        told = rig.request(other, lambda: DATA[: 2 * LENGTH])
         wait_until(lambda: rig.fetches._queue)
         rig.store.error = StoreError("down") if fails == "store" else None
         rig.store.gate.set()
@@ -556,11 +567,11 @@ def test_a_block_is_kept_until_it_was_read_to_its_end_and_a_small_object_not_at_
     fetch = rig.fetches.find(block(0))
     assert fetch is not None
     assert fetch.state is State.KEPT
-    assert rig.fetches.cut(fetch, 10, LENGTH - 1) == DATA[10 : LENGTH - 1]
+    assert rig.fetches.part_of(fetch, 10, LENGTH - 1) == DATA[10 : LENGTH - 1]
     assert rig.fetches.find(block(0)) is fetch
-    assert rig.fetches.cut(fetch, 50, LENGTH) == DATA[50:LENGTH]
+    assert rig.fetches.part_of(fetch, 50, LENGTH) == DATA[50:LENGTH]
     assert rig.fetches.find(block(0)) is None
-    assert fetch.state is State.GONE
+    assert fetch.state is State.RELEASED
     rig.read(small(0))
     assert rig.fetches.find(small(0)) is None
     assert rig.fetches.held_bytes == 0
@@ -580,7 +591,7 @@ def test_a_small_object_brought_ahead_is_kept_only_if_it_is_nowhere_else_and_unr
 
         def place(_data: memoryview) -> bool:
             if read:
-                told.extend(rig.want(small(0)))
+                told.extend(rig.request(small(0)))
             return placed
 
         arrival = rig.fetch_ahead(small(0), place)
@@ -607,22 +618,23 @@ def test_only_what_is_meant_is_let_go_of(rig: Rig) -> None:
     assert rig.fetches.find(block(0)) is rig.fetches.find(block(1)) is None
     assert rig.fetches.find(other) is not None
     assert rig.fetches.held_bytes == LENGTH
-    rig.fetches.let_go()
+    rig.fetches.drop_idle()
     assert (rig.fetches.find(other), rig.fetches.held_bytes) == (None, 0)
 
 
 def test_it_is_settled_when_what_has_landed_is_stored_and_nothing_else_is_waited_for() -> None:
     with Rig(Shelf()) as rig, ThreadPoolExecutor(3) as threads:
         rig.shelf.gate.clear()
-        stored = rig.want(small(0))
+        stored = rig.request(small(0))
         wait_until(lambda: rig.shelf.writes)
         assert stored, "its reader has it before it is stored"
         rig.store.gate.clear()
-        rig.want(small(1))  # it is being fetched
+        rig.request(small(1))  # it is being fetched
         settling = [
-            threads.submit(rig.fetches.settle, digest) for digest in (None, small(0).digest)
+            threads.submit(rig.fetches.wait_until_stored, digest)
+            for digest in (None, small(0).digest)
         ]
-        rig.fetches.settle(small(1).digest)
+        rig.fetches.wait_until_stored(small(1).digest)
         wait_until(lambda: rig.fetches._settling == 2)
         assert not any(future.done() for future in settling)
         rig.shelf.gate.set()
@@ -643,7 +655,7 @@ def test_it_is_settled_though_the_kernel_is_just_being_given_something() -> None
 
         bringing = threads.submit(rig.fetch_ahead, small(0), place)
         assert pushing.wait(PATIENCE_S)
-        rig.fetches.settle()
+        rig.fetches.wait_until_stored()
         assert rig.fetches.in_flight == 1
         pushed.set()
         assert bringing.result(PATIENCE_S).how is FetchOutcome.FETCHED
@@ -667,7 +679,7 @@ def test_what_is_at_hand_is_given_to_the_kernel_and_to_a_tier_that_lost_it() -> 
         assert rig.fetch_ahead(block(0), None, rig.clock.now_s).how is FetchOutcome.CACHED
         assert rig.shelf.blocks == {block(0): DATA[:LENGTH]}
         assert rig.shelf.writes == 2
-        rig.fetches.let_go()
+        rig.fetches.drop_idle()
         assert rig.fetch_ahead(block(0), place, rig.clock.now_s).how is FetchOutcome.CACHED
         assert rig.fetch_ahead(block(0), None, rig.clock.now_s).how is FetchOutcome.CACHED
         assert placed == [DATA[:LENGTH]] * 2
@@ -707,9 +719,9 @@ def test_who_waits_for_memory_while_a_push_begins_is_let_in_and_only_the_first_o
         rig.store.gate.clear()
         bringing = threads.submit(rig.fetch_ahead, block(0), lambda _data: pushed.wait(PATIENCE_S))
         wait_until(lambda: rig.store.asked)
-        told = [rig.want(block(1), lambda: bytes(second.wait(PATIENCE_S) * LENGTH))]
+        told = [rig.request(block(1), lambda: bytes(second.wait(PATIENCE_S) * LENGTH))]
         wait_until(lambda: rig.fetches._queue)
-        told.append(rig.want(block(2)))
+        told.append(rig.request(block(2)))
         wait_until(lambda: len(rig.fetches._queue) == 2)
         rig.store.gate.set()
         wait_until(lambda: len(rig.fetches._queue) == 1)
@@ -721,8 +733,8 @@ def test_who_waits_for_memory_while_a_push_begins_is_let_in_and_only_the_first_o
         pushed.set()
         bringing.result(PATIENCE_S)
         rig.store.gate.clear()
-        rig.want(block(4))
-        rig.want(block(5))
+        rig.request(block(4))
+        rig.request(block(5))
         wait_until(lambda: rig.fetches._queue)
         assert rig.fetches.held_bytes == LENGTH, "what was pushed lets nobody in any more"
 
@@ -733,7 +745,7 @@ def test_who_waits_for_memory_while_a_push_begins_is_let_in_and_only_the_first_o
 def test_a_store_that_hangs_is_given_up_and_its_memory_and_its_thread_are_for_others() -> None:
     with Rig(Shelf(), blocks=1, threads=1) as rig:
         rig.shelf.gate.clear()
-        first, second = rig.want(block(0)), rig.want(block(1))
+        first, second = rig.request(block(0)), rig.request(block(1))
         wait_until(lambda: rig.shelf.writes)
         hanging = rig.fetches.find(block(0))
         assert hanging is not None
@@ -741,12 +753,12 @@ def test_a_store_that_hangs_is_given_up_and_its_memory_and_its_thread_are_for_ot
         assert (rig.fetches.held_bytes, rig.store.asked) == (LENGTH, [0]), "a busy one needs that"
         rig.look_after(0.1)
         wait_until(lambda: second)
-        assert hanging.state is State.GONE
+        assert hanging.state is State.RELEASED
         assert [part for (part,) in (first, second)] == [DATA[:LENGTH], DATA[LENGTH:200]]
         assert rig.fetches.held_bytes == LENGTH, "the second is being stored"
         rig.shelf.gate.set()
         wait_until(lambda: len(rig.shelf.blocks) == 2)
-        rig.fetches.settle()
+        rig.fetches.wait_until_stored()
         assert rig.fetches.held_bytes == LENGTH, "what is over is not given back twice"
         assert rig.fetches.find(block(0)) is None
         assert rig.fetches.find(block(1)) is not None
@@ -755,9 +767,9 @@ def test_a_store_that_hangs_is_given_up_and_its_memory_and_its_thread_are_for_ot
 def test_it_is_settled_when_a_store_that_hangs_is_given_up() -> None:
     with Rig(Shelf()) as rig, ThreadPoolExecutor(1) as threads:
         rig.shelf.gate.clear()
-        rig.want(small(0))
+        rig.request(small(0))
         wait_until(lambda: rig.shelf.writes)
-        settling = threads.submit(rig.fetches.settle)
+        settling = threads.submit(rig.fetches.wait_until_stored)
         wait_until(lambda: rig.fetches._settling)
         rig.look_after(HUNG_S + 0.1)
         settling.result(PATIENCE_S)

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.cache import files
 from penstock.cache.build import build_tier
-from penstock.cache.guarded import HUNG_S, Guarded
+from penstock.cache.guarded import HUNG_S, GuardedDirectory
 from penstock.cache.identity import CachedObject, block_of, object_path
 from penstock.cache.indexfile import stored_bytes
 from penstock.cache.sweep import sweep_unopened
@@ -34,17 +34,17 @@ def disk(tmp_path: Path) -> Disk:
 
 
 @pytest.fixture
-def guarded(disk: Disk) -> Iterator[Guarded]:
+def guarded(disk: Disk) -> Iterator[GuardedDirectory]:
     guarded = disk.guard()
     yield guarded
     guarded.close()
 
 
-def get(tier: Guarded, what: CachedObject) -> bytes | None:
-    return get_range(tier, what, 0, min(BLOCK, what.size_bytes))
+def get(tier: GuardedDirectory, obj: CachedObject) -> bytes | None:
+    return get_range(tier, obj, 0, min(BLOCK, obj.size_bytes))
 
 
-def settle(tier: Guarded) -> None:
+def settle(tier: GuardedDirectory) -> None:
     """Returns when what was written is in the index: asking that makes it so."""
     tier.cached_bytes(b"")
 
@@ -54,7 +54,7 @@ LARGE, LARGE_DATA = sample("large", 3 * BLOCK)
 
 
 def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
-    disk: Disk, guarded: Guarded, caplog: pytest.LogCaptureFixture
+    disk: Disk, guarded: GuardedDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert put(guarded, WHAT, DATA)
     settle(guarded)
@@ -76,7 +76,7 @@ def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
     assert status.out_s == pytest.approx(200, abs=0.1)
     # Who asks it goes on to the next tier and to the store.
     assert not guarded.has(block_of(WHAT, 0, BLOCK))
-    assert guarded.cached_bytes(WHAT.digest) == guarded.room_beside(0) == 0
+    assert guarded.cached_bytes(WHAT.digest) == guarded.free_beside(0) == 0
     assert guarded.cached_sizes([WHAT.digest]) == {}
     assert disk.counters.total("cache_warnings") == 1
     disk.error = None
@@ -92,7 +92,7 @@ def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
 
 
 def test_one_that_fails_again_as_soon_as_it_is_used_is_not_probed_every_second(
-    disk: Disk, guarded: Guarded
+    disk: Disk, guarded: GuardedDirectory
 ) -> None:
     failed_at: list[float] = []
     for _ in range(600):
@@ -117,24 +117,24 @@ def test_a_server_that_takes_over_starts_without_a_directory_that_fails(disk: Di
     guarded.close()
 
 
-def test_one_that_nobody_asks_comes_back_too(disk: Disk, guarded: Guarded) -> None:
+def test_one_that_nobody_asks_comes_back_too(disk: Disk, guarded: GuardedDirectory) -> None:
     """Workers ask a directory that is out for nothing."""
-    guarded.fail(OSError(errno.EIO, "Input/output error"))
-    guarded.look_for_hang()
-    assert not guarded.is_in, "its time has not come"
+    guarded.report_failure(OSError(errno.EIO, "Input/output error"))
+    guarded.check_for_hang()
+    assert not guarded.is_available, "its time has not come"
     disk.now_s += 1
-    guarded.look_for_hang()
-    assert guarded.is_in
+    guarded.check_for_hang()
+    assert guarded.is_available
 
 
-def no_answers(guarded: Guarded) -> None:
+def no_answers(guarded: GuardedDirectory) -> None:
     """Whatever is asked of a directory that is out, or about to be, nothing is raised."""
     guarded.read(block_of(LARGE, 1, BLOCK), 0, 100)
     guarded.has(block_of(LARGE, 1, BLOCK))
     guarded.complete_file(LARGE)
     guarded.cached_bytes(LARGE.digest)
     guarded.source_bytes("s3://b")
-    guarded.outdate([LARGE.digest])
+    guarded.mark_outdated([LARGE.digest])
     guarded.status()
 
 
@@ -195,17 +195,17 @@ HARM: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("harm", [name for name in HARM if name != "other_version"])
 def test_whatever_is_done_to_the_directory_in_use_it_is_used_again_without_a_restart(
-    disk: Disk, guarded: Guarded, harm: str
+    disk: Disk, guarded: GuardedDirectory, harm: str
 ) -> None:
-    for what, data in (sample(f"o{number}", 2000) for number in range(300)):
-        assert put(guarded, what, data)
+    for obj, data in (sample(f"o{number}", 2000) for number in range(300)):
+        assert put(guarded, obj, data)
     assert put(guarded, LARGE, LARGE_DATA)
     settle(guarded)
     move_log_into_database(disk.path)
     HARM[harm](disk.path)
     for number in range(300):
-        what, data = sample(f"o{number}", 2000)
-        assert get(guarded, what) in (None, data)
+        obj, data = sample(f"o{number}", 2000)
+        assert get(guarded, obj) in (None, data)
     for round_number in range(5):
         no_answers(guarded)
         for number in range(10):  # writes are what finds out about a file without a name
@@ -239,9 +239,9 @@ def test_whatever_was_done_to_the_directory_it_can_be_opened(disk: Disk, harm: s
     no_answers(guarded)
     disk.now_s += 1
     for number in range(300):
-        what, data = sample(f"o{number}", 2000)
-        assert get(guarded, what) in (None, data)
-        assert put(guarded, what, data)
+        obj, data = sample(f"o{number}", 2000)
+        assert get(guarded, obj) in (None, data)
+        assert put(guarded, obj, data)
     settle(guarded)
     status = guarded.status()
     assert (status.state, status.used_bytes) == ("ok", 300 * 2000)
@@ -332,13 +332,13 @@ def test_one_bad_disk_of_a_tier_does_not_take_the_others_out(tmp_path: Path) -> 
     spec = TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30)
     tier = build_tier(spec, "keep", counters)
     objects = [sample(f"o{number}", 1000) for number in range(40)]
-    for what, data in objects:
-        assert tier.write(what, BLOCK, block_of(what, 0, BLOCK), data)
+    for obj, data in objects:
+        assert tier.write(obj, BLOCK, block_of(obj, 0, BLOCK), data)
     (tmp_path / "a").rename(tmp_path / "was-a")
     (tmp_path / "a").write_text("in the way")
-    stored = [tier.write(what, BLOCK, block_of(what, 0, BLOCK), data) for what, data in objects]
-    found = [tier.read(block_of(what, 0, BLOCK), 0, 1000) for what, _ in objects]
-    assert stored == [what.digest[0] % 2 == 1 for what, _ in objects]
+    stored = [tier.write(obj, BLOCK, block_of(obj, 0, BLOCK), data) for obj, data in objects]
+    found = [tier.read(block_of(obj, 0, BLOCK), 0, 1000) for obj, _ in objects]
+    assert stored == [obj.digest[0] % 2 == 1 for obj, _ in objects]
     assert [one is not None for one in found] == stored
     described = tier.describe()
     assert described["state"] == "out"
@@ -348,7 +348,7 @@ def test_one_bad_disk_of_a_tier_does_not_take_the_others_out(tmp_path: Path) -> 
 
 
 def test_a_full_disk_is_not_a_failing_one(
-    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert put(guarded, WHAT, DATA)
     settle(guarded)
@@ -367,7 +367,7 @@ def test_a_full_disk_is_not_a_failing_one(
 
 
 def test_a_block_that_the_disk_cannot_read_goes_and_the_directory_is_back(
-    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(guarded, WHAT, DATA)
     put(guarded, *sample("other", 100))
@@ -484,7 +484,7 @@ def test_what_a_killed_server_left_is_removed_when_the_next_one_opens_the_direct
 
 def test_a_probe_does_not_keep_a_reader_waiting(disk: Disk) -> None:
     waiting: list[Callable[[], None]] = []
-    guarded = Guarded(
+    guarded = GuardedDirectory(
         disk.path, "SSD", disk.open, disk.counters, clock=lambda: disk.now_s, start=waiting.append
     )
     waiting.clear()
@@ -511,7 +511,9 @@ def test_a_probe_does_not_keep_a_reader_waiting(disk: Disk) -> None:
 class Hang:
     """A call that does not return until it is let."""
 
-    def __init__(self, guarded: Guarded, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def __init__(
+        self, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
         self.entered, self.gate = threading.Event(), threading.Event()
         directory = guarded._directory
         assert directory is not None
@@ -524,16 +526,16 @@ class Hang:
         return self._call(*arguments)
 
 
-ASK: dict[str, Callable[[Guarded], object]] = {
+ASK: dict[str, Callable[[GuardedDirectory], object]] = {
     "read": lambda guarded: get(guarded, WHAT),
-    "write_reserved": lambda guarded: put(guarded, WHAT, DATA),
+    "write_into_reserved": lambda guarded: put(guarded, WHAT, DATA),
     "has": lambda guarded: guarded.has(block_of(WHAT, 0, BLOCK)),
 }
 
 
 @pytest.mark.parametrize("ask", ASK)
 def test_a_disk_that_does_not_answer_is_out_and_only_who_hangs_in_it_waits(
-    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch, ask: str
+    disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
     assert put(guarded, WHAT, DATA)
     settle(guarded)
@@ -543,11 +545,11 @@ def test_a_disk_that_does_not_answer_is_out_and_only_who_hangs_in_it_waits(
             hanging = thread.submit(ASK[ask], guarded)
             assert hang.entered.wait(PATIENCE_S)
             disk.now_s += HUNG_S
-            guarded.look_for_hang()
+            guarded.check_for_hang()
             assert guarded._directory is not None, "a busy disk needs that"
             disk.now_s += 0.1
-            guarded.look_for_hang()
-            guarded.look_for_hang()
+            guarded.check_for_hang()
+            guarded.check_for_hang()
             assert guarded.status()[1:4] == (
                 "out",
                 f"[Errno {errno.ETIMEDOUT}] the disk has not answered for 5.1 s: '{disk.path}'",
@@ -563,20 +565,20 @@ def test_a_disk_that_does_not_answer_is_out_and_only_who_hangs_in_it_waits(
         hanging.result(PATIENCE_S)
     disk.now_s += 1
     guarded.status()
-    guarded.look_for_hang()
+    guarded.check_for_hang()
     assert guarded.status().state == "ok", "it answers again"
     assert get(guarded, WHAT) == DATA
 
 
 def test_what_has_come_back_or_may_take_long_does_not_hang(
-    disk: Disk, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert put(guarded, LARGE, LARGE_DATA)
     no_answers(guarded)
     guarded.verify(LARGE.digest)
     guarded.flush()
     disk.now_s += 100
-    guarded.look_for_hang(0)
+    guarded.check_for_hang(0)
     assert guarded.status().state == "ok"
     for name in ("verify", "complete_file"):
         hang = Hang(guarded, monkeypatch, name)
@@ -585,6 +587,6 @@ def test_what_has_come_back_or_may_take_long_does_not_hang(
             thread.submit(getattr(guarded, name), argument)
             assert hang.entered.wait(PATIENCE_S)
             disk.now_s += 100
-            guarded.look_for_hang()
+            guarded.check_for_hang()
             hang.gate.set()
         assert guarded.status().state == "ok", "every byte of it is read"

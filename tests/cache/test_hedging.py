@@ -8,7 +8,7 @@ import pytest
 
 from penstock.cache.fetch import Fetch
 from penstock.cache.fetches import Fetches
-from penstock.cache.hedging import MOST_AT_ONCE, Hedging
+from penstock.cache.watchdog import MOST_AT_ONCE, Hedging
 from penstock.errors import StoreError
 from tests.support.fetches import DATA, LENGTH, Rig, Shelf, Unwatched, block, small
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -79,7 +79,7 @@ class Slow(Rig):
                 raise self.second_error
             return mine
 
-        self.want(small(number), get)
+        self.request(small(number), get)
         wait_until(lambda: attempts)
         fetch = self.fetches.find(small(number))
         assert fetch is not None
@@ -128,20 +128,20 @@ def test_only_what_a_reader_waits_for_is_hedged_and_only_while_it_is_fetched(slo
     wait_until(lambda: slow.store.asked)
     slow.look_after(50)
     assert slow.count("hedges") == 0, "nobody waits for it"
-    slow.want(block(0))
-    slow.fetches.look_at_the_clock()
+    slow.request(block(0))
+    slow.fetches.check_timeouts()
     assert slow.count("hedges") == 1
     plan = threading.Thread(target=slow.fetch_ahead, args=(block(1), lambda _data: True))
     plan.start()
     wait_until(lambda: len(slow.store.asked) == 3)
-    slow.want(block(1))
+    slow.request(block(1))
     slow.look_after(50)
     assert slow.count("hedges") == 1, "a plan has its own measure of how much is sent"
     slow.store.gate.set()
     plan.join()
     with Slow(blocks=1) as full:
         full.slow(0)
-        waits = full.want(small(1))
+        waits = full.request(small(1))
         wait_until(lambda: full.fetches._queue)
         full.look_after(50)
         assert (full.count("hedges"), waits) == (0, []), "it waits for memory, not for the store"
@@ -157,7 +157,7 @@ def test_no_more_than_a_few_are_hedged_at_once(slow: Slow) -> None:
     slow.second_gate.set()
     wait_until(lambda: slow.count("hedges_won") == MOST_AT_ONCE)
     slow.second_gate.clear()
-    slow.fetches.look_at_the_clock()
+    slow.fetches.check_timeouts()
     assert slow.count("hedges") == 2 * MOST_AT_ONCE, "those that have ended make way for others"
 
 
@@ -171,7 +171,7 @@ def test_a_share_of_requests_bounds_second_fetches(slow: Slow) -> None:
     assert slow.count("hedges") == 0
     assert slow.fetches.held_bytes == LENGTH
     season(hedging, count=100)
-    slow.fetches.look_at_the_clock()
+    slow.fetches.check_timeouts()
     wait_until(lambda: fetch.is_done)
     assert slow.count("hedges") == 1
 
@@ -183,7 +183,7 @@ def test_memory_bounds_second_fetches() -> None:
             slow.look_after(0.2)
         assert slow.count("hedges") == 0
         slow.fetches._budget_bytes = 2 * LENGTH
-        slow.fetches.look_at_the_clock()
+        slow.fetches.check_timeouts()
         wait_until(lambda: fetch.is_done)
         assert slow.count("hedges") == 1, "what there was no memory for was not spent"
 
@@ -191,7 +191,7 @@ def test_memory_bounds_second_fetches() -> None:
 def test_who_waits_for_memory_comes_before_second_fetches() -> None:
     with Slow(blocks=3) as slow:
         slow.slow(0)
-        slow.want(block(1, 3 * LENGTH))
+        slow.request(block(1, 3 * LENGTH))
         wait_until(lambda: slow.fetches._queue)
         slow.look_after(0.2)
         assert slow.count("hedges") == 0
@@ -220,7 +220,10 @@ def test_what_fetches_take_is_noted_and_what_a_tier_gives_is_not() -> None:
             rig.clock.now_s += 0.5
             return DATA[:LENGTH]
 
-        told = [rig.want(block(0), looked=False), *(rig.want(small(n), take) for n in range(100))]
+        told = [
+            rig.request(block(0), tiers_checked=False),
+            *(rig.request(small(n), take) for n in range(100)),
+        ]
         wait_until(lambda: all(told))
         hedging = rig.fetches._hedging
         wait_until(lambda: hedging.slow_after_s(LENGTH) is not None)
@@ -247,9 +250,9 @@ class Watched(Unwatched):
     looks = 0
     _watch = Fetches._watch
 
-    def look_at_the_clock(self) -> int:
+    def check_timeouts(self) -> int:
         self.looks += 1
-        return super().look_at_the_clock()
+        return super().check_timeouts()
 
 
 def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() -> None:
@@ -262,7 +265,7 @@ def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() 
         looks = fetches.looks
         rig.store.gate.clear()
         for number in range(2):
-            told = rig.want(block(number))
+            told = rig.request(block(number))
             assert not told
             rig.clock.now_s += 60
             wait_until(lambda told=told: told)
@@ -275,5 +278,5 @@ def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() 
 def test_the_watcher_does_not_fall_asleep_when_something_has_just_begun() -> None:
     with Rig() as rig, ThreadPoolExecutor(1) as watcher:
         rig.store.gate.clear()
-        rig.want(block(0))
+        rig.request(block(0))
         watcher.submit(rig.fetches._wait_for_some).result(PATIENCE_S)

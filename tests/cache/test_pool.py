@@ -93,7 +93,7 @@ def test_another_thread_does_what_one_that_hangs_would_have_done_next() -> None:
     pool.put(lambda: (begun.set(), gate.wait(30)))
     assert begun.wait(30)
     pool.put(lambda: done.append(1))
-    pool.replace_one()
+    pool.replace_hung_thread()
     wait_until(lambda: done == [1])
     wait_until(lambda: pool._idle == 1)
     pool.put(lambda: done.append(2))
@@ -108,7 +108,7 @@ def test_a_thread_that_hangs_is_replaced_also_while_there_is_nothing_to_do() -> 
     begun = threading.Event()
     pool.put(lambda: (begun.set(), gate.wait(30)))
     assert begun.wait(30)
-    pool.replace_one()
+    pool.replace_hung_thread()
     assert len(pool._threads) == 1
     pool.put(done.set)
     assert done.wait(30)

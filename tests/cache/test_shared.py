@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cache import shared
-from penstock.cache.files import Stamp
+from penstock.cache.files import FileStamp
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.shared import SharedDirectory
 from tests.support.cache_samples import BLOCK, sample
@@ -24,10 +24,10 @@ class Reports:
     def stored(
         self,
         directory: int,
-        what: CachedObject,
+        obj: CachedObject,
         block: Block,
         sums: bytes,
-        stamp: Stamp | None,
+        stamp: FileStamp | None,
         is_new: bool,
     ) -> None: ...
 
@@ -49,12 +49,12 @@ def test_a_late_error_of_an_earlier_index_does_not_condemn_the_next_one(
 ) -> None:
     reports = Reports()
     directory = SharedDirectory(0, tmp_path, reports, tracks_use=False)
-    directory.let_in()
+    directory.enable()
 
     def fail(*_: object) -> None:
         if is_late:  # meanwhile the server has made another index
-            directory.take_out()
-            directory.let_in()
+            directory.disable()
+            directory.enable()
         raise sqlite3.DatabaseError("malformed")
 
     monkeypatch.setattr(shared, "load_units", fail)

@@ -16,7 +16,7 @@ import pytest
 from typing_extensions import Buffer
 
 from penstock.cache.build import build_cache
-from penstock.cache.contents import Contents, Held
+from penstock.cache.contents import CachedBytes, Contents
 from penstock.cache.fetch import FetchOutcome
 from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.striped import StripedTier
@@ -43,7 +43,7 @@ class Origin:
         return self.data[start : start + length]
 
     @property
-    def what(self) -> CachedObject:
+    def obj(self) -> CachedObject:
         return identify("s3://b", self.key, "v1", len(self.data), BLOCK)
 
 
@@ -77,7 +77,7 @@ def cache(tmp_path: Path, counters: Counters) -> Iterator[Cache]:
 
 
 def read(cache: Cache, origin: Origin, offset: int, length: int) -> bytes:
-    return b"".join(cache.read(origin.what, origin.get, offset, length))
+    return b"".join(cache.read(origin.obj, origin.get, offset, length))
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, ask: str, si
         answered.set()
         go_on.wait(30)
 
-    cache.deliver(origin.what, origin.get, 0, size, done)
+    cache.deliver(origin.obj, origin.get, 0, size, done)
     assert answered.wait(30)
-    argument = "s3://b" if ask == "source_bytes" else origin.what
+    argument = "s3://b" if ask == "source_bytes" else origin.obj
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(getattr(cache, ask), argument)
         with pytest.raises(TimeoutError):
@@ -111,19 +111,19 @@ def test_what_is_at_hand_is_placed_and_not_fetched_again(
     """In memory, where no tier has it, or in a tier."""
     cache = build(counters, *[TierSpec("SSD", (tmp_path / "ssd",), 1 << 30)] * tiers)
     origin, placed = Origin(DATA[:1000]), list[bytes]()
-    fetch_ahead = partial(cache.fetch_ahead, origin.what, origin.get, 0)
+    fetch_ahead = partial(cache.fetch_ahead, origin.obj, origin.get, 0)
 
     def place(data: memoryview) -> bool:
         placed.append(bytes(data))
         return True
 
     assert fetch_ahead(None, 0.0).how is FetchOutcome.FETCHED
-    cache.settle()
+    cache.wait_until_stored()
     later_s = time.monotonic()
     assert fetch_ahead(None, later_s).how is FetchOutcome.CACHED
     assert fetch_ahead(place, later_s).how is FetchOutcome.CACHED
     assert (placed, origin.ranges) == ([DATA[:1000]], [(0, 1000)])
-    cache.let_go()
+    cache.drop_idle()
     assert fetch_ahead(None, time.monotonic()).how is (
         FetchOutcome.CACHED if tiers else FetchOutcome.FETCHED
     )
@@ -171,24 +171,24 @@ def test_a_disk_that_hangs_costs_its_readers_a_fetch_and_others_nothing(
     (tier,) = cache.tiers
     origins = [Origin(DATA[:1000], f"key{number}") for number in range(20)]
     hung, fine = (
-        [one for one in origins if tier.share_of(one.what.digest) == share] for share in (0, 1)
+        [one for one in origins if tier.share_of(one.obj.digest) == share] for share in (0, 1)
     )
     for origin in origins:
         read(cache, origin, 0, 1000)
-    cache.settle()
+    cache.wait_until_stored()
     later_s, disk, entered = 0.0, threading.Event(), threading.Event()
     guarded = tier.directories[0]
     assert guarded._directory is not None
     monkeypatch.setattr(guarded, "_clock", lambda: time.monotonic() + later_s)
     monkeypatch.setattr(guarded._directory, "read", lambda *_: entered.set() or disk.wait(30))
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(cache.read_now, hung[0].what, 0, 1000)
+        thread.submit(cache.read_now, hung[0].obj, 0, 1000)
         assert entered.wait(30)
         later_s = 100.0
-        cache.look_for_hangs()
+        cache.check_for_hangs()
         assert [one["state"] for one in tier.describe()["directories"]] == ["out", "ok"]
-        assert [cache.read_now(one.what, 0, 1000) for one in hung] == [None] * len(hung)
-        assert [cache.read_now(one.what, 0, 1000) for one in fine] == [[DATA[:1000]]] * len(fine)
+        assert [cache.read_now(one.obj, 0, 1000) for one in hung] == [None] * len(hung)
+        assert [cache.read_now(one.obj, 0, 1000) for one in fine] == [[DATA[:1000]]] * len(fine)
         assert read(cache, hung[0], 0, 1000) == DATA[:1000]
         assert [len(one.ranges) for one in (hung[0], *fine)] == [2] + [1] * len(fine)
         disk.set()
@@ -207,7 +207,7 @@ class Memory:
         found = self.blocks.get(block)
         return None if found is None else memoryview(found)[start:stop]
 
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+    def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         self.blocks[block] = bytes(data)
         return True
 
@@ -226,10 +226,10 @@ def test_a_tier_that_is_no_disk_is_read_and_written_but_not_looked_after(
         [tier], block_bytes=BLOCK, buffer_bytes=1 << 30, large_threads=1, counters=counters
     )
     assert read(cache, origin, 0, 1000) == DATA[:1000]
-    cache.settle()
-    assert cache.is_stored(block_of(origin.what, 0, BLOCK))
-    assert cache.read_now(origin.what, 0, 1000) == [DATA[:1000]]
-    assert (cache.tiers, cache.cached_bytes(origin.what), len(origin.ranges)) == ([], 0, 1)
+    cache.wait_until_stored()
+    assert cache.is_stored(block_of(origin.obj, 0, BLOCK))
+    assert cache.read_now(origin.obj, 0, 1000) == [DATA[:1000]]
+    assert (cache.tiers, cache.cached_bytes(origin.obj), len(origin.ranges)) == ([], 0, 1)
     cache.close()
 
 
@@ -238,11 +238,11 @@ def test_what_is_released_is_no_longer_held_in_memory(cache: Cache) -> None:
     for origin in origins:
         read(cache, origin, 0, 100)
         read(cache, origin, 2 * BLOCK, 100)
-    cache.settle()
+    cache.wait_until_stored()
     assert cache.buffered_bytes == 6 * BLOCK
-    cache.release([origins[0].what, origins[2].what])
+    cache.release([origins[0].obj, origins[2].obj])
     assert cache.buffered_bytes == 2 * BLOCK
-    cache.let_go()
+    cache.drop_idle()
     assert cache.buffered_bytes == 0
 
 
@@ -286,11 +286,11 @@ def two(tmp_path: Path) -> Iterator[Cache]:
     made.close()
 
 
-def put(cache: Cache, tier: int, what: CachedObject, *numbers: int) -> None:
+def put(cache: Cache, tier: int, obj: CachedObject, *numbers: int) -> None:
     for number in numbers:
-        block = block_of(what, number, BLOCK)
+        block = block_of(obj, number, BLOCK)
         data = DATA[block.start : block.start + block.length]
-        assert cache.tiers[tier].write(what, BLOCK, block, data)
+        assert cache.tiers[tier].write(obj, BLOCK, block, data)
 
 
 def test_a_block_in_two_tiers_counts_once(two: Cache) -> None:
@@ -300,8 +300,8 @@ def test_a_block_in_two_tiers_counts_once(two: Cache) -> None:
     put(two, 0, SMALL, 0)
     put(two, 1, SMALL, 0)
     large, small = contents.look([LARGE, SMALL])
-    assert large == Held((2 * BLOCK, BLOCK + HALF), 2 * BLOCK + HALF)
-    assert small == Held((1000, 1000), 1000)
+    assert large == CachedBytes((2 * BLOCK, BLOCK + HALF), 2 * BLOCK + HALF)
+    assert small == CachedBytes((1000, 1000), 1000)
     assert contents.missing(LARGE, large) == [2]
     assert contents.missing(SMALL, small) == []
     put(two, 1, LARGE, 2)
@@ -330,7 +330,7 @@ def test_a_tier_that_fails_holds_nothing_and_costs_a_warning(
 
     put(two, 0, SMALL, 0)
     monkeypatch.setattr(two.tiers[1], "cached_sizes", fail)
-    assert Contents(two).look([SMALL]) == [Held((1000, 0), 1000)]
+    assert Contents(two).look([SMALL]) == [CachedBytes((1000, 0), 1000)]
     assert two._tiers._counters.total("cache_warnings") == 1
 
 
@@ -338,8 +338,8 @@ def test_what_the_bucket_has_no_more_is_outdated_in_every_tier(two: Cache) -> No
     put(two, 0, LARGE, 0)
     put(two, 1, LARGE, 1)
     put(two, 1, SMALL, 0)
-    assert two.source_bytes("s3://b") == two.noted_bytes("s3://b") == 2 * BLOCK + 1000
-    two.outdate([LARGE])
+    assert two.source_bytes("s3://b") == two.indexed_bytes("s3://b") == 2 * BLOCK + 1000
+    two.mark_outdated([LARGE])
     assert two.source_bytes("s3://b") == 1000
 
 
@@ -349,8 +349,8 @@ def test_what_is_removed_is_in_no_tier(two: Cache) -> None:
     put(two, 1, LARGE, 1, 3)
     put(two, 1, SMALL, 0)
     assert contents.remove([LARGE]) == 2 * BLOCK + HALF
-    assert contents.look([LARGE, SMALL]) == [Held((0, 0), 0), Held((0, 1000), 1000)]
-    assert contents.missing(LARGE, Held((0, 0), 0)) == [0, 1, 2, 3]
+    assert contents.look([LARGE, SMALL]) == [CachedBytes((0, 0), 0), CachedBytes((0, 1000), 1000)]
+    assert contents.missing(LARGE, CachedBytes((0, 0), 0)) == [0, 1, 2, 3]
 
 
 def test_a_damaged_block_is_dropped_from_its_tier_and_counted(two: Cache) -> None:
@@ -363,7 +363,7 @@ def test_a_damaged_block_is_dropped_from_its_tier_and_counted(two: Cache) -> Non
         file.seek(2 * BLOCK + HALF)
         file.write(b"rotten")
     assert contents.verify(LARGE) == 1
-    assert contents.look([LARGE]) == [Held((2 * BLOCK, HALF), 2 * BLOCK + HALF)]
+    assert contents.look([LARGE]) == [CachedBytes((2 * BLOCK, HALF), 2 * BLOCK + HALF)]
     assert contents.verify(LARGE) == 0
 
 
@@ -373,23 +373,23 @@ def test_what_is_wanted_is_not_evicted_before_what_is_not(
     spec = TierSpec("SSD", (tmp_path / "c",), 10_000, high=1.0, low=0.8)
     cache = build(Counters(), spec, policy="lru")
     tier = cache.tiers[0]
-    assert tier.rooms_beside(lambda _share: 0) == [10_000]
+    assert tier.free_beside(lambda _share: 0) == [10_000]
     put(cache, 0, SMALL, 0)
-    assert tier.rooms_beside(lambda _share: 0) == [9000]
-    assert tier.rooms_beside(lambda _share: 1000) == [9000]
+    assert tier.free_beside(lambda _share: 0) == [9000]
+    assert tier.free_beside(lambda _share: 1000) == [9000]
     others = [identify("s3://b", f"other{n}", "1", 1000, BLOCK) for n in range(9)]
     for other in others:
         put(cache, 0, other, 0)
     # Full: what evicts goes down to the low watermark, and that has to hold what is wanted.
-    assert tier.rooms_beside(lambda _share: 1000) == [7000]
+    assert tier.free_beside(lambda _share: 1000) == [7000]
     cache.close()
     cache = build(Counters(), replace(spec, quota_bytes=5000), policy="lru")
-    assert cache.tiers[0].rooms_beside(lambda _share: 5000) == [0], "more is there than its quota"
+    assert cache.tiers[0].free_beside(lambda _share: 5000) == [0], "more is there than its quota"
     cache.close()
     cache = build(Counters(), replace(spec, quota_bytes=50_000), policy="lru")
     nearly_full = SimpleNamespace(f_bavail=3, f_frsize=1000)
     monkeypatch.setattr(os, "statvfs", lambda _path: nearly_full)
-    assert cache.tiers[0].rooms_beside(lambda _share: 0) == [3000], "others use the disk too"
+    assert cache.tiers[0].free_beside(lambda _share: 0) == [3000], "others use the disk too"
     cache.close()
 
 

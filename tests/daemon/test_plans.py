@@ -13,10 +13,9 @@ from penstock.daemon.control import Line
 from penstock.daemon.plans import Keeping, Plans
 from penstock.errors import PlanError
 from penstock.metrics import Counters
-from penstock.warm.fetcher import LocalFetcher
 from penstock.warm.order import OrderWriter
-from penstock.warm.pages import PageBudget
-from penstock.warm.prefetcher import Prefetcher
+from penstock.warm.page_cache import PageBudget
+from penstock.warm.prefetcher import LocalFetcher, Prefetcher
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
 

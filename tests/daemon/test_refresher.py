@@ -100,7 +100,7 @@ def test_what_died_in_a_folder_whose_path_was_lost_with_a_damaged_page_ends_no_r
     with some.tree.writing() as database:
         database.execute("DELETE FROM directories WHERE path != x''")
     (tmp_path / "set/folder/gone").unlink()
-    some.files.outdate([])  # another server, which remembers no path
+    some.files.mark_outdated([])  # another server, which remembers no path
     some.files._paths.clear()
     assert refresher.refresh_now().files == 1
     os.close(kernel)

@@ -12,7 +12,7 @@ from penstock.cache.tier import TierSpec
 from penstock.errors import PenstockError
 from penstock.fuse import backing
 from penstock.fuse import protocol as p
-from penstock.fuse.backing import Backings
+from penstock.fuse.backing import BackingFiles
 from penstock.fuse.journal import Ledger, new_ledger
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
@@ -32,25 +32,25 @@ class Kernel:
         self.error = 0
         self.backings = self.new_server()
 
-    def ioctl(self, _descriptor: int, what: int, argument: bytes) -> int:
-        if what == p.IOC_BACKING_CLOSE:
+    def ioctl(self, _descriptor: int, obj: int, argument: bytes) -> int:
+        if obj == p.IOC_BACKING_CLOSE:
             self.closed.append(int.from_bytes(argument, "little"))
             return 0
-        assert what == p.IOC_BACKING_OPEN
+        assert obj == p.IOC_BACKING_OPEN
         if self.error:
             raise OSError(self.error, os.strerror(self.error))
         self.registered.append(os.pread(p.BACKING_MAP.unpack(argument)[0], 100, 0))
         return len(self.registered)
 
-    def new_server(self) -> Backings:
-        return Backings(-1, self.some.files, self.dropped.append, Ledger(self.ledger))
+    def new_server(self) -> BackingFiles:
+        return BackingFiles(-1, self.some.files, self.dropped.append, Ledger(self.ledger))
 
     def fetch(self, name: str) -> int:
         ino = self.some.ino(name)
         arrived: list[object] = []
         self.some.files.read(ino, 0, 100, arrived.append)
         wait_until(lambda: arrived)
-        self.some.cache.settle()
+        self.some.cache.wait_until_stored()
         return ino
 
     def noted(self) -> list[tuple[int, ...]]:

@@ -13,17 +13,17 @@ from typing import cast
 import pytest
 
 from penstock import errors
-from penstock.cache.fetches import Job
+from penstock.cache.fetches import FetchJob
 from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
 from penstock.catalog.tree import ROOT
 from penstock.fuse import protocol as p
-from penstock.fuse.backing import Backings
+from penstock.fuse.backing import BackingFiles
 from penstock.fuse.errno_table import errno_of
 from penstock.fuse.handlers import Handlers, KernelOptions
 from penstock.fuse.mounting import READAHEAD_KB
 from penstock.fuse.peers import Peers
-from penstock.fuse.session import FuseError, Later, OnDisk
+from penstock.fuse.session import DiskReply, FetchReply, FuseError
 from penstock.vfs.filesystem import File
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
@@ -38,7 +38,7 @@ class Kernel:
     """Sends requests to the handlers, and takes their answers apart."""
 
     def __init__(
-        self, some: Set, options: KernelOptions = OPTIONS, backings: Backings | None = None
+        self, some: Set, options: KernelOptions = OPTIONS, backings: BackingFiles | None = None
     ) -> None:
         self.some = some
         self.agreed: list[p.Init] = []
@@ -47,12 +47,12 @@ class Kernel:
     def ask(self, op: p.Op, ino: int, body: bytes = b"") -> bytes:
         request = bytearray(p.IN_HEADER_BYTES) + body
         answer = self.table[op](ino, request, len(request))
-        if isinstance(answer, Later):
+        if isinstance(answer, FetchReply):
             arrived: list[object] = []
             if (job := answer.start(arrived.append)) is not None:
                 answer.run(job)
             (answer,) = wait_until(lambda: arrived)
-        if isinstance(answer, OnDisk):
+        if isinstance(answer, DiskReply):
             answer = answer.answer()
         assert isinstance(answer, list | tuple)
         return b"".join(answer)
@@ -155,9 +155,9 @@ def test_bytes_that_are_in_the_cache_are_answered_at_once(
     kernel = Kernel(make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20)))
     ino, body = kernel.some.ino("a"), p.READ_IN.pack(0, 1, 3)
     request = bytearray(p.IN_HEADER_BYTES) + body
-    assert isinstance(kernel.table[p.Op.READ](ino, request, len(request)), Later)
+    assert isinstance(kernel.table[p.Op.READ](ino, request, len(request)), FetchReply)
     assert kernel.ask(p.Op.READ, ino, body) == b"lph"
-    kernel.some.cache.settle()
+    kernel.some.cache.wait_until_stored()
     assert kernel.table[p.Op.READ](ino, request, len(request)) == [b"lph"]
 
 
@@ -184,7 +184,7 @@ def test_a_read_that_meets_a_damaged_catalog_leaves_no_fetch_that_nobody_runs(
 class FakePeers:
     """Lets this process fetch everything."""
 
-    def claim(self, _what: CachedObject, job: Job) -> Job:
+    def claim(self, _what: CachedObject, job: FetchJob) -> FetchJob:
         return job
 
 
@@ -228,7 +228,7 @@ class FakeBackings:
 
 def test_with_passthrough_a_file_is_opened_for_reading_only_and_released(make_set: MakeSet) -> None:
     backings = FakeBackings()
-    kernel = Kernel(make_set(FILES), backings=cast("Backings", backings))
+    kernel = Kernel(make_set(FILES), backings=cast("BackingFiles", backings))
     init(kernel, p.KERNEL_VERSION, 40, 2**64 - 1)
     assert p.Init.PASSTHROUGH in kernel.agreed[0]
     assert p.Init.NO_OPEN_SUPPORT not in kernel.agreed[0]

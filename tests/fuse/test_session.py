@@ -18,7 +18,16 @@ from penstock.errors import CatalogDamaged, ObjectChanged
 from penstock.fuse import protocol as p
 from penstock.fuse import session as module
 from penstock.fuse.journal import Journal, new_journal
-from penstock.fuse.session import Answer, Asked, FuseError, Handler, Later, OnDisk, Reply, Session
+from penstock.fuse.session import (
+    DiskReply,
+    FetchReply,
+    FuseError,
+    Handler,
+    Reply,
+    RequestInfo,
+    SendReply,
+    Session,
+)
 from penstock.metrics import Counters
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -147,16 +156,18 @@ def wait_for_answer(kernel: Kernel, give_up_after_s: float) -> Received:
 
 
 def later(work: Callable[[], Reply]) -> Reply:
-    def start(answer: Answer) -> None:
+    def start(answer: SendReply) -> None:
         try:
             answer(work())  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - handed on
             answer(error)
 
-    return Later(start)
+    return FetchReply(start)
 
 
-@pytest.mark.parametrize("way", [lambda work: work(), later, OnDisk], ids=["now", "later", "disk"])
+@pytest.mark.parametrize(
+    "way", [lambda work: work(), later, DiskReply], ids=["now", "later", "disk"]
+)
 def test_an_error_is_answered_with_its_number_and_counted_unless_it_is_an_answer(
     kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]
 ) -> None:
@@ -174,7 +185,7 @@ def test_an_error_is_answered_with_its_number_and_counted_unless_it_is_an_answer
 
 
 def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: Kernel) -> None:
-    waiting: list[Answer] = []
+    waiting: list[SendReply] = []
 
     def wait_for_disk() -> tuple[bytes]:
         assert kernel.gate.wait(PATIENCE_S)
@@ -182,8 +193,8 @@ def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: 
 
     kernel.serve(
         {
-            p.Op.READ: lambda *_: Later(waiting.append),
-            p.Op.OPEN: lambda *_: OnDisk(wait_for_disk),
+            p.Op.READ: lambda *_: FetchReply(waiting.append),
+            p.Op.OPEN: lambda *_: DiskReply(wait_for_disk),
             p.Op.LOOKUP: echo,
         }
     )
@@ -205,8 +216,8 @@ def test_who_fetches_an_answer_lets_another_take_the_next_request(kernel: Kernel
     fetching: list[threading.Thread] = []
     left_to_others: list[Callable[[], object]] = []
 
-    class Job:
-        def __init__(self, answer: Answer) -> None:
+    class FetchJob:
+        def __init__(self, answer: SendReply) -> None:
             self.answer = answer
 
         def __call__(self) -> None:
@@ -217,10 +228,12 @@ def test_who_fetches_an_answer_lets_another_take_the_next_request(kernel: Kernel
         def begin(self) -> None:
             return None
 
-    def fetch(answer: Answer) -> Job:
-        return Job(answer)
+    def fetch(answer: SendReply) -> FetchJob:
+        return FetchJob(answer)
 
-    kernel.serve({p.Op.READ: lambda *_: Later(fetch, left_to_others.append), p.Op.LOOKUP: echo})
+    kernel.serve(
+        {p.Op.READ: lambda *_: FetchReply(fetch, left_to_others.append), p.Op.LOOKUP: echo}
+    )
     for number in (10, 12):
         kernel.send(p.Op.READ, number)
     wait_until(lambda: len(fetching) == 2)
@@ -242,7 +255,7 @@ def test_who_fetches_an_answer_lets_another_take_the_next_request(kernel: Kernel
 class Arriving:
     """A fetch that can be begun. What arrives for it is answered; "stop" is its last word."""
 
-    def __init__(self, answer: Answer, events: list[str]) -> None:
+    def __init__(self, answer: SendReply, events: list[str]) -> None:
         self.answer = answer
         self.events = events
         self.store, self.connection = socket.socketpair()
@@ -270,7 +283,7 @@ class Arriving:
     def abandon(self, error: Exception) -> None:
         self.answer(error)
 
-    def put_away(self) -> None:
+    def write_to_cache(self) -> None:
         self.events.append("put away")
         self.store.close()
         self.connection.close()
@@ -280,7 +293,7 @@ def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kerne
     begun: list[Arriving] = []
     events: list[str] = []
 
-    def start(answer: Answer) -> Arriving:
+    def start(answer: SendReply) -> Arriving:
         begun.append(Arriving(answer, events))
         return begun[-1]
 
@@ -290,7 +303,7 @@ def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kerne
 
     kernel.serve(
         {
-            p.Op.READ: lambda *_: Later(start),
+            p.Op.READ: lambda *_: FetchReply(start),
             p.Op.LOOKUP: echo,
             p.Op.GETXATTR: ask_for_what_is_stored,
         }
@@ -318,18 +331,18 @@ def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kerne
 def test_a_bug_in_what_was_begun_costs_one_answer_and_not_the_mount(kernel: Kernel) -> None:
     begun: list[Arriving] = []
 
-    def start(answer: Answer) -> Arriving:
+    def start(answer: SendReply) -> Arriving:
         begun.append(Arriving(answer, []))
         begun[-1].advance = lambda: 1 // 0  # type: ignore[method-assign]
         return begun[-1]
 
-    kernel.serve({p.Op.READ: lambda *_: Later(start), p.Op.LOOKUP: echo})
+    kernel.serve({p.Op.READ: lambda *_: FetchReply(start), p.Op.LOOKUP: echo})
     kernel.send(p.Op.READ, 10)
     wait_until(lambda: begun)
     begun[0].store.send(b"stop")
     assert kernel.receive() == (10, -errno.EIO, b"")
     assert kernel.ask(p.Op.LOOKUP, 12) == (12, 0, b"\x4d")
-    begun[0].put_away()
+    begun[0].write_to_cache()
 
 
 @pytest.mark.parametrize("refuse", [True, False])
@@ -383,7 +396,7 @@ def test_what_the_kernel_does_not_hold_is_no_error(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [errno.ENOENT, errno.ENODEV, errno.EINVAL]
-    asked = Asked(10, p.Op.READ, NODE, kernel.end.fileno())
+    asked = RequestInfo(10, p.Op.READ, NODE, kernel.end.fileno())
 
     def fail(_descriptor: int, _data: object) -> int:
         raise OSError(numbers[0], "refused")
@@ -464,17 +477,17 @@ def test_a_taker_that_hangs_is_replaced_and_its_request_answered_once_more(
         kernel.send(p.Op.READ, 10, b"this")
         kernel.send(p.Op.LOOKUP, 12)
         wait_until(lambda: disk.asked)
-        session.relieve(5)
+        session.replace_stuck_receivers(5)
         time.now_s += 4.5
-        session.relieve(5)
+        session.replace_stuck_receivers(5)
         assert len(disk.asked) == 1, "not yet"
         time.now_s += 0.5
-        session.relieve(5)
+        session.replace_stuck_receivers(5)
         assert [kernel.receive(), kernel.receive()] == [(10, 0, b"bytes"), (12, 0, b"\x4d")]
         assert disk.asked == [b"this", b"this"]
         wait_until(lambda: not any(hand.unique for hand in session._hands))
         time.now_s += 100
-        session.relieve(5)
+        session.replace_stuck_receivers(5)
         assert session.stuck_for_s() == 0, "who waits for a request does not hang"
         kernel.gate.set()
         assert kernel.receive() == (10, 0, b"late"), "the kernel knows this number no more"
@@ -497,7 +510,7 @@ def test_a_request_that_hangs_again_is_not_asked_a_third_time_but_the_next_may_b
     kernel.send(p.Op.READ, 10)
     wait_until(lambda: disk.asked)
     for tries in range(1, 5):
-        session.relieve(5)
+        session.replace_stuck_receivers(5)
         wait_until(lambda tries=tries: len(disk.asked) == min(2, tries))
         time.now_s += 5
     assert session.stuck_for_s() == 0, "since now"
@@ -510,9 +523,9 @@ def test_a_request_that_hangs_again_is_not_asked_a_third_time_but_the_next_may_b
     disk.hangs = 4
     kernel.send(p.Op.READ, 14)
     wait_until(lambda: len(disk.asked) == 4)
-    session.relieve(5)
+    session.replace_stuck_receivers(5)
     time.now_s += 5
-    session.relieve(5)
+    session.replace_stuck_receivers(5)
     wait_until(lambda: len(disk.asked) == 5)
     assert kernel.receive() == (14, 0, b"bytes")
     kernel.gate.set()
@@ -522,7 +535,9 @@ def test_a_request_that_hangs_again_is_not_asked_a_third_time_but_the_next_may_b
 # -- requests that another process has taken -----------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [lambda work: work(), later, OnDisk], ids=["now", "later", "disk"])
+@pytest.mark.parametrize(
+    "way", [lambda work: work(), later, DiskReply], ids=["now", "later", "disk"]
+)
 def test_an_answer_goes_where_its_request_came_from(
     kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]
 ) -> None:
@@ -549,22 +564,22 @@ def test_a_session_that_takes_nothing_by_itself_can_take_one_and_ends_when_it_is
     kernel: Kernel,
 ) -> None:
     kernel.interruptions = iter([errno.ENOENT, errno.EINTR, errno.EAGAIN])
-    kernel.session.answer_with({p.Op.INIT: echo})
+    kernel.session.set_handlers({p.Op.INIT: echo})
     kernel.send(p.Op.INIT, 10)
     kernel.send(p.Op.INIT, 12)
-    assert kernel.session.take_one()
+    assert kernel.session.receive_one()
     assert kernel.receive() == (10, 0, b"\x4d")
     kernel.peer.setblocking(False)
     with pytest.raises(BlockingIOError):
         kernel.peer.recv(1)
     kernel.peer.settimeout(PATIENCE_S)
-    assert kernel.session.take_one()
+    assert kernel.session.receive_one()
     assert kernel.receive() == (12, 0, b"\x4d")
     kernel.peer.shutdown(socket.SHUT_WR)
-    assert not kernel.session.take_one(), "unmounted"
+    assert not kernel.session.receive_one(), "unmounted"
     kernel.interruptions = iter([errno.EINVAL])
     with pytest.raises(OSError, match="interrupted"):
-        kernel.session.take_one()
+        kernel.session.receive_one()
     kernel.session.end()
     kernel.session.join()
 
@@ -577,27 +592,27 @@ def test_a_request_that_waits_for_a_disk_that_hangs_is_served_by_the_next_taker(
     stored = threading.Event()
 
     class Hanging(Arriving):
-        def put_away(self) -> None:
-            super().put_away()
+        def write_to_cache(self) -> None:
+            super().write_to_cache()
             stored.set()
             kernel.gate.wait(PATIENCE_S)
 
     begun: list[Hanging] = []
 
-    def start(answer: Answer) -> Hanging:
+    def start(answer: SendReply) -> Hanging:
         begun.append(Hanging(answer, []))
         return begun[-1]
 
-    kernel.serve({p.Op.READ: lambda *_: Later(start), p.Op.GETXATTR: lambda *_: (b"now",)})
+    kernel.serve({p.Op.READ: lambda *_: FetchReply(start), p.Op.GETXATTR: lambda *_: (b"now",)})
     kernel.send(p.Op.READ, 10)
     wait_until(lambda: begun)
     begun[0].store.send(b"stop")
     kernel.send(p.Op.GETXATTR, 12)
     assert kernel.receive() == (10, 0, b"stop")
     assert stored.wait(PATIENCE_S)
-    session.relieve(5)
+    session.replace_stuck_receivers(5)
     time.now_s += 5
-    session.relieve(5)
+    session.replace_stuck_receivers(5)
     assert kernel.receive() == (12, 0, b"now")
     kernel.gate.set()
     if session.requests().get("GETXATTR") == 1 and len(session._hands) == 1:

@@ -114,8 +114,8 @@ def _open_cached_file(folder: Path) -> Iterator[Check]:
 
         def check(data: bytes) -> None:
             name = names[data[0] % len(names) if data else 0]
-            (block,), what = blocks_of(OBJECTS[name]), OBJECTS[name]
-            digest = what.digest.hex()
+            (block,), obj = blocks_of(OBJECTS[name]), OBJECTS[name]
+            digest = obj.digest.hex()
             file = saved.path / "objects" / digest[:2] / digest
             original, sums = file.read_bytes(), os.getxattr(file, "user.penstock.sums")
             try:
@@ -123,7 +123,7 @@ def _open_cached_file(folder: Path) -> Iterator[Check]:
                 if data[1:] and data[1] & 1:
                     os.setxattr(file, "user.penstock.sums", data[2:][:64])
                 shared = SharedDirectory(0, saved.path, _Silent(), tracks_use=False)
-                shared.let_in()
+                shared.enable()
                 found = shared.read(block, 0, block.length)
                 assert found in (None, original)
                 assert found is None or not is_changed

@@ -11,7 +11,7 @@ from unittest import mock
 from penstock.catalog.tree import ROOT
 from penstock.fuse import backing, journal, session
 from penstock.fuse import protocol as p
-from penstock.fuse.backing import Backings
+from penstock.fuse.backing import BackingFiles
 from penstock.fuse.handlers import Handlers, KernelOptions
 from penstock.fuse.journal import Journal, Ledger, new_journal, new_ledger
 from penstock.fuse.session import Session
@@ -63,8 +63,8 @@ class Kernel:
         self.table = Handlers(self._set.files, _OPTIONS, backings, lambda _agreed: None).table()
         self.session = Session(self.descriptor, 1, Counters())
 
-    def backings(self, ledger: int) -> Backings:
-        made = Backings(self.descriptor, self._set.files, lambda _ino: None, Ledger(ledger))
+    def backings(self, ledger: int) -> BackingFiles:
+        made = BackingFiles(self.descriptor, self._set.files, lambda _ino: None, Ledger(ledger))
         made.enabled = False  # a socket knows nothing of backing files
         return made
 
@@ -147,7 +147,7 @@ def _open_requests(folder: Path) -> Iterator[Check]:
 def _open_journal(folder: Path) -> Iterator[Check]:
     with watching() as bugs, mock.patch.object(journal, "_SLOTS", _SLOTS):
         kernel = Kernel(folder)
-        kernel.session.answer_with(kernel.table)
+        kernel.session.set_handlers(kernel.table)
 
         def check(data: bytes) -> None:
             with _memory(new_journal(), data) as descriptor:

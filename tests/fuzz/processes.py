@@ -24,13 +24,12 @@ from penstock.errors import PenstockError, PlanError
 from penstock.metrics import Counters
 from penstock.store import secrets
 from penstock.store.keys import remember_settings
-from penstock.warm import look, order
-from penstock.warm.fetcher import LocalFetcher
+from penstock.warm import order, residency
 from penstock.warm.order import OrderReader, OrderWriter
 from penstock.warm.pace import Pace
-from penstock.warm.pages import PageBudget
+from penstock.warm.page_cache import PageBudget
 from penstock.warm.planned import PlannedFeed
-from penstock.warm.prefetcher import Prefetcher
+from penstock.warm.prefetcher import LocalFetcher, Prefetcher
 from tests.fuzz.target import Check, Target, watching
 from tests.support.gated_set import BLOCK, Set
 from tests.support.waiting import wait_until
@@ -238,7 +237,7 @@ _MOST_PLAN_BYTES = 1 << 20
 @contextmanager
 def _open_plans(folder: Path) -> Iterator[Check]:
     some = Set(folder, _FILES, 100 * BLOCK, ())
-    looker = SimpleNamespace(look=lambda names: look.HELD * len(names))
+    probe = SimpleNamespace(look=lambda names: residency.HELD * len(names))
 
     def check(data: bytes) -> None:
         words, data = _words(data, (*_WORDS, *_CURSOR, *_FOUND))
@@ -251,7 +250,7 @@ def _open_plans(folder: Path) -> Iterator[Check]:
             feed = PlannedFeed(
                 reader,
                 some.files,
-                looker,
+                probe,
                 PageBudget(1 << 16),
                 Pace(16),
                 lambda _ino: None,
@@ -299,7 +298,7 @@ def _store(descriptor: int, words: dict[int, bytes]) -> None:
 
 def _plan_seed() -> bytes:
     with closing(OrderWriter([b"a", b"d/b", b"../x"], 8)) as writer:
-        writer.add(array("I", [0, 1, 2, order.ELSEWHERE, 0]))
+        writer.add(array("I", [0, 1, 2, order.NOT_ON_MOUNT, 0]))
         writer.move(1, 1)
         memory = os.pread(writer.descriptor, 1 << 16, 0)
     words = [memory[8 * place : 8 * place + 8] for place in (*_WORDS, *_CURSOR, *_FOUND, *_CURSOR)]

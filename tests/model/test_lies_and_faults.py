@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 
 from penstock.cache import fetches
 from penstock.cache.build import build_cache
-from penstock.cache.fetches import Job
+from penstock.cache.fetches import FetchJob
 from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Cache
 from penstock.catalog.refresh import Mounted, numbered
@@ -331,7 +331,7 @@ class LiesAndFaults(RuleBasedStateMachine):
         parts = self.files.read_now(ino, start, length)
         if parts is None:
             answers: list[list[memoryview] | Exception] = []
-            job = self.files.read(ino, start, length, answers.append, here=True)
+            job = self.files.read(ino, start, length, answers.append, return_job=True)
             if job is not None:
                 do(job)
             (parts,) = wait_until(lambda: answers)
@@ -398,19 +398,19 @@ class LiesAndFaults(RuleBasedStateMachine):
             assert self.bytes_of(ino, 0, 4 * BLOCK) == data
         except PenstockError:
             return False
-        self.cache.settle()
-        self.cache.let_go()
+        self.cache.wait_until_stored()
+        self.cache.drop_idle()
         return self.files.cached_bytes(ino) == len(data)
 
 
-def do(job: Job) -> None:
+def do(job: FetchJob) -> None:
     begun = job.begin()
     if begun is None:
         job()
         return
     while not begun.advance():
         select.select([begun], [], [], STORE_DEADLINE_S / 10)
-    begun.put_away()
+    begun.write_to_cache()
 
 
 @pytest.mark.timeout(1200)

@@ -14,7 +14,7 @@ import pytest
 from penstock.daemon.registry import find_note
 from penstock.errors import PlanError
 from penstock.integrations.plans import mount_of, open_plan
-from penstock.warm import look
+from penstock.warm import residency
 from tests.support.kernelcaches import drop_pages
 from tests.support.kills import processes_of
 from tests.support.mounts import Mount, Mounter, both_modes, is_settled, needs_passthrough, plan_of
@@ -181,10 +181,10 @@ def test_a_plan_goes_on_when_its_server_is_killed_and_leaves_nothing(mount: Moun
             assert plan.problems() is None
         assert len(kept_descriptors(supervisor)) == 1
         wait_until(
-            lambda: len(processes_of(mount.path, "/look.py")) == 1,
+            lambda: len(processes_of(mount.path, "/residency.py")) == 1,
             "that of the killed server is gone",
         )
-        (looker,) = processes_of(mount.path, "/look.py")
+        (looker,) = processes_of(mount.path, "/residency.py")
         assert b"AWS_SECRET" not in Path(f"/proc/{looker}/environ").read_bytes()
     wait_until(lambda: mount.stats()["plans"] == [], "over")
     wait_until(lambda: kept_descriptors(supervisor) == [], "nothing is kept of it")
@@ -316,7 +316,7 @@ def test_a_mount_whose_files_are_looked_at_can_be_unmounted(own: Mount, tmp_path
     with (
         questions.open("rb") as asked,
         subprocess.Popen(
-            [sys.executable, "-IS", look.__file__, str(own.path)],
+            [sys.executable, "-IS", residency.__file__, str(own.path)],
             stdin=asked,
             stdout=subprocess.DEVNULL,
         ) as process,

@@ -324,7 +324,7 @@ def test_rotated_keys_are_read_from_their_file(
 def test_of_many_that_were_begun_with_old_keys_none_is_refused_once_the_keys_are_read_again() -> (
     None
 ):
-    class Begun:
+    class StartedFetch:
         def __init__(self) -> None:
             self.fileno = lambda: -1
             self.advance = lambda: True
@@ -336,8 +336,8 @@ def test_of_many_that_were_begun_with_old_keys_none_is_refused_once_the_keys_are
             raise error
 
     class Beginning(Scripted):
-        def begin(self, key: str, version: str, size_bytes: int) -> Begun:
-            return Begun()
+        def begin(self, key: str, version: str, size_bytes: int) -> StartedFetch:
+            return StartedFetch()
 
     fresh = Scripted(*[b"data"] * 3)
     counters = Counters()

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from penstock.cache.directory import CacheDirectory
-from penstock.cache.guarded import Guarded
+from penstock.cache.guarded import GuardedDirectory
 from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.policy import Keep
 from penstock.metrics import Counters
@@ -24,8 +24,8 @@ def open_cache(path: Path) -> CacheDirectory:
     )
 
 
-def blocks_of(what: CachedObject) -> list[Block]:
-    return [block_of(what, number, BLOCK) for number in range(-(-what.size_bytes // BLOCK))]
+def blocks_of(obj: CachedObject) -> list[Block]:
+    return [block_of(obj, number, BLOCK) for number in range(-(-obj.size_bytes // BLOCK))]
 
 
 def fill(cache: CacheDirectory) -> None:
@@ -40,7 +40,7 @@ def fill_in_full(path: Path) -> None:
     """Everything that is ever done to a directory: opened, filled, something evicted, closed."""
     cache = open_cache(path)
     fill(cache)
-    cache.outdate([OBJECTS[OUTDATED].digest])
+    cache.mark_outdated([OBJECTS[OUTDATED].digest])
     cache.evict_outdated(0)
     cache.close()
     del cache  # with its last connection SQLite empties the log into the database
@@ -52,11 +52,11 @@ def check_comes_up_clean(path: Path) -> int:
     cache = open_cache(path)
     try:
         survived = 0
-        for name, what in OBJECTS.items():
-            whole = cache.complete_file(what)
+        for name, obj in OBJECTS.items():
+            whole = cache.complete_file(obj)
             if whole is not None:
                 assert whole.read_bytes() == DATA[name]
-            for block in blocks_of(what):
+            for block in blocks_of(obj):
                 found = cache.read(block, 0, block.length)
                 wanted = DATA[name][block.start : block.start + block.length]
                 assert found is None or found == wanted, f"wrong bytes in {name}"
@@ -64,8 +64,8 @@ def check_comes_up_clean(path: Path) -> int:
         cache.sweep()
         _check_counts(cache)
         fill(cache)
-        for name, what in OBJECTS.items():
-            whole = cache.complete_file(what)
+        for name, obj in OBJECTS.items():
+            whole = cache.complete_file(obj)
             assert whole is not None, f"{name} cannot be completed"
             assert whole.read_bytes() == DATA[name]
         assert cache.used_bytes == sum(SIZES.values())
@@ -107,16 +107,16 @@ def empty(path: Path) -> None:
             file.unlink(missing_ok=True)  # SQLite may be faster
 
 
-def use(guarded: Guarded, disk: Disk, *, rounds: int) -> None:
+def use(guarded: GuardedDirectory, disk: Disk, *, rounds: int) -> None:
     """Reads and fills a cache that may be damaged: what it gives is right, or nothing."""
     for _ in range(rounds):
-        for name, what in OBJECTS.items():
-            whole = guarded.complete_file(what)
+        for name, obj in OBJECTS.items():
+            whole = guarded.complete_file(obj)
             assert whole is None or whole.read_bytes() == DATA[name]
-            for block in blocks_of(what):
+            for block in blocks_of(obj):
                 wanted = DATA[name][block.start : block.start + block.length]
                 assert guarded.read(block, 0, block.length) in (None, wanted)
-                guarded.write(what, BLOCK, block, wanted)
+                guarded.write(obj, BLOCK, block, wanted)
         guarded.source_bytes("s3://b")
         guarded.status()
         disk.now_s += 60

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from penstock.cache.build import open_directory
 from penstock.cache.directory import CacheDirectory
-from penstock.cache.guarded import Guarded
+from penstock.cache.guarded import GuardedDirectory
 from penstock.cache.identity import CachedObject, block_of, identify
-from penstock.cache.indexfile import Identity
+from penstock.cache.indexfile import IndexIdentity
 from penstock.cache.policy import Keep
 from penstock.metrics import Counters
 
@@ -19,17 +19,19 @@ def sample(name: str, size: int, version: str = "1") -> tuple[CachedObject, byte
     return identify("s3://b", name, version, size, BLOCK), data
 
 
-def put(cache: CacheDirectory | Guarded, what: CachedObject, data: bytes) -> bool:
-    blocks = [block_of(what, number, BLOCK) for number in range(-(-len(data) // BLOCK))]
+def put(cache: CacheDirectory | GuardedDirectory, obj: CachedObject, data: bytes) -> bool:
+    blocks = [block_of(obj, number, BLOCK) for number in range(-(-len(data) // BLOCK))]
     stored = [
-        cache.write(what, BLOCK, block, data[block.start : block.start + block.length])
+        cache.write(obj, BLOCK, block, data[block.start : block.start + block.length])
         for block in blocks
     ]
     return all(stored)
 
 
-def get(cache: CacheDirectory | Guarded, what: CachedObject, start: int, stop: int) -> bytes | None:
-    block = block_of(what, start // BLOCK, BLOCK)
+def get(
+    cache: CacheDirectory | GuardedDirectory, obj: CachedObject, start: int, stop: int
+) -> bytes | None:
+    block = block_of(obj, start // BLOCK, BLOCK)
     found = cache.read(block, start - block.start, stop - block.start)
     return None if found is None else bytes(found)
 
@@ -44,7 +46,7 @@ class Disk:
         self.probes = 0
         self.counters = Counters()
 
-    def open(self, distrust: Identity | None) -> CacheDirectory:
+    def open(self, distrust: IndexIdentity | None) -> CacheDirectory:
         self.probes += 1
         if self.error is not None:
             raise self.error
@@ -59,8 +61,8 @@ class Disk:
             distrust=distrust,
         )
 
-    def guard(self, *, must_open: bool = True) -> Guarded:
-        return Guarded(
+    def guard(self, *, must_open: bool = True) -> GuardedDirectory:
+        return GuardedDirectory(
             self.path,
             "SSD",
             self.open,

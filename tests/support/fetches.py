@@ -9,7 +9,7 @@ from typing import Self
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetch import Arrival, Place, Waiter
+from penstock.cache.fetch import FetchResult, PushBlock, Waiter
 from penstock.cache.fetches import Fetches
 from penstock.cache.identity import Block, CachedObject, identify
 from penstock.cache.tier import Tiers
@@ -80,7 +80,7 @@ class Shelf:
         found = self.blocks.get(block)
         return None if found is None else memoryview(found)[start:stop]
 
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+    def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         self.writes += 1
         assert self.gate.wait(PATIENCE_S)
         if len(self.blocks) >= self.room:
@@ -135,39 +135,39 @@ class Rig:
         self._gates.append(threading.Event())
         return self._gates[-1]
 
-    def want(
-        self, block: Block, get: Callable[[], Buffer] | None = None, *, looked: bool = True
+    def request(
+        self, block: Block, get: Callable[[], Buffer] | None = None, *, tiers_checked: bool = True
     ) -> list[memoryview | Exception]:
         """Someone asks for a block; what he is told, and how often, is in the list."""
         told: list[memoryview | Exception] = []
-        self.fetches.want(
+        self.fetches.request(
             block,
             WHAT,
             self.store.get if get is None else lambda *_: get(),
             Waiter(0, block.length, told.append),
-            looked=looked,
+            tiers_checked=tiers_checked,
         )
         return told
 
     def read(self, block: Block) -> memoryview | Exception:
         """The same, and waits for it to be stored."""
-        told = self.want(block)
+        told = self.request(block)
         wait_until(lambda: told)
-        self.fetches.settle()
+        self.fetches.wait_until_stored()
         return told[0]
 
     def prefetch(self, block: Block) -> bool:
         return self.fetches.prefetch(block, WHAT, self.store.get)
 
     def fetch_ahead(
-        self, block: Block, place: Place | None = None, looked_s: float = 0.0
-    ) -> Arrival:
-        return self.fetches.fetch_ahead(block, WHAT, self.store.get, place, looked_s)
+        self, block: Block, place: PushBlock | None = None, missing_since_s: float = 0.0
+    ) -> FetchResult:
+        return self.fetches.fetch_ahead(block, WHAT, self.store.get, place, missing_since_s)
 
     def look_after(self, seconds: float) -> None:
         """Looks at the clock so much later."""
         self.clock.now_s += seconds
-        self.fetches.look_at_the_clock()
+        self.fetches.check_timeouts()
 
     def count(self, name: str) -> int:
         return self.counters.total(name)
@@ -185,6 +185,6 @@ class Rig:
             gate.set()
         if error is None:
             wait_until(lambda: not self.fetches.in_flight)
-            self.fetches.let_go()
+            self.fetches.drop_idle()
             wait_until(lambda: self.fetches.held_bytes == 0, lambda: self.fetches.held_bytes)
         self.fetches.close(PATIENCE_S)

@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import Buffer
 
 from penstock.cache.build import build_tier
-from penstock.cache.fetch import Arrival, Get, Place
+from penstock.cache.fetch import FetchResult, GetRange, PushBlock
 from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Cache
@@ -44,10 +44,15 @@ class CountingCache(Cache):
     fetches_ahead = 0
 
     def fetch_ahead(
-        self, what: CachedObject, get: Get, number: int, place: Place | None, looked_s: float
-    ) -> Arrival:
+        self,
+        obj: CachedObject,
+        get: GetRange,
+        number: int,
+        place: PushBlock | None,
+        missing_since_s: float,
+    ) -> FetchResult:
         self.fetches_ahead += 1
-        return super().fetch_ahead(what, get, number, place, looked_s)
+        return super().fetch_ahead(obj, get, number, place, missing_since_s)
 
 
 class Set:
@@ -76,7 +81,7 @@ class Set:
         before = self.tree.last_change()
         refresh(self.tree, [Mounted("", self.store)], lambda *_: None)
         changes = self.tree.changes_since(before, 10_000)
-        self.files.outdate([change.buried for change in changes if change.buried])
+        self.files.mark_outdated([change.buried for change in changes if change.buried])
 
     def ino(self, name: str) -> int:
         node = self.files.find(os.fsencode(name))

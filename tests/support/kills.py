@@ -25,7 +25,7 @@ def note(state: Path) -> dict[str, Any]:
 
 
 def processes_of(mountpoint: Path, program: str) -> list[int]:
-    """Processes whose words name this mount and end with that program, such as "look.py"."""
+    """Processes whose words name this mount and end with that program, such as "residency.py"."""
     return [
         pid
         for pid, words in commands().items()

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from penstock.warm.look import pages_by_mincore
+from penstock.warm.residency import pages_by_mincore
 
 _MARK = "counts_pages"
 _MOST_RUNS = 3

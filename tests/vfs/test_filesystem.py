@@ -38,7 +38,7 @@ def test_a_path_is_found_and_a_node_has_its_path(some: Set) -> None:
         assert files.path_of(node) == path
         assert files.node(node.ino) == node
     assert [files.find(path) for path in (b"x", b"x/a", b"a/b", b"d/x")] == [None] * 4
-    files.outdate([])  # nothing is remembered
+    files.mark_outdated([])  # nothing is remembered
     found = files.find_many([b"a", b"nowhere/a", b"a/b", b"d/e/f"])
     assert [node and node.name for node in found] == [b"a", None, None, b"f"]
     assert all(files.node(node.ino) is node for node in found if node), "each is remembered"
@@ -55,7 +55,7 @@ def test_bytes_are_at_hand_once_they_have_been_fetched(
     assert read(files, ino, 1, 2) == b"ee"
     assert read(files, some.ino("a"), 0, 100) == b"alpha"
     assert read(files, some.ino("large"), BLOCK - 1, 2) == bytes(2)
-    some.cache.settle()
+    some.cache.wait_until_stored()
     assert files.read_now(ino, 1, 2) == [b"ee"]
     assert [files.cached_bytes(some.ino(name)) for name in FILES] == [5, 4, 2 * BLOCK]
     assert (files.complete_file(ino) or Path()).read_bytes() == b"deep"
@@ -79,11 +79,11 @@ class Watching(Readahead):
         self.expected: list[tuple[int, int]] = []
         self.ahead = Ahead(range(0), 0)
 
-    def observe(self, what: CachedObject, offset: int, length: int, *, is_stored: bool) -> Ahead:
+    def observe(self, obj: CachedObject, offset: int, length: int, *, is_stored: bool) -> Ahead:
         self.seen.append((offset, length, is_stored))
         return self.ahead
 
-    def expect(self, what: CachedObject, number: int, window: int) -> None:
+    def expect(self, obj: CachedObject, number: int, window: int) -> None:
         self.expected.append((number, window))
 
 
@@ -110,9 +110,9 @@ def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
     assert files.read_now(large, BLOCK, 10) is None
     assert readahead.seen == [], "seen when it is asked for again, to be fetched"
     assert read(files, large, BLOCK, 10) == bytes(10)
-    some.cache.settle()
+    some.cache.wait_until_stored()
     assert files.read_now(large, BLOCK + 10, 10) == [bytes(10)]
-    some.cache.let_go()
+    some.cache.drop_idle()
     assert files.read_now(large, BLOCK + 20, 10) == [bytes(10)]
     assert readahead.seen == [
         (BLOCK, 10, False),
@@ -120,7 +120,7 @@ def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
         (BLOCK + 20, 10, True),
     ]
     assert read(files, small, 0, 100) == b"alpha"
-    some.cache.settle()
+    some.cache.wait_until_stored()
     assert files.read_now(small, 0, 100) == [b"alpha"]
     assert neighbours.seen == [(1, small, False), (1, small, True)]
     assert files.read_now(small, 5, 100) == [], "behind the end there is nothing to fetch"
@@ -132,7 +132,7 @@ class Others:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    def prefetch(self, ino: int, what: CachedObject, number: int, window: int) -> bool:
+    def prefetch(self, ino: int, obj: CachedObject, number: int, window: int) -> bool:
         if number % 2:
             self.asked.append((number, window))
         return bool(number % 2)
@@ -145,7 +145,7 @@ def test_a_reader_has_the_next_blocks_fetched_by_whoever_owns_them_while_there_i
     some = make_set({"large": bytes(9 * BLOCK)}, buffer_bytes=3 * BLOCK)
     others, readahead = Others(), Watching()
     files = FileSystem(
-        some.tree, {0: some.store}, some.cache, readahead, lambda: None, elsewhere=others
+        some.tree, {0: some.store}, some.cache, readahead, lambda: None, remote=others
     )
     ino = some.ino("large")
     if way == "read_now":
@@ -186,7 +186,7 @@ def test_what_another_process_has_changed_is_forgotten(some: Set, tmp_path: Path
     (tmp_path / "set/a").unlink()
     some.refresh()
     assert not ours.node(ino).dead, "nobody has told it"
-    theirs.outdate([ino])
+    theirs.mark_outdated([ino])
     assert ours.file(ino).node.dead
     assert ours.node(ino).dead
 
@@ -216,7 +216,7 @@ def test_a_bucket_ahead_of_the_listing_makes_a_read_stale_and_a_refresh_due(
     assert isinstance(read(files, ino, 0, 100), StaleInode)
     assert due == [True]
     some.refresh()
-    files.outdate([])
+    files.mark_outdated([])
     assert files.node(ino).dead
     assert isinstance(read(files, ino, 0, 100), StaleInode)
     assert due == [True], "the listing knows already that this file is gone"
@@ -236,7 +236,7 @@ def test_a_read_that_meets_a_stale_block_is_an_error_also_when_it_is_asked_for_i
         some.tree, {0: some.store}, some.cache, Readahead(BLOCK, 0), lambda: None, shared=shared
     )
     assert read(files, ino, 0, 4096) == bytes(4096)
-    some.cache.settle()
+    some.cache.wait_until_stored()
     (tmp_path / "set/large").write_bytes(b"omega")
     assert files.read_now(ino, 0, 2 * BLOCK) is None
     assert isinstance(read(files, ino, 0, 2 * BLOCK), StaleInode)
@@ -252,11 +252,11 @@ def test_a_read_that_meets_a_stale_block_is_an_error_also_when_it_is_asked_for_i
 def test_what_was_remembered_is_forgotten_when_it_died(some: Set, tmp_path: Path) -> None:
     old = some.ino("d/e/f")
     outdated: list[object] = []
-    some.cache.outdate = outdated.extend  # type: ignore[method-assign]
-    what = some.files.file(old).what
+    some.cache.mark_outdated = outdated.extend  # type: ignore[method-assign]
+    obj = some.files.file(old).obj
     (tmp_path / "set/d/e/f").write_bytes(b"rewritten")
     some.refresh()
-    assert outdated == [what]
+    assert outdated == [obj]
     assert some.ino("d/e/f") != old
     assert some.files.node(old).dead
 
@@ -266,6 +266,6 @@ def test_no_more_is_remembered_than_so_much(some: Set, monkeypatch: pytest.Monke
     files = some.files
     for _ in range(2):
         for path in FILES:
-            assert files.file(some.ino(path)).what.key == path
+            assert files.file(some.ino(path)).obj.key == path
     for memo in (files._nodes, files._files, files._paths, files._folders):
         assert len(memo) == 1

@@ -6,8 +6,7 @@ import pytest
 
 from penstock.cache.identity import CachedObject, identify
 from penstock.units import KIB, MIB
-from penstock.vfs.neighbours import Neighbours
-from penstock.vfs.readahead import Ahead, Readahead
+from penstock.vfs.readahead import Ahead, Readahead, SmallFileReadahead
 
 BLOCK = 8 * MIB
 PARENT = 7
@@ -19,8 +18,8 @@ class Follower:
     """Reads, and has fetched what it is told; each block is expected by the process that fetches
     it."""
 
-    def __init__(self, most_blocks: int = 8, what: CachedObject = WHAT, processes: int = 1) -> None:
-        self.what = what
+    def __init__(self, most_blocks: int = 8, obj: CachedObject = WHAT, processes: int = 1) -> None:
+        self.obj = obj
         self.processes = [Readahead(BLOCK, most_blocks) for _ in range(processes)]
         self.fetched: list[int] = []
 
@@ -28,9 +27,9 @@ class Follower:
         return self.processes[number % len(self.processes)]
 
     def read(self, offset: int, length: int, *, is_stored: bool = False) -> Ahead:
-        ahead = self.of(offset // BLOCK).observe(self.what, offset, length, is_stored=is_stored)
+        ahead = self.of(offset // BLOCK).observe(self.obj, offset, length, is_stored=is_stored)
         for number in ahead.numbers:
-            self.of(number).expect(self.what, number, ahead.window)
+            self.of(number).expect(self.obj, number, ahead.window)
             if number not in self.fetched:
                 self.fetched.append(number)
         return ahead
@@ -129,7 +128,7 @@ def test_random_readers_of_16_kib_are_not_followed() -> None:
 
 def test_nothing_is_asked_for_behind_the_end() -> None:
     for size in (3 * BLOCK, 2 * BLOCK + 1):
-        reader = Follower(what=identify("s3://b", "small", "1", size, BLOCK))
+        reader = Follower(obj=identify("s3://b", "small", "1", size, BLOCK))
         for offset in range(0, size, MIB):
             reader.read(offset, MIB)
         assert reader.fetched == [1, 2]
@@ -155,7 +154,7 @@ def test_no_more_blocks_are_remembered_than_so_many(monkeypatch: pytest.MonkeyPa
 class Announced:
     def __init__(self) -> None:
         self.runs: list[tuple[int, int]] = []
-        self.neighbours = Neighbours(self._note)
+        self.neighbours = SmallFileReadahead(self._note)
 
     def _note(self, parent: int, after: int, up_to: int) -> None:
         assert parent == PARENT

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from penstock.warm.bucket import Bucket
-from penstock.warm.load import Room, surely_fits
-from penstock.warm.pace import LEAST, Demand, Pace, window_bytes
-from penstock.warm.pages import PageBudget
+from penstock.warm.load import TierRoom, fits_for_sure
+from penstock.warm.pace import LEAST, Bucket, Demand, Pace, window_bytes
+from penstock.warm.page_cache import PageBudget
 
 MIB = 1 << 20
 RATE = 1_000_000
@@ -41,17 +40,17 @@ def test_files_are_kept_until_the_budget_is_used_up() -> None:
     assert pages.keep(1, 700)
     assert not pages.keep(2, 100)
     assert pages.keep(3, 50)
-    assert pages.let_go(1) == 700
+    assert pages.release(1) == 700
     assert pages.keep(2, 700)
     assert pages.passing_bytes == 250
     # What two plans keep is counted once.
     pages = PageBudget(1000)
     assert pages.keep(5_000_000, 700)
     assert pages.keep(5_000_000, 700)
-    pages.let_go(5_000_000)
+    pages.release(5_000_000)
     assert pages.is_kept(5_000_000)
     assert not pages.keep(7, 100)
-    pages.let_go(5_000_000)
+    pages.release(5_000_000)
     assert not pages.is_kept(5_000_000)
     assert pages.keep(7, 100)
 
@@ -67,12 +66,12 @@ class Shares:
     def share_of(self, digest: bytes) -> int:
         return digest[0] % len(self.free)
 
-    def rooms_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
+    def free_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
         return [free - wanted_bytes(share) for share, free in enumerate(self.free)]
 
 
-def room(*tiers: Shares) -> Room:
-    return Room(tiers, lambda _tier, _share: 0)  # type: ignore[arg-type]
+def room(*tiers: Shares) -> TierRoom:
+    return TierRoom(tiers, lambda _tier, _share: 0)  # type: ignore[arg-type]
 
 
 def test_each_block_takes_room_in_the_first_tier_that_has_some() -> None:
@@ -92,9 +91,9 @@ def test_each_block_takes_room_in_the_first_tier_that_has_some() -> None:
     assert not found.take(b"\0", [1])
     assert found.take(b"\1", [50])
     # All fits for sure only if any share could hold all of it.
-    assert surely_fits([Shares(10), Shares(200, 200)], 100)  # type: ignore[list-item]
-    assert not surely_fits([Shares(10), Shares(150, 300)], 100)  # type: ignore[list-item]
-    assert not surely_fits([], 1)
+    assert fits_for_sure([Shares(10), Shares(200, 200)], 100)  # type: ignore[list-item]
+    assert not fits_for_sure([Shares(10), Shares(150, 300)], 100)  # type: ignore[list-item]
+    assert not fits_for_sure([], 1)
 
 
 def run(pace: Pace, latency_s: float, most_per_s: float, rounds: int) -> None:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache.fetch import Arrival, FetchOutcome
+from penstock.cache.fetch import FetchOutcome, FetchResult
 from penstock.cache.tier import TierSpec
 from penstock.errors import ObjectChanged, StoreError
 from penstock.vfs.filesystem import FileSystem
-from penstock.warm.bucket import Bucket
-from penstock.warm.load import Load, Room
+from penstock.warm.load import Load, TierRoom
+from penstock.warm.pace import Bucket
 from penstock.warm.prefetcher import Wanted
 from penstock.warm.selection import select
 from tests.support.gated_set import BLOCK, MakeSet
@@ -26,7 +26,7 @@ def files(make_set: MakeSet, tmp_path: Path) -> FileSystem:
 def load_of(
     files: FileSystem,
     *paths: str,
-    room: Room | None = None,
+    room: TierRoom | None = None,
     bucket: Bucket | None = None,
     concurrency: int | None = None,
 ) -> Load:
@@ -47,7 +47,9 @@ def load_of(
 
 def fetch_ahead(files: FileSystem, wanted: Wanted) -> None:
     file = files.file(wanted.ino)
-    wanted.ended(files.cache.fetch_ahead(file.what, file.get, wanted.number, None, wanted.looked_s))
+    wanted.ended(
+        files.cache.fetch_ahead(file.obj, file.get, wanted.number, None, wanted.missing_since_s)
+    )
 
 
 def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: FileSystem) -> None:
@@ -65,7 +67,7 @@ def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: F
     now[0] += 0.05
     out = load.take(50)
     assert len(out) == 5
-    out[0].ended(Arrival(FetchOutcome.CACHED, 1000))
+    out[0].ended(FetchResult(FetchOutcome.CACHED, 1000))
     assert len(load.take(50)) == 1, "what was cached meanwhile does not count"
 
 
@@ -79,7 +81,7 @@ def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> No
     assert brought == len(FILES) - 1 + 3
     assert load.progress.done_files == load.progress.fetched_files == len(FILES)
     assert load.progress.done_bytes == sum(map(len, FILES.values()))
-    files.cache.settle()
+    files.cache.wait_until_stored()
     again = load_of(files)
     assert again.take(50) == []
     assert not again.go_on(0)
@@ -89,7 +91,7 @@ def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> No
 def test_a_block_that_someone_else_fetches_is_asked_for_again(files: FileSystem) -> None:
     load = load_of(files, "d/001")
     (wanted,) = load.take(50)
-    wanted.ended(Arrival(FetchOutcome.JOINED, 1000))
+    wanted.ended(FetchResult(FetchOutcome.JOINED, 1000))
     assert load.take(50) == []
     assert load.go_on(0), "it is not over"
     (again,) = load.take(50)
@@ -100,8 +102,8 @@ def test_a_block_that_someone_else_fetches_is_asked_for_again(files: FileSystem)
 
 def test_what_does_not_fit_is_not_given_out(files: FileSystem) -> None:
     tiers = files.cache.tiers
-    free = tiers[0].rooms_beside(lambda _share: 0)[0]
-    room = Room(tiers, lambda _tier, _share: 0)
+    free = tiers[0].free_beside(lambda _share: 0)[0]
+    room = TierRoom(tiers, lambda _tier, _share: 0)
     assert room.take(b"\0", [free - 50_500])
     load = load_of(files, room=room)
     assert len(load.take(500)) == 50
@@ -113,14 +115,14 @@ def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_
 ) -> None:
     load = load_of(files, "large", "d/001")
     for wanted in load.take(50):
-        wanted.ended(Arrival(FetchOutcome.FAILED, 0, error=ObjectChanged("it is another")))
+        wanted.ended(FetchResult(FetchOutcome.FAILED, 0, error=ObjectChanged("it is another")))
     assert not load.go_on(0)
     assert load.progress.failed_files == 2
     assert {failure["path"] for failure in load.progress.failures} == {"large", "d/001"}
     load, failed = load_of(files), 0
     while load.go_on(0):
         for wanted in load.take(10):
-            wanted.ended(Arrival(FetchOutcome.FAILED, 0, error=StoreError("down")))
+            wanted.ended(FetchResult(FetchOutcome.FAILED, 0, error=StoreError("down")))
             failed += 1
     assert load.progress.gave_up
     assert (failed, len(load.progress.failures)) == (100, 10)
@@ -130,6 +132,6 @@ def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_
     load.stop()
     assert load.take(50) == []
     assert not wanted.still()
-    wanted.ended(Arrival(FetchOutcome.FAILED, 0))
+    wanted.ended(FetchResult(FetchOutcome.FAILED, 0))
     assert load.progress.failed_files == 0
     assert not load.go_on(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PlanError
-from penstock.warm.order import ELSEWHERE, OrderReader, OrderWriter
+from penstock.warm.order import NOT_ON_MOUNT, OrderReader, OrderWriter
 
 NAMES = [b"a/1.jpg", "ü/2.jpg".encode(), b"3"]
 
@@ -16,17 +16,17 @@ NAMES = [b"a/1.jpg", "ü/2.jpg".encode(), b"3"]
 def test_the_reader_sees_the_names_the_order_and_the_cursor() -> None:
     writer = OrderWriter(NAMES, capacity=10)
     reader = OrderReader(writer.descriptor)
-    writer.add(array("I", [2, 0, ELSEWHERE, 1]))
+    writer.add(array("I", [2, 0, NOT_ON_MOUNT, 1]))
     writer.move(3, 1)
     assert [reader.name(number) for number in range(3)] == NAMES
     assert reader.files == 3
-    assert reader.files_at(0, reader.end) == [2, 0, ELSEWHERE, 1]
+    assert reader.files_at(0, reader.end) == [2, 0, NOT_ON_MOUNT, 1]
     assert (reader.handed_out, reader.done, reader.end) == (3, 1, 4)
     before = reader.generation
     writer.cut()
     writer.add(array("I", [2, 2]))
     assert reader.generation != before
-    assert reader.files_at(0, reader.end) == [2, 0, ELSEWHERE, 2, 2], "from what was handed out"
+    assert reader.files_at(0, reader.end) == [2, 0, NOT_ON_MOUNT, 2, 2], "from what was handed out"
     assert writer.missing[0] == 0
     reader.note_missing(2)
     reader.note_missing(1)

@@ -10,18 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache.fetch import Arrival, FetchOutcome
+from penstock.cache.fetch import FetchOutcome, FetchResult
 from penstock.errors import StaleInode
 from penstock.metrics import Counters
 from penstock.units import MIB
-from penstock.warm import look
-from penstock.warm.fetcher import LocalFetcher, Push
-from penstock.warm.looker import PageCacheProbe
+from penstock.warm import residency
 from penstock.warm.order import OrderReader, OrderWriter
 from penstock.warm.pace import Pace
-from penstock.warm.pages import PageBudget
+from penstock.warm.page_cache import PageBudget, PageCacheProbe
 from penstock.warm.planned import PlannedFeed
-from penstock.warm.prefetcher import Prefetcher, Wanted
+from penstock.warm.prefetcher import LocalFetcher, Prefetcher, PushPages, Wanted
 from tests.support.gated_set import BLOCK, MakeSet, Set
 from tests.support.waiting import wait_until
 
@@ -35,7 +33,7 @@ class Forgetful(PageCacheProbe):
 
     def look(self, names: Sequence[bytes]) -> bytes:
         self.looked += names
-        return look.HELD * len(names)
+        return residency.HELD * len(names)
 
 
 class Planned:
@@ -43,13 +41,13 @@ class Planned:
 
     def __init__(self, some: Set, names: list[str], pages: PageBudget) -> None:
         self.writer = OrderWriter([name.encode() for name in names], 10_000)
-        self.looker = Forgetful()
+        self.probe = Forgetful()
         self.dropped: list[int] = []
         self.waiting: list[Callable[[], None]] = []
         self.feed = PlannedFeed(
             OrderReader(self.writer.descriptor),
             some.files,
-            self.looker,
+            self.probe,
             pages,
             Pace(64),
             self.dropped.append,
@@ -81,7 +79,7 @@ def test_large_files_do_not_run_further_ahead_than_the_window(make_set: MakeSet)
     planned = Planned(some, names, PageBudget(64 * MIB))  # 16 MiB for what passes through
     planned.extend(list(range(40)))
     assert len(planned.all()) == 4 * 4 * MIB // BLOCK
-    assert len(planned.looker.looked) == 4
+    assert len(planned.probe.looked) == 4
     planned.writer.move(1, 0)
     assert len(planned.all()) == 4 * MIB // BLOCK
 
@@ -170,7 +168,7 @@ class ListFeed:
         taken, self.left = self.left[:most], self.left[most:]
         return [Wanted(ino, number, False, time.monotonic(), self._end) for ino, number in taken]
 
-    def _end(self, arrival: Arrival) -> None:
+    def _end(self, arrival: FetchResult) -> None:
         self.ended.append(arrival.how)
 
 
@@ -234,9 +232,9 @@ class Told:
     """Collects what a bringer says."""
 
     def __init__(self) -> None:
-        self.ends: list[tuple[Wanted, Arrival]] = []
+        self.ends: list[tuple[Wanted, FetchResult]] = []
 
-    def __call__(self, ends: list[tuple[Wanted, Arrival]]) -> None:
+    def __call__(self, ends: list[tuple[Wanted, FetchResult]]) -> None:
         self.ends += ends
 
     @property
@@ -244,7 +242,7 @@ class Told:
         return [arrival.how for _, arrival in self.ends]
 
 
-def fetch_ahead(some: Set, push: Push | None, counters: Counters, *wanted: Wanted) -> Told:
+def fetch_ahead(some: Set, push: PushPages | None, counters: Counters, *wanted: Wanted) -> Told:
     fetcher, told = LocalFetcher(some.files, push, counters), Told()
     fetcher.fetch_ahead(list(wanted), told)
     wait_until(lambda: len(told.ends) == len(wanted))

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from penstock.cache.directory import CacheDirectory
-from penstock.cache.guarded import Guarded
-from penstock.cache.indexfile import Identity, stored_bytes
+from penstock.cache.guarded import GuardedDirectory
+from penstock.cache.indexfile import IndexIdentity, stored_bytes
 from penstock.cache.policy import POLICIES, Policy
 from penstock.cache.striped import StripedTier
 from penstock.cache.sweep import sweep_unopened
@@ -56,7 +56,7 @@ def build_tier(
     say: Say = lambda _note: None,
 ) -> StripedTier:
     directories = [
-        Guarded(
+        GuardedDirectory(
             path,
             spec.medium,
             partial(_open_prepared, path, spec, policy, counters, say),
@@ -74,7 +74,7 @@ def _open_prepared(
     policy: str,
     counters: Counters,
     say: Say,
-    distrust: Identity | None,
+    distrust: IndexIdentity | None,
 ) -> CacheDirectory:
     refuse_foreign(path)
     open_it = partial(_prepare_and_open, path, spec, policy, counters, say, distrust)
@@ -93,7 +93,7 @@ def _prepare_and_open(
     policy: str,
     counters: Counters,
     say: Say,
-    distrust: Identity | None,
+    distrust: IndexIdentity | None,
 ) -> CacheDirectory:
     share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
     stored = stored_bytes(path / "index.sqlite")
@@ -124,7 +124,7 @@ def open_directory(
     low: float,
     policy: Policy,
     counters: Counters,
-    distrust: Identity | None = None,
+    distrust: IndexIdentity | None = None,
 ) -> CacheDirectory:
     refuse_foreign(path)
     try:

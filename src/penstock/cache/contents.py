@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedBytes:
     """How much of one object is where."""
 
     tier_bytes: tuple[int, ...]  # in each tier, in their order
@@ -29,63 +29,62 @@ class Contents:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
-    def look(self, objects: Sequence[CachedObject]) -> list[Held]:
-        self._cache.settle()
-        digests = [what.digest for what in objects]
+    def look(self, objects: Sequence[CachedObject]) -> list[CachedBytes]:
+        self._cache.wait_until_stored()
+        digests = [obj.digest for obj in objects]
         found = [
             self._try(tier, lambda tier: tier.cached_sizes(digests), {})
             for tier in self._cache.tiers
         ]
         return [
-            self._held(what, tuple(sizes.get(what.digest, 0) for sizes in found))
-            for what in objects
+            self._held(obj, tuple(sizes.get(obj.digest, 0) for sizes in found)) for obj in objects
         ]
 
-    def missing(self, what: CachedObject, held: Held) -> list[int]:
+    def missing(self, obj: CachedObject, held: CachedBytes) -> list[int]:
         """The blocks of it that are in no tier."""
-        numbers = range(block_count(what.size_bytes, self._cache.block_bytes))
-        if held.cached_bytes >= what.size_bytes:
+        numbers = range(block_count(obj.size_bytes, self._cache.block_bytes))
+        if held.cached_bytes >= obj.size_bytes:
             return []
         if not held.cached_bytes:
             return list(numbers)
-        return [number for number in numbers if not self._is_stored(what, number)]
+        return [number for number in numbers if not self._is_stored(obj, number)]
 
-    def use(self, objects: Sequence[CachedObject]) -> None:
-        digests = [what.digest for what in objects]
+    def mark_used(self, objects: Sequence[CachedObject]) -> None:
+        digests = [obj.digest for obj in objects]
         for tier in self._cache.tiers:
-            self._try(tier, lambda tier: tier.use(digests), None)
+            self._try(tier, lambda tier: tier.mark_used(digests), None)
 
-    def verify(self, what: CachedObject) -> int:
+    def verify(self, obj: CachedObject) -> int:
         """Reads back what is there; returns how many blocks were damaged, and are dropped."""
         wrong = sum(
-            len(self._try(tier, lambda tier: tier.verify(what.digest), []))
+            len(self._try(tier, lambda tier: tier.verify(obj.digest), []))
             for tier in self._cache.tiers
         )
         if wrong:
-            self._cache.release([what])
+            self._cache.release([obj])
         return wrong
 
     def remove(self, objects: Sequence[CachedObject]) -> int:
         """Lets go of them, in memory too; returns how many bytes the tiers held."""
-        self._cache.settle()
-        digests = [what.digest for what in objects]
+        self._cache.wait_until_stored()
+        digests = [obj.digest for obj in objects]
         freed = sum(
             self._try(tier, lambda tier: tier.remove(digests), 0) for tier in self._cache.tiers
         )
         self._cache.release(objects)
         return freed
 
-    def _held(self, what: CachedObject, tier_bytes: tuple[int, ...]) -> Held:
-        cached = min(sum(tier_bytes), what.size_bytes)
+    def _held(self, obj: CachedObject, tier_bytes: tuple[int, ...]) -> CachedBytes:
+        cached = min(sum(tier_bytes), obj.size_bytes)
         shared = sum(map(bool, tier_bytes)) > 1
-        if shared and what.size_bytes > self._cache.block_bytes:
-            numbers = range(block_count(what.size_bytes, self._cache.block_bytes))
-            blocks = (block_of(what, number, self._cache.block_bytes) for number in numbers)
+        if shared and obj.size_bytes > self._cache.block_bytes:
+            numbers = range(block_count(obj.size_bytes, self._cache.block_bytes))
+            blocks = (block_of(obj, number, self._cache.block_bytes) for number in numbers)
             cached = sum(block.length for block in blocks if self._cache.is_stored(block))
-        return Held(tier_bytes, cached)
+        return CachedBytes(tier_bytes, cached)
 
-    def _is_stored(self, what: CachedObject, number: int) -> bool:
-        return self._cache.is_stored(block_of(what, number, self._cache.block_bytes))
+    def _is_stored(self, obj: CachedObject, number: int) -> bool:
+        return self._cache.is_stored(block_of(obj, number, self._cache.block_bytes))
 
     def _try(self, tier: StripedTier, work: Callable[[StripedTier], T], otherwise: T) -> T:
         try:

@@ -1,7 +1,7 @@
 """One directory of a local tier: plain files, and an index that says what is in them.
 
-Raises OSError or sqlite3.Error when the disk or the index fails; `Guarded` deals with that. A
-file that is damaged is no failure: it is dropped, and missed. May be used from any thread.
+Raises OSError or sqlite3.Error when the disk or the index fails; `GuardedDirectory` handles that.
+A damaged file is not a failure: it is dropped, and the read is a miss. Threading: any thread.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing_extensions import Buffer
 
 from penstock.blocks import UNIT_BYTES, block_count, unit_bounds
 from penstock.cache import files
-from penstock.cache.files import Stamp
+from penstock.cache.files import FileStamp
 from penstock.cache.identity import (
     Block,
     CachedObject,
@@ -28,10 +28,10 @@ from penstock.cache.identity import (
     object_path,
 )
 from penstock.cache.index import Entry, Index
-from penstock.cache.indexfile import Identity, has_our_tables, identity_of, is_full
+from penstock.cache.indexfile import IndexIdentity, has_our_tables, identity_of, is_full
 from penstock.cache.locks import join
 from penstock.cache.policy import Policy
-from penstock.cache.sweep import YOUNG_S, Swept, sweep
+from penstock.cache.sweep import YOUNG_S, SweepResult, sweep
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
 
@@ -81,7 +81,7 @@ class CacheDirectory:
         low: float,
         policy: Policy,
         counters: Counters,
-        distrust: Identity | None = None,
+        distrust: IndexIdentity | None = None,
     ) -> None:
         self.path = path
         self.name = name
@@ -112,7 +112,7 @@ class CacheDirectory:
         # Objects of many blocks whose every byte was checked, or written, in this process's
         # life. Smaller ones are not noted: checking one again costs less than remembering all.
         # By the file's stamp: one that someone has changed since is checked again.
-        self._verified: dict[bytes, Stamp] = {}
+        self._verified: dict[bytes, FileStamp] = {}
         self._written: dict[bytes, tuple[int, set[int]]] = {}
 
     # -- reading ------------------------------------------------------------------------
@@ -174,43 +174,43 @@ class CacheDirectory:
         if block.whole or files.stamp_of(self.file(block.digest)) is None:
             files.remove(self.file(block.digest))
 
-    def complete_file(self, what: CachedObject) -> Path | None:
-        digest = what.digest
-        if self.index.cached_bytes(digest) != what.size_bytes:
+    def complete_file(self, obj: CachedObject) -> Path | None:
+        digest = obj.digest
+        if self.index.cached_bytes(digest) != obj.size_bytes:
             return None
         path = self.file(digest)
         stamp = files.stamp_of(path)
         if stamp is not None and self._verified.get(digest) == stamp:
             return Path(path)
-        if not self._is_consistent(what) or self.verify(digest):
+        if not self._is_consistent(obj) or self.verify(digest):
             return None
         stamp_now = files.stamp_of(path)
         if stamp is None or stamp != stamp_now:
             return None  # changed while we looked
-        if what.size_bytes > SMALL_BYTES:
+        if obj.size_bytes > SMALL_BYTES:
             self._verified[digest] = stamp
         return Path(path)
 
-    def _is_consistent(self, what: CachedObject) -> bool:
+    def _is_consistent(self, obj: CachedObject) -> bool:
         """Is it the object that the caller means, in all its blocks, and not a byte more? The row
         says so, but the row may be damaged; what is not is dropped."""
-        entry = self.index.entry(what.digest)
+        entry = self.index.entry(obj.digest)
         if entry is None:
             return False
-        again = identify(what.source, what.key, what.version, what.size_bytes, entry.block_bytes)
-        blocks = block_count(what.size_bytes, max(1, entry.block_bytes))
+        again = identify(obj.source, obj.key, obj.version, obj.size_bytes, entry.block_bytes)
+        blocks = block_count(obj.size_bytes, max(1, entry.block_bytes))
         numbers = list(range(blocks)) if blocks > 1 else []
-        stamp = files.stamp_of(self.file(what.digest))
+        stamp = files.stamp_of(self.file(obj.digest))
         if (
-            entry.size_bytes == what.size_bytes
+            entry.size_bytes == obj.size_bytes
             and entry.block_bytes > 0
-            and again.digest == what.digest
-            and self.index.block_numbers(what.digest) == numbers
+            and again.digest == obj.digest
+            and self.index.block_numbers(obj.digest) == numbers
             # A shorter file is for `verify`, which keeps what is there of it.
-            and (stamp is None or stamp.size_bytes <= what.size_bytes)
+            and (stamp is None or stamp.size_bytes <= obj.size_bytes)
         ):
             return True
-        log.warning("%s: not what its row says; dropped", self.file(what.digest))
+        log.warning("%s: not what its row says; dropped", self.file(obj.digest))
         self._counters.add("corrupt_blocks")
         self.remove(entry)
         return False
@@ -227,9 +227,9 @@ class CacheDirectory:
         if files.stamp_of(self.file(digest)) is None or entry.block_bytes <= 0:
             self.remove(entry)
             return [0]
-        what = CachedObject(entry.source, entry.key, entry.version, entry.size_bytes, digest)
+        obj = CachedObject(entry.source, entry.key, entry.version, entry.size_bytes, digest)
         numbers = self.index.block_numbers(digest) or [0]
-        blocks = [block_of(what, number, entry.block_bytes) for number in numbers]
+        blocks = [block_of(obj, number, entry.block_bytes) for number in numbers]
         return [block.number for block in blocks if self.read(block, 0, block.length) is None]
 
     def has(self, block: Block) -> bool:
@@ -251,7 +251,7 @@ class CacheDirectory:
                 self.remove(entry)
         return found
 
-    def use(self, digests: list[bytes]) -> None:
+    def mark_used(self, digests: list[bytes]) -> None:
         """They are wanted: for the policy, as good as read just now."""
         if self._policy.tracks_use:
             for digest in digests:
@@ -259,22 +259,22 @@ class CacheDirectory:
 
     # -- writing ------------------------------------------------------------------------
 
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+    def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
-        return self.reserve(len(view)) and self.write_reserved(what, block_bytes, block, view)
+        return self.reserve(len(view)) and self.write_into_reserved(obj, block_bytes, block, view)
 
-    def write_reserved(
-        self, what: CachedObject, block_bytes: int, block: Block, view: memoryview
+    def write_into_reserved(
+        self, obj: CachedObject, block_bytes: int, block: Block, view: memoryview
     ) -> bool:
         """The same where room was reserved for it."""
         stamp, is_new, sums = None, False, b""
         try:
-            path = self.file(what.digest)
+            path = self.file(obj.digest)
             if not block.whole:
-                self._forget_lost_blocks(what.digest)
+                self._forget_lost_blocks(obj.digest)
             sums = checksums(view)
             stamp, is_new = files.write_file(
-                path, what.size_bytes, block.start, view, sums if block.whole else None
+                path, obj.size_bytes, block.start, view, sums if block.whole else None
             )
         except OSError as error:
             if not is_full(error):
@@ -285,9 +285,9 @@ class CacheDirectory:
                 self.give_back(len(view))
         if stamp is None:
             return False
-        self.commit(what, block_bytes, block, sums)
-        if what.size_bytes > SMALL_BYTES:
-            self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
+        self.commit(obj, block_bytes, block, sums)
+        if obj.size_bytes > SMALL_BYTES:
+            self._note_written(block, stamp, is_new, block_count(obj.size_bytes, block_bytes))
         return True
 
     def _forget_lost_blocks(self, digest: bytes) -> None:
@@ -319,12 +319,12 @@ class CacheDirectory:
                 self._reserved_bytes += length
             return room
 
-    def commit(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
+    def commit(self, obj: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
         """Notes a block that was written where room was reserved for it. In one step: who looks for
         room meanwhile would count it twice, and evict for nothing."""
         with self._room_lock:
             try:
-                self.index.add(what, block_bytes, block, sums)
+                self.index.add(obj, block_bytes, block, sums)
             finally:
                 self._reserved_bytes -= block.length
 
@@ -338,17 +338,17 @@ class CacheDirectory:
 
     def commit_written(
         self,
-        what: CachedObject,
+        obj: CachedObject,
         block_bytes: int,
         block: Block,
         sums: bytes,
-        stamp: Stamp | None,
+        stamp: FileStamp | None,
         is_new: bool,
     ) -> None:
         """The same for a worker, which has written it and says what its file was then."""
-        self.commit(what, block_bytes, block, sums)
+        self.commit(obj, block_bytes, block, sums)
         if stamp is not None:
-            self._note_written(block, stamp, is_new, block_count(what.size_bytes, block_bytes))
+            self._note_written(block, stamp, is_new, block_count(obj.size_bytes, block_bytes))
 
     def recheck(self, block: Block) -> None:
         """A worker has found it damaged: it is dropped if it is."""
@@ -359,7 +359,7 @@ class CacheDirectory:
         for digest in digests:
             self.index.touch(digest)
 
-    def _note_written(self, block: Block, stamp: Stamp, is_new: bool, blocks: int) -> None:
+    def _note_written(self, block: Block, stamp: FileStamp, is_new: bool, blocks: int) -> None:
         with self._room_lock:
             before, numbers = self._written.pop(block.digest, (stamp.inode, set[int]()))
             if is_new or before != stamp.inode:
@@ -388,14 +388,14 @@ class CacheDirectory:
     def outdated_bytes(self) -> int:
         return self.index.outdated_bytes() if self._outdated else 0
 
-    def room_beside(self, wanted_bytes: int) -> int:
+    def free_beside(self, wanted_bytes: int) -> int:
         """See Policy."""
         self.index.reread_usage(least_interval_s=0)
         status = os.statvfs(self.path)
         free_bytes = status.f_bavail * status.f_frsize
         if free_bytes < self.high_bytes - self.used_bytes:
             return free_bytes  # others use the disk too; nothing is evicted for them
-        return self._policy.room_beside(self, wanted_bytes)
+        return self._policy.free_beside(self, wanted_bytes)
 
     def evict_outdated(self, down_to_bytes: int) -> None:
         if self._outdated:
@@ -417,8 +417,8 @@ class CacheDirectory:
                 self.remove(entry)
         return True
 
-    def outdate(self, digests: list[bytes]) -> None:
-        self.index.outdate(digests)
+    def mark_outdated(self, digests: list[bytes]) -> None:
+        self.index.mark_outdated(digests)
         self._outdated = True
 
     def remove(self, entry: Entry) -> None:
@@ -435,7 +435,7 @@ class CacheDirectory:
             files.remove(self.file(digest))
         return dropped
 
-    def sweep(self, young_s: float = YOUNG_S, *, pause_s: float = 0) -> Swept:
+    def sweep(self, young_s: float = YOUNG_S, *, pause_s: float = 0) -> SweepResult:
         """Removes files that the index does not know, and rows that have no file."""
         # What is young may belong to a mount that notes it in a moment. But if nobody else was
         # here when we came, whoever wrote what is older than that is dead.

@@ -36,22 +36,22 @@ from functools import partial
 
 from typing_extensions import Buffer
 
+from penstock.cache.claims import Claims
 from penstock.cache.fetch import (
-    Arrival,
-    Begin,
-    Claims,
+    BeginGet,
     Fetch,
     FetchOutcome,
-    Get,
-    Place,
+    FetchResult,
+    GetRange,
+    PushBlock,
     State,
     Waiter,
 )
 from penstock.cache.guarded import HUNG_S
-from penstock.cache.hedging import MOST_AT_ONCE, Hedging
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.pool import Pool
 from penstock.cache.tier import Tiers
+from penstock.cache.watchdog import MOST_AT_ONCE, Hedging
 from penstock.errors import PenstockError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Pending
@@ -80,7 +80,7 @@ _SLOW_DISK_S = 0.01
 _SLOW_DISK_FOR_S = 1.0
 
 
-class Job:
+class FetchJob:
     """A fetch of a small object, for the caller to bring about: it fetches, answers and stores.
 
     Call it in a thread that may block. One that has other things to do begins it, and then
@@ -89,7 +89,7 @@ class Job:
 
     __slots__ = ("_begin", "_fetch", "_fetches", "on_end", "on_start")
 
-    def __init__(self, fetches: "Fetches", fetch: Fetch, begin: Begin | None) -> None:
+    def __init__(self, fetches: "Fetches", fetch: Fetch, begin: BeginGet | None) -> None:
         self._fetches = fetches
         self._fetch = fetch
         self._begin = begin
@@ -103,16 +103,16 @@ class Job:
         finally:
             self.on_end()
 
-    def begin(self) -> "Begun | None":
+    def begin(self) -> "StartedFetch | None":
         """None if it cannot be done without waiting."""
         pending = None if self._begin is None else self._fetches.begin(self._fetch, self._begin)
         if pending is None:
             return None
         self.on_start()
-        return Begun(self._fetches, self._fetch, pending, self.on_end)
+        return StartedFetch(self._fetches, self._fetch, pending, self.on_end)
 
 
-class Begun:
+class StartedFetch:
     """A fetch whose request was sent. One thread at a time."""
 
     __slots__ = ("_fetch", "_fetches", "_is_landed", "_on_end", "_pending")
@@ -131,20 +131,20 @@ class Begun:
 
     def advance(self) -> bool:
         """Receive what has arrived. True once all who wait for it are answered, or another thread
-        sees to that; then `put_away` is to be called, when there is time."""
+        sees to that; then `store` is to be called, when there is time."""
         if not self._pending.advance():
             return False
-        self._is_landed = self._fetches.end_begun(self._fetch, self._pending, self._on_end)
+        self._is_landed = self._fetches.receive_started(self._fetch, self._pending, self._on_end)
         return True
 
     def abandon(self, error: Exception) -> None:
         """In the place of `advance`: who waits for it is told of the error."""
         self._fetches.abandon(self._fetch, error, self._on_end)
 
-    def put_away(self) -> None:
+    def write_to_cache(self) -> None:
         """Store it, if that is for us to do."""
         if self._is_landed:
-            self._fetches.put_away_begun(self._fetch, self._on_end)
+            self._fetches.store_started(self._fetch, self._on_end)
 
 
 def _nothing() -> None:
@@ -200,41 +200,44 @@ class Fetches:
     def find(self, block: Block) -> Fetch | None:
         return self._active.get(block) or self._kept.get(block)
 
-    def want(
+    def request(
         self,
         block: Block,
-        what: CachedObject,
-        get: Get,
+        obj: CachedObject,
+        get: GetRange,
         waiter: Waiter,
         *,
-        looked: bool,
-        here: bool = False,
-        begin: Begin | None = None,
-    ) -> Job | None:
-        """Calls the waiter back with its part of this block, whose fetch is started if there is
-        none. `looked`: the caller has just looked for the block in the tiers. `here`: if a fetch
-        is started, it is returned as a job for the caller to do, or to give to `put`; with `begin`
-        it can be begun."""
-        fetch = self._join_or_start(block, what, get, waiter, looked=looked, asked_s=None)
+        tiers_checked: bool,
+        return_job: bool = False,
+        begin: BeginGet | None = None,
+    ) -> FetchJob | None:
+        """Call the waiter back with its part of this block; start a fetch if none is in flight.
+
+        `tiers_checked`: the caller has just looked for the block in the tiers. `return_job`: return
+        a fetch that was started as a job for the caller to run, or to pass to `put`; with `begin`
+        the job can be begun without blocking."""
+        fetch = self._join_or_start(
+            block, obj, get, waiter, tiers_checked=tiers_checked, asked_s=None
+        )
         if fetch is None:
             return None
-        if here:
-            return Job(self, fetch, begin)
+        if return_job:
+            return FetchJob(self, fetch, begin)
         self._pool_of(fetch).put(partial(self.run, fetch))
         return None
 
-    def put(self, job: Job) -> None:
+    def put(self, job: FetchJob) -> None:
         """Has a job of a small object done by one of our threads."""
         self._small.put(job)
 
     def _join_or_start(
         self,
         block: Block,
-        what: CachedObject,
-        get: Get,
+        obj: CachedObject,
+        get: GetRange,
         waiter: Waiter,
         *,
-        looked: bool,
+        tiers_checked: bool,
         asked_s: float | None,
     ) -> Fetch | None:
         """Returns what was started. `asked_s`: when it was first asked for, if this is the second
@@ -247,12 +250,12 @@ class Fetches:
                 fetch = self._failed_lately(block, now_s)
             if fetch is None:
                 mine = True
-                fetch = Fetch(block, what, get, asked_s or now_s, looked=looked)
+                fetch = Fetch(block, obj, get, asked_s or now_s, tiers_checked=tiers_checked)
                 self._start(fetch)
             elif fetch.began_ahead and asked_s is None:
                 # What was begun ahead of its reader also gives up before the reader would: he
                 # asks anew, and has all of his own time.
-                waiter = self._asking_again(block, what, get, waiter, now_s)
+                waiter = self._asking_again(block, obj, get, waiter, now_s)
             fetch.is_ahead = False
             waits = not fetch.is_done and waiter.stop > len(fetch.arrived)
             if waits:
@@ -262,7 +265,7 @@ class Fetches:
         return fetch if mine else None
 
     def _asking_again(
-        self, block: Block, what: CachedObject, get: Get, waiter: Waiter, asked_s: float
+        self, block: Block, obj: CachedObject, get: GetRange, waiter: Waiter, asked_s: float
     ) -> Waiter:
         """One that asks a second time if storage fails the first time."""
 
@@ -270,20 +273,22 @@ class Fetches:
             if not isinstance(part, StoreError):
                 waiter.then(part)
                 return
-            fetch = self._join_or_start(block, what, get, waiter, looked=False, asked_s=asked_s)
+            fetch = self._join_or_start(
+                block, obj, get, waiter, tiers_checked=False, asked_s=asked_s
+            )
             if fetch is not None:
                 self._pool_of(fetch).put(partial(self.run, fetch))
 
         return waiter._replace(then=then)
 
     def _call_back(self, fetch: Fetch, waiter: Waiter) -> None:
-        part = self.cut(fetch, waiter.start, waiter.stop)
+        part = self.part_of(fetch, waiter.start, waiter.stop)
         if part is None:
             waiter.then(fetch.error or _too_short(fetch))
         else:
             waiter.then(part)
 
-    def cut(self, fetch: Fetch, start: int, stop: int) -> memoryview | None:
+    def part_of(self, fetch: Fetch, start: int, stop: int) -> memoryview | None:
         """A part of a block, if it has arrived. A block that is read to its end is not kept."""
         arrived = fetch.arrived
         if stop > len(arrived):
@@ -308,24 +313,29 @@ class Fetches:
 
     # -- ahead of readers -----------------------------------------------------------------
 
-    def prefetch(self, block: Block, what: CachedObject, get: Get) -> bool:
+    def prefetch(self, block: Block, obj: CachedObject, get: GetRange) -> bool:
         """Starts fetching a block nobody waits for yet; False if there is no room for it."""
         if self.find(block) is not None or self._tiers.has(block):
             return True
-        fetch = self._start_if_room(block, what, get, None)
+        fetch = self._start_if_room(block, obj, get, None)
         if fetch is None:
             return False
         self._large.put(partial(self.run, fetch))
         return True
 
     def fetch_ahead(
-        self, block: Block, what: CachedObject, get: Get, place: Place | None, looked_s: float
-    ) -> Arrival:
+        self,
+        block: Block,
+        obj: CachedObject,
+        get: GetRange,
+        place: PushBlock | None,
+        missing_since_s: float,
+    ) -> FetchResult:
         """Fetches a block before it is asked for, in the caller's thread. `place` gets its bytes,
         from a tier too, and puts them where readers find them sooner; while it does that, who
         asks for the block gets it from here. A block that found no place at all is held in memory
-        for its reader, until others need the room. What a reader has fetched since `looked_s` is
-        not brought again."""
+        for its reader, until others need the room. What a reader has fetched since
+        `missing_since_s` is not fetched again."""
         fetch = self.find(block)
         flying = fetch is not None and fetch.state is not State.KEPT
         claimed = (
@@ -333,30 +343,30 @@ class Fetches:
             and self.claims is not None
             and self.claims.holder_of(block.digest) is not None
         )
-        if flying or claimed or self._ended_lately(block, looked_s):
-            return Arrival(FetchOutcome.JOINED, block.length)
+        if flying or claimed or self._ended_lately(block, missing_since_s):
+            return FetchResult(FetchOutcome.JOINED, block.length)
         if fetch is not None and fetch.data is not None:
             if place is not None:
                 place(fetch.data)
             if not self._tiers.has(block):  # not yet, or not any more: it is at hand
-                self._tiers.write(what, block, fetch.data)
-            return Arrival(FetchOutcome.CACHED, block.length)
+                self._tiers.write(obj, block, fetch.data)
+            return FetchResult(FetchOutcome.CACHED, block.length)
         if place is None:
             if self._tiers.has(block):
-                return Arrival(FetchOutcome.CACHED, block.length)
+                return FetchResult(FetchOutcome.CACHED, block.length)
         elif (stored := self._tiers.read(block, 0, block.length)) is not None:
             place(stored)
-            return Arrival(FetchOutcome.CACHED, block.length)
-        fetch = self._start_if_room(block, what, get, place)
+            return FetchResult(FetchOutcome.CACHED, block.length)
+        fetch = self._start_if_room(block, obj, get, place)
         if fetch is None:
             found = self.find(block) is not None
-            return Arrival(FetchOutcome.JOINED if found else FetchOutcome.NO_ROOM, block.length)
+            return FetchResult(FetchOutcome.JOINED if found else FetchOutcome.NO_ROOM, block.length)
         took_s = self.run(fetch)
         how = FetchOutcome.FETCHED if fetch.error is None else FetchOutcome.FAILED
-        return Arrival(how, block.length, took_s, fetch.error)
+        return FetchResult(how, block.length, took_s, fetch.error)
 
     def _start_if_room(
-        self, block: Block, what: CachedObject, get: Get, place: Place | None
+        self, block: Block, obj: CachedObject, get: GetRange, place: PushBlock | None
     ) -> Fetch | None:
         """None if it is being fetched already, or there is no room for it."""
         with self._lock:
@@ -365,7 +375,7 @@ class Fetches:
             if not self._make_room(block.length):
                 return None
             self._held_bytes += block.length
-            fetch = Fetch(block, what, get, self._now(), looked=True)
+            fetch = Fetch(block, obj, get, self._now(), tiers_checked=True)
             fetch.reserved = fetch.began_ahead = fetch.is_ahead = True
             fetch.place = place
             self._start(fetch)
@@ -374,7 +384,7 @@ class Fetches:
 
     # -- all of them ----------------------------------------------------------------------
 
-    def let_go(self) -> None:
+    def drop_idle(self) -> None:
         """Lets go of all blocks in memory that nobody waits for."""
         with self._lock:
             while self._kept:
@@ -382,7 +392,7 @@ class Fetches:
             self._room.notify_all()
         BUFFERS.trim()
 
-    def settle(self, digest: bytes | None = None, within_s: float | None = None) -> None:
+    def wait_until_stored(self, digest: bytes | None = None, within_s: float | None = None) -> None:
         """Returns when all that has landed is stored or found no room, of one object or of all:
         its readers may have had their bytes before that. Not what is being pushed to the kernel,
         which may wait for an answer of the one who asks here."""
@@ -390,13 +400,13 @@ class Fetches:
             landed = [
                 fetch
                 for fetch in self._active.values()
-                if fetch.state is State.LANDED
+                if fetch.state is State.RECEIVED
                 and fetch.place is None
                 and digest in (None, fetch.block.digest)
             ]
             self._settling += 1
             self._finished.wait_for(
-                lambda: all(fetch.state is not State.LANDED for fetch in landed), within_s
+                lambda: all(fetch.state is not State.RECEIVED for fetch in landed), within_s
             )
             self._settling -= 1
 
@@ -416,7 +426,7 @@ class Fetches:
 
     def close(self, within_s: float) -> None:
         until_s = time.monotonic() + within_s
-        self.settle(within_s=within_s)  # other threads than ours store, too
+        self.wait_until_stored(within_s=within_s)  # other threads than ours store, too
         self._stopping.set()
         self._some.set()
         self._watcher.join()
@@ -457,7 +467,7 @@ class Fetches:
     def _get(self, fetch: Fetch) -> Buffer:
         block = fetch.block
         # An earlier fetch may have landed, and been stored, since the caller looked.
-        if not fetch.looked or self._ended_lately(block):
+        if not fetch.tiers_checked or self._ended_lately(block):
             fetch.in_tier = True
             stored = self._tiers.read(block, 0, block.length)
             fetch.in_tier = False
@@ -482,7 +492,7 @@ class Fetches:
         for waiter in waiters:
             self._call_back(fetch, waiter)
 
-    def begin(self, fetch: Fetch, begin: Begin) -> Pending | None:
+    def begin(self, fetch: Fetch, begin: BeginGet) -> Pending | None:
         """The first half of `run`, for a thread that must not wait; None if it would have to."""
         block = fetch.block
         if block.length > _MOST_BEGUN_BYTES or self._ended_lately(block):
@@ -495,7 +505,7 @@ class Fetches:
         try:
             pending = begin()
         except PenstockError as error:
-            log.debug("%s was not asked for: %s", fetch.what.key, error)  # `run` will tell
+            log.debug("%s was not asked for: %s", fetch.obj.key, error)  # `run` will tell
         finally:
             if pending is None:
                 self._free(block.length)
@@ -505,7 +515,7 @@ class Fetches:
         fetch.state = State.FETCHING
         return pending
 
-    def end_begun(self, fetch: Fetch, pending: Pending, on_end: Callable[[], None]) -> bool:
+    def receive_started(self, fetch: Fetch, pending: Pending, on_end: Callable[[], None]) -> bool:
         """The second half, without the storing: True if that is left to do. After a failure
         another thread tries again, and does all the rest."""
         try:
@@ -520,7 +530,7 @@ class Fetches:
         self._hedging.note(fetch.block.length, took_s)
         return True
 
-    def put_away_begun(self, fetch: Fetch, on_end: Callable[[], None]) -> None:
+    def store_started(self, fetch: Fetch, on_end: Callable[[], None]) -> None:
         """In the caller's thread, as long as the disk takes no time."""
         started_s = self._now()
         if started_s < self._slow_disk_until_s or not self._tiers.has_room(fetch.block):
@@ -564,7 +574,7 @@ class Fetches:
                 self._room.notify_all()
                 return False
             fetch.data = fetch.arrived = memoryview(data)
-            fetch.state = State.LANDED
+            fetch.state = State.RECEIVED
             fetch.landed_s = self._now()
             waiters, fetch.waiters = fetch.waiters, []
         for waiter in waiters:
@@ -581,7 +591,7 @@ class Fetches:
             self._store(fetch, is_placed=is_placed)
             on_end()
 
-    def _push(self, fetch: Fetch, place: Place) -> bool:
+    def _push(self, fetch: Fetch, place: PushBlock) -> bool:
         assert fetch.data is not None
         with self._lock:
             self._pushing_bytes += fetch.block.length
@@ -598,7 +608,7 @@ class Fetches:
     def _store(self, fetch: Fetch, *, is_placed: bool) -> None:
         try:
             if fetch.from_store and fetch.data is not None:
-                stored = self._tiers.write(fetch.what, fetch.block, fetch.data)
+                stored = self._tiers.write(fetch.obj, fetch.block, fetch.data)
                 self._declined_blocks += not stored  # by many threads: one may be missed
                 is_placed = is_placed or stored
         finally:
@@ -613,9 +623,9 @@ class Fetches:
         block = fetch.block
         with self._lock:
             if (
-                fetch.state is not State.LANDED
+                fetch.state is not State.RECEIVED
             ):  # it was given up, and the disk has answered after all
-                self._pool_of(fetch).take_back_one()
+                self._pool_of(fetch).retire_replacement()
                 return
             self._forget(fetch)
             if keep and block not in self._kept:
@@ -623,7 +633,7 @@ class Fetches:
                 self._kept[block] = fetch
                 self._make_room(0)
             else:
-                fetch.state = State.GONE
+                fetch.state = State.RELEASED
                 self._held_bytes -= block.length
             if self._queue:
                 self._room.notify_all()
@@ -708,7 +718,7 @@ class Fetches:
 
     def _let_go_of(self, block: Block) -> None:
         fetch = self._kept.pop(block)
-        fetch.state = State.GONE
+        fetch.state = State.RELEASED
         self._held_bytes -= block.length
         if self._queue:
             self._room.notify_all()
@@ -724,7 +734,7 @@ class Fetches:
     def _watch(self) -> None:
         seen_s = self._now()
         while not self._stopping.is_set():
-            if self.look_at_the_clock():
+            if self.check_timeouts():
                 seen_s = self._now()
             elif self._now() - seen_s > _LINGER_S:
                 self._wait_for_some()
@@ -741,13 +751,13 @@ class Fetches:
         if not self._stopping.is_set():
             self._some.wait()
 
-    def look_at_the_clock(self) -> int:
+    def check_timeouts(self) -> int:
         """One look at all that is on its way; returns how many that are."""
         with self._lock:
             active = list(self._active.values())
         now_s = self._now()
         for fetch in active:
-            if fetch.state is State.LANDED:
+            if fetch.state is State.RECEIVED:
                 if fetch.place is None and now_s - fetch.landed_s > HUNG_S:
                     self._give_up_storing(fetch)
             elif now_s - fetch.asked_s >= self._deadline_s:
@@ -755,7 +765,7 @@ class Fetches:
             elif fetch.in_tier and not fetch.hedged and now_s - fetch.started_s > HUNG_S:
                 # A thread hangs in a disk: another asks the store instead.
                 if self._hedge(fetch):
-                    self._pool_of(fetch).replace_one()
+                    self._pool_of(fetch).replace_hung_thread()
             elif fetch.may_be_hedged:
                 slow_s = self._hedging.slow_after_s(fetch.block.length)
                 if slow_s is not None and now_s - fetch.started_s > slow_s:
@@ -764,14 +774,14 @@ class Fetches:
 
     def _give_up_storing(self, fetch: Fetch) -> None:
         """Its disk hangs, and a thread of ours with it. Readers need the memory, and a thread."""
-        log.warning("%s: a cache disk did not take it in time", fetch.what.key)
-        self._pool_of(fetch).replace_one()
+        log.warning("%s: a cache disk did not take it in time", fetch.obj.key)
+        self._pool_of(fetch).replace_hung_thread()
         self._finish(fetch, keep=False)
 
     def _overdue(self, fetch: Fetch) -> StoreError:
         after = format_duration(self._deadline_s) if self._deadline_s >= 1 else "less than 1s"
         return StoreError(
-            f"{fetch.what.source}/{fetch.what.key}: storage did not answer within {after}",
+            f"{fetch.obj.source}/{fetch.obj.key}: storage did not answer within {after}",
             hint="--deadline says how long a read may wait",
             kind="timeout",
         )
@@ -809,5 +819,5 @@ class Fetches:
 
 
 def _too_short(fetch: Fetch) -> StoreError:
-    key, length = fetch.what.key, fetch.block.length
+    key, length = fetch.obj.key, fetch.block.length
     return StoreError(f"{key}: {len(fetch.arrived)} bytes came of {length}", kind="wrong_length")

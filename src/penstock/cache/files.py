@@ -21,7 +21,7 @@ _SUMS = "user.penstock.sums"
 _ODD = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ESPIPE)
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """A file's identity and age. Any change to its bytes changes the last."""
 
     inode: int
@@ -71,7 +71,7 @@ def sums_of(descriptor: int) -> bytes | None:
 
 def write_file(
     path: str, size_bytes: int, offset: int, view: memoryview, sums: bytes | None = None
-) -> tuple[Stamp | None, bool]:
+) -> tuple[FileStamp | None, bool]:
     """Writes a part of an object of so many bytes. Returns what the file is now, None if it was
     removed while we wrote; and whether it is new: inode numbers alone are used again. `sums`: of a
     whole object, for those who read it before its row is there."""
@@ -95,7 +95,7 @@ def write_file(
             with suppress(OSError):  # not every file system has attributes
                 os.setxattr(descriptor, _SUMS, sums)
         status = os.fstat(descriptor)
-        stamp = Stamp(status.st_ino, status.st_size, status.st_ctime_ns)
+        stamp = FileStamp(status.st_ino, status.st_size, status.st_ctime_ns)
         return stamp if status.st_nlink else None, is_new
     except OSError:
         if is_new:  # half of it would only take room
@@ -105,7 +105,7 @@ def write_file(
         os.close(descriptor)
 
 
-def stamp_of(path: str) -> Stamp | None:
+def stamp_of(path: str) -> FileStamp | None:
     """None if there is no plain file."""
     try:
         status = os.lstat(path)
@@ -113,7 +113,7 @@ def stamp_of(path: str) -> Stamp | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    return Stamp(status.st_ino, status.st_size, status.st_ctime_ns)
+    return FileStamp(status.st_ino, status.st_size, status.st_ctime_ns)
 
 
 def remove(path: str) -> None:

@@ -11,7 +11,7 @@ when it is back; nothing for each read. A probe makes the directory anew if it i
 file and reads it back, and opens the index, which is made anew too if it was found damaged. Only
 when it is the whole file system that is gone the directory is not made: it would be on another.
 
-A disk that does not answer is out as well (`look_for_hang`). What reads whole objects or whole
+A disk that does not answer is out as well (`check_for_hang`). What reads whole objects or whole
 directories is not timed: it may take long, and no reader waits for it.
 
 Probes are set off by whoever asks after their time has come, and run in a thread of their own: a
@@ -33,7 +33,7 @@ from typing_extensions import Buffer
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.index import Index
-from penstock.cache.indexfile import Identity, is_damage, is_full
+from penstock.cache.indexfile import IndexIdentity, is_damage, is_full
 from penstock.cache.sweep import PAUSE_S as SWEEP_PAUSE_S
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
@@ -48,7 +48,7 @@ _FAILURES = (OSError, sqlite3.Error)
 
 T = TypeVar("T")
 # Opens the directory; not with the index of this identity, which was found damaged.
-Open = Callable[[Identity | None], CacheDirectory]
+Open = Callable[[IndexIdentity | None], CacheDirectory]
 
 
 class Status(NamedTuple):
@@ -60,7 +60,7 @@ class Status(NamedTuple):
     used_bytes: int
 
 
-class Guarded:
+class GuardedDirectory:
     def __init__(
         self,
         path: Path,
@@ -122,7 +122,7 @@ class Guarded:
         finally:
             self._busy.pop(thread, None)
 
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+    def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
         directory = self._directory
         # Making room may take long: what is evicted may be many files. Writing one block may not.
@@ -131,7 +131,7 @@ class Guarded:
         ):
             return self._try(lambda _directory: False, False)
         return self._try(
-            lambda _now: directory.write_reserved(what, block_bytes, block, view), False
+            lambda _now: directory.write_into_reserved(obj, block_bytes, block, view), False
         )
 
     def has(self, block: Block) -> bool:
@@ -147,11 +147,11 @@ class Guarded:
     def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
         return self._try(lambda directory: directory.cached_sizes(digests), {})
 
-    def use(self, digests: list[bytes]) -> None:
-        self._try(lambda directory: directory.use(digests), None)
+    def mark_used(self, digests: list[bytes]) -> None:
+        self._try(lambda directory: directory.mark_used(digests), None)
 
-    def room_beside(self, wanted_bytes: int) -> int:
-        return self._try(lambda directory: directory.room_beside(wanted_bytes), 0)
+    def free_beside(self, wanted_bytes: int) -> int:
+        return self._try(lambda directory: directory.free_beside(wanted_bytes), 0)
 
     def verify(self, digest: bytes) -> list[int]:
         return self._try(lambda directory: directory.verify(digest), [], timed=False)
@@ -159,14 +159,14 @@ class Guarded:
     def remove(self, digests: list[bytes]) -> int:
         return self._try(lambda directory: directory.remove_objects(digests), 0)
 
-    def complete_file(self, what: CachedObject) -> Path | None:
-        return self._try(lambda directory: directory.complete_file(what), None, timed=False)
+    def complete_file(self, obj: CachedObject) -> Path | None:
+        return self._try(lambda directory: directory.complete_file(obj), None, timed=False)
 
     def source_bytes(self, source: str) -> int:
         return self._try(lambda directory: directory.index.source_bytes(source), 0)
 
-    def noted_bytes(self, source: str) -> int:
-        return self._try(lambda directory: directory.index.noted_bytes(source), 0)
+    def indexed_bytes(self, source: str) -> int:
+        return self._try(lambda directory: directory.index.indexed_bytes(source), 0)
 
     @property
     def quota_bytes(self) -> int:
@@ -174,8 +174,8 @@ class Guarded:
         directory = self._directory
         return directory.quota_bytes if directory is not None else 0
 
-    def outdate(self, digests: list[bytes]) -> None:
-        self._try(lambda directory: directory.outdate(digests), None)
+    def mark_outdated(self, digests: list[bytes]) -> None:
+        self._try(lambda directory: directory.mark_outdated(digests), None)
 
     def flush(self) -> None:
         self._try(lambda directory: directory.index.flush(), None)
@@ -201,23 +201,23 @@ class Guarded:
 
     # -- what workers do ----------------------------------------------------------------
 
-    def ask(self, work: Callable[[CacheDirectory], T], otherwise: T) -> T:
+    def call(self, work: Callable[[CacheDirectory], T], otherwise: T) -> T:
         """What a worker reports, or wants; `otherwise` if the directory is out."""
         return self._try(work, otherwise)
 
-    def fail(self, error: Exception) -> None:
+    def report_failure(self, error: Exception) -> None:
         """A worker has met a disk that fails."""
         directory = self._directory
         if directory is not None:
             self._fail(directory, error)
 
     @property
-    def is_in(self) -> bool:
+    def is_available(self) -> bool:
         return self._directory is not None
 
     # -- for who is about to fill it ----------------------------------------------------
 
-    def look_after(self) -> None:
+    def check_now(self) -> None:
         """Finds out whether someone has removed it. One that is out is probed now, and not only
         when its time has come."""
         self._try(CacheDirectory.check_in_place, None)
@@ -225,12 +225,12 @@ class Guarded:
             self._set_off_probe()
 
     @property
-    def is_probed(self) -> bool:
+    def is_probing(self) -> bool:
         """Is it being probed at this moment?"""
         return self._probing
 
     @property
-    def times_out(self) -> int:
+    def outages(self) -> int:
         """How often it has gone out."""
         return self._times_out
 
@@ -253,7 +253,7 @@ class Guarded:
         finally:
             self._busy.pop(thread, None)
 
-    def look_for_hang(self, longer_than_s: float = HUNG_S) -> None:
+    def check_for_hang(self, longer_than_s: float = HUNG_S) -> None:
         """A disk that does not answer is as good as one that fails: it is out, and whoever hangs in
         it is alone. To be called now and then, by a thread that never touches the disk. Where
         workers serve the readers, nobody else sets off the probes of one that is out."""

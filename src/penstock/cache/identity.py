@@ -40,9 +40,9 @@ class Block(NamedTuple):
     whole: bool  # it is all of the object
 
 
-def block_of(what: CachedObject, number: int, block_bytes: int) -> Block:
-    length = block_length(what.size_bytes, block_bytes, number)
-    return Block(what.digest, number, number * block_bytes, length, length == what.size_bytes)
+def block_of(obj: CachedObject, number: int, block_bytes: int) -> Block:
+    length = block_length(obj.size_bytes, block_bytes, number)
+    return Block(obj.digest, number, number * block_bytes, length, length == obj.size_bytes)
 
 
 def object_path(digest: bytes) -> str:

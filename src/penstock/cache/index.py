@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.indexfile import (
-    Identity,
     IndexDamaged,
+    IndexIdentity,
     IndexReplaced,
     connect,
     identity_of,
@@ -63,14 +63,14 @@ class Entry(NamedTuple):
 
 
 class _Filled(NamedTuple):
-    what: CachedObject
+    obj: CachedObject
     block_bytes: int
     block: Block
     sums: bytes
 
 
 class Index:
-    def __init__(self, path: Path, distrust: Identity | None = None) -> None:
+    def __init__(self, path: Path, distrust: IndexIdentity | None = None) -> None:
         self._path = path
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -128,9 +128,9 @@ class Index:
     def source_bytes(self, source: str) -> int:
         """How much of this source is here, in the versions that the bucket has now."""
         self.flush()  # adding what waits would count twice what was stored before
-        return self.noted_bytes(source)
+        return self.indexed_bytes(source)
 
-    def noted_bytes(self, source: str) -> int:
+    def indexed_bytes(self, source: str) -> int:
         """The same, but for what waits to be written."""
         row = self._one("SELECT bytes FROM sources WHERE name = ?", source)
         return _number(row[0]) if row is not None else 0
@@ -179,11 +179,11 @@ class Index:
 
     # -- changes ------------------------------------------------------------------------
 
-    def add(self, what: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
+    def add(self, obj: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
         self._raise_if_broken()
         with self._lock:
             if block not in self._waiting:
-                self._waiting[block] = _Filled(what, block_bytes, block, sums)
+                self._waiting[block] = _Filled(obj, block_bytes, block, sums)
                 self._waiting_bytes += block.length
         if not self._wake.is_set():
             self._wake.set()
@@ -231,7 +231,7 @@ class Index:
         with self._transaction() as run:
             return not os.path.lexists(path) and _drop(run, digest) > 0
 
-    def outdate(self, digests: list[bytes]) -> None:
+    def mark_outdated(self, digests: list[bytes]) -> None:
         """These are not in the bucket any more: they go first when room is needed."""
         self.flush()
         with self._transaction() as run:
@@ -412,9 +412,9 @@ def _number(value: object) -> int:
 
 
 def _write(run: sqlite3.Connection, batch: list[_Filled], now: int) -> None:
-    sources = {name: _source(run, name) for name in {filled.what.source for filled in batch}}
+    sources = {name: _source(run, name) for name in {filled.obj.source for filled in batch}}
     whole = [filled for filled in batch if filled.block.whole]
-    rows = [_row(one, sources[one.what.source], now, one.sums) for one in whole]
+    rows = [_row(one, sources[one.obj.source], now, one.sums) for one in whole]
     added = 0
     for first in range(0, len(rows), _ROWS_A_STATEMENT):
         some = rows[first : first + _ROWS_A_STATEMENT]
@@ -425,12 +425,12 @@ def _write(run: sqlite3.Connection, batch: list[_Filled], now: int) -> None:
         ).rowcount
     if added == len(rows):
         for name, source in sources.items():
-            _count(run, source, sum(one.block.length for one in whole if one.what.source == name))
+            _count(run, source, sum(one.block.length for one in whole if one.obj.source == name))
     else:
         _recount(run)  # another process has filled some of them too
     for one in batch:
         if not one.block.whole:
-            _write_block(run, one, sources[one.what.source], now)
+            _write_block(run, one, sources[one.obj.source], now)
 
 
 def _write_block(run: sqlite3.Connection, filled: _Filled, source: int, now: int) -> None:
@@ -452,15 +452,15 @@ def _write_block(run: sqlite3.Connection, filled: _Filled, source: int, now: int
 def _row(
     filled: _Filled, source: int, now: int, sums: bytes | None
 ) -> tuple[bytes, int, str, str, int, int, int, int, bytes | None]:
-    what = filled.what
+    obj = filled.obj
     # Surrogates cannot be stored as SQLite text; the digest, not this, is the identity.
-    key = what.key.encode("utf-8", "backslashreplace").decode()
+    key = obj.key.encode("utf-8", "backslashreplace").decode()
     return (
-        what.digest,
+        obj.digest,
         source,
         key,
-        what.version,
-        what.size_bytes,
+        obj.version,
+        obj.size_bytes,
         filled.block_bytes,
         filled.block.length,
         now,

@@ -6,7 +6,7 @@ files it knew are swept. Several processes may have it open meanwhile. Two rules
 - A connection is opened under the shared side of `index.lock`, the file is replaced under its
   exclusive side: nobody ever joins a new file to the write-ahead log of an old one.
 - Who has the old one open goes on with a file that has no name any more, and finds that out by
-  comparing inodes (`Identity`). SQLite does the same before it removes a log by name.
+  comparing inodes (`IndexIdentity`). SQLite does the same before it removes a log by name.
 
 Functions only; may be called from any thread.
 """
@@ -63,7 +63,7 @@ class IndexReplaced(sqlite3.OperationalError):
     """The file we have open is not the one that has the index's name: someone removed it."""
 
 
-class Identity(NamedTuple):
+class IndexIdentity(NamedTuple):
     """Which file an index is, and which its log: inodes, which are not reused while open."""
 
     database: tuple[int, int]
@@ -72,10 +72,10 @@ class Identity(NamedTuple):
 
 class Opened(NamedTuple):
     connection: sqlite3.Connection
-    identity: Identity
+    identity: IndexIdentity
 
 
-def open_index(path: Path, distrust: Identity | None = None) -> Opened:
+def open_index(path: Path, distrust: IndexIdentity | None = None) -> Opened:
     """Opens the index, made anew if there is none, if it is damaged, or if it is still the file
     that someone found damaged (`distrust`)."""
     with locked(_lock_file(path), alone=True):
@@ -147,8 +147,8 @@ def digests_on_disk(path: Path) -> set[bytes]:
             return set()
 
 
-def identity_of(path: Path) -> Identity:
-    return Identity(_inode(path), _inode(Path(f"{path}-wal")))
+def identity_of(path: Path) -> IndexIdentity:
+    return IndexIdentity(_inode(path), _inode(Path(f"{path}-wal")))
 
 
 def stored_bytes(path: Path) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 
-class Room(Protocol):
+class EvictableDirectory(Protocol):
     """What a policy sees of a cache directory."""
 
     @property
@@ -40,11 +40,11 @@ class Room(Protocol):
 class Policy(Protocol):
     tracks_use: bool
 
-    def make_room(self, room: Room, needed_bytes: int) -> bool:
+    def make_room(self, room: EvictableDirectory, needed_bytes: int) -> bool:
         """May `needed_bytes` more be stored?"""
         ...
 
-    def room_beside(self, room: Room, wanted_bytes: int) -> int:
+    def free_beside(self, room: EvictableDirectory, wanted_bytes: int) -> int:
         """How many bytes more may come without driving out each other, or the `wanted_bytes` that
         are here already and were used last."""
         ...
@@ -55,12 +55,12 @@ class Keep:
 
     tracks_use = False
 
-    def make_room(self, room: Room, needed_bytes: int) -> bool:
+    def make_room(self, room: EvictableDirectory, needed_bytes: int) -> bool:
         if room.used_bytes + needed_bytes > room.high_bytes:
             room.evict_outdated(room.high_bytes - needed_bytes)
         return room.used_bytes + needed_bytes <= room.high_bytes
 
-    def room_beside(self, room: Room, wanted_bytes: int) -> int:
+    def free_beside(self, room: EvictableDirectory, wanted_bytes: int) -> int:
         return max(0, room.high_bytes - room.used_bytes + room.outdated_bytes)
 
 
@@ -69,14 +69,14 @@ class LeastRecentlyUsed:
 
     tracks_use = True
 
-    def make_room(self, room: Room, needed_bytes: int) -> bool:
+    def make_room(self, room: EvictableDirectory, needed_bytes: int) -> bool:
         if needed_bytes > room.high_bytes:
             return False
         if room.used_bytes + needed_bytes > room.high_bytes:
             room.evict_least_recently_used(max(0, room.low_bytes - needed_bytes))
         return room.used_bytes + needed_bytes <= room.high_bytes
 
-    def room_beside(self, room: Room, wanted_bytes: int) -> int:
+    def free_beside(self, room: EvictableDirectory, wanted_bytes: int) -> int:
         # Once eviction begins it goes down to the low watermark, and what is wanted has to be
         # within that; without any, there is room up to the high one.
         without = room.high_bytes - room.used_bytes

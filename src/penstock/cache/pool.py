@@ -33,14 +33,14 @@ class Pool:
                 self._unclaimed += 1
         self._jobs.put(job)
 
-    def replace_one(self) -> None:
+    def replace_hung_thread(self) -> None:
         """One of the threads hangs: another does what it would have done next."""
         with self._lock:
             self._replaced += 1
             if self._unclaimed and self._start_thread():
                 self._unclaimed -= 1
 
-    def take_back_one(self) -> None:
+    def retire_replacement(self) -> None:
         """A thread that was replaced has come back."""
         with self._lock:
             self._replaced = max(0, self._replaced - 1)

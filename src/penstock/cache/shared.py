@@ -25,7 +25,7 @@ from typing_extensions import Buffer
 from penstock.blocks import unit_bounds
 from penstock.cache import files
 from penstock.cache.directory import SMALL_BYTES, WrongBytes, load_units
-from penstock.cache.files import Stamp
+from penstock.cache.files import FileStamp
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block, CachedObject, checksums, object_path
 from penstock.cache.indexfile import connect_to_read, is_full, stored_sums
@@ -46,10 +46,10 @@ class Reporter(Protocol):
     def stored(
         self,
         directory: int,
-        what: CachedObject,
+        obj: CachedObject,
         block: Block,
         sums: bytes,
-        stamp: Stamp | None,
+        stamp: FileStamp | None,
         is_new: bool,
     ) -> None: ...
 
@@ -131,13 +131,13 @@ class SharedDirectory:
         self._pending: dict[Block, tuple[bytes, float]] = {}
         self._wrong: dict[Block, float] = {}
 
-    def let_in(self) -> None:
+    def enable(self) -> None:
         """The server has it open, with an index that may be another one."""
         self._opened += 1
         self._pending = {}
         self._is_out = False
 
-    def take_out(self) -> None:
+    def disable(self) -> None:
         self._is_out = True
         self._busy = {}  # whoever hangs in it is alone from now on
         self.room.close()
@@ -186,7 +186,7 @@ class SharedDirectory:
     def has_room(self, length: int) -> bool:
         return self._is_out or self.room.has(length)
 
-    def write(self, what: CachedObject, block: Block, data: Buffer) -> bool:
+    def write(self, obj: CachedObject, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
         if self._is_out or not self.room.take(len(view), self._ask_for_room):
             return False
@@ -195,13 +195,13 @@ class SharedDirectory:
         self._busy[thread] = time.monotonic()
         stamp, is_new, sums = None, False, b""
         try:
-            path = self._file(what.digest)
-            if not block.whole and not os.path.lexists(path) and self._is_known(what.digest):
+            path = self._file(obj.digest)
+            if not block.whole and not os.path.lexists(path) and self._is_known(obj.digest):
                 # Someone has deleted the file: in the next one its other blocks are holes.
-                self._reporter.lost(self._number, what.digest)
+                self._reporter.lost(self._number, obj.digest)
             sums = checksums(view)
             stamp, is_new = files.write_file(
-                path, what.size_bytes, block.start, view, sums if block.whole else None
+                path, obj.size_bytes, block.start, view, sums if block.whole else None
             )
         except (OSError, sqlite3.Error) as error:
             if not is_full(error):
@@ -213,8 +213,8 @@ class SharedDirectory:
         if stamp is None or self._is_out:
             return False
         self._note_pending(block, sums)
-        large = stamp if what.size_bytes > SMALL_BYTES else None
-        self._reporter.stored(self._number, what, block, sums, large, is_new)
+        large = stamp if obj.size_bytes > SMALL_BYTES else None
+        self._reporter.stored(self._number, obj, block, sums, large, is_new)
         return True
 
     def forget(self, digests: Sequence[bytes]) -> None:
@@ -223,8 +223,8 @@ class SharedDirectory:
         for block in [block for block in list(self._pending) if block.digest in gone]:
             self._pending.pop(block, None)
 
-    def look_for_hang(self) -> None:
-        """See Guarded."""
+    def check_for_hang(self) -> None:
+        """See GuardedDirectory."""
         now_s = time.monotonic()
         waits_s = max((now_s - since_s for since_s in list(self._busy.values())), default=0.0)
         if waits_s > HUNG_S and not self._is_out:
@@ -243,7 +243,7 @@ class SharedDirectory:
         """`opened`: when the work began. A late error of an earlier index says nothing of this
         one, and would have the server throw it away."""
         if not self._is_out and opened == self._opened:
-            self.take_out()
+            self.disable()
             self._reporter.failed(self._number, error)
 
     def _sums_in(self, block: Block, descriptor: int) -> bytes | None:
@@ -299,8 +299,8 @@ class SharedTier:
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
         return self._of(block.digest).read(block, start, stop)
 
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
-        return self._of(what.digest).write(what, block, data)
+    def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        return self._of(obj.digest).write(obj, block, data)
 
     def has(self, block: Block) -> bool:
         return self._of(block.digest).has(block)

@@ -10,19 +10,19 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from penstock.cache.guarded import Guarded
+from penstock.cache.guarded import GuardedDirectory
 from penstock.cache.identity import Block, CachedObject, object_path
 
 
 class StripedTier:
-    def __init__(self, name: str, directories: list[Guarded]) -> None:
+    def __init__(self, name: str, directories: list[GuardedDirectory]) -> None:
         self.name = name
         self.directories = directories
 
-    def _of(self, digest: bytes) -> Guarded:
+    def _of(self, digest: bytes) -> GuardedDirectory:
         return self.directories[self.share_of(digest)]
 
-    def _shares(self, digests: list[bytes]) -> Iterator[tuple[Guarded, list[bytes]]]:
+    def _shares(self, digests: list[bytes]) -> Iterator[tuple[GuardedDirectory, list[bytes]]]:
         for directory in self.directories:
             if some := [one for one in digests if self._of(one) is directory]:
                 yield directory, some
@@ -31,8 +31,8 @@ class StripedTier:
         directories = self.directories
         return directories[block.digest[0] % len(directories)].read(block, start, stop)
 
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
-        return self._of(what.digest).write(what, block_bytes, block, data)
+    def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+        return self._of(obj.digest).write(obj, block_bytes, block, data)
 
     def has(self, block: Block) -> bool:
         return self._of(block.digest).has(block)
@@ -50,20 +50,20 @@ class StripedTier:
             found.update(directory.cached_sizes(some))
         return found
 
-    def use(self, digests: list[bytes]) -> None:
+    def mark_used(self, digests: list[bytes]) -> None:
         """They are wanted: for a policy that looks at that, as good as read just now."""
         for directory, some in self._shares(digests):
-            directory.use(some)
+            directory.mark_used(some)
 
     def share_of(self, digest: bytes) -> int:
         """Which of the shares, each with room of its own, would hold it."""
         return digest[0] % len(self.directories)
 
-    def rooms_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
+    def free_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
         """How many bytes more each share may take in without driving out each other, or so many
         bytes that are in that share already and were used last."""
         return [
-            directory.room_beside(wanted_bytes(share))
+            directory.free_beside(wanted_bytes(share))
             for share, directory in enumerate(self.directories)
         ]
 
@@ -75,25 +75,25 @@ class StripedTier:
         """Lets go of them; returns how many bytes that were."""
         return sum(directory.remove(some) for directory, some in self._shares(digests))
 
-    def complete_file(self, what: CachedObject) -> Path | None:
+    def complete_file(self, obj: CachedObject) -> Path | None:
         """A plain file with all of the object, every byte verified in this process's life."""
-        return self._of(what.digest).complete_file(what)
+        return self._of(obj.digest).complete_file(obj)
 
     def file_of(self, digest: bytes) -> str:
         """Where its bytes lie if they do, unverified."""
         return f"{self._of(digest).path}/{object_path(digest)}"
 
-    def outdate(self, digests: list[bytes]) -> None:
+    def mark_outdated(self, digests: list[bytes]) -> None:
         """The bucket does not have these any more."""
         for directory, some in self._shares(digests):
-            directory.outdate(some)
+            directory.mark_outdated(some)
 
     def source_bytes(self, source: str) -> int:
         return sum(directory.source_bytes(source) for directory in self.directories)
 
-    def noted_bytes(self, source: str) -> int:
+    def indexed_bytes(self, source: str) -> int:
         """The same without waiting for what is about to be noted."""
-        return sum(directory.noted_bytes(source) for directory in self.directories)
+        return sum(directory.indexed_bytes(source) for directory in self.directories)
 
     @property
     def quota_bytes(self) -> int:
@@ -104,10 +104,10 @@ class StripedTier:
         for directory in self.directories:
             directory.flush()
 
-    def look_for_hangs(self) -> None:
+    def check_for_hangs(self) -> None:
         """Takes out the directories whose disk does not answer."""
         for directory in self.directories:
-            directory.look_for_hang()
+            directory.check_for_hang()
 
     def describe(self) -> dict[str, Any]:
         """For `penstock stats`. A tier of which any directory is out is out; `directories` says

@@ -25,7 +25,7 @@ PAUSE_S = 0.01
 YOUNG_S = 60.0
 
 
-class Swept(NamedTuple):
+class SweepResult(NamedTuple):
     files: int
     rows: int
 
@@ -40,7 +40,7 @@ class Sweepable(Protocol):
     def index(self) -> Index: ...
 
 
-def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> Swept:
+def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> SweepResult:
     """Removes files older than `before_s` that no row knows, and rows that have no file. Stops
     early when the index is closed."""
     index = directory.index
@@ -58,7 +58,7 @@ def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> Swept:
             lost_files += _sweep_file(index, f"{folder}/{digest.hex()}", digest, before_s)
         for digest in known - found:
             lost_rows += index.drop_lost(digest, f"{folder}/{digest.hex()}")
-    return Swept(lost_files, lost_rows)
+    return SweepResult(lost_files, lost_rows)
 
 
 def sweep_unopened(path: Path) -> int:

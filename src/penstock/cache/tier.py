@@ -56,7 +56,7 @@ class Tier(Protocol):
         """Bytes [start, stop) of the block, verified; None if they are not here."""
         ...
 
-    def write(self, what: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
+    def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         """Stores a whole block; False if there is no room for it."""
         ...
 
@@ -202,11 +202,11 @@ class Tiers:
                 return data
         return None
 
-    def write(self, what: CachedObject, block: Block, data: memoryview) -> bool:
+    def write(self, obj: CachedObject, block: Block, data: memoryview) -> bool:
         """Stores a whole block in the first tier that has room; False if none has."""
         for tier in self.all:
             try:
-                if tier.write(what, self.block_bytes, block, data):
+                if tier.write(obj, self.block_bytes, block, data):
                     return True
             except (OSError, sqlite3.Error) as error:
                 self.warn(tier, error)

@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.blocks import Span, spans
-from penstock.cache.fetch import Arrival, Begin, Get, Place, Waiter
-from penstock.cache.fetches import Fetches, Job
+from penstock.cache.fetch import BeginGet, FetchResult, GetRange, PushBlock, Waiter
+from penstock.cache.fetches import Fetches, FetchJob
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import Tier, Tiers
 from penstock.metrics import Counters
 
 # Called once, with all of a range or with why not, from whichever thread knows.
-Done = Callable[[list[memoryview] | Exception], None]
+OnData = Callable[[list[memoryview] | Exception], None]
 
 # After an unmount nobody waits for what is on its way; what comes soon is still stored.
 _CLOSE_WITHIN_S = 2.0
 
 
-class Held(Protocol):
+class BufferedBlocks(Protocol):
     """What is held in memory, or on its way into the tiers; by this process, or by its workers."""
 
-    def settle(self, digest: bytes | None = None) -> None: ...
+    def wait_until_stored(self, digest: bytes | None = None) -> None: ...
 
     def release_objects(self, digests: Sequence[bytes]) -> None: ...
 
-    def let_go(self) -> None: ...
+    def drop_idle(self) -> None: ...
 
     @property
     def in_flight(self) -> int: ...
@@ -75,15 +75,15 @@ class Cache:
             large_threads=large_threads,
             now=now,
         )
-        self.held: Held = self.fetches
+        self.buffers: BufferedBlocks = self.fetches
 
     # -- reading ------------------------------------------------------------------------
 
-    def read_now(self, what: CachedObject, offset: int, length: int) -> list[memoryview] | None:
+    def read_now(self, obj: CachedObject, offset: int, length: int) -> list[memoryview] | None:
         """What memory and the tiers hold; None if anything has to be fetched."""
         parts: list[memoryview] = []
-        for span in spans(offset, length, what.size_bytes, self.block_bytes):
-            block = block_of(what, span.number, self.block_bytes)
+        for span in spans(offset, length, obj.size_bytes, self.block_bytes):
+            block = block_of(obj, span.number, self.block_bytes)
             data = self.read_block(block, span.start, span.stop)
             if data is None:
                 return None
@@ -95,42 +95,50 @@ class Cache:
         fetch = self.fetches.find(block)
         if fetch is None:
             return self._tiers.read(block, start, stop)
-        return self.fetches.cut(fetch, start, stop)
+        return self.fetches.part_of(fetch, start, stop)
 
     def deliver(
         self,
-        what: CachedObject,
-        get: Get,
+        obj: CachedObject,
+        get: GetRange,
         offset: int,
         length: int,
-        done: Done,
+        done: OnData,
         *,
-        here: bool = False,
-        begin: Begin | None = None,
-    ) -> Job | None:
+        return_job: bool = False,
+        begin: BeginGet | None = None,
+    ) -> FetchJob | None:
         """All of the range, fetched where it must be: for after `read_now` has said None. Returns
-        at once; `done` is called by whoever lands the last block of it, or fails one. `here`: the
-        fetch of a small object is returned as a job for the caller to do, or to give to `run`."""
-        wanted = spans(offset, length, what.size_bytes, self.block_bytes)
+        at once; `done` is called by whoever lands the last block of it, or fails one. `return_job`:
+        return the fetch of a small object as a job for the caller to do, or to give to `run`."""
+        wanted = spans(offset, length, obj.size_bytes, self.block_bytes)
         if len(wanted) != 1:
-            self._deliver_many(what, get, wanted, done)
+            self._deliver_many(obj, get, wanted, done)
             return None
         (span,) = wanted
 
         def then(part: memoryview | Exception) -> None:
             done(part if isinstance(part, Exception) else [part])
 
-        block = block_of(what, span.number, self.block_bytes)
+        block = block_of(obj, span.number, self.block_bytes)
         waiter = Waiter(span.start, span.stop, then)
-        return self.fetches.want(
-            block, what, get, waiter, looked=True, here=here and block.whole, begin=begin
+        return self.fetches.request(
+            block,
+            obj,
+            get,
+            waiter,
+            tiers_checked=True,
+            return_job=return_job and block.whole,
+            begin=begin,
         )
 
-    def run(self, job: Job) -> None:
+    def run(self, job: FetchJob) -> None:
         """Has a job of `deliver` done by one of our threads."""
         self.fetches.put(job)
 
-    def _deliver_many(self, what: CachedObject, get: Get, wanted: list[Span], done: Done) -> None:
+    def _deliver_many(
+        self, obj: CachedObject, get: GetRange, wanted: list[Span], done: OnData
+    ) -> None:
         if not wanted:
             done([])
             return
@@ -153,12 +161,12 @@ class Cache:
             done(part if isinstance(part, Exception) else [part for part in parts if part])
 
         for place, span in enumerate(wanted):
-            block = block_of(what, span.number, self.block_bytes)
+            block = block_of(obj, span.number, self.block_bytes)
             # `read_now` may have found some of them.
             waiter = Waiter(span.start, span.stop, partial(then, place))
-            self.fetches.want(block, what, get, waiter, looked=False)
+            self.fetches.request(block, obj, get, waiter, tiers_checked=False)
 
-    def read(self, what: CachedObject, get: Get, offset: int, length: int) -> list[memoryview]:
+    def read(self, obj: CachedObject, get: GetRange, offset: int, length: int) -> list[memoryview]:
         """`deliver` for those who wait here."""
         answers: list[list[memoryview] | Exception] = []
         answered = threading.Event()
@@ -167,7 +175,7 @@ class Cache:
             answers.append(answer)
             answered.set()
 
-        self.deliver(what, get, offset, length, done)
+        self.deliver(obj, get, offset, length, done)
         answered.wait()
         if isinstance(answers[0], Exception):
             raise answers[0]
@@ -175,16 +183,21 @@ class Cache:
 
     # -- ahead of readers -----------------------------------------------------------------
 
-    def prefetch(self, what: CachedObject, get: Get, number: int) -> bool:
+    def prefetch(self, obj: CachedObject, get: GetRange, number: int) -> bool:
         """See Fetches."""
-        return self.fetches.prefetch(block_of(what, number, self.block_bytes), what, get)
+        return self.fetches.prefetch(block_of(obj, number, self.block_bytes), obj, get)
 
     def fetch_ahead(
-        self, what: CachedObject, get: Get, number: int, place: Place | None, looked_s: float
-    ) -> Arrival:
+        self,
+        obj: CachedObject,
+        get: GetRange,
+        number: int,
+        place: PushBlock | None,
+        missing_since_s: float,
+    ) -> FetchResult:
         """See Fetches."""
-        block = block_of(what, number, self.block_bytes)
-        return self.fetches.fetch_ahead(block, what, get, place, looked_s)
+        block = block_of(obj, number, self.block_bytes)
+        return self.fetches.fetch_ahead(block, obj, get, place, missing_since_s)
 
     # -- what is held -----------------------------------------------------------------------
 
@@ -192,81 +205,81 @@ class Cache:
         """Is it in a tier?"""
         return self._tiers.has(block)
 
-    def cached_bytes(self, what: CachedObject) -> int:
-        self.settle(what.digest)
-        cached = sum(tier.cached_bytes(what.digest) for tier in self.tiers)
-        return min(what.size_bytes, cached)
+    def cached_bytes(self, obj: CachedObject) -> int:
+        self.wait_until_stored(obj.digest)
+        cached = sum(tier.cached_bytes(obj.digest) for tier in self.tiers)
+        return min(obj.size_bytes, cached)
 
-    def complete_file(self, what: CachedObject) -> Path | None:
+    def complete_file(self, obj: CachedObject) -> Path | None:
         """The plain file that holds all of it, if a tier has one."""
-        if (path := self._complete_file(what)) is None:
-            self.settle(what.digest)
-            path = self._complete_file(what)
+        if (path := self._complete_file(obj)) is None:
+            self.wait_until_stored(obj.digest)
+            path = self._complete_file(obj)
         return path
 
-    def _complete_file(self, what: CachedObject) -> Path | None:
+    def _complete_file(self, obj: CachedObject) -> Path | None:
         for tier in self.tiers:
             try:
-                if (path := tier.complete_file(what)) is not None:
+                if (path := tier.complete_file(obj)) is not None:
                     return path
             except (OSError, sqlite3.Error) as error:
                 self.warn(tier, error)
         return None
 
-    def settle(self, digest: bytes | None = None) -> None:
+    def wait_until_stored(self, digest: bytes | None = None) -> None:
         """Returns when all that has been fetched so far is in the tiers, or found no room."""
-        self.held.settle(digest)
+        self.buffers.wait_until_stored(digest)
 
     def release(self, objects: Sequence[CachedObject]) -> None:
         """Lets go of what is held of them in memory."""
-        self.held.release_objects([what.digest for what in objects])
+        self.buffers.release_objects([obj.digest for obj in objects])
 
     @property
     def declined_blocks(self) -> int:
         """How many blocks that were fetched no tier had room for."""
-        return self.held.declined_blocks
+        return self.buffers.declined_blocks
 
     def source_bytes(self, source: str) -> int:
-        self.settle()
+        self.wait_until_stored()
         return sum(tier.source_bytes(source) for tier in self.tiers)
 
-    def noted_bytes(self, source: str) -> int:
+    def indexed_bytes(self, source: str) -> int:
         """The same without waiting for what is on its way into the tiers."""
-        return sum(tier.noted_bytes(source) for tier in self.tiers)
+        return sum(tier.indexed_bytes(source) for tier in self.tiers)
 
-    def outdate(self, objects: list[CachedObject]) -> None:
+    def mark_outdated(self, objects: list[CachedObject]) -> None:
         for tier in self.tiers:
             try:
-                tier.outdate([what.digest for what in objects])
+                tier.mark_outdated([obj.digest for obj in objects])
             except (OSError, sqlite3.Error) as error:
                 self.warn(tier, error)
 
     @property
     def fetching(self) -> int:
-        return self.held.in_flight
+        return self.buffers.in_flight
 
     @property
     def buffered_bytes(self) -> int:
-        return self.held.held_bytes
+        return self.buffers.held_bytes
 
-    def let_go(self) -> None:
+    def drop_idle(self) -> None:
         """Of the blocks in memory that nobody waits for."""
-        self.held.let_go()
+        self.buffers.drop_idle()
 
     def flush(self) -> None:
         """Notes all that is stored, so that another process knows of it."""
-        self.settle()
+        self.wait_until_stored()
         for tier in self.tiers:
             try:
                 tier.flush()
             except sqlite3.Error as error:
                 self.warn(tier, error)
 
-    def look_for_hangs(self) -> None:
+    def check_for_hangs(self) -> None:
         """Takes out the directories whose disk does not answer. For a thread that never touches
         them, now and then."""
         for tier in self.tiers:
-            tier.look_for_hangs()
+            tier.check_for_hangs()
 
     def close(self) -> None:
         self.fetches.close(_CLOSE_WITHIN_S)

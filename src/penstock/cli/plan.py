@@ -29,14 +29,14 @@ from penstock.warm.simulate import (
     MOST_SIZES,
     Dataset,
     Epoch,
+    Minimums,
     Rates,
     Rig,
     Shuffles,
-    Smallest,
-    Way,
-    find_smallest,
+    Strategy,
+    find_minimums,
+    predict_warm_up,
     run_epochs,
-    warm_up,
 )
 
 # What `penstock plan` shows a person. Apart, because rich takes 28 ms to import.
@@ -135,14 +135,14 @@ def answer(question: Question) -> dict[str, Any]:
     dataset, rig = question.dataset, question.rig
     shuffles = Shuffles(dataset, rig.batch, question.seed)
     numbers = range(1, min(question.epochs, _DIFFERENT_EPOCHS) + 1)
-    runs = {way: run_epochs(shuffles, rig, way, numbers) for way in Way}
-    smallest = find_smallest(shuffles, rig)
+    runs = {way: run_epochs(shuffles, rig, way, numbers) for way in Strategy}
+    smallest = find_minimums(shuffles, rig)
     return {
         "files": dataset.files,
         "bytes": dataset.size_bytes,
         "demand_bytes_per_s": rig.rates.samples_per_s * dataset.mean_bytes,
         "cache_bytes": rig.cache_bytes,
-        "ways": [_way(way, runs[way], question) for way in Way],
+        "ways": [_way(way, runs[way], question) for way in Strategy],
         "smallest": {
             "busy": BUSY_ENOUGH,
             "bandwidth_bytes_per_s": smallest.bandwidth_bytes_per_s,
@@ -152,19 +152,19 @@ def answer(question: Question) -> dict[str, Any]:
             "cache_share_planned": smallest.cache_share_planned,
         },
         "advice": [
-            _with_a_plan(runs[Way.PLANNED][0], smallest),
-            _without(runs[Way.UNPLANNED][0], smallest, rig),
+            _with_a_plan(runs[Strategy.PLANNED][0], smallest),
+            _without(runs[Strategy.UNPLANNED][0], smallest, rig),
             *_too_few_workers(rig),
         ],
     }
 
 
-def _way(way: Way, epochs: tuple[Epoch, ...], question: Question) -> dict[str, Any]:
+def _way(way: Strategy, epochs: tuple[Epoch, ...], question: Question) -> dict[str, Any]:
     later = question.epochs - len(epochs)
-    found: dict[str, Any] = {"way": way.value, "storage_is_told_the_order": way is Way.PLANNED}
+    found: dict[str, Any] = {"way": way.value, "storage_is_told_the_order": way is Strategy.PLANNED}
     whole_s = sum(epoch.whole_s for epoch in epochs) + later * epochs[-1].whole_s
-    if way is Way.WARMED:
-        loading = warm_up(question.dataset, question.rig)
+    if way is Strategy.WARMED:
+        loading = predict_warm_up(question.dataset, question.rig)
         whole_s += loading.whole_s
         found["warm_up"] = {
             "whole_s": loading.whole_s,
@@ -191,7 +191,7 @@ def _way(way: Way, epochs: tuple[Epoch, ...], question: Question) -> dict[str, A
     return found
 
 
-def _with_a_plan(first: Epoch, smallest: Smallest) -> str:
+def _with_a_plan(first: Epoch, smallest: Minimums) -> str:
     said = f"With a plan the accelerator is busy {first.busy:.0%} of the first epoch"
     rate, gets = smallest.bandwidth_bytes_per_s, smallest.concurrency
     needed = " or ".join(
@@ -207,7 +207,7 @@ def _with_a_plan(first: Epoch, smallest: Smallest) -> str:
     return said + _later(smallest.cache_share_planned, bool(needed))
 
 
-def _without(first: Epoch, smallest: Smallest, rig: Rig) -> str:
+def _without(first: Epoch, smallest: Minimums, rig: Rig) -> str:
     said = f"Without a plan it is busy {first.busy:.0%} of the first epoch"
     if first.busy >= BUSY_ENOUGH:
         return f"{said}: {rig.rates.workers:,} workers are enough to hide the latency."

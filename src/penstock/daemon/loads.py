@@ -16,27 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cache.contents import Contents
-from penstock.cache.guarded import Guarded
+from penstock.cache.guarded import GuardedDirectory
 from penstock.catalog.names import decode
 from penstock.catalog.picked import ORDERS, Selection
 from penstock.daemon.control import Answer, Line
 from penstock.errors import UsageError
 from penstock.vfs.filesystem import FileSystem
-from penstock.warm.bucket import Bucket
-from penstock.warm.load import (
-    FAILURES_NAMED,
-    Load,
-    PagePush,
-    Report,
-    Room,
-    batches,
-    surely_fits,
-    survey,
+from penstock.warm.load import FAILURES_NAMED, Load, PagePush, TierRoom, fits_for_sure
+from penstock.warm.pace import Bucket
+from penstock.warm.page_cache import (
+    FilePages,
+    MountPages,
+    PageBudget,
+    PageCacheProbe,
+    Pages,
+    read_through,
 )
-from penstock.warm.looker import PageCacheProbe
-from penstock.warm.pages import FilePages, MountPages, PageBudget, Pages, read_through
 from penstock.warm.prefetcher import Prefetcher
 from penstock.warm.selection import select
+from penstock.warm.survey import Report, batches, survey
 
 _TELL_S = 0.2
 _WAIT_S = 0.05
@@ -140,7 +138,7 @@ class Loads:
             self._prefetcher.remove(load)
             load.close()
             if push is not None:
-                push.looker.close()
+                push.probe.close()
         told = load.describe()
         if page_cache and self._passthrough:
             told |= self._read_through(selection, teller)
@@ -148,7 +146,7 @@ class Loads:
         report = self._survey(selection, teller, page_cache=page_cache)
         return (
             told
-            | report.as_answer()
+            | report.as_message()
             | {
                 "page_cache_budget_bytes": self._budget.kept_bytes,
                 "cache_problem": self._describe_outage(times_out),
@@ -158,14 +156,14 @@ class Loads:
     def _look_after_cache(self, teller: "_Teller") -> None:
         """A directory that someone has removed is made anew now, and filled."""
         for directory in self._directories:
-            directory.look_after()
+            directory.check_now()
         until_s = time.monotonic() + _PROBED_WITHIN_S
-        while any(one.is_probed for one in self._directories) and time.monotonic() < until_s:
+        while any(one.is_probing for one in self._directories) and time.monotonic() < until_s:
             teller.look_up()
             time.sleep(_WAIT_S)
 
     def _times_out(self) -> int:
-        return sum(directory.times_out for directory in self._directories)
+        return sum(directory.outages for directory in self._directories)
 
     def _describe_outage(self, times_out_before: int) -> str | None:
         """Return why the tiers may hold less than they have room for."""
@@ -178,16 +176,16 @@ class Loads:
         return None
 
     @property
-    def _directories(self) -> list[Guarded]:
+    def _directories(self) -> list[GuardedDirectory]:
         return [one for tier in self._files.cache.tiers for one in tier.directories]
 
-    def _find_room(self, selection: Selection, teller: "_Teller") -> Room | None:
+    def _find_room(self, selection: Selection, teller: "_Teller") -> TierRoom | None:
         tiers = self._files.cache.tiers
-        if not tiers or surely_fits(tiers, selection.size_bytes):
+        if not tiers or fits_for_sure(tiers, selection.size_bytes):
             teller.send({"start": _totals(selection) | {"fits": True}})
             return None
         report = self._survey(selection, teller, page_cache=False)
-        room = Room(tiers, lambda tier, share: report.share_bytes.get((tier, share), 0))
+        room = TierRoom(tiers, lambda tier, share: report.share_bytes.get((tier, share), 0))
         missing = report.size_bytes - report.cached_bytes
         fits = missing <= room.free_bytes
         teller.send(
@@ -213,8 +211,8 @@ class Loads:
         try:
             for found, _ in batches(self._files, selection, tick):
                 for file in found:
-                    size = file.what.size_bytes
-                    path = self._files.cache.complete_file(file.what)
+                    size = file.obj.size_bytes
+                    path = self._files.cache.complete_file(file.obj)
                     if path is not None and self._budget.reserve(size):
                         reserved += size
                         read_through(str(path))
@@ -225,7 +223,7 @@ class Loads:
         return {"unpushed_files": unpushed, "unpushed_bytes": unpushed_bytes}
 
     def _check(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
-        return self._survey(selection, teller, page_cache=True).as_answer()
+        return self._survey(selection, teller, page_cache=True).as_message()
 
     def _verify(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
         contents = Contents(self._files.cache)
@@ -244,13 +242,13 @@ class Loads:
             )
 
         for found, _ in batches(self._files, selection, tick):
-            held = contents.look([file.what for file in found])
+            held = contents.look([file.obj for file in found])
             for file, one in zip(found, held, strict=True):
                 if not any(one.tier_bytes):
                     continue
                 verified_files += 1
                 verified_bytes += sum(one.tier_bytes)
-                if wrong := contents.verify(file.what):
+                if wrong := contents.verify(file.obj):
                     damaged, blocks = damaged + 1, blocks + wrong
                     if len(named) < FAILURES_NAMED:
                         path = decode(self._files.path_of(file.node))
@@ -281,7 +279,7 @@ class Loads:
             )
 
         for found, _ in batches(self._files, selection, tick):
-            freed += contents.remove([file.what for file in found])
+            freed += contents.remove([file.obj for file in found])
             for file in found:
                 self._drop_pages(file.node.ino)
         return {"files": len(selection.inos), "bytes": selection.size_bytes, "freed_bytes": freed}
@@ -301,14 +299,14 @@ class Loads:
         with os.fdopen(os.dup(output), "wb") as file:
             file.seek(0)
             for found, _ in batches(self._files, selection, tick):
-                held = contents.look([one.what for one in found])
+                held = contents.look([one.obj for one in found])
                 for one, of_it in zip(found, held, strict=True):
                     if of_it.cached_bytes:
                         count, cached_bytes = count + 1, cached_bytes + of_it.cached_bytes
                         entry = {
                             "path": decode(self._files.path_of(one.node)),
-                            "version": one.what.version,
-                            "size": one.what.size_bytes,
+                            "version": one.obj.version,
+                            "size": one.obj.size_bytes,
                             "cached": of_it.cached_bytes,
                         }
                         file.write(json.dumps(entry).encode() + b"\n")

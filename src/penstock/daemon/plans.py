@@ -19,9 +19,8 @@ from penstock.cache.pool import Pool
 from penstock.daemon.control import Answer, Line
 from penstock.errors import PlanError
 from penstock.vfs.filesystem import FileSystem
-from penstock.warm.looker import PageCacheProbe
 from penstock.warm.order import OrderReader
-from penstock.warm.pages import PageBudget
+from penstock.warm.page_cache import PageBudget, PageCacheProbe
 from penstock.warm.planned import PlannedFeed
 from penstock.warm.prefetcher import Prefetcher
 
@@ -49,14 +48,14 @@ class Plans:
         self,
         files: FileSystem,
         prefetcher: Prefetcher,
-        looker: PageCacheProbe | None,
+        probe: PageCacheProbe | None,
         pages: PageBudget,
         drop_pages: Callable[[int], None],
         keeping: Keeping,
     ) -> None:
         self._files = files
         self._prefetcher = prefetcher
-        self._looker = looker
+        self._probe = probe
         self._pages = pages
         self._drop_pages = drop_pages
         self._aside = Pool(1, "drop")
@@ -129,7 +128,7 @@ class Plans:
         return PlannedFeed(
             OrderReader(memory),
             self._files,
-            self._looker,
+            self._probe,
             self._pages,
             self._prefetcher.pace,
             self._drop_pages,

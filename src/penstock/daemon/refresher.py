@@ -145,7 +145,7 @@ class Refresher:
 
     def _outdate(self, buried: list[int]) -> None:
         with self._outdating:
-            self._files.outdate(buried)
+            self._files.mark_outdated(buried)
 
     def _list(self, wanted: list[Mounted]) -> Summary:
         # At first nothing: what is not mounted any more goes at once, however slow the others are.

@@ -38,7 +38,7 @@ from penstock.daemon.statistics import collect, collect_brief
 from penstock.daemon.workers import Workers
 from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError
 from penstock.fuse import mounting
-from penstock.fuse.backing import Backings
+from penstock.fuse.backing import BackingFiles
 from penstock.fuse.handlers import Handlers
 from penstock.fuse.journal import Journal, Ledger, new_journal, new_ledger
 from penstock.fuse.peers import owner_of, receive
@@ -52,13 +52,9 @@ from penstock.store import Store
 from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
-from penstock.vfs.neighbours import Neighbours
-from penstock.vfs.readahead import Readahead
-from penstock.warm.fetcher import LocalFetcher
-from penstock.warm.looker import PageCacheProbe
-from penstock.warm.neighbours import NeighbourFeed
-from penstock.warm.pages import PageBudget, spare_bytes
-from penstock.warm.prefetcher import Prefetcher, Wanted
+from penstock.vfs.readahead import Readahead, SmallFileReadahead
+from penstock.warm.page_cache import PageBudget, PageCacheProbe, spare_bytes
+from penstock.warm.prefetcher import LocalFetcher, Prefetcher, SmallFileFeed, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -227,8 +223,8 @@ class Server:
         self._control.close()
         self._prefetcher.close()
         self._fetcher.close()
-        if self._looker is not None:
-            self._looker.close()
+        if self._probe is not None:
+            self._probe.close()
         self._cache.close()
         self._tree.close()
         # /dev/fuse stays open: a waiter may still write its late answer, and must not write it
@@ -244,7 +240,7 @@ class Server:
 
     def let_go(self) -> None:
         """Of memory that is not needed at once."""
-        self._cache.let_go()
+        self._cache.drop_idle()
 
     def is_stuck(self, longer_than_s: float) -> bool:
         """Does a thread that must never wait hang in a request?"""
@@ -252,8 +248,8 @@ class Server:
 
     def look_for_hung_disks(self) -> None:
         """To be called now and then, by a thread that never touches them."""
-        self._cache.look_for_hangs()
-        self._session.relieve(HUNG_S + 1)
+        self._cache.check_for_hangs()
+        self._session.replace_stuck_receivers(HUNG_S + 1)
         self._session.retry_parked(self._settings.deadline_s)
 
     @property
@@ -299,10 +295,10 @@ class Server:
         readahead = Readahead(settings.block_bytes, settings.prefetch_blocks)
         opened = {number: mounted.store for number, mounted in self._numbers.items()}
         stores = self._tree.mending(lambda: with_removed(self._tree, opened))
-        neighbours = self._runs = Neighbours(self._announce)
+        neighbours = self._runs = SmallFileReadahead(self._announce)
         if self._nursery is not None:
             self._workers = self._make_workers(self._nursery, stores)
-            self._cache.held = self._workers
+            self._cache.buffers = self._workers
         self._files = FileSystem(
             self._tree,
             stores,
@@ -314,7 +310,7 @@ class Server:
         )
         self._backings = None
         if self._mode == "passthrough":
-            self._backings = Backings(
+            self._backings = BackingFiles(
                 descriptor,
                 self._files,
                 self._session.invalidate_pages,
@@ -393,10 +389,10 @@ class Server:
     def _start_workers(
         self, workers: Workers, table: dict[int, Handler], *, refuse_resent: bool
     ) -> None:
-        self._session.answer_with(table)
+        self._session.set_handlers(table)
         takeover = bool(self._agreed)
         while not self._initialised.is_set():  # the first request asks for it
-            if not self._session.take_one():
+            if not self._session.receive_one():
                 self._session.end()
                 self._initialised.set()
                 return
@@ -419,10 +415,10 @@ class Server:
     def _owner_of(self, wanted: Wanted) -> int:
         assert self._workers is not None
         try:
-            what = self._files.file(wanted.ino).what
+            obj = self._files.file(wanted.ino).obj
         except (PenstockError, OSError):
             return 0  # whoever it is will say the same
-        return owner_of(what, wanted.number, self._workers.count)
+        return owner_of(obj, wanted.number, self._workers.count)
 
     def _note_read(self, parent: int, ino: int) -> None:
         """Of a small file, by a worker."""
@@ -438,18 +434,18 @@ class Server:
 
     def _make_plans_and_loads(self) -> None:
         handover, pagecache = self._handover, self._backings is None
-        self._looker = PageCacheProbe(self._settings.mountpoint) if pagecache else None
+        self._probe = PageCacheProbe(self._settings.mountpoint) if pagecache else None
         # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
         push = self._session.store_pages if pagecache else None
         self._fetcher = self._workers or LocalFetcher(self._files, push, self._counters)
         self._prefetcher = Prefetcher(self._fetcher, self._counters)
-        self._neighbours = NeighbourFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
+        self._neighbours = SmallFileFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
         page_cache_bytes = self._settings.page_cache_bytes
         budget = PageBudget(spare_bytes() if page_cache_bytes is None else page_cache_bytes)
         self._plans = Plans(
             self._files,
             self._prefetcher,
-            self._looker,
+            self._probe,
             budget,
             self._session.invalidate_pages,
             Keeping(handover.keep, handover.drop, handover.remember),

@@ -9,7 +9,7 @@ from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
 from penstock.daemon.plans import Plans
 from penstock.daemon.refresher import Refresher
 from penstock.daemon.workers import Workers
-from penstock.fuse.backing import Backings
+from penstock.fuse.backing import BackingFiles
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
 from penstock.settings import MountSettings
@@ -23,7 +23,7 @@ def collect(
     mode: str,
     files: FileSystem,
     session: Session | Workers,
-    backings: Backings | None,
+    backings: BackingFiles | None,
     refresher: Refresher,
     counters: Counters,
     started_s: float,
@@ -34,7 +34,7 @@ def collect(
     workers: Workers | None,
 ) -> dict[str, Any]:
     count, size = files.totals()
-    files.cache.settle()  # workers tell what they have counted
+    files.cache.wait_until_stored()  # workers tell what they have counted
     return {
         "mountpoint": str(settings.mountpoint),
         "source": settings.shown,
@@ -107,7 +107,7 @@ def collect_brief(
     return {
         "files": count,
         "bytes": size,
-        "cached_bytes": _cached_bytes(files, numbers, files.cache.noted_bytes),
+        "cached_bytes": _cached_bytes(files, numbers, files.cache.indexed_bytes),
         "capacity_bytes": _capacity_bytes(files),
         "listed_at_s": files.tree.listed_at(),
         "last_change": files.tree.change_number(),

@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.daemon.claim import is_over_within
 from penstock.daemon.registry import all_notes, remove_note
 from penstock.errors import MountpointError, PenstockError
-from penstock.fuse.holders import Holder, copies, holders
+from penstock.fuse.holders import Holder, holders, mount_copies
 from penstock.fuse.mounting import unmount
 from penstock.mounttable import FILESYSTEM_TYPE, MountEntry, find_mount
 
@@ -55,7 +55,7 @@ def ends_within(seconds: float, pid: int) -> bool:
 def _still_runs(pid: int, entry: MountEntry) -> PenstockError:
     where = f"{entry.mountpoint} is unmounted"
     # Where mounts are not shared (most containers), what is unmounted here is so nowhere else.
-    if elsewhere := copies(entry.device):
+    if elsewhere := mount_copies(entry.device):
         return PenstockError(
             f"{where} here, but not in the mount namespace of {elsewhere[0]}",
             hint=f"its server (pid {pid}) ends when that process has ended",

@@ -37,8 +37,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.cache.fetch import Arrival, Claims, claims_bytes
-from penstock.cache.files import Stamp
+from penstock.cache.claims import Claims, claims_bytes
+from penstock.cache.fetch import FetchResult
+from penstock.cache.files import FileStamp
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.indexfile import is_damage
@@ -64,8 +65,7 @@ from penstock.metrics import Counters
 from penstock.settings import MountSettings, decode
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
-from penstock.warm.fetcher import LocalFetcher
-from penstock.warm.prefetcher import Wanted
+from penstock.warm.prefetcher import LocalFetcher, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -123,21 +123,21 @@ class Reports:
     def stored(
         self,
         directory: int,
-        what: CachedObject,
+        obj: CachedObject,
         block: Block,
         sums: bytes,
-        stamp: Stamp | None,
+        stamp: FileStamp | None,
         is_new: bool,
     ) -> None:
-        source = self._sources[what.source]
+        source = self._sources[obj.source]
         self.say(
             "stored",
             (
                 directory,
                 source,
-                what.key,
-                what.version,
-                what.size_bytes,
+                obj.key,
+                obj.version,
+                obj.size_bytes,
                 block.number,
                 sums.hex(),
                 stamp,
@@ -162,8 +162,8 @@ class Reports:
         self.say("failed", (directory, code, str(error), is_damage(error)))
 
     def observe(self, parent: int, ino: int, *, is_stored: bool) -> None:
-        """See SmallReads. A reader who only hits the cache needs no help, unless what he hits was
-        fetched for him."""
+        """See SmallReadObserver. A reader that only hits the cache needs no help, unless what it
+        hits was fetched for it."""
         if self.runs or not is_stored:
             self.say("reads", (parent, ino))
 
@@ -268,13 +268,13 @@ class _Worker:
         self._fetcher = LocalFetcher(self._files, push, self._counters)
         peers.others_fetch = go["ahead"]
         for number in go["in"]:
-            self._directories[number].let_in()
+            self._directories[number].enable()
         handlers = Handlers(
             self._files, kernel_options(settings), None, lambda _agreed: None, peers
         )
         table = handlers.table()
         forwarded = Session(clones[self._number], DISK_WAITERS, self._counters)
-        forwarded.answer_with(table)
+        forwarded.set_handlers(table)
         self._forwarded = forwarded
         threading.Thread(
             target=receive,
@@ -312,12 +312,13 @@ class _Worker:
         obey[name](value)
 
     def _fetch_ahead(self, wanted: list[tuple[int, int, int, bool, float]]) -> None:
-        for number, ino, block, push, looked_s in wanted:
+        for number, ino, block, push, missing_since_s in wanted:
             self._fetcher.fetch_ahead(
-                [Wanted(ino, block, push, looked_s, _ignore)], partial(self._note_outcomes, number)
+                [Wanted(ino, block, push, missing_since_s, _ignore)],
+                partial(self._note_outcomes, number),
             )
 
-    def _note_outcomes(self, number: int, ends: list[tuple[Wanted, Arrival]]) -> None:
+    def _note_outcomes(self, number: int, ends: list[tuple[Wanted, FetchResult]]) -> None:
         for _, arrival in ends:
             self._reports.say("brought", _as_news(number, arrival))
 
@@ -326,10 +327,10 @@ class _Worker:
             self._directories[directory].room.grant(length)
 
     def _take_out(self, directory: int) -> None:
-        self._directories[directory].take_out()
+        self._directories[directory].disable()
 
     def _let_in(self, directory: int) -> None:
-        self._directories[directory].let_in()
+        self._directories[directory].enable()
 
     def _follow_runs(self, value: bool) -> None:
         self._reports.runs = value
@@ -344,18 +345,18 @@ class _Worker:
             directory.forget(gone)
 
     def _let_go(self, _value: bool) -> None:
-        self._cache.let_go()
+        self._cache.drop_idle()
 
     def _sync(self, sync: tuple[int, str | None]) -> None:
         """In a thread: what is being stored may take a while, and other words must not wait."""
         number, digest = sync
 
-        def settle() -> None:
-            self._cache.settle(None if digest is None else bytes.fromhex(digest))
+        def wait_until_stored() -> None:
+            self._cache.wait_until_stored(None if digest is None else bytes.fromhex(digest))
             self._say_totals()
             self._reports.say("synced", number)
 
-        threading.Thread(target=settle, name="sync", daemon=True).start()
+        threading.Thread(target=wait_until_stored, name="sync", daemon=True).start()
 
     def _close(self, _value: bool) -> None:
         if not self._is_closing.is_set():
@@ -388,8 +389,8 @@ class _Worker:
         while True:
             time.sleep(min(_BEAT_S, self._settings.watchdog_s / 6))
             for directory in self._directories:
-                directory.look_for_hang()
-            self._session.relieve(HUNG_S + 1)
+                directory.check_for_hang()
+            self._session.replace_stuck_receivers(HUNG_S + 1)
             for session in (self._session, self._forwarded):
                 session.retry_parked(self._settings.deadline_s)
             if self._session.stuck_for_s() < self._settings.watchdog_s:
@@ -413,7 +414,9 @@ def _shared_tiers(
     return directories, tiers
 
 
-def _as_news(number: int, arrival: Arrival) -> tuple[int, str, int, float | None, Message | None]:
+def _as_news(
+    number: int, arrival: FetchResult
+) -> tuple[int, str, int, float | None, Message | None]:
     error = None
     if arrival.error is not None:
         error = {
@@ -424,7 +427,7 @@ def _as_news(number: int, arrival: Arrival) -> tuple[int, str, int, float | None
     return number, arrival.how.value, arrival.length, arrival.took_s, error
 
 
-def _ignore(_arrival: Arrival) -> None:
+def _ignore(_arrival: FetchResult) -> None:
     """The server is told, and tells whoever wanted it."""
 
 

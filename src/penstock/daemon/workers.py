@@ -26,10 +26,11 @@ from functools import partial
 from typing import Any
 
 from penstock import errors
+from penstock.cache.claims import claims_bytes
 from penstock.cache.directory import CacheDirectory
-from penstock.cache.fetch import Arrival, FetchOutcome, claims_bytes
-from penstock.cache.files import Stamp
-from penstock.cache.guarded import Guarded
+from penstock.cache.fetch import FetchOutcome, FetchResult
+from penstock.cache.files import FileStamp
+from penstock.cache.guarded import GuardedDirectory
 from penstock.cache.identity import Block, block_of, identify
 from penstock.cache.indexfile import IndexDamaged
 from penstock.daemon.child import HALF_DEAD_AFTER_S
@@ -114,7 +115,7 @@ class Workers:
         nursery: Nursery,
         count: int,
         start: Message,
-        directories: Sequence[Guarded],
+        directories: Sequence[GuardedDirectory],
         identities: Mapping[int, str],
         block_bytes: int,
         counters: Counters,
@@ -253,7 +254,7 @@ class Workers:
             self._inboxes[worker.slot].receiving.fileno(),
             self._memory,
         ]
-        inside = [number for number, one in enumerate(self._directories) if one.is_in]
+        inside = [number for number, one in enumerate(self._directories) if one.is_available]
         worker.heard_s = time.monotonic()
         worker.is_serving = True
         go = {"workers": self.count, "in": inside, "ahead": self._is_ahead}
@@ -280,11 +281,11 @@ class Workers:
             self._changed.notify_all()
         worker.bury()
         for number, length in worker.granted.items():
-            self._directories[number].ask(partial(CacheDirectory.give_back, length=length), None)
+            self._directories[number].call(partial(CacheDirectory.give_back, length=length), None)
         with worker.lock:
             fetches_ahead, worker.fetches_ahead = worker.fetches_ahead, {}
         for wanted, ended in fetches_ahead.values():
-            ended([(wanted, Arrival(FetchOutcome.NO_ROOM, 0))])  # it is tried again
+            ended([(wanted, FetchResult(FetchOutcome.NO_ROOM, 0))])  # it is tried again
         if self._closing:
             return
         now_s = time.monotonic()
@@ -329,7 +330,7 @@ class Workers:
                 worker.link.send(message)
 
     def _tell_of_directory(self, number: int) -> None:
-        is_in = self._directories[number].is_in
+        is_in = self._directories[number].is_available
         self._tell_all({"in" if is_in else "out": number})
         for worker in self._serving_or_not():
             # What was granted went with the directory: it counts anew when it is back.
@@ -358,14 +359,14 @@ class Workers:
         for slot, some in shares.items():
             worker = self._workers[slot]
             if worker is None or not worker.is_serving:
-                ended([(one, Arrival(FetchOutcome.NO_ROOM, 0)) for one in some])
+                ended([(one, FetchResult(FetchOutcome.NO_ROOM, 0)) for one in some])
             else:
                 self._fetch_ahead_by(worker, some, ended)
 
     def _fetch_ahead_by(self, worker: _Worker, some: list[Wanted], ended: Ended) -> None:
         over = [one for one in some if not one.still()]
         if over:
-            ended([(one, Arrival(FetchOutcome.FAILED, 0)) for one in over])
+            ended([(one, FetchResult(FetchOutcome.FAILED, 0)) for one in over])
         told: list[tuple[int, int, int, bool, float]] = []
         with worker.lock:
             for one in some:
@@ -373,15 +374,17 @@ class Workers:
                     continue
                 self._numbers += 1
                 worker.fetches_ahead[self._numbers] = one, ended
-                told.append((self._numbers, one.ino, one.number, one.push, one.looked_s))
+                told.append((self._numbers, one.ino, one.number, one.push, one.missing_since_s))
         if told and not worker.link.try_send({"fetch_ahead": told}):  # it is stopped, or gone
             with worker.lock:
                 lost = [worker.fetches_ahead.pop(number, None) for number, *_ in told]
-            ended([(one[0], Arrival(FetchOutcome.NO_ROOM, 0)) for one in lost if one is not None])
+            ended(
+                [(one[0], FetchResult(FetchOutcome.NO_ROOM, 0)) for one in lost if one is not None]
+            )
 
     # What the cache of the server asks for: see Fetches.
 
-    def settle(self, digest: bytes | None = None) -> None:
+    def wait_until_stored(self, digest: bytes | None = None) -> None:
         """Returns when all that they have fetched so far is stored, and we know of it."""
         self._settle({}, digest)
 
@@ -407,7 +410,7 @@ class Workers:
             some = [digest.hex() for digest in digests[first : first + 1024]]
             self._tell_all({"release": some})
 
-    def let_go(self) -> None:
+    def drop_idle(self) -> None:
         self._tell_all({"let_go": True})
 
     @property
@@ -494,20 +497,20 @@ class Workers:
 
     def _note_stored(self, worker: _Worker, news: list[Any]) -> None:
         for number, source, key, version, size, block_number, sums, stamp, is_new in news:
-            what = identify(self._identities[source], key, version, size, self._block_bytes)
-            block = block_of(what, block_number, self._block_bytes)
+            obj = identify(self._identities[source], key, version, size, self._block_bytes)
+            block = block_of(obj, block_number, self._block_bytes)
             with worker.lock:
                 worker.granted[number] -= block.length
             commit = partial(
                 CacheDirectory.commit_written,
-                what=what,
+                obj=obj,
                 block_bytes=self._block_bytes,
                 block=block,
                 sums=bytes.fromhex(sums),
-                stamp=None if stamp is None else Stamp(*stamp),
+                stamp=None if stamp is None else FileStamp(*stamp),
                 is_new=is_new,
             )
-            self._directories[number].ask(commit, None)
+            self._directories[number].call(commit, None)
         for number in {one[0] for one in news}:
             self._grant(worker, number, 0)
 
@@ -515,20 +518,20 @@ class Workers:
         """Room for what a worker is about to store. 0: what it may have ahead of its needs."""
         held = worker.granted[number]
         reserve = partial(reserve_for_worker, length=length, held=held, workers=self.count)
-        granted = self._directories[number].ask(reserve, 0)
+        granted = self._directories[number].call(reserve, 0)
         with worker.lock:
             worker.granted[number] += granted
         if granted or length:
             worker.link.send({"room": [(number, granted)]})
 
     def _note_outcomes(self, worker: _Worker, news: list[Any]) -> None:
-        by_ended: dict[Ended, list[tuple[Wanted, Arrival]]] = {}
+        by_ended: dict[Ended, list[tuple[Wanted, FetchResult]]] = {}
         with worker.lock:
             for number, how, length, took_s, error in news:
                 known = worker.fetches_ahead.pop(number, None)
                 if known is not None:
                     wanted, ended = known
-                    arrival = Arrival(FetchOutcome(how), length, took_s, _as_error(error))
+                    arrival = FetchResult(FetchOutcome(how), length, took_s, _as_error(error))
                     by_ended.setdefault(ended, []).append((wanted, arrival))
         for ended, some in by_ended.items():
             ended(some)
@@ -539,17 +542,17 @@ class Workers:
             if name == "wrong":
                 digest, *fields = rest
                 block = Block(bytes.fromhex(digest), *fields)
-                guarded.ask(partial(CacheDirectory.recheck, block=block), None)
+                guarded.call(partial(CacheDirectory.recheck, block=block), None)
             elif name == "lost":
                 digest = bytes.fromhex(rest[0])
-                guarded.ask(partial(CacheDirectory.forget_lost, digest=digest), None)
+                guarded.call(partial(CacheDirectory.forget_lost, digest=digest), None)
             elif name == "used":
                 digests = [bytes.fromhex(rest[0])]
-                guarded.ask(partial(CacheDirectory.touch, digests=digests), None)
+                guarded.call(partial(CacheDirectory.touch, digests=digests), None)
             elif name == "failed":
                 code, text, is_damaged = rest
                 error = OSError(code, text) if code else OSError(text)
-                guarded.fail(IndexDamaged(text) if is_damaged else error)
+                guarded.report_failure(IndexDamaged(text) if is_damaged else error)
             else:
                 log.warning("a worker said %r, which this server does not know", name)
 

@@ -32,7 +32,7 @@ class _Inode:
     daemon_opens: int = 0
 
 
-class Backings:
+class BackingFiles:
     def __init__(
         self,
         descriptor: int,

@@ -9,21 +9,21 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.cache.fetches import Job
+from penstock.cache.fetches import FetchJob
 from penstock.catalog.tree import ROOT, Node
 from penstock.fuse import protocol as p
-from penstock.fuse.backing import Backings
+from penstock.fuse.backing import BackingFiles
 from penstock.fuse.mounting import READAHEAD_KB
 from penstock.fuse.peers import Peers
 from penstock.fuse.session import (
     NO_REPLY,
-    Answer,
+    DiskReply,
+    FetchReply,
     FuseError,
     Handler,
-    Later,
-    OnDisk,
     Reply,
     Request,
+    SendReply,
 )
 from penstock.units import KIB, MIB
 from penstock.vfs.filesystem import FileSystem
@@ -56,7 +56,7 @@ class Handlers:
         self,
         files: FileSystem,
         options: KernelOptions,
-        backings: Backings | None,
+        backings: BackingFiles | None,
         on_init: Callable[[p.Init], None],
         peers: Peers | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class Handlers:
         if peers.hand_to_server(copy, length):
             return NO_REPLY
         # It does not read at the moment: this can wait, and those behind it need not.
-        return OnDisk(lambda: peers.wait_for_server(copy, length))
+        return DiskReply(lambda: peers.wait_for_server(copy, length))
 
     # -- the connection -----------------------------------------------------------------
 
@@ -274,25 +274,25 @@ class Handlers:
             return ready
         peers = self._peers
         assert peers is not None
-        what, number = self._files.block_at(ino, offset)
-        holder = peers.holder_of(what)
+        obj, number = self._files.block_at(ino, offset)
+        holder = peers.holder_of(obj)
         # The kernel asks for a page once. Only what is also fetched ahead, or asked for in parts,
         # could be fetched by another worker at the same time.
-        if holder is None and (peers.others_fetch or offset or size < what.size_bytes):
-            holder = peers.owner_of(what, number)
+        if holder is None and (peers.others_fetch or offset or size < obj.size_bytes):
+            holder = peers.owner_of(obj, number)
         if holder not in (None, peers.mine) and peers.hand_over(holder, request, length):
             return NO_REPLY
         return self._fetch(ino, offset, size)
 
-    def _fetch(self, ino: int, offset: int, size: int) -> Later:
-        def start(done: Answer) -> Job | None:
-            what = self._files.file(ino).what  # first: a job that was made must be run
-            job = self._files.read(ino, offset, size, done, here=True)
+    def _fetch(self, ino: int, offset: int, size: int) -> FetchReply:
+        def start(done: SendReply) -> FetchJob | None:
+            obj = self._files.file(ino).obj  # first: a job that was made must be run
+            job = self._files.read(ino, offset, size, done, return_job=True)
             if job is None or self._peers is None:
                 return job
-            return self._peers.claim(what, job)
+            return self._peers.claim(obj, job)
 
-        return Later(start, self._files.cache.run)
+        return FetchReply(start, self._files.cache.run)
 
     def open(self, ino: int, request: Request, _length: int) -> Reply:
         flags = int.from_bytes(request[p.IN_HEADER_BYTES : p.IN_HEADER_BYTES + 4], "little")
@@ -302,7 +302,7 @@ class Handlers:
         assert backings is not None
         self._files.file(ino)  # here, where a request can wait for its catalog
         # A file that was never opened is read through first, to verify it.
-        return OnDisk(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
+        return DiskReply(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
 
     def release(self, ino: int, request: Request, _length: int) -> Reply:
         (handle,) = p.RELEASE_IN.unpack_from(request, p.IN_HEADER_BYTES)

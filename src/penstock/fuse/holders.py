@@ -71,7 +71,7 @@ def holders(mountpoint: Path, *, but_self: bool = True) -> Holders:
     return Holders(found, inside, unseen)
 
 
-def copies(device: str) -> list[Holder]:
+def mount_copies(device: str) -> list[Holder]:
     """A process of each other mount namespace that has a mount of this device."""
     namespaces = {os.readlink("/proc/self/ns/mnt")}
     found: list[Holder] = []

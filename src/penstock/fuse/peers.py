@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from penstock.cache.fetch import Claims
-from penstock.cache.fetches import Job
+from penstock.cache.claims import Claims
+from penstock.cache.fetches import FetchJob
 from penstock.cache.identity import CachedObject
 from penstock.fuse.protocol import IOC_CLONE
 from penstock.fuse.session import Request, Session
@@ -72,8 +72,8 @@ class Peers:
         self._deadline_s = deadline_s
         self.others_fetch = False  # something is being fetched ahead of readers
 
-    def owner_of(self, what: CachedObject, number: int) -> int:
-        return owner_of(what, number, self._workers)
+    def owner_of(self, obj: CachedObject, number: int) -> int:
+        return owner_of(obj, number, self._workers)
 
     def hand_over(self, owner: int, request: Request, length: int) -> bool:
         """False if it could not be."""
@@ -89,19 +89,19 @@ class Peers:
         with suppress(ConnectionError):  # it is gone, and we are about to be
             self._senders[self._workers].send(message)
 
-    def holder_of(self, what: CachedObject) -> int | None:
+    def holder_of(self, obj: CachedObject) -> int | None:
         """The worker that is fetching a small object, or has just stored it."""
-        return self._claims.holder_of(what.digest)
+        return self._claims.holder_of(obj.digest)
 
-    def claim(self, what: CachedObject, job: Job) -> Job:
+    def claim(self, obj: CachedObject, job: FetchJob) -> FetchJob:
         """The same job, of a small object, while which others see that we do it."""
-        job.on_start = partial(self._claims.claim, what.digest, self._deadline_s)
-        job.on_end = partial(self._claims.stored, what.digest)
+        job.on_start = partial(self._claims.claim, obj.digest, self._deadline_s)
+        job.on_end = partial(self._claims.stored, obj.digest)
         return job
 
-    def prefetch(self, ino: int, what: CachedObject, number: int, window: int) -> bool:
-        """See Elsewhere."""
-        owner = self.owner_of(what, number)
+    def prefetch(self, ino: int, obj: CachedObject, number: int, window: int) -> bool:
+        """See RemotePrefetch."""
+        owner = self.owner_of(obj, number)
         if owner == self.mine:
             return False
         return self._send(owner, _KIND.pack(_AHEAD, 0) + _PREFETCH.pack(ino, number, window))
@@ -113,10 +113,10 @@ class Peers:
         return False
 
 
-def owner_of(what: CachedObject, number: int, workers: int) -> int:
+def owner_of(obj: CachedObject, number: int, workers: int) -> int:
     """The worker that fetches a block. A large file is served by all, stripe by stripe: one request
     of the kernel may end in the next block, and its worker then fetches both."""
-    return (int.from_bytes(what.digest[:4], "little") + number // _STRIPE_BLOCKS) % workers
+    return (int.from_bytes(obj.digest[:4], "little") + number // _STRIPE_BLOCKS) % workers
 
 
 def receive(

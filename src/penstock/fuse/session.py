@@ -8,13 +8,13 @@ for nothing but the next event: a request, or a connection on which an object ar
                   ├──▶ small object: send the GET, wait for it beside /dev/fuse (`_begun`);
                   │    when it arrives, answer, and store it when nobody waits (`_landed`)
                   ├──▶ anything else that is fetched: let another thread take requests, and fetch
-                  │    it here (`Later`); a pool does it if there are no more threads
-                  ├──▶ slow on this machine's disk: a few waiters do it (`OnDisk`)
+                  │    it here (`FetchReply`); a pool does it if there are no more threads
+                  ├──▶ slow on this machine's disk: a few waiters do it (`DiskReply`)
                   └──▶ the catalog is damaged: it waits until another is there (`retry_parked`)
 
 One taker, because several in one process only fight over the interpreter's lock; several processes
 do not (ADR 1). A taker that hangs in a disk is replaced, and the next one answers its request
-(`relieve`).
+(`replace_stuck_receivers`).
 
 A request may be answered by another process than the one that took it (`serve`): the answer goes
 to the clone of /dev/fuse that the request came from. Counts are kept by thread, so the hot path
@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetches import Begun, Job
+from penstock.cache.fetches import FetchJob, StartedFetch
 from penstock.cache.pool import Pool
 from penstock.errors import CatalogDamaged, PenstockError
 from penstock.fuse.errno_table import NO_REQUEST, errno_of
@@ -72,25 +72,25 @@ _READ = int(Op.READ)  # a plain number: comparing with an enum's member costs fo
 
 
 # Called once, from any thread, with the parts of an answer or with why there is none.
-Answer = Callable[[Sequence[Buffer] | Exception], None]
+SendReply = Callable[[Sequence[Buffer] | Exception], None]
 
 
-class Later(NamedTuple):
+class FetchReply(NamedTuple):
     """An answer that has to be fetched. `start` returns at once: a job that brings it, or None if
     someone else does. `run` has a job done by another thread."""
 
-    start: Callable[[Answer], Job | None]
-    run: Callable[[Job], object] = lambda job: job()
+    start: Callable[[SendReply], FetchJob | None]
+    run: Callable[[FetchJob], object] = lambda job: job()
 
 
-class OnDisk(NamedTuple):
+class DiskReply(NamedTuple):
     """An answer that has to be waited for, but for no longer than this machine's disk takes. A few
     threads of their own do that, so that it is never stuck behind storage that fails."""
 
     answer: Callable[[], Sequence[Buffer] | None]
 
 
-Reply = Sequence[Buffer] | Later | OnDisk | None
+Reply = Sequence[Buffer] | FetchReply | DiskReply | None
 Request = bytearray | memoryview
 Handler = Callable[[int, Request, int], Reply]
 
@@ -103,7 +103,7 @@ class FuseError(Exception):
         self.number = number
 
 
-class Asked(NamedTuple):
+class RequestInfo(NamedTuple):
     """A request, as its answer needs it."""
 
     unique: int
@@ -115,14 +115,14 @@ class Asked(NamedTuple):
 class _Parked(NamedTuple):
     """A request that nobody can answer at the moment."""
 
-    asked: Asked
+    asked: RequestInfo
     request: bytearray
     length: int
     since_s: float
     why: CatalogDamaged
 
 
-class _Hand:
+class _Receiver:
     """A thread that works on one request after the other."""
 
     __slots__ = (
@@ -167,7 +167,7 @@ class Session:
         self._read_bytes: list[list[int]] = []
         self._local = threading.local()
         self._handlers: dict[int, Handler] = {}
-        self._hands: list[_Hand] = []
+        self._hands: list[_Receiver] = []
         self._over = threading.Event()
         self._on_end: Callable[[], None] = lambda: None
         self._refuse_resent = False
@@ -180,12 +180,12 @@ class Session:
         self._standing_by = 0
         # Fetches that were begun, by the descriptor of their connection: whoever takes requests
         # advances them meanwhile.
-        self._begun: dict[int, Begun] = {}
+        self._begun: dict[int, StartedFetch] = {}
         self._ready: select.epoll | None = None
         self._sweep_s = 0.0
         # What has landed is stored when there is nothing better to do: first everybody who
         # waits is answered, and the store is asked for what comes next.
-        self._landed: deque[tuple[float, Begun]] = deque()
+        self._landed: deque[tuple[float, StartedFetch]] = deque()
         self._parked: deque[_Parked] = deque()
         self._retries = threading.Lock()
         self._looked_after = 0  # requests ago
@@ -209,11 +209,11 @@ class Session:
         """Requests that have crashed every process so far are answered with an error."""
         self._refuse_resent = True
 
-    def answer_with(self, handlers: dict[int, Handler]) -> None:
+    def set_handlers(self, handlers: dict[int, Handler]) -> None:
         """For a session that takes nothing itself: others hand over to it (`serve`)."""
         self._handlers = handlers
 
-    def take_one(self) -> bool:
+    def receive_one(self) -> bool:
         """Takes one request, in the caller's thread; False once the file system is unmounted."""
         buffer = bytearray(_REQUEST_BYTES)
         while True:
@@ -243,9 +243,9 @@ class Session:
         self._ready = select.epoll()
         # Of all processes that wait for the same mount a request wakes one.
         self._ready.register(self.descriptor, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._start_taker(_Hand())
+        self._start_taker(_Receiver())
 
-    def _start_taker(self, hand: _Hand, *again: Request) -> None:
+    def _start_taker(self, hand: _Receiver, *again: Request) -> None:
         counts = [0] * OP_COUNT
         self._counts.append(counts)
         self._hands.append(hand)
@@ -258,7 +258,7 @@ class Session:
         """Until the file system is unmounted."""
         self._over.wait()
 
-    def relieve(self, longer_than_s: float) -> None:
+    def replace_stuck_receivers(self, longer_than_s: float) -> None:
         """Replaces takers that have been at one request for so long. What they work on is answered
         by the next, which must not meet the same disk: whoever calls this has taken that out."""
         now = time.monotonic()
@@ -270,9 +270,9 @@ class Session:
             self._hands.remove(hand)
             if unique > 0 and hand.unique == unique:
                 log.warning("request %d hangs in a disk; asked again", unique)
-                self._start_taker(_Hand(is_second=True), request)
+                self._start_taker(_Receiver(is_second=True), request)
             else:
-                self._start_taker(_Hand())  # it has just come back
+                self._start_taker(_Receiver())  # it has just come back
 
     def retry_parked(self, give_up_after_s: float) -> None:
         """Answers what waits for another catalog, with an error if it has waited for so long. To be
@@ -313,7 +313,7 @@ class Session:
         now = time.monotonic()
         return max((self._works_for_s(hand, now) for hand in self._hands), default=0.0)
 
-    def _works_for_s(self, hand: _Hand, now: float) -> float:
+    def _works_for_s(self, hand: _Receiver, now: float) -> float:
         unique = hand.unique
         if not unique or unique != hand.seen:
             hand.seen, hand.seen_s = unique, now
@@ -321,7 +321,7 @@ class Session:
 
     # -- the loop -----------------------------------------------------------------------
 
-    def _take(self, counts: list[int], hand: _Hand, *again: Request) -> None:
+    def _take(self, counts: list[int], hand: _Receiver, *again: Request) -> None:
         descriptor, journal = self.descriptor, self._journal
         self._local.hand = hand
         for request in again:
@@ -372,7 +372,7 @@ class Session:
                     self._put_away(hand)
             self._work_on(hand, buffer, length)
 
-    def _work_on(self, hand: _Hand, request: Request, length: int) -> None:
+    def _work_on(self, hand: _Receiver, request: Request, length: int) -> None:
         hand.buffer, hand.length = request, length
         hand.unique = IN_HEADER.unpack_from(request)[2]
         self.serve(request, length)
@@ -390,7 +390,7 @@ class Session:
         this session's. `unique`: its number, if that is not the one in it. `since_s`: since when it
         has waited, if it has."""
         _, opcode, number, node, *_ = IN_HEADER.unpack_from(request)
-        asked = Asked(
+        asked = RequestInfo(
             number if unique is None else unique,
             opcode,
             node,
@@ -406,11 +406,11 @@ class Session:
             return
         try:
             reply = handler(node, request, length)
-            if isinstance(reply, Later):
+            if isinstance(reply, FetchReply):
                 job = reply.start(partial(self._answer, asked))
                 if job is not None:
                     self._do(job, reply)
-            elif isinstance(reply, OnDisk):
+            elif isinstance(reply, DiskReply):
                 self._waiting.put(partial(self._answer_from_disk, asked, reply))
             else:
                 self._reply(asked, reply)
@@ -420,10 +420,10 @@ class Session:
         except Exception as error:  # noqa: BLE001 - a failure costs one request, not the mount
             self._reply_failure(asked, error)
 
-    def _do(self, job: Job, reply: Later) -> None:
+    def _do(self, job: FetchJob, reply: FetchReply) -> None:
         """In the taker's own thread, if another can take its place: whoever waits for the answer
         does not wait for a thread to wake up."""
-        hand: _Hand | None = getattr(self._local, "hand", None)
+        hand: _Receiver | None = getattr(self._local, "hand", None)
         if hand is None or not hand.takes:
             reply.run(job)
         elif (begun := job.begin()) is not None:
@@ -445,7 +445,7 @@ class Session:
         except FileNotFoundError:  # a new connection
             ready.register(descriptor, events)
 
-    def _look_after_begun(self, hand: _Hand, *, wait: bool) -> None:
+    def _look_after_begun(self, hand: _Receiver, *, wait: bool) -> None:
         """Advance the fetches whose connections have something to receive, or store what was
         received. `wait` for one of these, or for the next request."""
         ready = self._ready
@@ -466,7 +466,7 @@ class Session:
             for descriptor in list(self._begun):
                 self._advance(hand, descriptor)
 
-    def _advance(self, hand: _Hand, descriptor: int) -> None:
+    def _advance(self, hand: _Receiver, descriptor: int) -> None:
         # Not ours any more if a disk took so long that another was put in our place.
         begun = None if hand.is_replaced else self._begun.pop(descriptor, None)
         if begun is None:
@@ -482,14 +482,14 @@ class Session:
         else:
             self._begun[descriptor] = begun
 
-    def _put_away(self, hand: _Hand) -> None:
+    def _put_away(self, hand: _Receiver) -> None:
         # A disk that hangs is met here. Below zero: the number of no request.
         request = hand.unique
         self._put_away_count -= 1
         hand.unique = request or self._put_away_count
         try:
             _, begun = self._landed.popleft()
-            begun.put_away()
+            begun.write_to_cache()
         except IndexError:
             pass  # whoever was put in our place was faster
         except Exception:  # a bug costs one block in the cache
@@ -506,7 +506,7 @@ class Session:
                 return False
             self._takers += 1
         try:
-            self._start_taker(_Hand())
+            self._start_taker(_Receiver())
         except RuntimeError:  # this machine has no more threads to give
             with self._lock:
                 self._takers -= 1
@@ -518,13 +518,13 @@ class Session:
             self._standing_by += 1
         self._turn.get()
 
-    def _answer_from_disk(self, asked: Asked, waits: OnDisk) -> None:
+    def _answer_from_disk(self, asked: RequestInfo, waits: DiskReply) -> None:
         try:
             self._reply(asked, waits.answer())
         except Exception as error:  # noqa: BLE001 - as above
             self._reply_failure(asked, error)
 
-    def _answer(self, asked: Asked, answer: Sequence[Buffer] | Exception) -> None:
+    def _answer(self, asked: RequestInfo, answer: Sequence[Buffer] | Exception) -> None:
         if isinstance(answer, Exception):
             self._reply_failure(asked, answer)
             return
@@ -533,7 +533,7 @@ class Session:
         except OSError as error:
             self._reply_failure(asked, error)
 
-    def _reply_failure(self, asked: Asked, error: Exception) -> None:
+    def _reply_failure(self, asked: RequestInfo, error: Exception) -> None:
         if isinstance(error, FuseError):
             self._reply_error(asked, error.number)
             return
@@ -547,7 +547,7 @@ class Session:
             )
         self._reply_error(asked, number)
 
-    def _reply(self, asked: Asked, parts: Sequence[Buffer] | None) -> None:
+    def _reply(self, asked: RequestInfo, parts: Sequence[Buffer] | None) -> None:
         if parts is None:  # nobody waits for an answer, or another process gives it
             if self._journal is not None:
                 self._journal.answered(asked.unique)
@@ -567,10 +567,10 @@ class Session:
             self._read_bytes.append(count)
         count[0] += length
 
-    def _reply_error(self, asked: Asked, number: int) -> None:
+    def _reply_error(self, asked: RequestInfo, number: int) -> None:
         self._write(asked, (OUT_HEADER.pack(OUT_HEADER_BYTES, -number, asked.unique),))
 
-    def _write(self, asked: Asked, parts: Sequence[Buffer]) -> None:
+    def _write(self, asked: RequestInfo, parts: Sequence[Buffer]) -> None:
         try:
             os.writev(asked.descriptor, parts)
         except OSError as error:

@@ -27,7 +27,7 @@ from penstock.daemon.registry import find_served
 from penstock.errors import NotOnAMount, PenstockError, PlanError
 from penstock.fuse.mounting import FILESYSTEM_TYPE
 from penstock.mounttable import mount_table
-from penstock.warm.order import ELSEWHERE, OrderWriter
+from penstock.warm.order import NOT_ON_MOUNT, OrderWriter
 
 _SPARE_POSITIONS = 1024
 
@@ -59,7 +59,7 @@ def open_plan(
         for mountpoint, (names, places) in by_mount.items():
             numbers = None
             if len(names) != len(paths):
-                numbers = array("I", [ELSEWHERE]) * len(paths)
+                numbers = array("I", [NOT_ON_MOUNT]) * len(paths)
                 for number, place in enumerate(places):
                     numbers[place] = number
             shares.append(_Share(mountpoint, names, numbers, room, label))

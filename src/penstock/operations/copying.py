@@ -24,7 +24,7 @@ from penstock.settings import Part
 from penstock.store import ObjectInfo, Store
 from penstock.store.parts import PART_BYTES, Digest, is_md5
 from penstock.store.patience import open_reliable_store
-from penstock.warm.bucket import Bucket
+from penstock.warm.pace import Bucket
 
 # Where a migration copies from or to: one store, or a data set that is made of several.
 #

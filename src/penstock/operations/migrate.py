@@ -30,7 +30,7 @@ from penstock.specs.operations import DataMigrate, DatasetToMigrate, DataToMigra
 from penstock.store import ObjectInfo, Store
 from penstock.store.parts import is_md5
 from penstock.units import format_size
-from penstock.warm.bucket import Bucket
+from penstock.warm.pace import Bucket
 
 # Addresses of external storage as `juicefs sync` takes them, with the endpoint inside. Pure.
 #

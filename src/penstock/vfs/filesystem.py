@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetch import Begin, Get
-from penstock.cache.fetches import Job
+from penstock.cache.fetch import BeginGet, GetRange
+from penstock.cache.fetches import FetchJob
 from penstock.cache.identity import Block, CachedObject, block_of, identify
-from penstock.cache.tiered import Cache, Done
+from penstock.cache.tiered import Cache, OnData
 from penstock.catalog.names import decode
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
@@ -31,22 +31,22 @@ _STALE_MS = 1000
 
 class File(NamedTuple):
     node: Node
-    what: CachedObject
-    get: Get
-    begin: Begin
+    obj: CachedObject
+    get: GetRange
+    begin: BeginGet
     block: Block | None  # all of it, if it is of one block
 
 
-class SmallReads(Protocol):
+class SmallReadObserver(Protocol):
     """Who is told of small files that are read from their beginning."""
 
     def observe(self, parent: int, ino: int, *, is_stored: bool) -> None: ...
 
 
-class Elsewhere(Protocol):
+class RemotePrefetch(Protocol):
     """The other processes that serve this mount."""
 
-    def prefetch(self, ino: int, what: CachedObject, number: int, window: int) -> bool:
+    def prefetch(self, ino: int, obj: CachedObject, number: int, window: int) -> bool:
         """Has a block fetched by the process that owns it; False if that is this one."""
         ...
 
@@ -59,8 +59,8 @@ class FileSystem:
         cache: Cache,
         readahead: Readahead,
         on_outdated: Callable[[], None],
-        neighbours: SmallReads | None = None,
-        elsewhere: Elsewhere | None = None,
+        neighbours: SmallReadObserver | None = None,
+        remote: RemotePrefetch | None = None,
         shared: "list[int] | memoryview[int] | None" = None,
     ) -> None:
         """`stores`: by their numbers in the tree, with those that readers may still hold files
@@ -71,7 +71,7 @@ class FileSystem:
         self._readahead = readahead
         self._on_outdated = on_outdated
         self._neighbours = neighbours
-        self._elsewhere = elsewhere
+        self._remote = remote
         self._shared = [0] * SHARED_WORDS if shared is None else shared
         self._remembered_generation = self._shared[0]
         self._nodes: dict[int, Node] = {}
@@ -131,7 +131,7 @@ class FileSystem:
             self._refuse_stale(file)
         if file.block is None:
             return self._read_large_now(file, offset, length)
-        size = file.what.size_bytes
+        size = file.obj.size_bytes
         if offset >= size:
             return []
         data = self.cache.read_block(file.block, offset, min(offset + length, size))
@@ -140,21 +140,21 @@ class FileSystem:
         return None if data is None else [data]
 
     def _read_large_now(self, file: File, offset: int, length: int) -> list[memoryview] | None:
-        block = block_of(file.what, offset // self.cache.block_bytes, self.cache.block_bytes)
+        block = block_of(file.obj, offset // self.cache.block_bytes, self.cache.block_bytes)
         in_memory = self.cache.fetches.find(block) is not None
-        parts = self.cache.read_now(file.what, offset, length)
+        parts = self.cache.read_now(file.obj, offset, length)
         if parts is not None:
             is_stored = not in_memory
             self._prefetch(
-                file, self._readahead.observe(file.what, offset, length, is_stored=is_stored)
+                file, self._readahead.observe(file.obj, offset, length, is_stored=is_stored)
             )
         return parts
 
     def read(
-        self, ino: int, offset: int, length: int, done: Done, *, here: bool = False
-    ) -> Job | None:
+        self, ino: int, offset: int, length: int, done: OnData, *, return_job: bool = False
+    ) -> FetchJob | None:
         """For after `read_now` has said None. Returns at once; `done` is called once, by whichever
-        thread has the bytes, or knows that they will not come. `here`: see Cache."""
+        thread has the bytes, or knows that they will not come. `return_job`: see Cache."""
         file = self._file(ino)
 
         def finish(result: list[memoryview] | Exception) -> None:
@@ -168,9 +168,9 @@ class FileSystem:
 
         ahead = None
         if file.block is None:
-            ahead = self._readahead.observe(file.what, offset, length, is_stored=False)
+            ahead = self._readahead.observe(file.obj, offset, length, is_stored=False)
         job = self.cache.deliver(
-            file.what, file.get, offset, length, finish, here=here, begin=file.begin
+            file.obj, file.get, offset, length, finish, return_job=return_job, begin=file.begin
         )
         if ahead is not None:
             self._prefetch(file, ahead)
@@ -185,7 +185,7 @@ class FileSystem:
 
     def _refuse_stale(self, file: File) -> None:
         if time.monotonic() * 1000 < self._shared[_stale_place(file.node.ino) + 1]:
-            raise StaleInode(f"{file.what.key} has changed in the bucket")
+            raise StaleInode(f"{file.obj.key} has changed in the bucket")
 
     def _prefetch(self, file: File, ahead: Ahead) -> None:
         for number in ahead.numbers:
@@ -193,20 +193,20 @@ class FileSystem:
                 break
 
     def _prefetch_one(self, file: File, number: int, window: int) -> bool:
-        elsewhere, ino = self._elsewhere, file.node.ino
-        if elsewhere is not None and elsewhere.prefetch(ino, file.what, number, window):
+        remote, ino = self._remote, file.node.ino
+        if remote is not None and remote.prefetch(ino, file.obj, number, window):
             return True
         return self.prefetch(ino, number, window)
 
     def prefetch(self, ino: int, number: int, window: int) -> bool:
         """Starts fetching a block ahead of its reader, here; False if there is no room for it."""
         file = self._file(ino)
-        self._readahead.expect(file.what, number, window)
-        return self.cache.prefetch(file.what, file.get, number)
+        self._readahead.expect(file.obj, number, window)
+        return self.cache.prefetch(file.obj, file.get, number)
 
     def block_at(self, ino: int, offset: int) -> tuple[CachedObject, int]:
         """The object, and which block of it a read from there begins in."""
-        return self._file(ino).what, offset // self.cache.block_bytes
+        return self._file(ino).obj, offset // self.cache.block_bytes
 
     def file(self, ino: int) -> File:
         """What the cache is asked for, for those who fetch ahead."""
@@ -214,20 +214,20 @@ class FileSystem:
 
     def object_of(self, node: Node) -> CachedObject:
         """The same of a file that is not worth remembering."""
-        return self._open(node).what
+        return self._open(node).obj
 
     def note_outdated(self) -> None:
         """The bucket is ahead of our listing: look again soon."""
         self._on_outdated()
 
     def cached_bytes(self, ino: int) -> int:
-        return self.cache.cached_bytes(self._file(ino).what)
+        return self.cache.cached_bytes(self._file(ino).obj)
 
     def complete_file(self, ino: int) -> Path | None:
         """The plain file that holds all of it, if the cache has one."""
-        return self.cache.complete_file(self._file(ino).what)
+        return self.cache.complete_file(self._file(ino).obj)
 
-    def outdate(self, buried: list[int]) -> None:
+    def mark_outdated(self, buried: list[int]) -> None:
         """After a refresh: these inodes died, and what is remembered may be outdated."""
         self._shared[0] += 1
         self._forget()
@@ -235,8 +235,8 @@ class FileSystem:
         for node in self.tree.nodes(buried).values():
             if not node.is_directory:
                 with suppress(StaleInode):  # its folder's path was on a page that was damaged
-                    objects.append(self._open(node).what)
-        self.cache.outdate(objects)
+                    objects.append(self._open(node).obj)
+        self.cache.mark_outdated(objects)
 
     # -- inside -------------------------------------------------------------------------
 
@@ -300,9 +300,9 @@ class FileSystem:
             return store.begin(key, version, size)
 
         block_bytes = self.cache.block_bytes
-        what = identify(store.identity, key, version, size, block_bytes)
-        block = block_of(what, 0, block_bytes) if size <= block_bytes else None
-        return File(node, what, get, begin, block)
+        obj = identify(store.identity, key, version, size, block_bytes)
+        block = block_of(obj, 0, block_bytes) if size <= block_bytes else None
+        return File(node, obj, get, begin, block)
 
 
 def _stale_place(ino: int) -> int:

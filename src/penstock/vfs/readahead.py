@@ -10,6 +10,7 @@ The kernel sends a sequential reader's requests slightly out of order and severa
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,27 +51,27 @@ class Readahead:
         self._lock = threading.Lock()
         self._readers: OrderedDict[tuple[bytes, int], _Reader] = OrderedDict()
 
-    def expect(self, what: CachedObject, number: int, window: int) -> None:
+    def expect(self, obj: CachedObject, number: int, window: int) -> None:
         """A block is fetched ahead of a reader, who is to be followed from there so far."""
         with self._lock:
-            key = what.digest, number
+            key = obj.digest, number
             if key not in self._readers:
                 self._remember(key, _Reader(-1, number * self._block_bytes, window))
 
-    def observe(self, what: CachedObject, offset: int, length: int, *, is_stored: bool) -> Ahead:
+    def observe(self, obj: CachedObject, offset: int, length: int, *, is_stored: bool) -> Ahead:
         """A large file is being read. What is in a tier says nothing of a reader that is not known
         to be sequential: the blocks that follow are mostly there, too."""
         if not self._most_blocks:
             return _NOTHING
         number = offset // self._block_bytes
         with self._lock:
-            reader = self._readers.get((what.digest, number))
+            reader = self._readers.get((obj.digest, number))
             if reader is None:
                 if is_stored:
                     return _NOTHING
                 window = min(_FIRST_WINDOW, self._most_blocks) if offset == 0 else 0
                 reader = _Reader(offset, offset + length, window)
-                self._remember((what.digest, number), reader)
+                self._remember((obj.digest, number), reader)
             else:
                 if reader.start < 0:
                     reader.start = offset
@@ -82,7 +83,7 @@ class Readahead:
             if reader.is_followed or not reader.window:
                 return _NOTHING
             reader.is_followed = True
-            last = min(number + reader.window, block_count(what.size_bytes, self._block_bytes) - 1)
+            last = min(number + reader.window, block_count(obj.size_bytes, self._block_bytes) - 1)
             return Ahead(range(number + 1, last + 1), min(self._most_blocks, 2 * reader.window))
 
     def _continues(self, reader: _Reader, offset: int, length: int) -> bool:
@@ -94,3 +95,50 @@ class Readahead:
         self._readers[key] = reader
         if len(self._readers) > _BLOCKS_REMEMBERED:
             self._readers.popitem(last=False)
+
+
+_RUNS_REMEMBERED = 16
+_FROM = 4  # files in a row
+_MOST_AHEAD = 64
+
+
+@dataclass(slots=True)
+class _Run:
+    length: int
+    ahead: int  # up to which number it was announced
+
+
+# announce(parent, after, up_to): children of `parent` numbered in (after, up_to] come next
+Announce = Callable[[int, int, int], None]
+
+
+class SmallFileReadahead:
+    def __init__(self, announce: Announce) -> None:
+        self._announce = announce
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[int, _Run] = OrderedDict()  # by the last file that was read
+
+    def observe(self, parent: int, ino: int, *, is_stored: bool = False) -> None:
+        """A small file is being read from its beginning. Whether it is stored does not matter: what
+        was fetched ahead of a run is, and the run goes on there."""
+        del is_stored
+        with self._lock:
+            run = self._following(ino)
+            self._runs[ino] = run
+            if len(self._runs) > _RUNS_REMEMBERED:
+                self._runs.popitem(last=False)
+            if run.length < _FROM:
+                return
+            # As far ahead as it has come already.
+            window = min(_MOST_AHEAD, run.length)
+            if run.ahead - ino > window // 2:
+                return  # far enough for now
+            after, run.ahead = max(run.ahead, ino), ino + window
+        self._announce(parent, after, ino + window)
+
+    def _following(self, ino: int) -> _Run:
+        run = self._runs.pop(ino - 1, None)
+        if run is None:
+            return self._runs.pop(ino, None) or _Run(1, 0)
+        run.length += 1
+        return run

@@ -15,24 +15,23 @@ takes, its pool tells of ends. Numbers may be looked at by any.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from penstock.blocks import block_length
-from penstock.cache.contents import Contents, Held
-from penstock.cache.fetch import Arrival, FetchOutcome
+from penstock.cache.contents import Contents
+from penstock.cache.fetch import FetchOutcome, FetchResult
 from penstock.cache.striped import StripedTier
 from penstock.catalog.names import decode
 from penstock.catalog.picked import Selection
 from penstock.catalog.tree import Node
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.vfs.filesystem import FileSystem
-from penstock.warm import look
-from penstock.warm.bucket import Bucket
-from penstock.warm.looker import MOST_AT_ONCE, PageCacheProbe
-from penstock.warm.pages import Found, PageBudget, Pages
+from penstock.warm import residency
+from penstock.warm.pace import Bucket
+from penstock.warm.page_cache import FILES_PER_PROBE, PageBudget, PageCacheProbe, SelectedFile
 from penstock.warm.prefetcher import MOST_IN_FLIGHT, Wanted
 
 # Where in the tiers a load's bytes will find room: counted before they are fetched.
@@ -46,11 +45,11 @@ from penstock.warm.prefetcher import MOST_IN_FLIGHT, Wanted
 WantedBytes = Callable[[int, int], int]
 
 
-class Room:
+class TierRoom:
     def __init__(self, tiers: Sequence[StripedTier], wanted: WantedBytes) -> None:
         self._tiers = tiers
         self._free = [
-            tier.rooms_beside(lambda share, depth=depth: wanted(depth, share))
+            tier.free_beside(lambda share, depth=depth: wanted(depth, share))
             for depth, tier in enumerate(tiers)
         ]
 
@@ -78,10 +77,10 @@ class Room:
         return True
 
 
-def surely_fits(tiers: Sequence[StripedTier], size_bytes: int) -> bool:
+def fits_for_sure(tiers: Sequence[StripedTier], size_bytes: int) -> bool:
     """Would all of it find room in one tier, however it falls on that one's shares?"""
     return any(
-        min(tier.rooms_beside(lambda _share: size_bytes), default=0) >= size_bytes for tier in tiers
+        min(tier.free_beside(lambda _share: size_bytes), default=0) >= size_bytes for tier in tiers
     )
 
 
@@ -97,7 +96,7 @@ _CHANGED = "it changed or vanished in the bucket meanwhile"
 class PagePush:
     """What it takes to put files into the page cache."""
 
-    looker: PageCacheProbe
+    probe: PageCacheProbe
     pages: PageBudget
 
 
@@ -147,7 +146,7 @@ class Load:
         files: FileSystem,
         selection: Selection,
         *,
-        room: Room | None,
+        room: TierRoom | None,
         push: PagePush | None,
         bucket: Bucket | None,
         concurrency: int | None,
@@ -219,35 +218,35 @@ class Load:
         return nothing_left and (self._over or self._next >= len(self._selection.inos))
 
     def _look_at_more(self) -> None:
-        inos = self._selection.inos[self._next : self._next + MOST_AT_ONCE]
+        inos = self._selection.inos[self._next : self._next + FILES_PER_PROBE]
         nodes = self._files.tree.nodes(inos)
         gone = [nodes.get(ino) for ino in inos if ino not in nodes or nodes[ino].dead]
         alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
-        found = [Found(node, self._files.object_of(node)) for node in alive]
-        looks = look.HELD * len(found)
+        found = [SelectedFile(node, self._files.object_of(node)) for node in alive]
+        looks = residency.HELD * len(found)
         if self._push is not None:
-            looks = self._push.looker.look([self._files.path_of(node) for node in alive])
-        held = self._contents.look([file.what for file in found])
-        wanted = [file.what for file, one in zip(found, held, strict=True) if one.cached_bytes]
-        self._contents.use(wanted)
+            looks = self._push.probe.look([self._files.path_of(node) for node in alive])
+        held = self._contents.look([file.obj for file in found])
+        wanted = [file.obj for file, one in zip(found, held, strict=True) if one.cached_bytes]
+        self._contents.mark_used(wanted)
         missing = [
-            self._contents.missing(file.what, one) for file, one in zip(found, held, strict=True)
+            self._contents.missing(file.obj, one) for file, one in zip(found, held, strict=True)
         ]
         with self._changed:
             for node in gone:
                 self._note_failure("a file" if node is None else self._path(node), _CHANGED)
             for file, one, numbers, seen in zip(found, held, missing, looks, strict=True):
                 self.progress.done_bytes += one.cached_bytes
-                self._want(file, numbers, resident=seen == look.RESIDENT[0])
+                self._want(file, numbers, resident=seen == residency.RESIDENT[0])
             self._next += len(inos)
             self.progress.looked_files = self._next
         self._wake()
 
-    def _want(self, file: Found, missing: list[int], *, resident: bool) -> None:
-        size, block_bytes = file.what.size_bytes, self._files.cache.block_bytes
+    def _want(self, file: SelectedFile, missing: list[int], *, resident: bool) -> None:
+        size, block_bytes = file.obj.size_bytes, self._files.cache.block_bytes
         lengths = [block_length(size, block_bytes, number) for number in missing]
         push = self._push is not None and self._may_push(size) and not resident
-        fits = not lengths or self._room is None or self._room.take(file.what.digest, lengths)
+        fits = not lengths or self._room is None or self._room.take(file.obj.digest, lengths)
         if not fits and not push:
             self._note_unfit(sum(lengths), files=1)
         numbers = range(-(-size // block_bytes)) if push else missing if fits else []
@@ -257,9 +256,7 @@ class Load:
         one, absent = _File(file.node, len(numbers)), set(missing)
         for number in numbers:
             length = block_length(size, block_bytes, number)
-            self._ready.append(
-                _Piece(one, file.what.digest, number, length, number in absent, push)
-            )
+            self._ready.append(_Piece(one, file.obj.digest, number, length, number in absent, push))
 
     def _may_push(self, size: int) -> bool:
         assert self._push is not None
@@ -282,7 +279,7 @@ class Load:
             return
         self._declined = declined
         size = self._selection.size_bytes  # at most so much of it is there: no share has more room
-        self._room = room = Room(self._files.cache.tiers, lambda _tier, _share: size)
+        self._room = room = TierRoom(self._files.cache.tiers, lambda _tier, _share: size)
         with self._changed:
             waiting, self._ready = self._ready, deque[_Piece]()
             for piece in waiting:
@@ -330,7 +327,7 @@ class Load:
     def _still(self) -> bool:
         return not self._over
 
-    def _note_end(self, piece: _Piece, arrival: Arrival) -> None:
+    def _note_end(self, piece: _Piece, arrival: FetchResult) -> None:
         with self._changed:
             self._in_flight -= 1
             self._in_flight_bytes -= piece.length
@@ -351,7 +348,7 @@ class Load:
         if held_back:
             self._wake()
 
-    def _count(self, piece: _Piece, arrival: Arrival) -> None:
+    def _count(self, piece: _Piece, arrival: FetchResult) -> None:
         file, progress = piece.file, self.progress
         file.left -= 1
         if arrival.how is FetchOutcome.FAILED:
@@ -406,106 +403,3 @@ class Load:
             "gave_up": progress.gave_up,
             "in_flight": self._in_flight,
         }
-
-
-# What is cached of a selection: by tier, in all, and in the page cache. Exact to the byte.
-#
-# Nothing is remembered from a load, and nothing is estimated: the tiers are asked, and the
-# kernel.
-#
-# Threading: one thread. `tick` is called between batches with how many files have been looked at,
-# and raises to end it.
-
-BATCH = 256
-
-Tick = Callable[[int], None]
-
-
-@dataclass(slots=True)
-class Report:
-    names: list[str]  # of the tiers
-    tier_bytes: list[int]
-    tier_files: list[int]
-    files: int = 0
-    size_bytes: int = 0
-    cached_files: int = 0  # of which every byte is cached
-    cached_bytes: int = 0
-    page_cache_files: int = 0
-    page_cache_bytes: int | None = None  # None: not looked at, or the kernel does not say
-    gone: int = 0  # picked, and not in the bucket any more
-    share_bytes: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-
-    def as_answer(self) -> dict[str, Any]:
-        return {
-            "files": self.files,
-            "bytes": self.size_bytes,
-            "cached_files": self.cached_files,
-            "cached_bytes": self.cached_bytes,
-            "cached_percentage": percentage(self.cached_bytes, self.size_bytes),
-            "tiers": [
-                {"name": name, "bytes": size, "files": count}
-                for name, size, count in zip(
-                    self.names, self.tier_bytes, self.tier_files, strict=True
-                )
-            ],
-            "page_cache_files": self.page_cache_files,
-            "page_cache_bytes": self.page_cache_bytes,
-        }
-
-
-def percentage(part: int, whole: int) -> float:
-    """Cut, not rounded: 100 means all of it."""
-    return part * 10_000 // whole / 100 if whole else 100.0
-
-
-def batches(
-    files: FileSystem, selection: Selection, tick: Tick
-) -> Iterator[tuple[list[Found], int]]:
-    """The selection's files a batch at a time, and how many of the batch are gone meanwhile."""
-    for first in range(0, len(selection.inos), BATCH):
-        tick(first)
-        yield find(files, selection.inos[first : first + BATCH])
-    tick(len(selection.inos))
-
-
-def find(files: FileSystem, inos: "list[int] | Any") -> tuple[list[Found], int]:
-    nodes = files.tree.nodes(inos)
-    alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
-    return [Found(node, files.object_of(node)) for node in alive], len(inos) - len(alive)
-
-
-def survey(files: FileSystem, selection: Selection, pages: Pages | None, tick: Tick) -> Report:
-    tiers, contents = files.cache.tiers, Contents(files.cache)
-    report = Report([tier.name for tier in tiers], [0] * len(tiers), [0] * len(tiers))
-    report.page_cache_bytes = 0 if pages is not None else None
-    for found, gone in batches(files, selection, tick):
-        report.gone += gone
-        for file, held in zip(found, contents.look([file.what for file in found]), strict=True):
-            _count(report, file, held)
-            for depth, size in enumerate(held.tier_bytes):
-                if size:
-                    place = depth, tiers[depth].share_of(file.what.digest)
-                    report.share_bytes[place] = report.share_bytes.get(place, 0) + size
-        if pages is not None:
-            _count_pages(report, found, pages.resident_bytes(found))
-    return report
-
-
-def _count(report: Report, file: Found, held: Held) -> None:
-    report.files += 1
-    report.size_bytes += file.what.size_bytes
-    report.cached_bytes += held.cached_bytes
-    report.cached_files += held.cached_bytes == file.what.size_bytes
-    for depth, size in enumerate(held.tier_bytes):
-        report.tier_bytes[depth] += size
-        report.tier_files[depth] += size > 0
-
-
-def _count_pages(report: Report, found: list[Found], sizes: list[int]) -> None:
-    if report.page_cache_bytes is None or any(size < 0 for size in sizes):
-        report.page_cache_bytes = None
-        return
-    report.page_cache_bytes += sum(sizes)
-    report.page_cache_files += sum(
-        size == file.what.size_bytes > 0 for size, file in zip(sizes, found, strict=True)
-    )

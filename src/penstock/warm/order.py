@@ -27,7 +27,7 @@ from itertools import accumulate
 from penstock.errors import PlanError
 
 # What a position holds whose file is not on this mount.
-ELSEWHERE = 0xFFFF_FFFF
+NOT_ON_MOUNT = 0xFFFF_FFFF
 MOST_FILES = 1 << 30
 _LONGEST_NAME = 4096  # PATH_MAX
 

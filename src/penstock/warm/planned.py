@@ -18,15 +18,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.blocks import block_count
-from penstock.cache.fetch import Arrival, FetchOutcome
+from penstock.cache.fetch import FetchOutcome, FetchResult
 from penstock.catalog.tree import Node
 from penstock.errors import StaleInode
 from penstock.vfs.filesystem import FileSystem
-from penstock.warm import look
-from penstock.warm.looker import MOST_AT_ONCE, PageCacheProbe
+from penstock.warm import residency
 from penstock.warm.order import OrderReader
 from penstock.warm.pace import Demand, Pace, window_bytes
-from penstock.warm.pages import PageBudget
+from penstock.warm.page_cache import FILES_PER_PROBE, PageBudget, PageCacheProbe
 from penstock.warm.prefetcher import Wanted
 
 _MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
@@ -36,7 +35,7 @@ _MOST_BLOCKS = 65_536
 # Looks at 128 files each, in one turn: what a plan that has nothing to fetch may take from others.
 _LOOKS_A_TURN = 8
 # Of what its readers have left behind unasked, so much is looked up: one turn's worth.
-_MOST_SKIPPED = _LOOKS_A_TURN * MOST_AT_ONCE
+_MOST_SKIPPED = _LOOKS_A_TURN * FILES_PER_PROBE
 _NEW, _KEPT, _MISSING = range(3)
 
 
@@ -45,7 +44,7 @@ class PlannedFeed:
         self,
         order: OrderReader,
         files: FileSystem,
-        looker: PageCacheProbe | None,
+        probe: PageCacheProbe | None,
         pages: PageBudget,
         pace: Pace,
         drop_pages: Callable[[int], None],
@@ -53,12 +52,12 @@ class PlannedFeed:
         label: str,
         pid: int,
     ) -> None:
-        """`looker`: None if nothing can be pushed. `aside`: runs something in another thread."""
+        """`probe`: None if nothing can be pushed. `aside`: runs something in another thread."""
         self.label = label
         self.pid = pid
         self._order = order
         self._files = files
-        self._looker = looker
+        self._probe = probe
         self._pages = pages
         self._pace = pace
         self._drop_pages = drop_pages
@@ -99,7 +98,7 @@ class PlannedFeed:
             self._is_over = True
         for number, state in enumerate(self._states):
             if state == _KEPT:
-                self._pages.let_go(self._inos[number])
+                self._pages.release(self._inos[number])
 
     def describe(self) -> dict[str, Any]:
         order = self._order
@@ -181,9 +180,9 @@ class PlannedFeed:
 
     def _look_at_more(self) -> None:
         comes = self._within_window(self._upcoming(self._order.end))
-        looks, looked_s = look.HELD * len(comes), time.monotonic()
-        if self._looker is not None:
-            looks = self._looker.look([one.name for one in comes])
+        looks, missing_since_s = residency.HELD * len(comes), time.monotonic()
+        if self._probe is not None:
+            looks = self._probe.look([one.name for one in comes])
         handed_out = self._order.handed_out
         for one, seen in zip(comes, looks, strict=True):
             size = one.node.size_bytes or 0
@@ -191,10 +190,10 @@ class PlannedFeed:
                 self._sizes.append((one.position, size))
                 self._ahead_bytes += size
             self._admit(one)
-            if seen == look.RESIDENT[0]:
+            if seen == residency.RESIDENT[0]:
                 self._resident += 1
             else:
-                self._want(one.node, looked_s)
+                self._want(one.node, missing_since_s)
 
     def _within_window(self, comes: "list[_Upcoming]") -> "list[_Upcoming]":
         room = self._window_bytes - self._ahead_bytes
@@ -208,7 +207,7 @@ class PlannedFeed:
     def _upcoming(self, stop: int) -> "list[_Upcoming]":
         """What the next positions mean, as far as it is there; there is one position at least."""
         start, self._next = self._next, min(stop, self._next + self._at_once)
-        self._at_once = min(MOST_AT_ONCE, self._at_once * 2)
+        self._at_once = min(FILES_PER_PROBE, self._at_once * 2)
         numbers = self._order.files_at(start, self._next)
         # Names are read once: the next look at that memory may find others.
         names = {
@@ -225,7 +224,7 @@ class PlannedFeed:
 
     def _admit(self, one: "_Upcoming") -> None:
         """Decides whether the file stays in memory once it was read."""
-        if self._looker is None:
+        if self._probe is None:
             return
         number, size = one.number, one.node.size_bytes or 0
         with self._lock:
@@ -237,13 +236,13 @@ class PlannedFeed:
             self._passing.append((one.position, number))
             self._passes[number] += 1
 
-    def _want(self, node: Node, looked_s: float) -> None:
-        push, block_bytes = self._looker is not None, self._files.cache.block_bytes
+    def _want(self, node: Node, missing_since_s: float) -> None:
+        push, block_bytes = self._probe is not None, self._files.cache.block_bytes
         most = max(1, self._window_bytes // block_bytes) if push else _MOST_BLOCKS
         for block in range(min(most, block_count(node.size_bytes or 0, block_bytes))):
-            self._ready.append(Wanted(node.ino, block, push, looked_s, self._note_end))
+            self._ready.append(Wanted(node.ino, block, push, missing_since_s, self._note_end))
 
-    def _note_end(self, arrival: Arrival) -> None:
+    def _note_end(self, arrival: FetchResult) -> None:
         with self._lock:
             self._ended[arrival.how] += 1
 
@@ -278,7 +277,7 @@ class PlannedFeed:
     def _forget(self, number: int) -> None:
         with self._lock:
             if self._states[number] == _KEPT and not self._is_over:
-                self._kept_bytes -= self._pages.let_go(self._inos[number])
+                self._kept_bytes -= self._pages.release(self._inos[number])
                 self._states[number] = _NEW
 
 

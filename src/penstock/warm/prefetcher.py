@@ -14,11 +14,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from penstock.cache.fetch import Arrival, FetchOutcome
-from penstock.errors import CatalogDamaged
+from penstock.cache.fetch import FetchOutcome, FetchResult
+from penstock.cache.pool import Pool
+from penstock.errors import CatalogDamaged, PenstockError
 from penstock.metrics import Counters
+from penstock.vfs.filesystem import FileSystem
 from penstock.warm.pace import Pace
 
 log = logging.getLogger(__name__)
@@ -36,8 +39,8 @@ class Wanted(NamedTuple):
     ino: int
     number: int
     push: bool
-    looked_s: float  # when it was seen to be missing
-    ended: Callable[[Arrival], None]
+    missing_since_s: float  # when it was seen to be missing
+    ended: Callable[[FetchResult], None]
     still: Callable[[], bool] = lambda: True  # is it still wanted?
 
 
@@ -47,7 +50,7 @@ class Feed(Protocol):
         ...
 
 
-Ended = Callable[[list[tuple[Wanted, Arrival]]], None]
+Ended = Callable[[list[tuple[Wanted, FetchResult]]], None]
 
 
 class Fetcher(Protocol):
@@ -166,7 +169,7 @@ class Prefetcher:
         if wanted:
             self._fetcher.fetch_ahead(wanted, self._note_ends)
 
-    def _note_ends(self, ends: list[tuple[Wanted, Arrival]]) -> None:
+    def _note_ends(self, ends: list[tuple[Wanted, FetchResult]]) -> None:
         """All at once: a lock that is taken for each wakes up those who wait for it."""
         with self._changed:
             full, now_s, wake = not self._room(), time.monotonic(), False
@@ -184,3 +187,101 @@ class Prefetcher:
         for wanted, arrival in ends:
             if arrival.how is not FetchOutcome.NO_ROOM:
                 wanted.ended(arrival)
+
+
+log = logging.getLogger(__name__)
+
+# push(ino, offset, data) -> does the kernel have it now?
+PushPages = Callable[[int, int, memoryview], bool]
+
+
+class LocalFetcher:
+    def __init__(self, files: FileSystem, push: PushPages | None, counters: Counters) -> None:
+        self._files = files
+        self._push = push
+        self._counters = counters
+        self._pool = Pool(MOST_IN_FLIGHT, "ahead")
+
+    def fetch_ahead(self, wanted: list[Wanted], ended: Ended) -> None:
+        for one in wanted:
+            self._pool.put(partial(self._fetch_ahead, one, ended))
+
+    def close(self) -> None:
+        """What has not begun is dropped, and nobody waits for the rest."""
+        self._pool.close(0)
+
+    def _fetch_ahead(self, wanted: Wanted, ended: Ended) -> None:
+        arrival = FetchResult(FetchOutcome.FAILED, 0)
+        try:
+            if not wanted.still():
+                return
+            place = None
+            if wanted.push and self._push is not None:
+                offset = wanted.number * self._files.cache.block_bytes
+                place = partial(self._place, self._push, wanted.ino, offset)
+            file = self._files.file(wanted.ino)
+            arrival = self._files.cache.fetch_ahead(
+                file.obj, file.get, wanted.number, place, wanted.missing_since_s
+            )
+        except (PenstockError, OSError) as error:
+            log.debug("inode %d was not brought: %s", wanted.ino, error)
+            arrival = FetchResult(FetchOutcome.FAILED, 0, error=error)
+        finally:
+            ended([(wanted, arrival)])
+
+    def _place(self, push: PushPages, ino: int, offset: int, data: memoryview) -> bool:
+        try:
+            placed = push(ino, offset, data)
+        except OSError as error:
+            log.warning("inode %d was not pushed: %s", ino, error)
+            return False
+        if placed:
+            self._counters.add("pushed_bytes", len(data))
+        return placed
+
+
+_MOST_WAITING = 64  # announcements; who reads faster than we fetch needs no help
+
+
+class SmallFileFeed:
+    def __init__(
+        self, files: FileSystem, add: Callable[[Feed], None], remove: Callable[[Feed], None]
+    ) -> None:
+        self._files = files
+        self._add = add
+        self._remove = remove
+        self._lock = threading.Lock()
+        self._announced: deque[tuple[int, int, int]] = deque(maxlen=_MOST_WAITING)
+        self._ready: deque[Wanted] = deque()
+        self._active = False
+
+    def announce(self, parent: int, after: int, up_to: int) -> None:
+        with self._lock:
+            self._announced.append((parent, after, up_to))
+            if self._active:
+                return
+            self._active = True
+        self._add(self)
+
+    def take(self, most: int) -> list[Wanted]:
+        while len(self._ready) < most:
+            with self._lock:
+                if not self._announced:
+                    break
+                parent, after, up_to = self._announced.popleft()
+            self._find(parent, after, up_to)
+        taken = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+        with self._lock:
+            if not taken and not self._announced:
+                self._active = False
+                self._remove(self)
+        return taken
+
+    def _find(self, parent: int, after: int, up_to: int) -> None:
+        for node in self._files.tree.files_numbered(parent, after, up_to):
+            if 0 < (node.size_bytes or 0) <= self._files.cache.block_bytes:
+                self._ready.append(Wanted(node.ino, 0, False, 0.0, _ignore))
+
+
+def _ignore(_arrival: FetchResult) -> None:
+    """Who reads it will see."""

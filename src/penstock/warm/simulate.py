@@ -23,7 +23,7 @@ from typing import NamedTuple
 from penstock.blocks import DEFAULT_BLOCK_BYTES
 from penstock.errors import OptionError
 from penstock.warm.pace import window_bytes
-from penstock.warm.pages import PageBudget
+from penstock.warm.page_cache import PageBudget
 
 # How much of a shuffled epoch a cache answers. Pure.
 #
@@ -290,7 +290,7 @@ _MOST_BATCHES = 4000
 MOST_SIZES = 1 << 16
 
 
-class Way(StrEnum):
+class Strategy(StrEnum):
     UNPLANNED = "no plan"
     PLANNED = "plan"
     WARMED = "warm-up"  # a warm-up as far as the cache goes, then epochs without a plan
@@ -408,16 +408,18 @@ class Shuffles:
 
 
 def predict(
-    dataset: Dataset, rig: Rig, way: Way, *, epochs: int = 2, seed: int = 0
+    dataset: Dataset, rig: Rig, way: Strategy, *, epochs: int = 2, seed: int = 0
 ) -> tuple[Epoch, ...]:
     """The first epoch from empty caches (after a warm-up: from a full one), and those after it."""
     return run_epochs(Shuffles(dataset, rig.batch, seed), rig, way, range(1, epochs + 1))
 
 
-def run_epochs(shuffles: Shuffles, rig: Rig, way: Way, numbers: Sequence[int]) -> tuple[Epoch, ...]:
+def run_epochs(
+    shuffles: Shuffles, rig: Rig, way: Strategy, numbers: Sequence[int]
+) -> tuple[Epoch, ...]:
     """Only these epochs of a run; 1 is the first."""
     drawn = [_draw_batches(shuffles, rig, way, number) for number in numbers]
-    if way is Way.PLANNED:
+    if way is Strategy.PLANNED:
         timings = feed_planned(drawn, rig.rates, _ahead_bytes(shuffles.dataset, rig))
     else:
         timings = [feed_unplanned(batches, rig.rates) for batches in drawn]
@@ -427,7 +429,7 @@ def run_epochs(shuffles: Shuffles, rig: Rig, way: Way, numbers: Sequence[int]) -
     )
 
 
-def warm_up(dataset: Dataset, rig: Rig) -> WarmUp:
+def predict_warm_up(dataset: Dataset, rig: Rig) -> WarmUp:
     """Loads as much as the cache holds, as many GETs at once as may be."""
     rates, share = rig.rates, min(1.0, _share(rig.cache_bytes, dataset))
     size, gets = dataset.size_bytes * share, dataset.files * dataset.gets_a_file * share
@@ -438,10 +440,10 @@ def warm_up(dataset: Dataset, rig: Rig) -> WarmUp:
     return WarmUp(max(rates.latency_s + transfer_s, waiting_s), size, round(gets))
 
 
-def _draw_batches(shuffles: Shuffles, rig: Rig, way: Way, number: int) -> list[Batch]:
+def _draw_batches(shuffles: Shuffles, rig: Rig, way: Strategy, number: int) -> list[Batch]:
     batches, sizes = shuffles.batches, shuffles.sizes(number)
     gets_a_file = shuffles.dataset.gets_a_file
-    if number == 1 and way is not Way.WARMED:
+    if number == 1 and way is not Strategy.WARMED:
         misses = batches
     else:
         misses = draw_misses(
@@ -453,9 +455,9 @@ def _draw_batches(shuffles: Shuffles, rig: Rig, way: Way, number: int) -> list[B
     ]
 
 
-def _chance(dataset: Dataset, rig: Rig, way: Way, number: int) -> Chance:
+def _chance(dataset: Dataset, rig: Rig, way: Strategy, number: int) -> Chance:
     cache = _share(rig.cache_bytes, dataset)
-    if way is Way.PLANNED:
+    if way is Strategy.PLANNED:
         pages = PageBudget(int(rig.page_cache_bytes))
         kept = pages.budget_bytes - pages.passing_bytes
         return planned_miss_chance(rig.policy, cache, _share(kept, dataset))
@@ -513,7 +515,7 @@ _PRECISION = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Smallest:
+class Minimums:
     """None where no amount of this alone is enough."""
 
     bandwidth_bytes_per_s: float | None  # first epoch, with a plan
@@ -523,8 +525,8 @@ class Smallest:
     cache_share_planned: float | None  # later epochs, with a plan
 
 
-def find_smallest(shuffles: Shuffles, rig: Rig) -> Smallest:
-    def busy(changed: Rig, way: Way, epoch: int) -> bool:
+def find_minimums(shuffles: Shuffles, rig: Rig) -> Minimums:
+    def busy(changed: Rig, way: Strategy, epoch: int) -> bool:
         return run_epochs(shuffles, changed, way, [epoch])[0].busy >= BUSY_ENOUGH
 
     def rated(**changes: float) -> Rig:
@@ -534,21 +536,21 @@ def find_smallest(shuffles: Shuffles, rig: Rig) -> Smallest:
         return replace(rig, cache_bytes=share * shuffles.dataset.size_bytes)
 
     demand = rig.rates.samples_per_s * max(1.0, shuffles.dataset.mean_bytes)
-    return Smallest(
+    return Minimums(
         bandwidth_bytes_per_s=_least_rate(
-            lambda rate: busy(rated(bandwidth_bytes_per_s=rate), Way.PLANNED, 1), demand
+            lambda rate: busy(rated(bandwidth_bytes_per_s=rate), Strategy.PLANNED, 1), demand
         ),
-        concurrency=_least_count(lambda count: busy(rated(concurrency=count), Way.PLANNED, 1)),
+        concurrency=_least_count(lambda count: busy(rated(concurrency=count), Strategy.PLANNED, 1)),
         # Readers bring their own GETs: what a mount allows at once is an option of its own.
         workers=_least_count(
             lambda count: busy(
                 rated(workers=count, concurrency=max(count, rig.rates.concurrency)),
-                Way.UNPLANNED,
+                Strategy.UNPLANNED,
                 1,
             )
         ),
-        cache_share=_least_share(lambda share: busy(cached(share), Way.UNPLANNED, 2)),
-        cache_share_planned=_least_share(lambda share: busy(cached(share), Way.PLANNED, 2)),
+        cache_share=_least_share(lambda share: busy(cached(share), Strategy.UNPLANNED, 2)),
+        cache_share_planned=_least_share(lambda share: busy(cached(share), Strategy.PLANNED, 2)),
     )
 
 

@@ -19,7 +19,7 @@ from penstock.bench import measure
 from penstock.bench.datasets import Dataset
 from penstock.bench.experiments.storeline import Came
 from penstock.units import MIB, format_size
-from penstock.warm import look
+from penstock.warm.residency import pages_by_cachestat, pages_by_mincore
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Others read too while an experiment runs, the store's own server among them: what came back in
@@ -59,9 +59,9 @@ def residency(dataset: Dataset) -> Residency:
     for entry in dataset.entries:
         descriptor = os.open(dataset.root / entry.path, os.O_RDONLY)
         try:
-            found = look.pages_by_cachestat(descriptor)
+            found = pages_by_cachestat(descriptor)
             if found is None:
-                found = look.pages_by_mincore(descriptor, entry.size_bytes)
+                found = pages_by_mincore(descriptor, entry.size_bytes)
         finally:
             os.close(descriptor)
         resident += found or 0

@@ -7,7 +7,11 @@ the pages of those; they are here to be looked at.
 Threading: one thread.
 """
 
+import logging
 import os
+import signal
+import subprocess
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Sequence
@@ -19,19 +23,96 @@ from penstock.cache.striped import StripedTier
 from penstock.catalog.tree import Node
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
-from penstock.warm import look
-from penstock.warm.looker import MOST_AT_ONCE, PageCacheProbe
+from penstock.warm import residency
+
+log = logging.getLogger(__name__)
+
+# More would fill the pipe while the other side fills ours.
+FILES_PER_PROBE = 128
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")  # what an interpreter may need to start
 
 
-class Found(NamedTuple):
+class PageCacheProbe:
+    """One looks, or counts: the first question decides what its process is for."""
+
+    def __init__(self, mountpoint: Path) -> None:
+        self._mountpoint = mountpoint
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def look(self, names: Sequence[bytes]) -> bytes:
+        """One of residency.MISSING, HELD, RESIDENT for each; HELD for all if it cannot be told. The
+        kernel holds them from now on."""
+        if not names:
+            return b""
+        try:
+            return self._ask(names, len(names))
+        except OSError as error:
+            log.warning("files cannot be looked at through the mount: %s", error)
+            self.close()
+            return residency.HELD * len(names)
+
+    def resident_bytes(self, names: Sequence[bytes]) -> list[int]:
+        """How much of each the page cache holds; below 0 if that cannot be told. The kernel holds
+        them from now on."""
+        if not names:
+            return []
+        size = residency.NUMBER_BYTES
+        try:
+            answer = self._ask(names, len(names) * size, "bytes")
+        except OSError as error:
+            log.warning("files cannot be looked at through the mount: %s", error)
+            self.close()
+            return [-1] * len(names)
+        return [
+            int.from_bytes(answer[at : at + size], "little", signed=True)
+            for at in range(0, len(answer), size)
+        ]
+
+    def _ask(self, names: Sequence[bytes], count: int, *words: str) -> bytes:
+        question = b"\0".join(names) + b"\0\0"
+        process = self._process
+        if process is None:
+            process = self._process = self._start(*words)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(question)
+        answer = b""
+        while len(answer) < count:
+            received = process.stdout.read(count - len(answer))
+            if not received:
+                raise OSError("the process that looks has ended")
+            answer += received
+        return answer
+
+    def _start(self, *words: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-IS", residency.__file__, str(self._mountpoint), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            cwd="/",
+            start_new_session=True,
+            # Keys are in ours, and its own can be looked at (see daemon.hardening).
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        )
+
+    def close(self) -> None:
+        """From any thread; whoever waits for an answer is told that there is none."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.poll()  # it may wait for the mount, and dies when that answers
+
+
+class SelectedFile(NamedTuple):
     """A file of a selection, and what the cache calls it."""
 
     node: Node
-    what: CachedObject
+    obj: CachedObject
 
 
 class Pages(Protocol):
-    def resident_bytes(self, files: Sequence[Found]) -> list[int]:
+    def resident_bytes(self, files: Sequence[SelectedFile]) -> list[int]:
         """How much of each is in the page cache; below 0 if the kernel does not say."""
         ...
 
@@ -40,46 +121,46 @@ class Pages(Protocol):
 
 class MountPages:
     def __init__(
-        self, files: FileSystem, looker: PageCacheProbe, is_held: Callable[[int], bool]
+        self, files: FileSystem, probe: PageCacheProbe, is_held: Callable[[int], bool]
     ) -> None:
         """`is_held`: does the kernel hold this inode? Of one that it does not, it has no page, and
         looking would make it hold a million."""
         self._files = files
-        self._looker = looker
+        self._probe = probe
         self._is_held = is_held
 
-    def resident_bytes(self, files: Sequence[Found]) -> list[int]:
+    def resident_bytes(self, files: Sequence[SelectedFile]) -> list[int]:
         sizes = [0] * len(files)
         held = [place for place, file in enumerate(files) if self._is_held(file.node.ino)]
-        for first in range(0, len(held), MOST_AT_ONCE):
-            places = held[first : first + MOST_AT_ONCE]
+        for first in range(0, len(held), FILES_PER_PROBE):
+            places = held[first : first + FILES_PER_PROBE]
             names = [self._files.path_of(files[place].node) for place in places]
-            for place, size in zip(places, self._looker.resident_bytes(names), strict=True):
-                sizes[place] = min(size, files[place].what.size_bytes)
+            for place, size in zip(places, self._probe.resident_bytes(names), strict=True):
+                sizes[place] = min(size, files[place].obj.size_bytes)
         return sizes
 
     def close(self) -> None:
-        self._looker.close()
+        self._probe.close()
 
 
 class FilePages:
     def __init__(self, tiers: Sequence[StripedTier]) -> None:
         self._tiers = tiers
 
-    def resident_bytes(self, files: Sequence[Found]) -> list[int]:
-        return [self._of(file.what) for file in files]
+    def resident_bytes(self, files: Sequence[SelectedFile]) -> list[int]:
+        return [self._of(file.obj) for file in files]
 
     def close(self) -> None:
         pass
 
-    def _of(self, what: CachedObject) -> int:
+    def _of(self, obj: CachedObject) -> int:
         most = 0
         for tier in self._tiers:
-            size = _resident_bytes_of(tier.file_of(what.digest))
+            size = _resident_bytes_of(tier.file_of(obj.digest))
             if size < 0:
                 return size
             most = max(most, size)
-        return min(most, what.size_bytes)
+        return min(most, obj.size_bytes)
 
 
 def read_through(path: str) -> None:
@@ -103,7 +184,7 @@ def _resident_bytes_of(path: str) -> int:
     except OSError:
         return 0
     try:
-        return look.resident_bytes(descriptor)
+        return residency.resident_bytes(descriptor)
     finally:
         os.close(descriptor)
 
@@ -131,7 +212,7 @@ class PageBudget:
         self._lock = threading.Lock()
 
     def keep(self, ino: int, size_bytes: int) -> bool:
-        """May this file stay in memory? Then until as many `let_go`."""
+        """May this file stay in memory? Then until as many `release`."""
         with self._lock:
             kept, place = self._at(ino)
             if not kept.keepers[place]:
@@ -147,7 +228,7 @@ class PageBudget:
             kept, place = self._at(ino)
             return bool(kept.keepers[place])
 
-    def let_go(self, ino: int) -> int:
+    def release(self, ino: int) -> int:
         """Of one that was kept; returns its size."""
         with self._lock:
             kept, place = self._at(ino)

@@ -1,0 +1,111 @@
+"""What is cached of a selection: by tier, in all, and in the page cache. Exact to the byte.
+
+Nothing is remembered from a load, and nothing is estimated: the tiers are asked, and the
+kernel.
+
+Threading: one thread. `tick` is called between batches with how many files have been looked at,
+and raises to end it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.cache.contents import CachedBytes, Contents
+from penstock.catalog.picked import Selection
+from penstock.vfs.filesystem import FileSystem
+from penstock.warm.page_cache import Pages, SelectedFile
+
+BATCH = 256
+
+Tick = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Report:
+    names: list[str]  # of the tiers
+    tier_bytes: list[int]
+    tier_files: list[int]
+    files: int = 0
+    size_bytes: int = 0
+    cached_files: int = 0  # of which every byte is cached
+    cached_bytes: int = 0
+    page_cache_files: int = 0
+    page_cache_bytes: int | None = None  # None: not looked at, or the kernel does not say
+    gone: int = 0  # picked, and not in the bucket any more
+    share_bytes: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+
+    def as_message(self) -> dict[str, Any]:
+        return {
+            "files": self.files,
+            "bytes": self.size_bytes,
+            "cached_files": self.cached_files,
+            "cached_bytes": self.cached_bytes,
+            "cached_percentage": percentage(self.cached_bytes, self.size_bytes),
+            "tiers": [
+                {"name": name, "bytes": size, "files": count}
+                for name, size, count in zip(
+                    self.names, self.tier_bytes, self.tier_files, strict=True
+                )
+            ],
+            "page_cache_files": self.page_cache_files,
+            "page_cache_bytes": self.page_cache_bytes,
+        }
+
+
+def percentage(part: int, whole: int) -> float:
+    """Cut, not rounded: 100 means all of it."""
+    return part * 10_000 // whole / 100 if whole else 100.0
+
+
+def batches(
+    files: FileSystem, selection: Selection, tick: Tick
+) -> Iterator[tuple[list[SelectedFile], int]]:
+    """The selection's files a batch at a time, and how many of the batch are gone meanwhile."""
+    for first in range(0, len(selection.inos), BATCH):
+        tick(first)
+        yield find(files, selection.inos[first : first + BATCH])
+    tick(len(selection.inos))
+
+
+def find(files: FileSystem, inos: "list[int] | Any") -> tuple[list[SelectedFile], int]:
+    nodes = files.tree.nodes(inos)
+    alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
+    return [SelectedFile(node, files.object_of(node)) for node in alive], len(inos) - len(alive)
+
+
+def survey(files: FileSystem, selection: Selection, pages: Pages | None, tick: Tick) -> Report:
+    tiers, contents = files.cache.tiers, Contents(files.cache)
+    report = Report([tier.name for tier in tiers], [0] * len(tiers), [0] * len(tiers))
+    report.page_cache_bytes = 0 if pages is not None else None
+    for found, gone in batches(files, selection, tick):
+        report.gone += gone
+        for file, held in zip(found, contents.look([file.obj for file in found]), strict=True):
+            _count(report, file, held)
+            for depth, size in enumerate(held.tier_bytes):
+                if size:
+                    place = depth, tiers[depth].share_of(file.obj.digest)
+                    report.share_bytes[place] = report.share_bytes.get(place, 0) + size
+        if pages is not None:
+            _count_pages(report, found, pages.resident_bytes(found))
+    return report
+
+
+def _count(report: Report, file: SelectedFile, held: CachedBytes) -> None:
+    report.files += 1
+    report.size_bytes += file.obj.size_bytes
+    report.cached_bytes += held.cached_bytes
+    report.cached_files += held.cached_bytes == file.obj.size_bytes
+    for depth, size in enumerate(held.tier_bytes):
+        report.tier_bytes[depth] += size
+        report.tier_files[depth] += size > 0
+
+
+def _count_pages(report: Report, found: list[SelectedFile], sizes: list[int]) -> None:
+    if report.page_cache_bytes is None or any(size < 0 for size in sizes):
+        report.page_cache_bytes = None
+        return
+    report.page_cache_bytes += sum(sizes)
+    report.page_cache_files += sum(
+        size == file.obj.size_bytes > 0 for size, file in zip(sizes, found, strict=True)
+    )
