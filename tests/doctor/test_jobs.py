@@ -42,7 +42,7 @@ RUNS = JobSeen(
     too_many=False,
     prepared=False,
     cpu_s=10.0,
-    missing_since_s=0.0,
+    looked_s=0.0,
     log="/j/log",
 )
 WAITS = replace(RUNS, phase="PENDING", supervised=False, kept=False, running_s=None, instances=())
@@ -55,13 +55,13 @@ SERVED = Mount(
     True,
     "serving",
     waiting=4,
-    missing_since_s=0.0,
+    looked_s=0.0,
     stats={"requests": {"READ": 5}, "store_bytes": 0, "hit_bytes": {"ssd": 0}, "plans": []},
 )
 
 
 def after(mount: Mount, **stats: object) -> Mount:
-    return replace(mount, missing_since_s=0.5, stats={**(mount.stats or {}), **stats})
+    return replace(mount, looked_s=0.5, stats={**(mount.stats or {}), **stats})
 
 
 FAILED = replace(
@@ -140,7 +140,7 @@ def test_what_a_job_has_to_do_without_is_noted_with_what_would_give_it() -> None
 
 
 def test_a_job_that_waits_for_its_mount_or_the_store_behind_it_is_slow() -> None:
-    later = replace(RUNS, cpu_s=10.01, missing_since_s=0.5)
+    later = replace(RUNS, cpu_s=10.01, looked_s=0.5)
     found = only(judge_reading(RUNS, later, "team/imagenet", SERVED, after(SERVED)), "slow")
     assert (found.what, found.remedy) == (
         "it waits for data of team/imagenet",

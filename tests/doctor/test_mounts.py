@@ -51,7 +51,7 @@ WELL = Mount(
     waiting=0,
     device="0:99",
     cgroup=Cgroup(None, 1, 0),
-    missing_since_s=10.0,
+    looked_s=10.0,
 )
 DEAD = replace(WELL, supervisor_runs=False, server_runs=False, stats=None)
 SMALL_READS = {"requests": {"READ": 5000}, "read_bytes": 5000 * 4 * KIB}
@@ -190,7 +190,7 @@ def test_nothing_is_said_of_what_is_well(seen: Mount | Tier | list[Finding]) -> 
 def test_requests_that_stall(waiting: int, requests: int, store_bytes: int, is_said: bool) -> None:
     before = replace(with_stats(requests={"READ": 10}, store_bytes=5), waiting=3)
     after = with_stats(requests={"READ": requests}, store_bytes=store_bytes)
-    after = replace(after, waiting=waiting, missing_since_s=11.5)
+    after = replace(after, waiting=waiting, looked_s=11.5)
     found = judge_progress(before, after, "imagenet")
     assert ["for 1.5 s" in one.why for one in found if one.severity == "slow"] == [True] * is_said
 

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)
-class PushBlock:
+class Place:
     """A folder of the mount, and what was asked of the store since the test got it."""
 
     mount: Mount
@@ -63,10 +63,10 @@ def places(
 
 
 @pytest.fixture
-def mount(request: pytest.FixtureRequest, places: tuple[Mount, Iterator[Path]]) -> PushBlock:
+def mount(request: pytest.FixtureRequest, places: tuple[Mount, Iterator[Path]]) -> Place:
     mount, folders = places
     source = next(folders)
     write_tree(source, request.module.FILES)
     mount.refresh()
     wait_until(lambda: mount.stats()["plans"] == [], "a plan of an earlier test is left")
-    return PushBlock(mount, mount.path / source.name, source, mount.stats())
+    return Place(mount, mount.path / source.name, source, mount.stats())

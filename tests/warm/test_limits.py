@@ -3,36 +3,36 @@
 from collections.abc import Callable
 
 from penstock.warm.load import TierRoom, fits_for_sure
-from penstock.warm.pace import LEAST, Bucket, Demand, Pace, window_bytes
+from penstock.warm.pace import LEAST, Demand, Pace, RateLimit, window_bytes
 from penstock.warm.page_cache import PageBudget
 
 MIB = 1 << 20
 RATE = 1_000_000
 
 
-def take_all(bucket: Bucket, size: int) -> int:
+def take_all(rate_limit: RateLimit, size: int) -> int:
     taken = 0
-    while bucket.take(size):
+    while rate_limit.take(size):
         taken += size
     return taken
 
 
 def test_no_more_than_the_rate_is_taken_and_what_nobody_takes_is_not_saved_up() -> None:
     now = [100.0]
-    bucket = Bucket(RATE, lambda: now[0])
+    rate_limit = RateLimit(RATE, lambda: now[0])
     now[0] += 3600
-    assert take_all(bucket, 1000) == RATE // 10
-    bucket.give_back(3000)
-    assert take_all(bucket, 1000) == 3000
+    assert take_all(rate_limit, 1000) == RATE // 10
+    rate_limit.give_back(3000)
+    assert take_all(rate_limit, 1000) == 3000
     now[0] += 0.05
-    assert take_all(bucket, 1000) in (RATE // 20, RATE // 20 + 1000)
+    assert take_all(rate_limit, 1000) in (RATE // 20, RATE // 20 + 1000)
     # A block larger than a second passes, and the next one waits for it.
-    bucket = Bucket(RATE, lambda: now[0])
-    assert bucket.take(5 * RATE)
+    rate_limit = RateLimit(RATE, lambda: now[0])
+    assert rate_limit.take(5 * RATE)
     now[0] += 4.8
-    assert not bucket.take(1)
+    assert not rate_limit.take(1)
     now[0] += 0.2
-    assert bucket.take(1)
+    assert rate_limit.take(1)
 
 
 def test_files_are_kept_until_the_budget_is_used_up() -> None:

@@ -9,7 +9,7 @@ from penstock.cache.tier import TierSpec
 from penstock.errors import ObjectChanged, StoreError
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.load import Load, TierRoom
-from penstock.warm.pace import Bucket
+from penstock.warm.pace import RateLimit
 from penstock.warm.prefetcher import Wanted
 from penstock.warm.selection import select
 from tests.support.gated_set import BLOCK, MakeSet
@@ -27,7 +27,7 @@ def load_of(
     files: FileSystem,
     *paths: str,
     room: TierRoom | None = None,
-    bucket: Bucket | None = None,
+    rate_limit: RateLimit | None = None,
     concurrency: int | None = None,
 ) -> Load:
     selection = select(files.tree, paths, [], "name", everything=not paths)
@@ -36,7 +36,7 @@ def load_of(
         selection,
         room=room,
         push=None,
-        bucket=bucket,
+        rate_limit=rate_limit,
         concurrency=concurrency,
         wake=lambda: None,
     )
@@ -62,7 +62,7 @@ def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: F
     files.cache.buffer_bytes = 2 * BLOCK
     assert len(load_of(files, "large").take(50)) == 1, "half of the memory is left to readers"
     now = [0.0]
-    load = load_of(files, "d", bucket=Bucket(100_000, lambda: now[0]))
+    load = load_of(files, "d", rate_limit=RateLimit(100_000, lambda: now[0]))
     assert len(load.take(50)) == 10, "what the bucket holds"
     now[0] += 0.05
     out = load.take(50)

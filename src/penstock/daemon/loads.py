@@ -23,7 +23,7 @@ from penstock.daemon.control import Answer, Line
 from penstock.errors import UsageError
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.load import FAILURES_NAMED, Load, PagePush, TierRoom, fits_for_sure
-from penstock.warm.pace import Bucket
+from penstock.warm.pace import RateLimit
 from penstock.warm.page_cache import (
     FilePages,
     MountPages,
@@ -126,7 +126,7 @@ class Loads:
             selection,
             room=room,
             push=push,
-            bucket=Bucket(int(rate)) if rate else None,
+            rate_limit=RateLimit(int(rate)) if rate else None,
             concurrency=concurrency,
             wake=self._prefetcher.wake,
         )

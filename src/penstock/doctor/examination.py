@@ -385,7 +385,7 @@ def _look_at_stores(cases: Sequence[Case]) -> Mapping[Part, StoreSeen | None]:
 def _fetching_bytes_per_s(before: Mount | None, after: Mount | None) -> float | None:
     if before is None or after is None or not before.stats or not after.stats:
         return None
-    seconds = after.missing_since_s - before.missing_since_s
+    seconds = after.looked_s - before.looked_s
     return (after.stats["store_bytes"] - before.stats["store_bytes"]) / seconds if seconds else None
 
 

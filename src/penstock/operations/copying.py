@@ -24,7 +24,7 @@ from penstock.settings import Part
 from penstock.store import ObjectInfo, Store
 from penstock.store.parts import PART_BYTES, Digest, is_md5
 from penstock.store.patience import open_reliable_store
-from penstock.warm.pace import Bucket
+from penstock.warm.pace import RateLimit
 
 # Where a migration copies from or to: one store, or a data set that is made of several.
 #
@@ -192,10 +192,14 @@ class Stopped(Exception):
 
 class Copier:
     def __init__(
-        self, *, bucket: Bucket | None, moved: Callable[[int], None], stopping: threading.Event
+        self,
+        *,
+        rate_limit: RateLimit | None,
+        moved: Callable[[int], None],
+        stopping: threading.Event,
     ) -> None:
         """`moved` is told of each piece that has been read."""
-        self._bucket = bucket
+        self._rate_limit = rate_limit
         self._moved = moved
         self._stopping = stopping
 
@@ -220,7 +224,7 @@ class Copier:
         )
 
     def pass_by(self, size_bytes: int) -> None:
-        while self._bucket is not None and not self._bucket.take(size_bytes):
+        while self._rate_limit is not None and not self._rate_limit.take(size_bytes):
             self.look_up()
             time.sleep(_WAIT_S)
         self.look_up()

@@ -30,7 +30,7 @@ from penstock.specs.operations import DataMigrate, DatasetToMigrate, DataToMigra
 from penstock.store import ObjectInfo, Store
 from penstock.store.parts import is_md5
 from penstock.units import format_size
-from penstock.warm.pace import Bucket
+from penstock.warm.pace import RateLimit
 
 # Addresses of external storage as `juicefs sync` takes them, with the endpoint inside. Pure.
 #
@@ -320,7 +320,7 @@ class _Migration:
         self._reported_s = 0.0
         self._in_a_row = 0
         self._copier = Copier(
-            bucket=Bucket(options.bytes_per_s) if options.bytes_per_s else None,
+            rate_limit=RateLimit(options.bytes_per_s) if options.bytes_per_s else None,
             moved=self._move,
             stopping=self._stopping,
         )

@@ -30,7 +30,7 @@ from penstock.catalog.tree import Node
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm import residency
-from penstock.warm.pace import Bucket
+from penstock.warm.pace import RateLimit
 from penstock.warm.page_cache import FILES_PER_PROBE, PageBudget, PageCacheProbe, SelectedFile
 from penstock.warm.prefetcher import MOST_IN_FLIGHT, Wanted
 
@@ -148,7 +148,7 @@ class Load:
         *,
         room: TierRoom | None,
         push: PagePush | None,
-        bucket: Bucket | None,
+        rate_limit: RateLimit | None,
         concurrency: int | None,
         wake: Callable[[], None],
     ) -> None:
@@ -159,7 +159,7 @@ class Load:
         self._contents = Contents(files.cache)
         self._room = room
         self._push = push
-        self._bucket = bucket
+        self._rate_limit = rate_limit
         self._most = concurrency or MOST_IN_FLIGHT
         self._most_bytes = files.cache.buffer_bytes // 2  # the rest is for readers
         self._wake = wake
@@ -322,7 +322,7 @@ class Load:
         return wanted
 
     def _may_fetch(self, piece: _Piece) -> bool:
-        return self._bucket is None or not piece.missing or self._bucket.take(piece.length)
+        return self._rate_limit is None or not piece.missing or self._rate_limit.take(piece.length)
 
     def _still(self) -> bool:
         return not self._over
@@ -333,10 +333,10 @@ class Load:
             self._in_flight_bytes -= piece.length
             if (
                 arrival.how is not FetchOutcome.FETCHED
-                and self._bucket is not None
+                and self._rate_limit is not None
                 and piece.missing
             ):
-                self._bucket.give_back(piece.length)
+                self._rate_limit.give_back(piece.length)
             if not self._over:
                 if arrival.how is FetchOutcome.JOINED:
                     self._joined.append(piece)

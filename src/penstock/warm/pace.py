@@ -138,7 +138,7 @@ class Demand:
 _HOLDS_S = 0.1
 
 
-class Bucket:
+class RateLimit:
     def __init__(self, bytes_per_s: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s = bytes_per_s
         self._clock = clock

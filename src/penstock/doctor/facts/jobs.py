@@ -57,7 +57,7 @@ class JobSeen:
     too_many: bool  # GPUs are asked for, more than there are
     prepared: bool  # by --warm or --plan
     cpu_s: float  # that its processes have used
-    missing_since_s: float
+    looked_s: float
     log: str  # its supervisor's
 
     @property
@@ -104,7 +104,7 @@ def look_at_job(state_folder: Path, world: World, job: Stored, is_served: Served
         too_many=phase == QUEUING and TOO_MANY in status.get("message", ""),
         prepared=bool(job.spec.get("warm") or job.spec.get("plan")),
         cpu_s=job_usage(job.uid, state_folder).cpu_s if phase == RUNNING else 0.0,
-        missing_since_s=time.monotonic(),
+        looked_s=time.monotonic(),
         log=str(folder / "supervisor.log"),
     )
 

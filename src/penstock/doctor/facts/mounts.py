@@ -47,7 +47,7 @@ class Mount:
     waiting: int | None = None  # requests that the kernel waits for
     device: str | None = None
     cgroup: Cgroup | None = None
-    missing_since_s: float = 0.0
+    looked_s: float = 0.0
 
 
 def look_at_mount(note: MountNote, *, limit: int = 0) -> Mount:

@@ -65,7 +65,7 @@ def judge_reading(
     sets, by two looks. GPUs are not asked: who drives one uses a core."""
     if seen.phase != RUNNING or later.phase != RUNNING or not before.stats or not after.stats:
         return []
-    seconds = later.missing_since_s - seen.missing_since_s
+    seconds = later.looked_s - seen.looked_s
     used_s = max(0.0, later.cpu_s - seen.cpu_s)
     if judge_progress(before, after, dataset):
         if used_s >= _IDLE * seconds:
@@ -85,7 +85,7 @@ def judge_reading(
     waits = bool(before.waiting and after.waiting)
     if seen.prepared or after.stats["plans"] or not waits or came < max(_MUCH_BYTES, hits):
         return []
-    apart_s = after.missing_since_s - before.missing_since_s
+    apart_s = after.looked_s - before.looked_s
     return [
         Finding(
             "slow",

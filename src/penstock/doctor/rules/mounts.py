@@ -44,7 +44,7 @@ def judge_progress(before: Mount, after: Mount, subject: str) -> list[Finding]:
     """Do requests wait of which none was answered between two looks?"""
     if not before.stats or not after.stats or not before.waiting or not after.waiting:
         return []
-    seconds = after.missing_since_s - before.missing_since_s
+    seconds = after.looked_s - before.looked_s
     moved = sum(after.stats["requests"].values()) - sum(before.stats["requests"].values())
     if moved or after.stats["store_bytes"] != before.stats["store_bytes"]:
         return []
