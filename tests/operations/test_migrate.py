@@ -139,10 +139,10 @@ def test_an_upload_of_many_parts_that_is_killed_leaves_none_behind(s3: S3, tmp_p
     data = random.Random(1).randbytes(2 * PART_BYTES + 77)
     write_tree(tmp_path / "source", {"large": data})
     bucket = s3.bucket("migrate-large")
-    s3.client.create_multipart_upload(RateLimit=bucket.name, Key="large-too")
+    s3.client.create_multipart_upload(Bucket=bucket.name, Key="large-too")
 
     def uploads() -> list[str]:
-        answer = s3.client.list_multipart_uploads(RateLimit=bucket.name)
+        answer = s3.client.list_multipart_uploads(Bucket=bucket.name)
         return sorted(upload["Key"] for upload in answer.get("Uploads", ()))
 
     bench = into_bucket(tmp_path, s3, bucket, rate=f"{PART_BYTES // 2**22}MiB/s")
@@ -229,7 +229,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, s3: S3) ->
     kill_when(bench, lambda told: told["files"] >= 3)
 
     def written() -> dict[str, Any]:
-        answer = s3.client.list_objects_v2(RateLimit=bucket.name)
+        answer = s3.client.list_objects_v2(Bucket=bucket.name)
         return {entry["Key"]: entry["LastModified"] for entry in answer["Contents"]}
 
     early = written()
