@@ -166,18 +166,18 @@ def test_the_state_is_read_as_it_is() -> None:
     state = State()
     put("Dataset", "d", "team", spec={})
     put("DataLoad", "l", "team", spec={"dataset": {"name": "d"}, "policy": "Cron"})
-    world = state.world()
-    seen = facts.look_at_dataset(state, world, world.pair("team", "d"))
+    snapshot = state.snapshot()
+    seen = facts.look_at_dataset(state, snapshot, snapshot.pair("team", "d"))
     assert (seen.name, seen.phase, seen.has_runtime, seen.settled) == ("team/d", "", False, False)
-    (operation,) = world.operations()
-    assert not facts.look_at_operation(state, world, operation).runs
+    (operation,) = snapshot.operations()
+    assert not facts.look_at_operation(state, snapshot, operation).runs
     folder = state.folder / "operations" / operation.uid
     folder.mkdir(parents=True)
     lock = locks.take(folder / "lock")
     assert lock is not None
     state.observe(operation.uid, status={"phase": "Executing"}, note={"begun_s": 1000.0})
-    operation = state.world().operations()[0]
-    look = facts.look_at_operation(state, world, operation)
+    operation = state.snapshot().operations()[0]
+    look = facts.look_at_operation(state, snapshot, operation)
     assert (look.runs, look.policy, look.unbound, look.phase) == (True, "Cron", ("d",), "Executing")
     assert (look.silent_s or 0) > 1e6
     os.close(lock)

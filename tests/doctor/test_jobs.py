@@ -165,7 +165,7 @@ def test_a_job_that_waits_for_its_mount_or_the_store_behind_it_is_slow() -> None
 
 def look(state: State) -> JobSeen:
     job = stored(state, ResourceKey("TrainingJob", "default", "net"))
-    return look_at_job(state.folder, state.world(), job, lambda _place, _key: False)
+    return look_at_job(state.folder, state.snapshot(), job, lambda _place, _key: False)
 
 
 def test_what_a_job_waits_for_is_read_from_the_state() -> None:

@@ -17,7 +17,7 @@ import yaml
 from penstock.api import resources as api
 from penstock.cli.app import run
 from penstock.jobs.job_folder import job_folder
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import of_folder, ours, stored

@@ -15,7 +15,7 @@ from penstock.daemon import locks
 from penstock.operations import lifecycle
 from penstock.operations.lifecycle import Operating
 from penstock.reconcile.conditions import BOUND, COMPLETE, EXECUTING, stamp
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support import operation_work
@@ -174,7 +174,7 @@ def load() -> Stored:
 def test_one_that_ended_is_not_begun_again(load: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
     state.observe(load.uid, status={"phase": EXECUTING})
-    before = state.world()
+    before = state.snapshot()
     Operating(state).finish(load, COMPLETE, "DataLoadComplete", "done")
     monkeypatch.setattr(lifecycle.subprocess, "Popen", Mock(side_effect=AssertionError("begun")))
     assert Operating(state).look(before, leaving=False)
@@ -189,7 +189,7 @@ def test_one_that_is_done_at_once_stays_done(load: Stored, monkeypatch: pytest.M
         return Mock(pid=1)
 
     monkeypatch.setattr(lifecycle.subprocess, "Popen", quick)
-    Operating(state).look(state.world(), leaving=False)
+    Operating(state).look(state.snapshot(), leaving=False)
     assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
@@ -200,9 +200,9 @@ def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored) -> None:
     folder.mkdir(parents=True)
     held = locks.take(folder / "lock")
     assert held is not None
-    assert Operating(resources).look(resources.world(), leaving=False)
+    assert Operating(resources).look(resources.snapshot(), leaving=False)
     assert resources.find(LOAD) is not None
     locks.let_go(folder / "lock", held)
-    assert not Operating(resources).look(resources.world(), leaving=False)
+    assert not Operating(resources).look(resources.snapshot(), leaving=False)
     assert resources.find(LOAD) is None
     assert not folder.exists()

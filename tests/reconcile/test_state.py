@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import UsageError
 from penstock.fuse.holders import Holders
 from penstock.reconcile import deletion
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support.datasets import stored
@@ -151,8 +151,8 @@ def test_who_only_reads_waits_for_nobody_who_writes() -> None:
     with state.transaction():
         state.put(ResourceKey("Dataset", "default", "other"), MANIFEST, {})
         with ThreadPoolExecutor(1) as other:  # with a connection of its own
-            world = other.submit(lambda: State().world()).result()
-    assert list(world.resources) == [KEY]
+            snapshot = other.submit(lambda: State().snapshot()).result()
+    assert list(snapshot.resources) == [KEY]
 
 
 def test_users_are_looked_for_while_others_may_write(monkeypatch: pytest.MonkeyPatch) -> None:

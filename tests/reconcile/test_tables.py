@@ -5,7 +5,7 @@ import time
 
 from penstock.api.tables import age, describe, table
 from penstock.reconcile.conditions import Condition, amount, share, stamp, with_conditions
-from penstock.reconcile.resources import Event
+from penstock.reconcile.snapshot import Event
 
 
 def test_ages_amounts_and_shares_are_printed_as_kubectl_and_fluid_do() -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock.fluid.plan import MountPlan
 from penstock.reconcile import status
 from penstock.reconcile.conditions import FAILED
-from penstock.reconcile.resources import Pair, Stored
+from penstock.reconcile.snapshot import Pair, Stored
 from penstock.reconcile.state import ResourceKey
 from penstock.reconcile.status import StatusWriter, Trouble
 from penstock.settings import MountSettings

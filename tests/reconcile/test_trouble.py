@@ -21,7 +21,7 @@ from penstock.reconcile.datasets import Datasets
 from penstock.reconcile.loop import Loop
 from penstock.reconcile.loop_control import LoopLock
 from penstock.reconcile.node_affinity import this_node
-from penstock.reconcile.resources import Pair
+from penstock.reconcile.snapshot import Pair
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import wait_for_pairs
 from penstock.specs.kinds import ResourceKey
@@ -136,10 +136,10 @@ def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:
 
 
 def _reconciler(state: State) -> tuple[Datasets, Pair, str]:
-    world = state.world()
-    pair = world.pair("default", "small")
-    found = Datasets(state, lambda: state.world(), lambda: this_node({}))
-    return found, pair, world.fingerprint(pair)
+    snapshot = state.snapshot()
+    pair = snapshot.pair("default", "small")
+    found = Datasets(state, lambda: state.snapshot(), lambda: this_node({}))
+    return found, pair, snapshot.fingerprint(pair)
 
 
 def _reconcile(state: State) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.api import resources as api
 from penstock.daemon.registry import find_note, serves
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from tests.support import loop_server

@@ -9,7 +9,7 @@ from penstock.api import resources as api
 from penstock.jobs.cgroups import group_places, groups_in
 from penstock.jobs.job_folder import attempt_path, job_folder, log_path, read_record
 from penstock.jobs.processes import marked
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import wait_for_job
 from penstock.specs.kinds import ResourceKey

@@ -27,7 +27,7 @@ from penstock.reconcile.conditions import COMPLETE
 from penstock.reconcile.deletion import delete as _delete
 from penstock.reconcile.deletion import refuse_if_read
 from penstock.reconcile.loop_control import wake_loop
-from penstock.reconcile.resources import RESTARTED_AT, RUNTIMES, Pair, Stored
+from penstock.reconcile.snapshot import RESTARTED_AT, RUNTIMES, Pair, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import (
     Trouble,

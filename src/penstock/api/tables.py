@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
-from penstock.reconcile.resources import Event
+from penstock.reconcile.snapshot import Event
 
 Json = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ from penstock.errors import ManifestError
 from penstock.specs.kinds import KindInfo, ResourceKey, find_kinds
 
 if TYPE_CHECKING:
-    from penstock.reconcile.resources import Pair
+    from penstock.reconcile.snapshot import Pair
 
 Command = Callable[..., Any]
 

@@ -114,7 +114,7 @@ def _between(begun: str, ended: str | None, now_s: float | None) -> str:
 # What the commands for training jobs have in common: which job is meant.
 
 if TYPE_CHECKING:
-    from penstock.reconcile.resources import Stored
+    from penstock.reconcile.snapshot import Stored
     from penstock.reconcile.state import State
 
 KIND = "TrainingJob"

@@ -61,7 +61,7 @@ def follow(path: Path, start: int, has_ended: Callable[[], bool]) -> Iterator[by
 
 
 if TYPE_CHECKING:
-    from penstock.reconcile.resources import Stored
+    from penstock.reconcile.snapshot import Stored
     from penstock.reconcile.state import State
 
 

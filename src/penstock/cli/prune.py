@@ -13,7 +13,7 @@ from penstock.cli.output import notify
 from penstock.jobs.job_status import ENDED
 
 if TYPE_CHECKING:
-    from penstock.reconcile.resources import Stored
+    from penstock.reconcile.snapshot import Stored
 
 
 @click.command()

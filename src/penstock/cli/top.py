@@ -163,7 +163,7 @@ def _number(cores: float) -> str:
 
 if TYPE_CHECKING:
     from penstock.jobs.usage import GpuUsage, Usage
-    from penstock.reconcile.resources import Stored
+    from penstock.reconcile.snapshot import Stored
     from penstock.reconcile.state import State
 
 Json = dict[str, Any]

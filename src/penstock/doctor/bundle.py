@@ -29,7 +29,7 @@ from penstock.jobs.job_folder import instance_logs, job_folder
 from penstock.mounttable import mount_table
 from penstock.paths import state_dir
 from penstock.reconcile import live_status
-from penstock.reconcile.resources import JOBS, Stored
+from penstock.reconcile.snapshot import JOBS, Stored
 from penstock.reconcile.state import State
 from penstock.release import __version__
 from penstock.settings import encode

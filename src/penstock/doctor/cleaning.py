@@ -15,7 +15,7 @@ from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from penstock.errors import PenstockError
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings
 from penstock.specs.secret_fields import names_a_secret

@@ -36,7 +36,7 @@ from penstock.errors import NoSuchResource, PenstockError, UsageError
 from penstock.jobs.job_datasets import job_datasets
 from penstock.reconcile.deletion import operation_datasets
 from penstock.reconcile.live_status import served_mounts
-from penstock.reconcile.resources import JOBS, OPERATIONS, Pair, Stored, World
+from penstock.reconcile.snapshot import JOBS, OPERATIONS, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey, find_kind
@@ -75,54 +75,54 @@ class Wanted:
     jobs: list[Stored] = field(default_factory=list[Stored])
 
 
-def everything(world: World, notes: Mapping[str, MountNote]) -> Wanted:
+def everything(snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Wanted:
     cases: list[Case] = []
     taken: set[str] = set()
-    for pair in world.pairs():
+    for pair in snapshot.pairs():
         if pair.dataset is not None:
             cases.append(_case(pair, notes))
             taken.add(str(pair.dataset.note.get("mountpoint")))
     cases += [Case(note.mountpoint, note) for place, note in notes.items() if place not in taken]
-    return Wanted(cases, world.operations(), world.jobs())
+    return Wanted(cases, snapshot.operations(), snapshot.jobs())
 
 
-def named(name: str, namespace: str, world: World, notes: Mapping[str, MountNote]) -> Wanted:
+def named(name: str, namespace: str, snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Wanted:
     """A data set first, then a mount point, then KIND/NAME. Raises UsageError for what is none."""
-    if ResourceKey("Dataset", namespace, name) in world.resources:
-        return Wanted([_case(world.pair(namespace, name), notes)])
+    if ResourceKey("Dataset", namespace, name) in snapshot.resources:
+        return Wanted([_case(snapshot.pair(namespace, name), notes)])
     mountpoint = absolute(name)
     if str(mountpoint) in notes or name.startswith(("/", ".")):
         note = notes.get(str(mountpoint)) or find_note(mountpoint)
-        return Wanted([_case_of_mount(note, world, notes)])
+        return Wanted([_case_of_mount(note, snapshot, notes)])
     kind, slash, plain = name.partition("/")
     if not slash:
         hint = (
             "`penstock get datasets -A` lists what is declared; a mount made by hand is named by "
             "its mount point"
         )
-        if any(ResourceKey(kind, namespace, name) in world.resources for kind in JOBS):
+        if any(ResourceKey(kind, namespace, name) in snapshot.resources for kind in JOBS):
             hint = f"there is a job of that name: penstock doctor job/{name}"
         raise NoSuchResource(
             f"there is no data set {name!r} in the namespace {namespace}", hint=hint
         )
-    return _of_kind(kind, plain, namespace, world, notes)
+    return _of_kind(kind, plain, namespace, snapshot, notes)
 
 
 def _of_kind(
-    word: str, name: str, namespace: str, world: World, notes: Mapping[str, MountNote]
+    word: str, name: str, namespace: str, snapshot: Snapshot, notes: Mapping[str, MountNote]
 ) -> Wanted:
     info = find_kind(word)
-    found = world.resources.get(ResourceKey(info.kind, namespace, name))
+    found = snapshot.resources.get(ResourceKey(info.kind, namespace, name))
     if found is None:
         raise NoSuchResource(
             f"there is no {info.kind} {name!r} in the namespace {namespace}",
             hint=f"`penstock get {info.plural} -A` lists what is declared",
         )
     if info.kind in OPERATIONS:
-        return Wanted(_cases(sorted(operation_datasets(found)), world, notes), [found])
+        return Wanted(_cases(sorted(operation_datasets(found)), snapshot, notes), [found])
     if info.kind in JOBS:
-        return Wanted(_cases(job_datasets(found), world, notes), jobs=[found])
-    pair = world.pair(namespace, name)
+        return Wanted(_cases(job_datasets(found), snapshot, notes), jobs=[found])
+    pair = snapshot.pair(namespace, name)
     if pair.dataset is None:
         raise NoSuchResource(
             f"there is no data set for the {info.kind} {name!r}",
@@ -132,9 +132,9 @@ def _of_kind(
 
 
 def _cases(
-    datasets: Iterable[ResourceKey], world: World, notes: Mapping[str, MountNote]
+    datasets: Iterable[ResourceKey], snapshot: Snapshot, notes: Mapping[str, MountNote]
 ) -> list[Case]:
-    pairs = [world.pair(namespace, name) for _, namespace, name in datasets]
+    pairs = [snapshot.pair(namespace, name) for _, namespace, name in datasets]
     return [_case(pair, notes) for pair in pairs if pair.dataset is not None]
 
 
@@ -144,8 +144,8 @@ def _case(pair: Pair, notes: Mapping[str, MountNote]) -> Case:
     return Case(label(pair.dataset.key), note, pair)
 
 
-def _case_of_mount(note: MountNote, world: World, notes: Mapping[str, MountNote]) -> Case:
-    for pair in world.pairs():
+def _case_of_mount(note: MountNote, snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Case:
+    for pair in snapshot.pairs():
         if pair.dataset is not None and pair.dataset.note.get("mountpoint") == note.mountpoint:
             return _case(pair, notes)
     return Case(note.mountpoint, note)
@@ -179,20 +179,20 @@ class _Examination:
         self._limit = limit
         self._findings: list[Finding] = []
         self._state: State | None = None
-        self._world = World({}, {})
+        self._snapshot = Snapshot({}, {})
         self._machine = look_at_machine()
         try:
             self._state = State()
-            self._world = self._state.world()
+            self._snapshot = self._state.snapshot()
         except UsageError as error:
             self._add(Finding("bad", "the declared state", str(error), "", error.hint or ""))
 
     def run(self, name: str | None, namespace: str) -> Report:
         notes = notes_by_mountpoint()
         if name is None:
-            wanted = everything(self._world, notes)
+            wanted = everything(self._snapshot, notes)
         else:
-            wanted = named(name, namespace, self._world, notes)
+            wanted = named(name, namespace, self._snapshot, notes)
         cases, operations = wanted.cases, wanted.operations
         began_s = time.monotonic()
         machine = self._machine
@@ -255,7 +255,7 @@ class _Examination:
         from penstock.reconcile.mount_plan import plan_of
 
         try:
-            plan = plan_of(self._state, self._world, pair.dataset, pair.runtime)
+            plan = plan_of(self._state, self._snapshot, pair.dataset, pair.runtime)
         except PenstockError as error:
             if (pair.dataset.note.get("trouble") or {}).get("what") != str(error):
                 what = f"no mount can be made of it: {error}"
@@ -272,14 +272,14 @@ class _Examination:
         if self._state is None:
             return []
         fresh = [self._state.by_uid(one.uid) or one for one in operations]
-        return [look_at_operation(self._state, self._world, one) for one in fresh]
+        return [look_at_operation(self._state, self._snapshot, one) for one in fresh]
 
     def _look_at_jobs(self, jobs: Sequence[Stored]) -> dict[str, JobSeen]:
         if self._state is None or not jobs:
             return {}
         is_served = served_mounts()
         return {
-            one.uid: look_at_job(self._state.folder, self._world, one, is_served)
+            one.uid: look_at_job(self._state.folder, self._snapshot, one, is_served)
             for job in jobs
             if (one := self._state.by_uid(job.uid)) is not None
         }
@@ -296,7 +296,7 @@ class _Examination:
         subject, mount, settings = case.subject, case.mount, case.settings
         then = later.get(mount.mountpoint) if mount is not None else None
         if case.pair is not None and self._state is not None:
-            self._add(*judge_dataset(look_at_dataset(self._state, self._world, case.pair), loop))
+            self._add(*judge_dataset(look_at_dataset(self._state, self._snapshot, case.pair), loop))
         if mount is not None:
             self._add(*judge_mount(mount, subject, anew=case.anew))
             if then is not None:
@@ -345,7 +345,7 @@ class _Examination:
             for pair in pairs
             if pair.dataset is not None
             and pair.runtime is not None
-            and pair.dataset.note.get("settled") != self._world.fingerprint(pair)
+            and pair.dataset.note.get("settled") != self._snapshot.fingerprint(pair)
         ]
 
     def _add(self, *findings: Finding) -> None:

@@ -11,7 +11,7 @@ from penstock.errors import UsageError
 from penstock.jobs.containers import container_name
 from penstock.jobs.job_folder import attempt_path, job_folder, read_record
 from penstock.jobs.job_status import RUNNING
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 
 

@@ -31,7 +31,7 @@ from penstock.jobs.launching import (
 )
 from penstock.jobs.processes import MARK
 from penstock.reconcile.command_environment import environment, named_secret
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.specs.fields import parse_quantity
 from penstock.specs.jobs import TrainingJob, TrainingJobSpec, cores

@@ -44,7 +44,7 @@ from penstock.reconcile.conditions import stamp
 from penstock.reconcile.live_status import served_mounts
 from penstock.reconcile.loop_control import wake_loop
 from penstock.reconcile.resource_process import is_worker, release_lock, start_as_worker
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.store.secrets import redact
 from penstock.units import format_size
@@ -165,14 +165,14 @@ class Supervisor:
         self._observe(
             phase=PENDING, reason="Starting", message="its processes are started", attempts=number
         )
-        world = self._state.world()
-        if (why := missing_data(self._job, world.resources, served_mounts())) is not None:
+        snapshot = self._state.snapshot()
+        if (why := missing_data(self._job, snapshot.resources, served_mounts())) is not None:
             raise _NotThere(why)
         gpus = tuple(self._job.note["allotted"]["gpus"])
         attempt = prepare(
             self._state,
             self._job,
-            world.resources,
+            snapshot.resources,
             self._folder,
             run=run,
             number=number,
@@ -248,8 +248,8 @@ class Supervisor:
     def _load_data(self) -> None:
         # merged
 
-        world = self._state.world()
-        if (why := missing_data(self._job, world.resources, served_mounts())) is not None:
+        snapshot = self._state.snapshot()
+        if (why := missing_data(self._job, snapshot.resources, served_mounts())) is not None:
             raise _NotThere(why)
         last_s = 0.0
 
@@ -260,13 +260,13 @@ class Supervisor:
                 self._observe(phase=PENDING, reason="Loading", message=message)
 
         names = [one["dataset"] for one in self._job.spec["data"]]
-        found = sources(self._job, world.resources)
+        found = sources(self._job, snapshot.resources)
         places = [
             (name, mountpoint, below)
             for name, (mountpoint, below, _) in zip(names, found, strict=True)
         ]
         load_first(places, tell, lambda message: self._tell("DoesNotFit", message))
-        loaded = what_to_load(self._job, world.resources)
+        loaded = what_to_load(self._job, snapshot.resources)
         self._state.observe(self._job.uid, note={"loaded": loaded, "loading": None, "pid": None})
         self._tell("Loaded", "its data sets are in the cache, as far as they fit")
 

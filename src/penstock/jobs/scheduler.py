@@ -30,7 +30,7 @@ from penstock.jobs.processes import clear
 from penstock.jobs.usage import machine_gpus
 from penstock.reconcile.live_status import Served
 from penstock.reconcile.resource_process import end_worker, is_worker, start_worker
-from penstock.reconcile.resources import Stored, World
+from penstock.reconcile.snapshot import Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.jobs import cores
 
@@ -54,13 +54,13 @@ class Jobs:
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopping: dict[str, float] = {}  # uid: when its keeper was asked to end
 
-    def look(self, world: World, is_served: Served, *, leaving: bool) -> float | None:
+    def look(self, snapshot: Snapshot, is_served: Served, *, leaving: bool) -> float | None:
         """Begins and ends what is due. Seconds until the next look; None if there is nothing to
         look for."""
         self._children = [child for child in self._children if child.poll() is None]
         pauses: list[float] = []
         candidates: list[Stored] = []
-        for job in world.jobs():
+        for job in snapshot.jobs():
             if job.deleting is not None:
                 if not self._remove(job):
                     pauses.append(_RUNNING_S)
@@ -72,34 +72,34 @@ class Jobs:
                 pauses += self._expire(job)
             elif self._has_begun(job):
                 pauses.append(_RUNNING_S)
-            elif self._is_ready(world, job, is_served):
+            elif self._is_ready(snapshot, job, is_served):
                 candidates.append(job)
             else:
                 pauses.append(_WAITING_S)
         if candidates:
-            self._allot(world, candidates)
+            self._allot(snapshot, candidates)
             pauses.append(_RUNNING_S)
         return min(pauses, default=None)
 
     # -- before it starts ----------------------------------------------------------------
 
-    def _is_ready(self, world: World, job: Stored, is_served: Served) -> bool:
+    def _is_ready(self, snapshot: Snapshot, job: Stored, is_served: Served) -> bool:
         """For the queue; what it waits for is told."""
-        why = missing_data(job, world.resources, is_served)
+        why = missing_data(job, snapshot.resources, is_served)
         if why is not None:
             self._wait(job, PENDING, "DataNotReady", why)
             return False
-        wanted = what_to_load(job, world.resources) if job.spec.get("warm") else []
+        wanted = what_to_load(job, snapshot.resources) if job.spec.get("warm") else []
         if wanted and job.note.get("loaded") != wanted:
             self._state.observe(job.uid, note={"loading": True})
             self._start(job)
             return False
         return True
 
-    def _allot(self, world: World, candidates: list[Stored]) -> None:
+    def _allot(self, snapshot: Snapshot, candidates: list[Stored]) -> None:
         holding = [
             Holding(one.key.name, tuple(held["gpus"]), held["cores"])
-            for one in world.jobs()
+            for one in snapshot.jobs()
             if (held := one.note.get("allotted")) is not None
         ]
         waiting = [
@@ -161,7 +161,7 @@ class Jobs:
 
     def _has_begun(self, job: Stored) -> bool:
         """One that was allotted what it needs, or loads its data, and whose supervisor is gone."""
-        now = self._state.by_uid(job.uid)  # it may have ended since the world was read
+        now = self._state.by_uid(job.uid)  # it may have ended since the snapshot was taken
         if now is None or now.status.get("phase") in ENDED:
             return True
         if now.note.get("allotted") is None and not now.note.get("loading"):

@@ -26,7 +26,7 @@ from penstock.reconcile.conditions import (
 from penstock.reconcile.deletion import operation_datasets
 from penstock.reconcile.live_status import ask_brief
 from penstock.reconcile.resource_process import end_worker, start_worker
-from penstock.reconcile.resources import Stored, World
+from penstock.reconcile.snapshot import Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
@@ -45,38 +45,38 @@ class Operating:
         self._state = state
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def look(self, world: World, *, leaving: bool) -> bool:
+    def look(self, snapshot: Snapshot, *, leaving: bool) -> bool:
         """Begins and ends what is due. True while something runs or is due soon."""
         self._children = [child for child in self._children if child.poll() is None]
         busy = False
-        for operation in world.operations():
+        for operation in snapshot.operations():
             if operation.deleting is not None:
                 busy |= not self._remove(operation)
             elif locks.is_taken(self._lock(operation)):
                 busy = True
             elif not leaving:
-                busy |= self._go_on(world, operation)
+                busy |= self._go_on(snapshot, operation)
         return busy
 
-    def _go_on(self, world: World, operation: Stored) -> bool:
+    def _go_on(self, snapshot: Snapshot, operation: Stored) -> bool:
         """One that does not run. True if it does now, or will soon."""
         if operation.status.get("phase") == EXECUTING:
-            # It may have ended after the world was read and before its lock was looked at.
+            # It may have ended after the snapshot was taken and before its lock was looked at.
             now = self._state.by_uid(operation.uid)
             return now is None or now.status.get("phase") != EXECUTING or self._died(now)
         decision = decide(
             model_of(operation.manifest),
             operation.status,
             time.time(),
-            preceding_done=self._preceding_done(world, operation),
-            last_change=self._last_change(world, operation),
+            preceding_done=self._preceding_done(snapshot, operation),
+            last_change=self._last_change(snapshot, operation),
             created_s=operation.created_s,
         )
         if decision.action is Action.EXPIRE:
             self._state.add_event(operation.uid, "Expired", "ttlSecondsAfterFinished is over")
             self._remove(operation)
         elif decision.action is Action.START:
-            if (missing := self._not_bound(world, operation)) is not None:
+            if (missing := self._not_bound(snapshot, operation)) is not None:
                 self._wait(operation, f"data set {missing} is not bound")
                 return False  # whoever binds it wakes us
             if decision.change is not None:
@@ -84,7 +84,7 @@ class Operating:
             self._start(operation)
             return True
         elif decision.action is Action.WAIT:
-            failed = self._preceding_failed(world, operation)
+            failed = self._preceding_failed(snapshot, operation)
             why = decision.why.replace("is not complete", "failed") if failed else decision.why
             self._wait(operation, why)
             return decision.until_s is not None and decision.until_s - time.time() < 60
@@ -183,35 +183,35 @@ class Operating:
 
     # -- what it depends on --------------------------------------------------------------
 
-    def _preceding_done(self, world: World, operation: Stored) -> bool | None:
+    def _preceding_done(self, snapshot: Snapshot, operation: Stored) -> bool | None:
         """None: it comes after nothing."""
         after = operation.spec.get("runAfter")
         if not after:
             return None
         namespace = after.get("namespace") or operation.key.namespace
-        found = world.resources.get(ResourceKey(after["kind"], namespace, after["name"]))
+        found = snapshot.resources.get(ResourceKey(after["kind"], namespace, after["name"]))
         return found is not None and found.status.get("phase") == COMPLETE
 
-    def _preceding_failed(self, world: World, operation: Stored) -> bool:
+    def _preceding_failed(self, snapshot: Snapshot, operation: Stored) -> bool:
         after: Json = operation.spec.get("runAfter") or {}
         namespace = after.get("namespace") or operation.key.namespace
         key = ResourceKey(after.get("kind", ""), namespace, after.get("name", ""))
-        found = world.resources.get(key)
+        found = snapshot.resources.get(key)
         return found is not None and found.status.get("phase") == FAILED
 
-    def _last_change(self, world: World, operation: Stored) -> int | None:
+    def _last_change(self, snapshot: Snapshot, operation: Stored) -> int | None:
         if operation.spec.get("policy") != "OnEvent":
             return None
         for key in operation_datasets(operation):
-            found = world.resources.get(key)
+            found = snapshot.resources.get(key)
             if found is not None and "mountpoint" in found.note:
                 brief = ask_brief(Path(found.note["mountpoint"]))
                 return None if brief is None else brief["last_change"]
         return None
 
-    def _not_bound(self, world: World, operation: Stored) -> str | None:
+    def _not_bound(self, snapshot: Snapshot, operation: Stored) -> str | None:
         for key in sorted(operation_datasets(operation)):
-            found = world.resources.get(key)
+            found = snapshot.resources.get(key)
             if found is None or found.status.get("phase") != BOUND:
                 return f"{key.namespace}/{key.name}"
         return None

@@ -21,7 +21,7 @@ from penstock.reconcile.conditions import BOUND, COMPLETE, FAILED
 from penstock.reconcile.loop_control import wake_loop
 from penstock.reconcile.mount_plan import plan_of
 from penstock.reconcile.resource_process import start_as_worker
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey
@@ -94,12 +94,12 @@ class Work:
         self._state.add_event(self._operation.uid, reason, redact(message))
 
     def _settings(self, name: str, namespace: str) -> MountSettings:
-        world = self._state.world()
-        pair = world.pair(namespace, name)
+        snapshot = self._state.snapshot()
+        pair = snapshot.pair(namespace, name)
         dataset = self._dataset(name, namespace)
         if pair.runtime is None:
             raise UsageError(f"data set {namespace}/{name} has no runtime")
-        return plan_of(self._state, world, dataset, pair.runtime).settings
+        return plan_of(self._state, snapshot, dataset, pair.runtime).settings
 
     def _dataset(self, name: str, namespace: str) -> Stored:
         found = self._state.find(ResourceKey("Dataset", namespace, name))

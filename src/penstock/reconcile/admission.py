@@ -12,14 +12,14 @@ from penstock.jobs.job_datasets import dataset_of, describe_missing
 from penstock.jobs.job_status import ENDED
 from penstock.jobs.usage import machine_gpus
 from penstock.reconcile.mount_plan import plan_of
-from penstock.reconcile.resources import (
+from penstock.reconcile.snapshot import (
     JOBS,
     OPERATIONS,
     RESTARTED_AT,
     RUNTIMES,
     Pair,
+    Snapshot,
     Stored,
-    World,
 )
 from penstock.reconcile.state import State
 from penstock.specs.documents import Document
@@ -139,18 +139,18 @@ class _Wish:
 def _problems_together(state: State, wishes: Iterable[_Wish]) -> list[Problem]:
     """What is wrong with each data set that these wishes change, and whose runtime is known: its
     secrets, options, paths. Found here, not by the loop a second later."""
-    world = World({one.key: one for one in state.all()}, state.labels())
+    snapshot = Snapshot({one.key: one for one in state.all()}, state.labels())
     by_name: dict[tuple[str, str], list[_Wish]] = {}
     for wish in wishes:
         if wish.key.kind == "Dataset" or wish.key.kind in RUNTIMES:
             by_name.setdefault((wish.key.namespace, wish.key.name), []).append(wish)
     problems: list[Problem] = []
     for name, concerned in by_name.items():
-        pair = world.pair(*name)
+        pair = snapshot.pair(*name)
         if pair.dataset is None:
             continue
         try:
-            plan_of(state, world, pair.dataset, pair.runtime or _some_runtime(pair))
+            plan_of(state, snapshot, pair.dataset, pair.runtime or _some_runtime(pair))
         except SpecProblem as problem:
             problems.append(_told(problem, concerned))
     return problems

@@ -27,7 +27,7 @@ from penstock.reconcile.conditions import BOUND, NOT_BOUND, amount
 from penstock.reconcile.live_status import Busy, find_mount_note, not_ours
 from penstock.reconcile.mount_plan import plan_of
 from penstock.reconcile.node_affinity import Node, node_mismatch
-from penstock.reconcile.resources import RESTARTED_AT, Pair, Stored, World
+from penstock.reconcile.snapshot import RESTARTED_AT, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
 from penstock.settings import MountSettings
@@ -46,9 +46,11 @@ _LISTING_TAKES_AT_MOST_S = 3600
 
 
 class Datasets:
-    def __init__(self, state: State, world: Callable[[], World], node: Callable[[], Node]) -> None:
+    def __init__(
+        self, state: State, snapshot: Callable[[], Snapshot], node: Callable[[], Node]
+    ) -> None:
         self._state = state
-        self._world = world
+        self._snapshot = snapshot
         self._node = node
         self._status_writer = StatusWriter(state)
 
@@ -130,7 +132,7 @@ class Datasets:
 
     def _bind(self, pair: Pair, dataset: Stored, runtime: Stored, fingerprint: str) -> None:
         try:
-            plan = plan_of(self._state, self._world(), dataset, runtime)
+            plan = plan_of(self._state, self._snapshot(), dataset, runtime)
         except PenstockError as problem:  # a mistake in it, or secrets that cannot be opened
             self._status_writer.unbound(dataset, runtime, fingerprint, trouble_of(problem))
             return
@@ -276,7 +278,7 @@ class Datasets:
     def _others_left(self, dataset: Stored) -> list[Json]:
         return [
             one.note["left"]
-            for one in self._world().resources.values()
+            for one in self._snapshot().resources.values()
             if one.uid != dataset.uid and "left" in one.note
         ]
 

@@ -10,7 +10,7 @@ from penstock.fuse.holders import holders
 from penstock.jobs.job_datasets import job_datasets
 from penstock.jobs.job_status import ENDED
 from penstock.reconcile.conditions import EXECUTING
-from penstock.reconcile.resources import RUNTIMES, Stored, World
+from penstock.reconcile.snapshot import RUNTIMES, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import KINDS, ResourceKey
 
@@ -23,14 +23,14 @@ def delete(state: State, doomed: Sequence[Stored], *, force: bool = False) -> No
     if not force:
         # Each is a look at all processes, which nobody has to wait for who writes to the state.
         # Who comes to read it in between keeps it from being unmounted.
-        world = state.world()
-        for dataset in filter(None, (_dataset_of(world, one) for one in doomed)):
+        snapshot = state.snapshot()
+        for dataset in filter(None, (_dataset_of(snapshot, one) for one in doomed)):
             refuse_if_read(dataset)
     with state.transaction():
-        world = state.world()
+        snapshot = state.snapshot()
         if not force:
             for one in doomed:
-                _refuse_if_needed(world, one, {other.uid for other in doomed})
+                _refuse_if_needed(snapshot, one, {other.uid for other in doomed})
         for one in doomed:
             if KINDS[one.key.kind].category in _WORDS_ONLY:
                 state.forget(one.uid)
@@ -38,29 +38,29 @@ def delete(state: State, doomed: Sequence[Stored], *, force: bool = False) -> No
                 state.mark_deleted(one.uid, {"at_s": time.time(), "force": force})
 
 
-def _dataset_of(world: World, one: Stored) -> Stored | None:
+def _dataset_of(snapshot: Snapshot, one: Stored) -> Stored | None:
     """The data set that goes, or is unmounted, with it."""
     if one.key.kind != "Dataset" and one.key.kind not in RUNTIMES:
         return None
-    pair = world.pair(one.key.namespace, one.key.name)
+    pair = snapshot.pair(one.key.namespace, one.key.name)
     if one.key.kind in RUNTIMES and (pair.runtime is None or one.uid != pair.runtime.uid):
         return None
     return pair.dataset
 
 
-def _refuse_if_needed(world: World, one: Stored, doomed: set[str]) -> None:
-    dataset = _dataset_of(world, one)
+def _refuse_if_needed(snapshot: Snapshot, one: Stored, doomed: set[str]) -> None:
+    dataset = _dataset_of(snapshot, one)
     if dataset is None:
         return
     key = dataset.key
     label = f"{one.key.kind.lower()} {one.key.name}"
     referring = [
-        other for other in world.referring_to(key) if world.resources[other].uid not in doomed
+        other for other in snapshot.referring_to(key) if snapshot.resources[other].uid not in doomed
     ]
     if referring:
         names = ", ".join(f"{other.namespace}/{other.name}" for other in referring)
         raise InUse(f"{label} is shown by other data sets: {names}", hint="delete those first")
-    for operation in world.operations():
+    for operation in snapshot.operations():
         if operation.uid in doomed or operation.status.get("phase") != EXECUTING:
             continue
         if key in operation_datasets(operation):
@@ -68,7 +68,7 @@ def _refuse_if_needed(world: World, one: Stored, doomed: set[str]) -> None:
                 f"{label}: {operation.key.kind} {operation.key.name} is at work on it",
                 hint="wait for it, or delete it first",
             )
-    for job in world.jobs():
+    for job in snapshot.jobs():
         phase = job.status.get("phase")
         if job.uid not in doomed and phase not in ENDED and key in job_datasets(job):
             raise InUse(

@@ -17,7 +17,7 @@ from penstock.errors import MountpointError, PenstockError
 from penstock.jobs.job_status import ENDED
 from penstock.mounttable import mount_table
 from penstock.reconcile.conditions import BOUND, EXECUTING, NOT_BOUND, dataset_amounts, stamp
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.specs.kinds import KINDS, ResourceKey
 
 Served = Callable[[Path, ResourceKey], bool]

@@ -19,7 +19,7 @@ from penstock.reconcile.datasets import Datasets
 from penstock.reconcile.live_status import Busy, served_mounts
 from penstock.reconcile.loop_control import LoopLock
 from penstock.reconcile.node_affinity import Node, this_node
-from penstock.reconcile.resources import Pair, wanted_pairs
+from penstock.reconcile.snapshot import Pair, wanted_pairs
 from penstock.reconcile.state import State
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
@@ -38,8 +38,8 @@ class Loop:
         self._state = state
         self._place = place
         self._stay = stay
-        self._world = state.world()
-        self._datasets = Datasets(state, lambda: state.world(), self._node)
+        self._snapshot = state.snapshot()
+        self._datasets = Datasets(state, lambda: state.snapshot(), self._node)
         self._operating = Operating(state)
         self._jobs = Jobs(state)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reconcile")
@@ -66,10 +66,10 @@ class Loop:
         """Begins what is to be done. How long nothing else will be; None if there is nothing to
         do, nor to wait for."""
         self._bury()
-        self._world = self._state.world()
+        self._snapshot = self._state.snapshot()
         is_served = served_mounts()
         idle = True
-        for pair, fingerprint in wanted_pairs(self._world):
+        for pair, fingerprint in wanted_pairs(self._snapshot):
             if pair.label in self._begun:
                 idle = False
                 if any(one and one.deleting for one in (pair.dataset, pair.runtime)):
@@ -81,9 +81,9 @@ class Loop:
             elif self._is_to_be_tried_again(pair):
                 idle = False
         leaving = self._place.asked_to_stop
-        if self._operating.look(self._world, leaving=leaving):
+        if self._operating.look(self._snapshot, leaving=leaving):
             idle = False
-        pause_s = self._jobs.look(self._world, is_served, leaving=leaving)
+        pause_s = self._jobs.look(self._snapshot, is_served, leaving=leaving)
         return pause_s if idle else min(_LOOK_S, pause_s or _LOOK_S)
 
     def _is_to_be_tried_again(self, pair: Pair) -> bool:
@@ -100,20 +100,20 @@ class Loop:
 
     def _reconcile(self, namespace: str, name: str) -> None:
         # As it is now: there may have been many before it, each with a listing.
-        world = self._state.world()
-        pair = world.pair(namespace, name)
+        snapshot = self._state.snapshot()
+        pair = snapshot.pair(namespace, name)
         try:
             if pair.dataset is not None or pair.runtime is not None:
-                self._datasets.reconcile(pair, world.fingerprint(pair))
+                self._datasets.reconcile(pair, snapshot.fingerprint(pair))
         except Busy:
             time.sleep(_BUSY_S)
         except PenstockError as error:
             log.warning("%s/%s: %s", namespace, name, error)
-            self._datasets.report_trouble(pair, world.fingerprint(pair), error)
+            self._datasets.report_trouble(pair, snapshot.fingerprint(pair), error)
             time.sleep(_BUSY_S)  # looked at again at once, but not in a frenzy
         except Exception as error:  # a bug costs this pair, not the loop
             log.exception("%s/%s", namespace, name)
-            self._datasets.report_trouble(pair, world.fingerprint(pair), error)
+            self._datasets.report_trouble(pair, snapshot.fingerprint(pair), error)
             time.sleep(_LOOK_S)
         finally:
             self._place.wake_self()
@@ -122,7 +122,7 @@ class Loop:
         self._begun = {label: one for label, one in self._begun.items() if not one.done()}
 
     def _node(self) -> Node:
-        return this_node(self._world.labels)
+        return this_node(self._snapshot.labels)
 
 
 def main() -> int:

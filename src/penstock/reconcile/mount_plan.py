@@ -8,7 +8,7 @@ from penstock.errors import PenstockError, SpecProblem
 from penstock.fluid.plan import MountPlan, Referenced, plan_mount
 from penstock.mounttable import filesystem_type
 from penstock.paths import data_dir, default_cache_dir, state_dir
-from penstock.reconcile.resources import MOUNT_PATH, Stored, World
+from penstock.reconcile.snapshot import MOUNT_PATH, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.dataset import Dataset
 from penstock.specs.kinds import ResourceKey
@@ -16,9 +16,9 @@ from penstock.specs.models import Runtime, Secret, model_of
 from penstock.specs.resource import Resource
 
 
-def plan_of(state: State, world: World, dataset: Stored, runtime: Stored) -> MountPlan:
+def plan_of(state: State, snapshot: Snapshot, dataset: Stored, runtime: Stored) -> MountPlan:
     """Raises SpecProblem. Asks no store and changes nothing."""
-    models = _Models(state, world)
+    models = _Models(state, snapshot)
     return plan_mount(
         models.dataset(dataset),
         models.runtime(runtime),
@@ -49,9 +49,9 @@ def _mountpoint(dataset: Stored, runtime: Stored) -> Path:
 class _Models:
     """What is stored, with its secrets in place."""
 
-    def __init__(self, state: State, world: World) -> None:
+    def __init__(self, state: State, snapshot: Snapshot) -> None:
         self._state = state
-        self._world = world
+        self._snapshot = snapshot
 
     def dataset(self, stored: Stored) -> Dataset:
         model = self.of(stored)
@@ -67,7 +67,7 @@ class _Models:
         return model_of(stored.manifest, self._state.secrets(stored))
 
     def secret(self, namespace: str, name: str, key: str) -> str:
-        found = self._world.resources.get(ResourceKey("Secret", namespace, name))
+        found = self._snapshot.resources.get(ResourceKey("Secret", namespace, name))
         if found is None or found.deleting is not None:
             raise PenstockError(
                 f"the Secret {name} is not there", hint=f"apply a Secret {name} with the key {key}"
@@ -77,7 +77,7 @@ class _Models:
         return model.value_of(key)
 
     def referenced(self, key: ResourceKey) -> Referenced | None:
-        pair = self._world.pair(key.namespace, key.name)
+        pair = self._snapshot.pair(key.namespace, key.name)
         if pair.dataset is None or pair.dataset.deleting is not None:
             return None
         runtime = pair.runtime if pair.runtime and pair.runtime.deleting is None else None

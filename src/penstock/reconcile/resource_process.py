@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.environment import handed_over, take_over
 from penstock.paths import open_private
-from penstock.reconcile.resources import Stored
+from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 

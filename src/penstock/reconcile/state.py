@@ -25,7 +25,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from penstock.errors import UsageError
 from penstock.paths import state_dir
-from penstock.reconcile.resources import Event, Stored, World
+from penstock.reconcile.snapshot import Event, Snapshot, Stored
 from penstock.specs.kinds import ResourceKey
 
 # Secrets at rest: sealed with a key that only this user can read.
@@ -193,7 +193,7 @@ class State:
         return json.loads(self._run("SELECT value FROM meta WHERE key = 'labels'").fetchone()[0])
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def read_transaction(self) -> Iterator[None]:
         """What is read here is all of one moment. Waits for nobody, and nobody waits for it."""
         connection = self._connection()
         if connection.in_transaction:
@@ -205,10 +205,10 @@ class State:
         finally:
             connection.execute("ROLLBACK")
 
-    def world(self) -> World:
+    def snapshot(self) -> Snapshot:
         """Return all resources and this machine's labels as they are at one moment."""
-        with self.snapshot():
-            return World({one.key: one for one in self.all()}, self.labels())
+        with self.read_transaction():
+            return Snapshot({one.key: one for one in self.all()}, self.labels())
 
     # -- what is wanted -----------------------------------------------------------------
 

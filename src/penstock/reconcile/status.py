@@ -24,7 +24,7 @@ from penstock.reconcile.conditions import (
     with_conditions,
 )
 from penstock.reconcile.live_status import ask_brief, find_mount_note
-from penstock.reconcile.resources import Pair, Stored
+from penstock.reconcile.snapshot import Pair, Stored
 from penstock.reconcile.state import State
 from penstock.specs.models import model_of
 from penstock.specs.schema import NoEffect, without_effect

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.jobs.job_status import ENDED
 from penstock.reconcile.conditions import COMPLETE, FAILED
 from penstock.reconcile.loop_control import is_running, wake_loop
-from penstock.reconcile.resources import Pair, Stored, World
+from penstock.reconcile.snapshot import Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 
@@ -45,11 +45,11 @@ def wait_for_pairs(
     troubles: list[Trouble] = []
 
     def look() -> bool:
-        world = state.world()
+        snapshot = state.snapshot()
         open_pairs: list[Pair] = []
         for name in sorted(waiting):
-            pair = world.pair(*name)
-            if not _is_settled(world, pair):
+            pair = snapshot.pair(*name)
+            if not _is_settled(snapshot, pair):
                 open_pairs.append(pair)
                 continue
             waiting.discard(name)
@@ -120,13 +120,13 @@ def wait_until_gone(
     _wait(state, look, timeout_s, ", ".join(map(str, sorted(waiting))))
 
 
-def _is_settled(world: World, pair: Pair) -> bool:
+def _is_settled(snapshot: Snapshot, pair: Pair) -> bool:
     owner = pair.dataset or pair.runtime
     if owner is None:
         return True
     if any(one is not None and one.deleting is not None for one in (pair.dataset, pair.runtime)):
         return False
-    return owner.note.get("settled") == world.fingerprint(pair)
+    return owner.note.get("settled") == snapshot.fingerprint(pair)
 
 
 def _wait(state: State, look: Callable[[], bool], timeout_s: float | None, what: str) -> None:

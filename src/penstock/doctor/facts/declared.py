@@ -9,7 +9,7 @@ from penstock.daemon import locks
 from penstock.mounttable import mount_table
 from penstock.reconcile.deletion import operation_datasets
 from penstock.reconcile.loop_control import is_running
-from penstock.reconcile.resources import Event, Pair, Stored, World
+from penstock.reconcile.snapshot import Event, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 
@@ -66,7 +66,7 @@ def look_at_loop(folder: Path) -> LoopSeen:
     return LoopSeen(is_running(folder), str(log), last_trouble(tail(log, _TAIL_BYTES)))
 
 
-def look_at_dataset(state: State, world: World, pair: Pair) -> DatasetSeen:
+def look_at_dataset(state: State, snapshot: Snapshot, pair: Pair) -> DatasetSeen:
     dataset = pair.dataset
     assert dataset is not None
     now_s = time.time()
@@ -79,7 +79,7 @@ def look_at_dataset(state: State, world: World, pair: Pair) -> DatasetSeen:
         phase=dataset.status.get("phase", ""),
         has_runtime=pair.runtime is not None,
         second_runtimes=tuple(other.key.kind for other in pair.others),
-        settled=dataset.note.get("settled") == world.fingerprint(pair),
+        settled=dataset.note.get("settled") == snapshot.fingerprint(pair),
         deleting_s=now_s - dataset.deleting["at_s"] if dataset.deleting else None,
         conditions=tuple(dataset.status.get("conditions", ())),
         trouble=dataset.note.get("trouble"),
@@ -90,7 +90,7 @@ def look_at_dataset(state: State, world: World, pair: Pair) -> DatasetSeen:
     )
 
 
-def look_at_operation(state: State, world: World, operation: Stored) -> OperationSeen:
+def look_at_operation(state: State, snapshot: Snapshot, operation: Stored) -> OperationSeen:
     now_s = time.time()
     folder = state.folder / "operations" / operation.uid
     begun_s = operation.note.get("begun_s")
@@ -111,7 +111,7 @@ def look_at_operation(state: State, world: World, operation: Stored) -> Operatio
         unbound=tuple(
             name
             for kind, namespace, name in sorted(operation_datasets(operation))
-            if _phase(world, ResourceKey(kind, namespace, name)) != "Bound"
+            if _phase(snapshot, ResourceKey(kind, namespace, name)) != "Bound"
         ),
         log=str(folder / "log"),
     )
@@ -158,6 +158,6 @@ def _times(folder: Path) -> list[float]:
     return times
 
 
-def _phase(world: World, key: ResourceKey) -> str | None:
-    found = world.resources.get(key)
+def _phase(snapshot: Snapshot, key: ResourceKey) -> str | None:
+    found = snapshot.resources.get(key)
     return None if found is None else found.status.get("phase")

@@ -20,7 +20,7 @@ from penstock.jobs.job_status import ENDED, QUEUING, RUNNING
 from penstock.jobs.processes import is_gone
 from penstock.jobs.usage import job_usage
 from penstock.reconcile.live_status import Served
-from penstock.reconcile.resources import Stored, World
+from penstock.reconcile.snapshot import Snapshot, Stored
 from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
@@ -67,7 +67,7 @@ class JobSeen:
         return self.phase not in ENDED and not self.supervised and not self.kept
 
 
-def look_at_job(state_folder: Path, world: World, job: Stored, is_served: Served) -> JobSeen:
+def look_at_job(state_folder: Path, snapshot: Snapshot, job: Stored, is_served: Served) -> JobSeen:
     now_s = time.time()
     folder = job_folder(state_folder, job.uid)
     status, note = job.status, job.note
@@ -97,10 +97,10 @@ def look_at_job(state_folder: Path, world: World, job: Stored, is_served: Served
         awaited=()
         if has_ended or phase == RUNNING
         else tuple(
-            Awaited(key, key in world.resources, why)
-            for key, why in missing_datasets(job, world.resources, is_served)
+            Awaited(key, key in snapshot.resources, why)
+            for key, why in missing_datasets(job, snapshot.resources, is_served)
         ),
-        holders=_holders(world, job) if phase == QUEUING else (),
+        holders=_holders(snapshot, job) if phase == QUEUING else (),
         too_many=phase == QUEUING and TOO_MANY in status.get("message", ""),
         prepared=bool(job.spec.get("warm") or job.spec.get("plan")),
         cpu_s=job_usage(job.uid, state_folder).cpu_s if phase == RUNNING else 0.0,
@@ -119,10 +119,10 @@ def _lost(record: Json | None) -> int:
     return len(running) if all(map(is_gone, running)) else 0
 
 
-def _holders(world: World, job: Stored) -> tuple[str, ...]:
+def _holders(snapshot: Snapshot, job: Stored) -> tuple[str, ...]:
     """By what the loop has written down: nobody else is asked."""
     found: list[str] = []
-    for other in world.jobs():
+    for other in snapshot.jobs():
         held: Json | None = other.note.get("allotted")
         if held is None or other.uid == job.uid:
             continue

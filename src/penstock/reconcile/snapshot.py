@@ -75,7 +75,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that is wanted, at one moment."""
+    """All declared resources and the labels of this machine, at one moment."""
 
     resources: Mapping[ResourceKey, Stored]
     labels: Mapping[str, str]
