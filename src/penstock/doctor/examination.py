@@ -34,9 +34,8 @@ from penstock.doctor.rules.mounts import judge_mount, judge_progress
 from penstock.doctor.rules.stores import judge_store
 from penstock.errors import NoSuchResource, PenstockError, UsageError
 from penstock.jobs.job_datasets import job_datasets
-from penstock.reconcile.deletion import operation_datasets
 from penstock.reconcile.live_status import served_mounts
-from penstock.reconcile.snapshot import JOBS, OPERATIONS, Pair, Snapshot, Stored
+from penstock.reconcile.snapshot import JOBS, OPERATIONS, Pair, Snapshot, Stored, operation_datasets
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey, find_kind

@@ -23,10 +23,9 @@ from penstock.reconcile.conditions import (
     stamp,
     with_conditions,
 )
-from penstock.reconcile.deletion import operation_datasets
 from penstock.reconcile.live_status import ask_brief
 from penstock.reconcile.resource_process import end_worker, start_worker
-from penstock.reconcile.snapshot import Snapshot, Stored
+from penstock.reconcile.snapshot import Snapshot, Stored, operation_datasets
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of

@@ -3,16 +3,15 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from penstock.errors import InUse
 from penstock.fuse.holders import holders
 from penstock.jobs.job_datasets import job_datasets
 from penstock.jobs.job_status import ENDED
 from penstock.reconcile.conditions import EXECUTING
-from penstock.reconcile.snapshot import RUNTIMES, Snapshot, Stored
+from penstock.reconcile.snapshot import RUNTIMES, Snapshot, Stored, operation_datasets
 from penstock.reconcile.state import State
-from penstock.specs.kinds import KINDS, ResourceKey
+from penstock.specs.kinds import KINDS
 
 # Nothing on this machine is made of them.
 _WORDS_ONLY = ("secret", "profile")
@@ -85,16 +84,3 @@ def refuse_if_read(dataset: Stored) -> None:
     if found.processes or found.mounted_inside:
         lines = "\n  ".join(found.lines())
         raise InUse(f"dataset {dataset.key.name} is in use:\n  {lines}")
-
-
-def operation_datasets(operation: Stored) -> set[ResourceKey]:
-    """The data sets that an operation reads or writes."""
-    spec, namespace = operation.spec, operation.key.namespace
-    sides: list[dict[str, Any]] = [spec, spec.get("from") or {}, spec.get("to") or {}]
-    keys: set[ResourceKey] = set()
-    for named in (side.get("dataset") for side in sides):
-        if isinstance(named, str):  # a DataBackup
-            keys.add(ResourceKey("Dataset", namespace, named))
-        elif named:
-            keys.add(ResourceKey("Dataset", named.get("namespace") or namespace, named["name"]))
-    return keys

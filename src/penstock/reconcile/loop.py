@@ -19,7 +19,7 @@ from penstock.reconcile.datasets import Datasets
 from penstock.reconcile.live_status import Busy, served_mounts
 from penstock.reconcile.loop_control import LoopLock
 from penstock.reconcile.node_affinity import Node, this_node
-from penstock.reconcile.snapshot import Pair, wanted_pairs
+from penstock.reconcile.snapshot import Pair
 from penstock.reconcile.state import State
 from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
 
@@ -69,7 +69,8 @@ class Loop:
         self._snapshot = self._state.snapshot()
         is_served = served_mounts()
         idle = True
-        for pair, fingerprint in wanted_pairs(self._snapshot):
+        for pair in self._snapshot.pairs():
+            fingerprint = self._snapshot.fingerprint(pair)
             if pair.label in self._begun:
                 idle = False
                 if any(one and one.deleting for one in (pair.dataset, pair.runtime)):

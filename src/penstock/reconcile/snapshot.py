@@ -1,13 +1,14 @@
-"""A Dataset and the runtime of its name: the unit that is made real. Pure, but for reading state.
+"""All declared resources at one moment, and the pairs of a Dataset and its runtime. Pure.
 
-A pair's fingerprint says all that decides how it should be. What was done for a fingerprint need
-not be done again; a change of the manifest, of a Secret that it names, of a data set that it
-refers to or of this machine's labels is another fingerprint.
+A Dataset and the runtime of the same name are reconciled together, as a pair. A pair's fingerprint
+covers everything that determines its desired state: the manifests, the Secrets that they name, the
+data sets that they refer to, and this machine's labels. Work that was done for a fingerprint need
+not be done again; a change of any of these gives another fingerprint.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,16 +26,16 @@ JOBS = frozenset(kind for kind, info in KINDS.items() if info.category == "job")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A resource as it was at one moment."""
+    """A resource as it was stored at one moment."""
 
     uid: str
     key: ResourceKey
     generation: int
     manifest: Json
     created_s: float
-    deleting: Json | None
+    deleting: Json | None  # how to delete it; None while it is to stay
     status: Json
-    note: Json
+    note: Json  # what the loop did for it on this machine
     sealed: bytes | None = field(repr=False)
 
     @property
@@ -65,8 +66,8 @@ class Pair:
     namespace: str
     name: str
     dataset: Stored | None
-    runtime: Stored | None  # the one that the data set is bound to, or would be
-    others: tuple[Stored, ...]  # runtimes of that name that came later
+    runtime: Stored | None  # the one that the data set is bound to, or will be
+    others: tuple[Stored, ...]  # runtimes of the same name that were created later
 
     @property
     def label(self) -> str:
@@ -74,11 +75,9 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """All declared resources and the labels of this machine, at one moment."""
-
+class Snapshot:
     resources: Mapping[ResourceKey, Stored]
-    labels: Mapping[str, str]
+    labels: Mapping[str, str]  # of this machine
 
     def pairs(self) -> list[Pair]:
         names = {
@@ -96,7 +95,7 @@ class World:
         ]
         dataset = self.resources.get(ResourceKey("Dataset", namespace, name))
         bound = dataset.note.get("runtime") if dataset is not None else None
-        # The one that it has stays, whoever else comes.
+        # A data set keeps the runtime that it is bound to; otherwise the oldest runtime gets it.
         runtimes.sort(key=lambda one: (one.uid != bound, one.created_s, one.uid))
         return Pair(
             namespace, name, dataset, runtimes[0] if runtimes else None, tuple(runtimes[1:])
@@ -108,33 +107,49 @@ class World:
     def jobs(self) -> list[Stored]:
         return [one for one in self.resources.values() if one.key.kind in JOBS]
 
-    def fingerprint(self, pair: Pair, _above: tuple[str, ...] = ()) -> str:
-        """`_above`: those that refer to it, so that a circle ends."""
+    def fingerprint(self, pair: Pair, _path: tuple[str, ...] = ()) -> str:
+        """Return a hash of everything that determines the pair's desired state.
+
+        `_path`: the pairs that led here by their references, so that a cycle ends.
+        """
         parts: list[Any] = [__version__.split(".")[0], sorted(self.labels.items())]
         for one in (pair.dataset, pair.runtime):
             parts.append(one and (one.uid, one.generation, one.deleting is not None))
         if pair.dataset is not None:
             parts.append(pair.dataset.note.get("asked"))
-            for name in sorted(secrets_named(pair.dataset.spec)):
+            for name in sorted(_secret_names(pair.dataset.spec)):
                 secret = self.resources.get(ResourceKey("Secret", pair.namespace, name))
                 parts.append(secret and (secret.uid, secret.generation))
-            for key in sorted(references(pair.dataset)):
-                if pair.label not in _above:
-                    referred = self.pair(key.namespace, key.name)
-                    parts.append(self.fingerprint(referred, (*_above, pair.label)))
+            for key in sorted(_references(pair.dataset)):
+                if pair.label not in _path:
+                    referenced = self.pair(key.namespace, key.name)
+                    parts.append(self.fingerprint(referenced, (*_path, pair.label)))
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
 
     def referring_to(self, key: ResourceKey) -> list[ResourceKey]:
-        """The data sets that show a part of this one."""
+        """Return the data sets that mount a part of this one."""
         return sorted(
             one.key
             for one in self.resources.values()
-            if one.key.kind == "Dataset" and one.deleting is None and key in references(one)
+            if one.key.kind == "Dataset" and one.deleting is None and key in _references(one)
         )
 
 
-def secrets_named(spec: Mapping[str, Any]) -> set[str]:
-    """By the encryptOptions of a Dataset's spec."""
+def operation_datasets(operation: Stored) -> set[ResourceKey]:
+    """Return the data sets that an operation reads or writes."""
+    spec, namespace = operation.spec, operation.key.namespace
+    sides: list[Json] = [spec, spec.get("from") or {}, spec.get("to") or {}]
+    keys: set[ResourceKey] = set()
+    for dataset in (side.get("dataset") for side in sides):
+        if isinstance(dataset, str):  # a DataBackup
+            keys.add(ResourceKey("Dataset", namespace, dataset))
+        elif dataset:
+            keys.add(ResourceKey("Dataset", dataset.get("namespace") or namespace, dataset["name"]))
+    return keys
+
+
+def _secret_names(spec: Mapping[str, Any]) -> set[str]:
+    """Return the Secrets that the encryptOptions of a Dataset's spec name."""
     options: list[Json] = list(spec.get("sharedEncryptOptions") or [])
     for mount in _mounts(spec):
         options += mount.get("encryptOptions") or []
@@ -147,21 +162,17 @@ def secrets_named(spec: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def references(dataset: Stored) -> set[ResourceKey]:
-    """The data sets that its mounts name."""
+def _references(dataset: Stored) -> set[ResourceKey]:
+    """Return the data sets that its mounts name."""
     return {
         key
         for mount in _mounts(dataset.spec)
-        if (key := referred_dataset(mount["mountPoint"], dataset.key.namespace)) is not None
+        if (key := _referenced(mount["mountPoint"], dataset.key.namespace)) is not None
     }
 
 
-def _mounts(spec: Mapping[str, Any]) -> list[Json]:
-    return spec.get("mounts") or []
-
-
-def referred_dataset(mount_point: str, namespace: str) -> ResourceKey | None:
-    """`dataset://namespace/name/sub`, or `dataset://name` of the same namespace."""
+def _referenced(mount_point: str, namespace: str) -> ResourceKey | None:
+    """Parse `dataset://namespace/name/sub`, or `dataset://name` of the same namespace."""
     if not mount_point.startswith("dataset://"):
         return None
     words = [word for word in mount_point.removeprefix("dataset://").split("/") if word]
@@ -170,6 +181,5 @@ def referred_dataset(mount_point: str, namespace: str) -> ResourceKey | None:
     return ResourceKey("Dataset", *(words[:2] if len(words) > 1 else (namespace, words[0])))
 
 
-def wanted_pairs(world: World) -> Iterator[tuple[Pair, str]]:
-    for pair in world.pairs():
-        yield pair, world.fingerprint(pair)
+def _mounts(spec: Mapping[str, Any]) -> list[Json]:
+    return spec.get("mounts") or []

@@ -7,9 +7,8 @@ from typing import Any
 
 from penstock.daemon import locks
 from penstock.mounttable import mount_table
-from penstock.reconcile.deletion import operation_datasets
 from penstock.reconcile.loop_control import is_running
-from penstock.reconcile.snapshot import Event, Pair, Snapshot, Stored
+from penstock.reconcile.snapshot import Event, Pair, Snapshot, Stored, operation_datasets
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 
