@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import OptionError
-from penstock.kernel_options import ALWAYS, REFUSED, parse_kernel_options
+from penstock.mount_options import ALWAYS, REFUSED, parse_kernel_options
 from tests.support.loader_places import state
 from tests.support.mounts import Mount, Mounter, mounting, penstock
 from tests.support.trees import write_tree

@@ -43,6 +43,7 @@ def test_the_reference_is_what_the_commands_and_models_say() -> None:
     loader.exec_module(module)
     for name, made in (
         ("cli.md", module.reference),
+        ("mount-options.md", module.mount_options),
         ("resources.md", module.resources),
         ("bench-plan.md", module.bench_plan),
         ("runtime-options.md", module.runtime_options),

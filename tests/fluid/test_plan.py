@@ -183,7 +183,7 @@ def test_tiers_of_our_own_runtime_are_said_in_one_way() -> None:
     [("thread: 4", "thread is not an option", "did you mean threads?"),
      ("block-size: 100KiB", "multiple of 128 KiB", ""),
      ("refresh: soon", "not a duration", "10m"),
-     ("memory: 100MiB", "are not enough", "at least"),
+     ("memory: 100MiB", "is not enough", "at least"),
      ("threads: ²", "²", ""),
      (f"memory: '{'9' * 400}'", "more than any machine holds", "")],
 )  # fmt: skip

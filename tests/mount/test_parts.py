@@ -13,13 +13,13 @@ import pytest
 
 from penstock.bench.workspace import free_port
 from penstock.cache.tier import TierSpec
-from penstock.daemon.change import change_in_place, what_needs_restart
+from penstock.daemon.change import change_in_place
 from penstock.daemon.control import ask
 from penstock.daemon.registry import control_socket, find_note
 from penstock.daemon.start import start_supervisor
 from penstock.daemon.stop import stop_mount
 from penstock.mounttable import find_mount
-from penstock.settings import MountSettings, Part
+from penstock.settings import MountSettings, Part, needs_new_mount
 from penstock.store.connect import StoreOptions
 from penstock.store.keys import Keys
 from penstock.store.source import parse_source
@@ -239,11 +239,11 @@ def test_a_new_source_at_the_same_path_is_not_read_with_the_old_ones_bytes(
 
 def test_what_the_kernel_was_told_once_needs_a_restart(parts: Parts, tmp_path: Path) -> None:
     settings = replace(parts.settings, parts=(local(tmp_path, "l"),))
-    assert what_needs_restart(settings, settings) == []
-    assert what_needs_restart(settings, replace(settings, parts=())) == []
-    assert what_needs_restart(settings, replace(settings, mode="passthrough", title="t")) == [
-        "the mode",
+    assert needs_new_mount(settings, settings) == []
+    assert needs_new_mount(settings, replace(settings, parts=())) == []
+    assert needs_new_mount(settings, replace(settings, mode="passthrough", title="t")) == [
         "its title",
+        "the mode",
     ]
     unnamed = replace(settings, catalog=None)
-    assert what_needs_restart(unnamed, replace(unnamed, parts=())) == ["where the store is"]
+    assert needs_new_mount(unnamed, replace(unnamed, parts=())) == ["where the store is"]

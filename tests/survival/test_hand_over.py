@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.cli.mount import mount as mount_command
-from penstock.cli.upgrade import _FIELDS
 from penstock.integrations.plans import open_plan
+from penstock.settings import OPTION_OF_FIELD, OPTIONS, STORE_OPTIONS, TIER_OPTIONS
 from tests.support.faults import Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kills import kill_again_and_again, note, reading
@@ -335,5 +335,7 @@ def test_the_supervisor_is_small_and_is_killed_last_and_no_argument_tells_more_t
 
 
 def test_every_option_of_a_mount_can_be_changed_by_an_upgrade_or_is_refused() -> None:
-    names = {parameter.name for parameter in mount_command.params}
-    assert names - {"source", "mountpoint", "in_background", "o"} == set(_FIELDS)
+    names = {(parameter.name or "").replace("_", "-") for parameter in mount_command.params}
+    assert names - {"source", "mountpoint", "in-background", "o"} == set(OPTIONS)
+    changeable = [*OPTION_OF_FIELD.values(), *STORE_OPTIONS.values(), *TIER_OPTIONS]
+    assert {option.name for option in changeable if option.name} == set(OPTIONS)

@@ -244,7 +244,7 @@ def test_a_number_that_is_anothers_by_now_does_not_keep_a_dead_mount(
     assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
     again = penstock("mount", source, mount.path, "-b")
     assert again.returncode == 0, again.stderr
-    assert "a dead mount was at" in again.stderr
+    assert "cleared away a dead mount at" in again.stderr
     assert read_anew(mount) == FILES["b"]
 
 

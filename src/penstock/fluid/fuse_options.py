@@ -1,7 +1,7 @@
 """Arguments of other FUSE programs: `--fuse-opts=kernel_cache,ro` and `-o` lists. Pure.
 
 The words themselves have the meanings that they have on the command line
-(penstock.kernel_options); those that it refuses have no effect here, since whole files of
+(penstock.mount_options); those that it refuses have no effect here, since whole files of
 arguments are carried over from elsewhere.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock.errors import OptionError, SpecProblem, did_you_mean
 from penstock.fluid.values import Said
-from penstock.kernel_options import ALWAYS, REFUSED, known_names, parse_kernel_options
+from penstock.mount_options import ALWAYS, REFUSED, known_names, parse_kernel_options
 
 _KERNEL = "the kernel decides it"
 _PROGRAM = "it is of another FUSE program"

@@ -17,9 +17,9 @@ from penstock.fluid.properties import (
     why_unused,
 )
 from penstock.fluid.values import Idle, Note, Said, Written, misspelled
-from penstock.kernel_options import ALWAYS, known_names
-from penstock.kernel_options import REFUSED as KERNEL_REFUSED
-from penstock.mount_options import OPTIONS
+from penstock.mount_options import ALWAYS, known_names
+from penstock.mount_options import REFUSED as KERNEL_REFUSED
+from penstock.settings import OPTIONS
 from penstock.specs.models import Runtime
 from penstock.specs.runtimes import PenstockRuntime
 

@@ -13,9 +13,9 @@ from penstock.fluid.properties import CACHE_DIR, CACHE_SIZE, READAHEAD
 from penstock.fluid.sources import locate
 from penstock.fluid.stores import FAMILIES, family_of
 from penstock.fluid.tiers import Folders, cache_dir_tier, plan_tiers, usual_tier
-from penstock.fluid.values import MOST_PREFETCH, Said, Written
-from penstock.mount_options import OPTIONS, make_settings, read_texts, store_options
-from penstock.settings import MountSettings, Part
+from penstock.fluid.values import Said, Written
+from penstock.mount_options import make_settings, read_texts, store_options
+from penstock.settings import OPTIONS, MountSettings, Part
 from penstock.specs.dataset import Dataset, EncryptOption
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import Runtime
@@ -366,7 +366,7 @@ def _settings(
             choices.options.pop(mine, None)
     readahead = choices.options.pop(READAHEAD, None)
     for name, (_, path) in choices.options.items():
-        if name not in OPTIONS or name == "o":
+        if name not in OPTIONS:
             raise SpecProblem(
                 path,
                 f"{name} is not an option of a mount",
@@ -380,7 +380,8 @@ def _settings(
     except OptionError as error:
         raise _at_its_place(error, choices) from error
     if readahead is not None and "prefetch" not in texts:
-        blocks = max(1, min(parse_size(readahead[0]) // settings.block_bytes, MOST_PREFETCH))
+        wanted = parse_size(readahead[0]) // settings.block_bytes
+        blocks = max(1, OPTIONS["prefetch"].clamp(wanted))
         settings = replace(settings, prefetch_blocks=blocks)
         shown = f"{blocks} blocks of {format_size(settings.block_bytes)}"
         said.note(f"{readahead[1]}: readers are kept ahead by {shown}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.blocks import UNIT_BYTES
 from penstock.errors import OptionError
+from penstock.settings import OPTIONS
 from penstock.specs.schema import NoEffect
 from penstock.units import KIB, MIB, format_size, parse_size
 
@@ -20,8 +21,6 @@ from penstock.units import KIB, MIB, format_size, parse_size
 MOST_BLOCK_BYTES = 64 * MIB
 # Each listing reads the whole bucket. A shorter time would do nothing else.
 SHORTEST_REFRESH_S = 10
-MOST_THREADS, LEAST_THREADS = 512, 2
-MOST_PREFETCH = 256
 
 _TIME = re.compile(r"^\s*(-?[0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*$", re.IGNORECASE)
 _FOR_EVER_S = 100 * 365 * 86400.0
@@ -99,14 +98,16 @@ def refresh(text: str, _all: Mapping[str, str]) -> Answer:
 
 def threads(text: str, _all: Mapping[str, str]) -> Answer:
     wanted = read_count(text)
-    count = min(max(wanted, LEAST_THREADS), MOST_THREADS)
-    return str(count) if count == wanted else Note(str(count), "threads are from 2 to 512")
+    option = OPTIONS["threads"]
+    count = option.clamp(wanted)
+    return str(count) if count == wanted else Note(str(count), f"threads are {option.bounds}")
 
 
 def prefetch(text: str, _all: Mapping[str, str]) -> Answer:
     wanted = read_count(text)
-    count = min(wanted, MOST_PREFETCH)
-    return str(count) if count == wanted else Note(str(count), "at most 256 blocks")
+    option = OPTIONS["prefetch"]
+    count = option.clamp(wanted)
+    return str(count) if count == wanted else Note(str(count), f"at most {option.most} blocks")
 
 
 def readahead_buffers(text: str, given: Mapping[str, str]) -> Answer:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog.refresh import catalog_path
-from penstock.daemon.change import change_in_place, current_settings, what_needs_restart
+from penstock.daemon.change import change_in_place, current_settings
 from penstock.daemon.claim import ask_to_end
 from penstock.daemon.control import ask
 from penstock.daemon.registry import MountNote, clear_dead_mount, find_note
@@ -30,7 +30,7 @@ from penstock.reconcile.node_affinity import Node, node_mismatch
 from penstock.reconcile.snapshot import RESTARTED_AT, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
-from penstock.settings import MountSettings
+from penstock.settings import MountSettings, needs_new_mount
 from penstock.specs.dataset import Dataset
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
@@ -196,7 +196,7 @@ class Datasets:
             self._state.observe(dataset.uid, note={"restarted": restarted})
             return []
         current = current_settings(mountpoint)
-        needs_restart = what_needs_restart(current, settings)
+        needs_restart = needs_new_mount(current, settings)
         if needs_restart:
             return needs_restart
         if current != settings:
