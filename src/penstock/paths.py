@@ -44,6 +44,11 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 
 
+def cache_folder_name() -> str:
+    """Name of a user's folder in places that users share, such as /dev/shm."""
+    return "penstock" if os.geteuid() == 0 else f"penstock-{os.geteuid()}"
+
+
 def data_dir() -> Path:
     """Below it declared data sets are mounted."""
     if os.environ.get("PENSTOCK_STATE_DIR"):

@@ -137,11 +137,11 @@ def test_what_cannot_be_meant_is_refused_with_its_place_and_what_to_write(
 def test_what_means_something_elsewhere_is_told_with_the_reason() -> None:
     at = "spec.mounts.0.options."
     told = {
-        "alluxio.underfs.s3.inherit.acl": "all files belong to the data set's owner, "
-        "with the mount's modes",
+        "alluxio.underfs.s3.inherit.acl": "all files have the data set's owner "
+        "and the mount's modes",
         "fs.oss.endpoint": "it is for oss:// and this mount is s3://",
         "alluxio.underfs.s3.socket.timeout": "it tunes Alluxio's own client of the store",
-        "fs.s3.region": f"{at}region says it already",
+        "fs.s3.region": f"{at}region sets it already",
     }
     options = {"region": "a", **dict.fromkeys(told, "b")}
     assert no_effects(mounted("s3://b", options)) == {at + name: why for name, why in told.items()}

@@ -45,7 +45,7 @@ def test_each_setting_that_is_acted_on_changes_the_mount(kind: str, setting: Set
 
 @pytest.mark.parametrize(
     ("name", "text", "field", "value", "why"),
-    [("alluxio.user.block.size.bytes.default", "512MB", "block_bytes", 64 * MIB, "largest"),
+    [("alluxio.user.block.size.bytes.default", "512MB", "block_bytes", 64 * MIB, "larger"),
      ("alluxio.user.block.size.bytes.default", "100KB", "block_bytes", MIB // 8, "nearest"),
      ("alluxio.user.file.metadata.sync.interval", "0", "refresh_s", 10, "whole bucket"),
      ("alluxio.user.streaming.data.timeout", "2h", "deadline_s", 3600, "1 h"),
@@ -55,7 +55,8 @@ def test_the_nearest_bound_is_taken(name: str, text: str, field: str, value: Any
     found = with_names(ALLUXIO, {name: text})
     assert getattr(found.settings, field) == value
     (note,) = found.notes
-    assert note.startswith(f"spec.properties.{name}: {text} is taken as ")
+    assert note.startswith(f"spec.properties.{name}: ")
+    assert f"is used instead of {text}: " in note
     assert why in note
 
 
@@ -95,7 +96,7 @@ def test_juicefs_cache_folder_counts_where_there_is_no_level() -> None:
     spec += "  tieredstore: {levels: [{mediumtype: SSD, path: /nvme}]}"
     found = plan(S3_DATASET + runtime("JuiceFSRuntime", spec))
     assert found.settings.tiers[0].paths == (Path("/nvme") / mine,)
-    assert set(no_effects(found).values()) == {"tieredstore says it"}
+    assert set(no_effects(found).values()) == {"tieredstore sets it"}
 
 
 def test_the_clients_settings_win_over_those_of_all_and_of_the_mount() -> None:

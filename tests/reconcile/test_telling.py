@@ -13,6 +13,7 @@ from penstock.reconcile.snapshot import Pair, Stored
 from penstock.reconcile.state import ResourceKey
 from penstock.reconcile.status import StatusWriter, Trouble
 from penstock.settings import MountSettings
+from penstock.specs.models import model_of
 
 
 def stored(kind: str) -> Stored:
@@ -27,7 +28,8 @@ def stored(kind: str) -> Stored:
 
 
 DATASET, RUNTIME = stored("Dataset"), stored("AlluxioRuntime")
-PLAN = MountPlan(MountSettings((), Path("/mnt")), [], [])
+MODEL: Any = model_of(DATASET.manifest)
+PLAN = MountPlan(MODEL, MountSettings((), Path("/mnt")), [], [])
 
 
 @pytest.mark.parametrize(

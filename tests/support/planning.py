@@ -1,12 +1,13 @@
 """Manifests to plans, with everything around them made up and nothing looked up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from penstock.fluid.plan import MountPlan, Referenced, plan_mount
+from penstock.fluid.plan import Lookup, MountPlan, Referenced, plan_mount
+from penstock.fluid.tiers import Folders
 from penstock.specs.dataset import Dataset
 from penstock.specs.documents import read
 from penstock.specs.kinds import ResourceKey
@@ -14,6 +15,7 @@ from penstock.specs.models import model_of
 
 MOUNTPOINT = Path("/mnt/penstock/default/imagenet")
 CACHE, SCRATCH = Path("/var/cache/penstock"), Path("/var/lib/penstock/scratch")
+OWNER = "penstock"
 
 S3_DATASET = """
 apiVersion: data.fluid.io/v1alpha1
@@ -31,7 +33,8 @@ def plan(
     *,
     secrets: Mapping[str, str] | None = None,
     checked: bool = True,
-    **around: Any,
+    read_file: Callable[[Path], str] = Path.read_text,
+    allow_other: bool = False,
 ) -> MountPlan:
     """The Dataset called `imagenet` (or the first one) with its runtime; the others can be
     referred to. Secrets by `NAME/KEY`. Not `checked`: as from the state, where nothing is checked
@@ -54,15 +57,20 @@ def plan(
         return None if dataset is None else Referenced(dataset, runtime_of(dataset))
 
     datasets: list[Any] = [one for one in resources if isinstance(one, Dataset)]
-    words: dict[str, Any] = {
-        "secret": secret,
-        "referenced": referenced,
-        "mountpoint": MOUNTPOINT,
-        "is_tmpfs": lambda path: str(path).startswith("/dev/shm"),
-        "cache_dir": CACHE,
-        "scratch": SCRATCH,
-    }
-    return plan_mount(datasets[0], runtime_of(datasets[0]), **{**words, **around})
+    return plan_mount(
+        datasets[0],
+        runtime_of(datasets[0]),
+        Lookup(secret, referenced, read_file),
+        Folders(
+            cache=CACHE,
+            scratch=SCRATCH,
+            memory=Path("/dev/shm"),
+            owner=OWNER,
+            is_tmpfs=lambda path: str(path).startswith("/dev/shm"),
+        ),
+        mountpoint=MOUNTPOINT,
+        allow_other=allow_other,
+    )
 
 
 def runtime(kind: str, spec: str, name: str = "imagenet") -> str:

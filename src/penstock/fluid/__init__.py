@@ -1,6 +1,12 @@
-"""From declared resources to the settings of a mount.
+"""Fluid's compatibility: a Dataset and its runtime, translated to the settings of one mount.
 
-Charter: pure. Whatever must be looked up (secrets, other data sets, what is a tmpfs) is handed in
-as a function. Nothing that a person wrote is dropped in silence: each word becomes a setting, or is
-told as having no effect, with the reason, or is refused.
+    plan         the translation: MountPlan has the settings, and what to tell the user
+    sources      mountPoint and store options to a source; stores has the tables
+    options      a runtime's settings and FUSE arguments to mount options; properties has the tables
+    values       conversion of single values
+    tiers        tieredstore to cache tiers
+
+Charter: pure, and the same wherever it is driven from. The caller passes functions that look up
+secrets, other data sets and files, and the folders of its machine. Nothing that a user writes is
+dropped silently: each option becomes a setting, is reported as having no effect, or is refused.
 """

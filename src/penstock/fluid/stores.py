@@ -1,123 +1,32 @@
-"""The options of a Dataset's mounts, as people write them for Alluxio, Jindo, JuiceFS and Thin
-runtimes: what each says of the store. docs/reference/runtime-options.md is written from it.
+"""Options of a Dataset's mounts that configure its store: tables, with the names that people know
+from Alluxio, Jindo, JuiceFS and Thin runtimes.
+
+docs/reference/runtime-options.md is made from them.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
-from urllib.parse import urlsplit
 
-from penstock.errors import SpecProblem
-
-# The bucket of a JuiceFS volume, from the words that `juicefs format` takes. Pure.
-
-# The storages of JuiceFS that we read, as the schemes of our own.
+# The storages of JuiceFS that Penstock reads, and our scheme for each.
 STORAGES = {
     "s3": "s3", "minio": "s3", "wasabi": "s3", "space": "s3", "scw": "s3", "oss": "oss",
     "bos": "bos", "cos": "cos", "obs": "obs", "gs": "gs", "wasb": "az", "file": "file",
 }  # fmt: skip
-# Whose host it is, where `storage` is not said.
-_HOSTS = (
-    ("aliyuncs.com", "oss"), ("bcebos.com", "bos"), ("myqcloud.com", "cos"),
-    ("myhuaweicloud.com", "obs"), ("core.windows.net", "wasb"),
-)  # fmt: skip
-# In the name of a bucket of AWS there may be dots; the host begins where S3's own does.
-_AMAZON = re.compile(r"^(?P<bucket>.+?)\.(?P<host>s3(?:[.-][a-z0-9.-]+)?\.amazonaws\.com[a-z.]*)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    scheme: str
-    address: str  # like s3://bucket/prefix
-    endpoint: str | None
-
-
-def find_bucket(storage: str | None, bucket: str | None, folder: str, path: str) -> Bucket:
-    """`path` is where the options are written, `folder` what stands behind juicefs://."""
-    if not bucket:
-        raise SpecProblem(
-            path,
-            "juicefs:// names no bucket",
-            hint="objects are read in place, without JuiceFS' metadata engine: "
-            "say which bucket in options.bucket, and its keys in access-key and secret-key",
-        )
-    if "<" in bucket:
-        hint = "put the address of your bucket there"
-        raise SpecProblem(f"{path}.bucket", "still holds a <PLACEHOLDER>", hint=hint)
-    if not re.fullmatch(r"[\w.:/-]+", bucket):
-        hint = "write it like https://bucket.s3.us-east-2.amazonaws.com or http://host:9000/bucket"
-        raise SpecProblem(f"{path}.bucket", "is no address of a bucket", hint=hint)
-    scheme_said, separator, rest = bucket.partition("://")
-    address = rest if separator else bucket
-    kind = storage or _guess(scheme_said if separator else "", address)
-    if kind not in STORAGES:
-        raise SpecProblem(
-            f"{path}.storage",
-            f"storage {kind!r} is not read",
-            hint="storages that are: " + ", ".join(STORAGES),
-        )
-    scheme = STORAGES[kind]
-    prefix = folder.strip("/")
-    if scheme == "file":
-        return Bucket("file", f"file://{_joined('/' + address.strip('/'), prefix)}", None)
-    if scheme == "gs" or not set("/.:") & set(address.strip("/")):
-        name, _, inside = address.strip("/").partition("/")
-        return Bucket(scheme, f"{scheme}://{_joined(name, inside, prefix)}", None)
-    url = urlsplit(f"{scheme_said if scheme_said in ('http', 'https') else 'https'}://{address}")
-    name, host, inside = _split(url.netloc, url.path.strip("/"), kind)
-    if not name:
-        raise SpecProblem(
-            f"{path}.bucket",
-            "names a host, and no bucket",
-            hint="write it like https://bucket.s3.us-east-2.amazonaws.com or http://host:9000/bucket",
-        )
-    endpoint = None if scheme == "az" else f"{url.scheme}://{host}"
-    return Bucket(scheme, f"{scheme}://{_joined(name, inside, prefix)}", endpoint)
-
-
-def _guess(scheme: str, address: str) -> str:
-    if scheme in STORAGES:
-        return scheme
-    if address.startswith("/"):
-        return "file"
-    host = urlsplit(f"//{address}").hostname or ""
-    return next((kind for end, kind in _HOSTS if host.endswith(end)), "s3")
-
-
-def _split(host: str, path: str, kind: str) -> tuple[str, str, str]:
-    """The bucket's name, the host without it, and what stands behind the bucket."""
-    if path:
-        names = path.split("/")
-        # MinIO's own web page shows its buckets below /minio, and people copy that address.
-        if kind == "minio" and len(names) > 1 and names[0] == "minio":
-            names = names[1:]
-        return names[0], host, "/".join(names[1:])
-    if match := _AMAZON.match(host):
-        return match["bucket"], match["host"], ""
-    name, _, rest = host.partition(".")
-    return (name, rest, "") if "." in rest else ("", host, "")
-
-
-def _joined(*names: str) -> str:
-    return "/".join(name.rstrip("/") for name in names if name)
-
-
-# Which table holds for which scheme of a mountPoint.
+# The table for each scheme of a mountPoint.
 FAMILIES: Final[Mapping[str, str]] = {
     "s3": "s3", "s3a": "s3", "minio": "s3", "oss": "oss", "bos": "bos", "cos": "cos", "cosn": "cos",
     "obs": "obs", "gs": "gs", "az": "az", "http": "https", "https": "https", "file": "file",
     "local": "file", "juicefs": "juicefs", "dataset": "dataset",
 }  # fmt: skip
 
-# What each meaning is, for people.
+# What each option configures, for the reference.
 MEANINGS: Final[Mapping[str, str]] = {
-    "endpoint": "where the store is; https where it does not say, and http on this machine",
-    "tls": "https or http, for an endpoint that does not say",
+    "endpoint": "address of the store; without a scheme https, and http on this machine",
+    "tls": "https or http, for an endpoint without a scheme",
     "region": "the bucket's region",
-    "path_style": "the bucket's name in the path instead of the host's name",
-    "anonymous": "nothing is signed: a public bucket",
+    "path_style": "the bucket's name is in the path, not in the host's name",
+    "anonymous": "requests are not signed: a public bucket",
     "verify": "bodies are compared with their ETags",
     "manifest": "a file of `SIZE PATH` lines instead of a listing",
     "access_key_id": "the key's id",
@@ -127,10 +36,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "account_key": "the account's key",
     "sas_token": "a shared access signature",
     "service_account_json": "the service account's key, as JSON",
-    "service_account_file": "the file that holds it: of this machine, or of a Secret in `volumes`",
+    "service_account_file": "the file with this key: on this machine, or in a Secret in `volumes`",
     "app_id": "the part of the bucket's name behind its last dash",
     "bucket": "the bucket, as a URL",
-    "storage": "which kind of store that is",
+    "storage": "the kind of store",
 }  # fmt: skip
 
 _OURS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -146,7 +55,7 @@ def _with_ours(theirs: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str,
     return {meaning: (*_OURS.get(meaning, ()), *theirs.get(meaning, ())) for meaning in meanings}
 
 
-# By family and meaning: the names that are read, the first that is there wins.
+# Names of options by family and meaning. The first name that is set wins.
 USED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "s3": _with_ours({
         "endpoint": ("alluxio.underfs.s3.endpoint", "fs.s3.endpoint", "fs.s3a.endpoint",
@@ -221,12 +130,12 @@ USED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "dataset": {},
 }  # fmt: skip
 
-# What the tables do not say, for the reference.
+# Text for the reference beside the tables.
 REMARKS: Final[Mapping[str, str]] = {
     "oss": "OSS-HDFS (`oss-dls`) is not read.",
     "cos": "S3 at `cos.REGION.myqcloud.com`. The endpoint or the region is enough.",
     "obs": "S3 at `obs.REGION.myhuaweicloud.com`. The endpoint or the region is enough.",
-    "gs": "With an id and a secret (HMAC) it is read through Google's S3 interface.",
+    "gs": "With an id and a secret (HMAC) Penstock reads it through Google's S3 interface.",
     "juicefs": (
         "`juicefs:///folder` shows the objects of the bucket below `folder` as files, in place. "
         "JuiceFS' metadata engine is not used: `metaurl` has no effect, and a bucket that holds a "
@@ -242,21 +151,21 @@ REMARKS: Final[Mapping[str, str]] = {
 }
 
 _METADATA = "objects are read in place, as files; there is no metadata engine"
-_VOLUME = "it shapes a JuiceFS volume when one is made; objects are read in place, as files"
+_VOLUME = "it formats a JuiceFS volume; here objects are read in place, as files"
 _ALLUXIO = "it tunes Alluxio's own client of the store"
 _JINDO = "it tunes Jindo's own client of the store"
 _KEYS = "keys come from options, encryptOptions or this machine's environment"
-_OWNER = "all files belong to the data set's owner, with the mount's modes"
+_OWNER = "all files have the data set's owner and the mount's modes"
 
-# What means something elsewhere and nothing here, by name or beginning. First match wins.
+# Options without effect here, by name or pattern. The first match wins.
 UNUSED: Final[tuple[tuple[str, str], ...]] = (
     ("metaurl", _METADATA),
     ("token", _METADATA),
     ("meta-password", _METADATA),
-    ("quota", "it bounds what may be written; nothing is"),
-    ("bucket2", "the first bucket is read; a copy of it is not needed"),
-    ("access-key2", "the first bucket is read; a copy of it is not needed"),
-    ("secret-key2", "the first bucket is read; a copy of it is not needed"),
+    ("quota", "it limits writes, and mounts are read-only"),
+    ("bucket2", "only the first bucket is read"),
+    ("access-key2", "only the first bucket is read"),
+    ("secret-key2", "only the first bucket is read"),
     ("block-size", _VOLUME),
     ("compress", _VOLUME),
     ("trash-days", _VOLUME),
@@ -270,9 +179,9 @@ UNUSED: Final[tuple[tuple[str, str], ...]] = (
     ("alluxio.underfs.s3.default.mode", _OWNER),
     ("alluxio.underfs.s3.owner.id.to.username.mapping", _OWNER),
     ("alluxio.underfs.hdfs.*", "there is no HDFS client"),
-    ("alluxio.underfs.object.store.breadcrumbs.enabled", "nothing is written to the bucket"),
-    ("alluxio.underfs.web.*", "HTML indexes are read as servers write them"),
-    ("alluxio.underfs.http.*", "HTML indexes are read as servers write them"),
+    ("alluxio.underfs.object.store.breadcrumbs.enabled", "mounts are read-only"),
+    ("alluxio.underfs.web.*", "HTML indexes are read as the server writes them"),
+    ("alluxio.underfs.http.*", "HTML indexes are read as the server writes them"),
     ("alluxio.*", _ALLUXIO),
     ("fs.oss.provider.*", _KEYS),
     ("fs.oss.credentials.*", _KEYS),
@@ -296,7 +205,7 @@ UNUSED: Final[tuple[tuple[str, str], ...]] = (
 
 
 def why_unused(name: str, *, exactly: bool = False) -> str | None:
-    """`exactly`: only if the table has this very name."""
+    """Return why an option has no effect. `exactly` ignores patterns."""
     for pattern, reason in UNUSED:
         if pattern == name or (not exactly and fnmatchcase(name, pattern)):
             return reason
@@ -304,7 +213,7 @@ def why_unused(name: str, *, exactly: bool = False) -> str | None:
 
 
 def family_of(name: str) -> str | None:
-    """Another family that reads this name."""
+    """Return the first family that has this option."""
     for family, meanings in USED.items():
         if any(fnmatchcase(name, known) for names in meanings.values() for known in names):
             return family

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.catalog.refresh import catalog_path
 from penstock.errors import PenstockError, UsageError
 from penstock.fluid.sources import locate
-from penstock.fluid.values import Said, Written
+from penstock.fluid.values import Report, Written
 from penstock.operations import RUN
 from penstock.operations.lifecycle import Operating
 from penstock.reconcile.command_environment import named_secret
@@ -63,10 +63,10 @@ class Work:
             uri,
             written,
             "externalStorage",
-            Said(),
-            defaults=Written({}, {}),
+            Report(),
+            defaults=Written(),
             read_file=lambda name: Path(name).read_text(),
-            mount_option=lambda _name: False,
+            is_mount_option=lambda _name: False,
         )
         return Part("", place.source, place.store)
 

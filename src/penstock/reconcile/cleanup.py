@@ -16,11 +16,10 @@ from penstock.daemon.claim import claimed_by, end_claim, end_process
 from penstock.daemon.registry import all_notes, clear_dead_mount, remove_note
 from penstock.daemon.stop import ends_within, stop_mount
 from penstock.errors import CacheDirError, MountpointError, PenstockError
-from penstock.fluid.tiers import folder_name
 from penstock.metrics import Counters
 from penstock.mounttable import FILESYSTEM_TYPE, find_mount
 from penstock.ownership import is_trusted
-from penstock.paths import data_dir, state_dir
+from penstock.paths import cache_folder_name, data_dir, state_dir
 from penstock.settings import MountSettings
 from penstock.specs.kinds import ResourceKey
 
@@ -57,7 +56,7 @@ def _root_of(directory: str, key: ResourceKey) -> str | None:
     scratch = f"{state_dir()}/scratch"
     if directory.startswith(f"{scratch}{own}/"):
         return scratch
-    for name in (f"/{folder_name()}", "/datasets"):
+    for name in (f"/{cache_folder_name()}", "/datasets"):
         if directory.endswith(name + own):
             return directory.removesuffix(own)
     return None

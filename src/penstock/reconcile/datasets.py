@@ -31,9 +31,7 @@ from penstock.reconcile.snapshot import RESTARTED_AT, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
 from penstock.settings import MountSettings, needs_new_mount
-from penstock.specs.dataset import Dataset
 from penstock.specs.kinds import ResourceKey
-from penstock.specs.models import model_of
 from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
 from penstock.store.secrets import redact
 
@@ -136,9 +134,7 @@ class Datasets:
         except PenstockError as problem:  # a mistake in it, or secrets that cannot be opened
             self._status_writer.unbound(dataset, runtime, fingerprint, trouble_of(problem))
             return
-        model = model_of(dataset.manifest)
-        assert isinstance(model, Dataset)
-        if (why := node_mismatch(model.spec.node_affinity, self._node())) is not None:
+        if (why := node_mismatch(plan.dataset.spec.node_affinity, self._node())) is not None:
             self._take_down(dataset, {})
             hint = "`penstock label KEY=VALUE` gives this machine a label"
             trouble = Trouble(NOT_BOUND, "NodeAffinityNotMet", why, hint)

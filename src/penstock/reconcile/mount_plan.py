@@ -5,9 +5,10 @@ from pathlib import Path
 
 from penstock.daemon.registry import absolute
 from penstock.errors import PenstockError, SpecProblem
-from penstock.fluid.plan import MountPlan, Referenced, plan_mount
+from penstock.fluid.plan import Lookup, MountPlan, Referenced, plan_mount
+from penstock.fluid.tiers import Folders
 from penstock.mounttable import filesystem_type
-from penstock.paths import data_dir, default_cache_dir, state_dir
+from penstock.paths import cache_folder_name, data_dir, default_cache_dir, state_dir
 from penstock.reconcile.snapshot import MOUNT_PATH, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.dataset import Dataset
@@ -22,12 +23,15 @@ def plan_of(state: State, snapshot: Snapshot, dataset: Stored, runtime: Stored) 
     return plan_mount(
         models.dataset(dataset),
         models.runtime(runtime),
-        secret=models.secret,
-        referenced=models.referenced,
+        Lookup(models.secret, models.referenced, Path.read_text),
+        Folders(
+            cache=default_cache_dir(),
+            scratch=state_dir() / "scratch",
+            memory=Path("/dev/shm"),
+            owner=cache_folder_name(),
+            is_tmpfs=_is_tmpfs,
+        ),
         mountpoint=_mountpoint(dataset, runtime),
-        is_tmpfs=_is_tmpfs,
-        cache_dir=default_cache_dir(),
-        scratch=state_dir() / "scratch",
         # What root declares is there for those who train; their own is not for each other.
         allow_other=os.geteuid() == 0,
     )
