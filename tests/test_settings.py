@@ -23,7 +23,7 @@ from penstock.settings import (
     options_of,
 )
 from penstock.store.connect import StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
 from penstock.store.source import parse_source
 
 ROOT = Path(__file__).parent.parent

@@ -25,7 +25,7 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def handed_over(environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
+def child_environment(environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
     """The environment to start a process of ours with, and a descriptor that it must inherit."""
     keys = {name: value for name, value in environment.items() if _may_be_key(name, value)}
     descriptor = os.memfd_create("penstock-environment", 0)  # 0: not closed by exec
@@ -37,7 +37,7 @@ def handed_over(environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str]
         os.close(descriptor)
 
 
-def take_over() -> dict[str, str]:
+def take_inherited_keys() -> dict[str, str]:
     """In the process that was started so, once: the variables that came beside its environment."""
     number = os.environ.pop(_VARIABLE, None)
     if number is None:

@@ -31,11 +31,11 @@ from dataclasses import dataclass
 
 class PenstockError(Exception):
     exit_code = 1
-    usual_hint: str | None = None  # where nothing more precise can be said
+    default_hint: str | None = None  # where nothing more precise can be said
 
     def __init__(self, what: str, *, hint: str | None = None) -> None:
         super().__init__(what)
-        self.hint = hint or self.usual_hint
+        self.hint = hint or self.default_hint
 
 
 class UsageError(PenstockError):
@@ -43,11 +43,11 @@ class UsageError(PenstockError):
 
 
 class OptionError(UsageError):
-    usual_hint = "`penstock mount --help` shows what each option takes"
+    default_hint = "`penstock mount --help` shows what each option takes"
 
 
 class SourceError(UsageError):
-    usual_hint = "check the source; it looks like s3://bucket/prefix or file:///folder"
+    default_hint = "check the source; it looks like s3://bucket/prefix or file:///folder"
 
 
 class MountpointError(UsageError):
@@ -63,7 +63,9 @@ class AccessDenied(UsageError):
 
 
 class NoSuchPath(UsageError):
-    usual_hint = "paths and patterns lie below the mount point; `penstock refresh` lists the bucket"
+    default_hint = (
+        "paths and patterns lie below the mount point; `penstock refresh` lists the bucket"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class ManifestError(UsageError):
 class SpecProblem(UsageError):
     """`path` says where in the manifest: spec.mounts.0.options."""
 
-    usual_hint = "`penstock explain` tells what each field takes"
+    default_hint = "`penstock explain` tells what each field takes"
 
     def __init__(self, path: str, what: str, *, hint: str | None = None) -> None:
         super().__init__(f"{path}: {what}", hint=hint)
@@ -115,7 +117,7 @@ class NoSuchResource(UsageError):
 
 
 class InUse(UsageError):
-    usual_hint = "end those first; --force takes it from under them"
+    default_hint = "end those first; --force takes it from under them"
 
 
 class ResultsError(UsageError):
@@ -127,14 +129,14 @@ class PlanError(UsageError):
 
 
 class NotOnAMount(PlanError):
-    usual_hint = "`penstock stats` lists what is mounted by you"
+    default_hint = "`penstock stats` lists what is mounted by you"
 
 
 class StoreError(PenstockError):
     """`kind` says in one word what happened; retries are counted by it."""
 
     exit_code = 3
-    usual_hint = "check --endpoint and the network"
+    default_hint = "check --endpoint and the network"
     transient = True  # trying again may help
 
     def __init__(self, what: str, *, hint: str | None = None, kind: str = "other") -> None:
@@ -157,7 +159,7 @@ class JobFailed(PenstockError):
 
 
 class CatalogDamaged(PenstockError):
-    usual_hint = "it is made anew from a listing; `penstock refresh` does that at once"
+    default_hint = "it is made anew from a listing; `penstock refresh` does that at once"
 
 
 class StaleInode(PenstockError):

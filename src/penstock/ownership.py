@@ -19,7 +19,7 @@ def is_trusted(folder: Path) -> bool:
     return os.lstat(folder).st_uid in (0, os.geteuid())
 
 
-def why_foreign(path: Path, entries: Iterable[str], *, may_be_sticky: bool) -> str | None:
+def why_untrusted(path: Path, entries: Iterable[str], *, may_be_sticky: bool) -> str | None:
     """Return how another user could change the directory, or had a hand in one of these entries;
     None if nobody could, or we are not root. What does not exist yet is ours to make.
 

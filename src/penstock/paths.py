@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from penstock.errors import UsageError
-from penstock.ownership import why_foreign
+from penstock.ownership import why_untrusted
 
 # Of the state directory. Not all that is in it: a mount there may hang.
 _ENTRIES = (
@@ -87,7 +87,7 @@ def _private(path: Path) -> Path:
 
 @cache  # nobody else can change it from then on
 def _refuse_foreign(path: Path) -> None:
-    if (why := why_foreign(path, _ENTRIES, may_be_sticky=False)) is not None:
+    if (why := why_untrusted(path, _ENTRIES, may_be_sticky=False)) is not None:
         raise UsageError(
             f"state directory {path}: {why}",
             hint="root keeps its state where no other user can change it: set PENSTOCK_STATE_DIR",

@@ -24,12 +24,12 @@ from typing import Any, Final
 from penstock.blocks import DEFAULT_BLOCK_BYTES, UNIT_BYTES
 from penstock.cache.policy import POLICIES
 from penstock.cache.tier import TierSpec, parse_quota, parse_tier
-from penstock.catalog.incoming import MOST_FILES
+from penstock.catalog.staging import MOST_FILES
 from penstock.errors import OptionError
 from penstock.store.connect import DEFAULT_DEADLINE_S, StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
+from penstock.store.etags import VERIFY_MODES
 from penstock.store.source import Source
-from penstock.store.versions import WAYS
 from penstock.units import GIB, KIB, MIB, parse_duration, parse_size
 
 # What a server needs without any buffer (the interpreter, libraries, threads, databases), and what
@@ -223,7 +223,7 @@ STORE_OPTIONS: Final[Mapping[str, Option]] = {
         help="How long a read may wait for a failing store before EIO.",
     ),
     "verify": Option(
-        name="verify-store", choices=WAYS, default=_STORE.verify,
+        name="verify-store", choices=VERIFY_MODES, default=_STORE.verify,
         help="Compare bodies with their ETags; auto: where TLS does not protect them.",
     ),
 }  # fmt: skip

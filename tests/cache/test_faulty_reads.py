@@ -13,7 +13,7 @@ from penstock.errors import ObjectChanged
 from penstock.metrics import Counters
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.faulty import BAD_DAY, FaultyStore
-from penstock.store.patience import PatientStore, Time
+from penstock.store.retry import RetryingStore, Timing
 from penstock.store.source import parse_source
 from tests.support.trees import write_tree
 from tests.support.waiting import wait_until
@@ -32,7 +32,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
     versions = {info.key: info.version for page in real.list_all("") for info in page}
     rates = {**BAD_DAY, "changed": 0.01}
     faulty = FaultyStore(real, rates, seed=seed, delay_s=0.002)
-    patient = PatientStore(faulty, counters, deadline_s=60, time=Time(sleep=lambda _: None))
+    patient = RetryingStore(faulty, counters, deadline_s=60, time=Timing(sleep=lambda _: None))
     cache = build_cache(
         [TierSpec("MEM", (tmp_path / "cache",), 10 * BLOCK)],
         policy="lru",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog import listing
-from penstock.catalog.incoming import Incoming
 from penstock.catalog.names import KEY_MAX_BYTES
 from penstock.catalog.refresh import Mounted, Summary, refresh
+from penstock.catalog.staging import Incoming
 from penstock.catalog.tree import ROOT, Tree
 from penstock.errors import SourceError, StoreError
 from penstock.store import Level, ObjectInfo
@@ -261,7 +261,7 @@ def test_of_very_many_hidden_objects_the_first_are_listed_and_all_are_counted(tr
 def test_directories_that_were_forgotten_meanwhile_are_found_again(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.catalog.incoming._DIRECTORIES_REMEMBERED", 3)
+    monkeypatch.setattr("penstock.catalog.staging._DIRECTORIES_REMEMBERED", 3)
     remember, remembered = Incoming._remember, list[int]()
 
     def note(self: Incoming, path: str, found: int | str) -> None:

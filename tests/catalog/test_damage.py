@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.catalog import tree as tree_module
-from penstock.catalog.picked import Picked
+from penstock.catalog.file_set import FileSet
+from penstock.catalog.page_sums import Seal, Sealed, damaged_pages, is_held_by_the_dead
 from penstock.catalog.refresh import Mounted, numbered, refresh, unlisted
 from penstock.catalog.salvage import _salvage
-from penstock.catalog.seal import Seal, Sealed, damaged_pages, is_held_by_the_dead
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import CatalogDamaged, StaleInode, StoreError
 from penstock.store import ObjectInfo
@@ -116,7 +116,7 @@ def test_a_catalog_damaged_while_it_is_read_gives_all_names_or_an_error(
             assert one.lookup(ROOT, b"nothing") is None
         except CatalogDamaged:
             pass
-    tree.renew()
+    tree.repair()
     take_in(tree, store)
     assert nodes_of(tree) == nodes_of(reader)
     assert nodes_of(reader).keys() == before.keys()
@@ -130,14 +130,14 @@ def test_a_catalog_damaged_while_a_server_opens_it_is_made_anew_by_that_server(
 ) -> None:
     files, before = sealed
     path = put(tmp_path, files)
-    for step in ("_create", "seal", "_enter"):
+    for step in ("_create", "checkpoint", "_enter"):
         with monkeypatch.context() as patch:
             patch.setattr(Tree, step, _damaged_before(getattr(Tree, step)))
             tree = Tree(path)
         assert tree.found_damaged is not None
         CATALOG_DAMAGES["text"](path, random.Random(3))
         store = store_of(keys())
-        assert tree.mending(partial(numbered, tree, [Mounted("", store)])).keys() == {0}
+        assert tree.with_repair(partial(numbered, tree, [Mounted("", store)])).keys() == {0}
         take_in(tree, store)
         assert nodes_of(tree).keys() == before.keys()
         tree.close()
@@ -167,7 +167,7 @@ def test_files_keep_their_numbers_if_their_own_pages_are_not_damaged(
     spoil(path, offset + 50, b"\x5a" * 500)
     with pytest.raises(CatalogDamaged):
         tree.children(ROOT, 0, 10)
-    damage = tree.renew()
+    damage = tree.repair()
     assert damage is not None
     kept = {name: node for name, node in before.items() if not isinstance(_node(tree, node), int)}
     assert len(kept) == len(before) if kind == 5 else len(before) - 200 < len(kept) < len(before)
@@ -180,7 +180,7 @@ def test_files_keep_their_numbers_if_their_own_pages_are_not_damaged(
         lambda: tree.children(ROOT, 0, 10),
         lambda: tree.lookup_many([(ROOT, b"nothing")]),
         lambda: list(tree.files()),
-        lambda: Picked(tree),
+        lambda: FileSet(tree),
     ):
         with pytest.raises(CatalogDamaged, match="made anew"):
             ask()
@@ -226,7 +226,7 @@ def test_random_damage_leaves_every_name_and_attribute_right_or_is_an_error(
     tree = tree or Tree(path)
     with pytest.raises(CatalogDamaged):
         nodes_of(tree)
-    tree.renew()
+    tree.repair()
     take_in(tree, store_of(keys()))
     after = nodes_of(tree)
     assert after.keys() == before.keys()
@@ -247,7 +247,7 @@ def test_whoever_holds_a_folder_whose_number_is_lost_is_told_so_and_sees_no_empt
     (root,) = tree.connection().execute(ask).fetchone()
     leaf = root if table == "directories" else _first_leaf(path, root)
     spoil(path, (leaf - 1) * PAGE_BYTES + 10, b"\x5a" * 4000)
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     take_in(tree, store_of(keys()))
     for ask_it in (
         lambda: tree.children(folder.ino, 0, 10),
@@ -275,9 +275,9 @@ def test_of_two_rows_of_one_name_the_later_one_is_alive(tmp_path: Path) -> None:
     run = tree.connection().execute
     run("DROP INDEX nodes_by_name")
     run("INSERT INTO nodes VALUES (?, 1, x'61', 0, 1, 0, 'old', 0)", (node.ino - 1,))
-    tree.seal()
+    tree.checkpoint()
     spoil(tree.path, 100, b"\x5a" * 100)  # of the schema
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     assert tree.lookup(ROOT, b"a") == node
     assert tree.node(node.ino - 1).dead == 1
     tree.close()
@@ -310,7 +310,7 @@ def test_numbers_survive_a_catalog_that_was_deleted_under_its_mount(tmp_path: Pa
     tree.path.unlink()
     with pytest.raises(CatalogDamaged, match="is gone"):
         tree.lookup(ROOT, b"folder-00")
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     take_in(tree, store_of(keys(300)))
     assert nodes_of(tree) == before
     tree.close()
@@ -323,7 +323,7 @@ def test_sources_keep_their_numbers_whatever_is_damaged(tmp_path: Path) -> None:
     assert list(numbered(tree, mounts)) == [0, 1]
     assert list(numbered(tree, mounts[1:])) == [1]
     spoil(tree.path, 0, b"\0" * tree.path.stat().st_size)
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     assert list(numbered(tree, mounts[1:])) == [1]
     tree.close()
 
@@ -362,7 +362,7 @@ def test_what_is_damaged_while_it_is_listed_is_not_built_upon(
 
     with pytest.raises(CatalogDamaged):
         take_in(tree, Pages(listing))
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     take_in(tree, store_of(keys()))
     assert nodes_of(tree).keys() == sealed[1].keys()
     tree.close()
@@ -510,7 +510,7 @@ def test_a_file_that_was_only_touched_is_as_good_as_before(
     take_in(tree, store_of(keys(10)))
     change(tree.path)
     assert len(nodes_of(tree)) == 11
-    assert tree.renew() is None
+    assert tree.repair() is None
     tree.close()
 
 
@@ -536,7 +536,7 @@ def test_damage_just_before_a_transaction_is_sealed_is_found_and_costs_few_numbe
     files, before = sealed
     path = put(tmp_path, files)
     tree = Tree(path)
-    seal, move_log = Tree.seal, tree_module._move_log
+    seal, move_log = Tree.checkpoint, tree_module._move_log
 
     def damage_and_seal(tree: Tree) -> None:
         damage(path)
@@ -551,10 +551,10 @@ def test_damage_just_before_a_transaction_is_sealed_is_found_and_costs_few_numbe
         if moment == "afterwards":
             patch.setattr(tree_module, "_move_log", move_and_damage)
         else:
-            patch.setattr(Tree, "seal", damage_and_seal)
+            patch.setattr(Tree, "checkpoint", damage_and_seal)
         with pytest.raises(CatalogDamaged, match="1 of its"), tree.writing() as database:
             database.execute("UPDATE meta SET value = 7 WHERE key = 'bytes'")
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     take_in(tree, store_of(keys()))
     after = nodes_of(tree)
     assert {name: node.version for name, node in after.items()} == {
@@ -569,14 +569,14 @@ def test_damage_is_found_though_a_reader_keeps_the_log_from_being_moved(
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tree_module, "_SEALS_WITHIN_MS", 10)
+    monkeypatch.setattr(tree_module, "_CHECKPOINT_WAIT_MS", 10)
     path = put(tmp_path, sealed[0])
     tree = Tree(path)
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM nodes").fetchone()
     take_in(tree, store_of(keys(1400)))
-    assert not tree.is_sealed()
+    assert not tree.is_checkpointed()
     tree.verify()
     _change_a_version(path)
     with pytest.raises(CatalogDamaged, match="1 of its"):
@@ -584,7 +584,7 @@ def test_damage_is_found_though_a_reader_keeps_the_log_from_being_moved(
     spoil(path, path.read_bytes().index(b"version-7OO"), b"version-700")
     reader.close()
     take_in(tree, store_of(keys(1400)))  # the next refresh, with nothing to take in
-    assert tree.is_sealed()
+    assert tree.is_checkpointed()
     assert len(nodes_of(tree)) == 1414
     tree.close()
 
@@ -595,7 +595,7 @@ def test_readers_who_need_different_parts_of_the_log_are_no_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SQLite moves the pages that the second one does not need, and no others."""
-    monkeypatch.setattr(tree_module, "_SEALS_WITHIN_MS", 10)
+    monkeypatch.setattr(tree_module, "_CHECKPOINT_WAIT_MS", 10)
     path = put(tmp_path, sealed[0])
     tree = Tree(path)
     first, second = (sqlite3.connect(path, isolation_level=None) for _ in range(2))
@@ -605,12 +605,12 @@ def test_readers_who_need_different_parts_of_the_log_are_no_damage(
         if reader is second:
             first.close()
         take_in(tree, store_of(keys(count)))
-        assert not tree.is_sealed()
+        assert not tree.is_checkpointed()
         tree.verify()
         assert len(nodes_of(tree)) == count + count // 100
     second.close()
-    tree.seal()
-    assert tree.is_sealed()
+    tree.checkpoint()
+    assert tree.is_checkpointed()
     tree.verify()
     assert (tree.damage(), len(nodes_of(tree))) == (None, 1313)
     tree.close()
@@ -629,7 +629,7 @@ def test_a_catalog_whose_folder_was_removed_is_made_anew(tmp_path: Path) -> None
     ):
         with pytest.raises(CatalogDamaged, match="is gone"):
             ask()
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     assert (tmp_path / "catalogs").stat().st_mode & 0o777 == 0o700
     take_in(tree, store)
     assert nodes_of(tree).keys() == before.keys()
@@ -651,7 +651,7 @@ def test_what_killed_servers_left_of_new_catalogs_is_removed_by_the_next_attempt
     for name in left:
         (tmp_path / name).touch()
     _spoil_a_leaf(path)
-    assert other.renew() is not None
+    assert other.repair() is not None
     child.kill()
     child.wait()
     found = {one.name for one in tmp_path.iterdir()}
@@ -685,7 +685,7 @@ def test_a_new_catalog_is_not_checked_while_readers_are_locked_out(
     tree = Tree(path)
     _spoil_a_leaf(path)
     monkeypatch.delattr(tree_module, "_check_all")  # 3 s for a million files
-    assert tree.renew() is not None
+    assert tree.repair() is not None
     tree.verify()
     assert tree.node(ROOT).ino == ROOT
     tree.close()
@@ -712,7 +712,7 @@ def test_a_damaged_catalog_is_compared_once_for_all_who_ask(
             tree.node(ROOT)
     assert len(comparisons) == 1
     path.write_bytes(whole)  # someone has mended it, perhaps within a tick of the clock
-    assert tree.renew() is None
+    assert tree.repair() is None
     assert tree.node(ROOT).ino == ROOT
     tree.close()
 
@@ -722,7 +722,7 @@ def test_a_listing_ends_when_the_catalog_that_it_is_for_was_replaced(
 ) -> None:
     path = put(tmp_path, sealed[0])
     tree = Tree(path)
-    healer = threading.Thread(target=tree.renew)
+    healer = threading.Thread(target=tree.repair)
     listed: list[int] = []
 
     def listing() -> Iterator[list[ObjectInfo]]:
@@ -747,17 +747,17 @@ def test_a_transaction_on_a_catalog_that_was_replaced_before_it_was_sealed_fails
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = put(tmp_path, sealed[0])
-    tree, seal = Tree(path), Tree.seal
+    tree, seal = Tree(path), Tree.checkpoint
 
     def replaced_before(tree: Tree) -> None:
         _spoil_a_leaf(path)
-        healer = threading.Thread(target=tree.renew)
+        healer = threading.Thread(target=tree.repair)
         healer.start()
         healer.join()
         seal(tree)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tree, "seal", replaced_before)
+        patch.setattr(Tree, "checkpoint", replaced_before)
         with pytest.raises(CatalogDamaged, match="made anew meanwhile"), tree.writing() as database:
             database.execute("UPDATE meta SET value = 7 WHERE key = 'bytes'")
     take_in(tree, store_of(keys()))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.catalog.file_set import read_sizes
 from penstock.catalog.listing import list_in_parallel
-from penstock.catalog.picked import read_sizes
 from penstock.catalog.refresh import Mounted, Summary, numbered, refresh, unlisted
 from penstock.catalog.sources import check_paths, covered_by_others, owner_of
 from penstock.catalog.tree import Tree

@@ -280,22 +280,22 @@ def test_what_a_reader_has_kept_in_the_log_is_sealed_when_he_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.daemon.refresher._FIRST_LISTING_AGAIN_S", 0.1)
-    monkeypatch.setattr("penstock.catalog.tree._SEALS_WITHIN_MS", 10)
+    monkeypatch.setattr("penstock.catalog.tree._CHECKPOINT_WAIT_MS", 10)
     some, refresher, _ = started({"a": b"a"})
-    seal, attempts = Tree.seal, list[Tree]()
+    seal, attempts = Tree.checkpoint, list[Tree]()
 
     def counted(tree: Tree) -> None:
         seal(tree)
         attempts.append(tree)
 
-    monkeypatch.setattr(Tree, "seal", counted)
+    monkeypatch.setattr(Tree, "checkpoint", counted)
     with closing(sqlite3.connect(some.tree.path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM nodes").fetchone()
         write_tree(tmp_path / "set", {"new": b"b"})
         refresher.refresh_now()
-        assert not some.tree.is_sealed()
+        assert not some.tree.is_checkpointed()
         before = len(attempts)
         refresher.heal()
         wait_until(lambda: len(attempts) > before)
-    wait_until(some.tree.is_sealed, timeout_s=10)
+    wait_until(some.tree.is_checkpointed, timeout_s=10)

@@ -25,7 +25,7 @@ from penstock.doctor.findings import exit_code
 from penstock.doctor.rules.stores import judge_store
 from penstock.settings import Part
 from penstock.store.connect import StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
 from penstock.store.source import parse_source
 from tests.support.certificates import certify
 from tests.support.declared_samples import assert_told, only

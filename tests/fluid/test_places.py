@@ -10,7 +10,7 @@ from tests.support.planning import S3_DATASET, no_effects, plan, runtime
 from penstock.errors import SpecProblem
 from penstock.fluid.plan import MountPlan
 from penstock.store.connect import StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
 
 
 def mounted(

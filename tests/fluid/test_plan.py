@@ -10,7 +10,7 @@ from penstock.cache.tier import TierSpec
 from penstock.errors import SpecProblem
 from penstock.settings import MountSettings, Part
 from penstock.store.connect import StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
 from penstock.store.source import Source
 from penstock.units import GIB, MIB
 

@@ -19,11 +19,11 @@ from penstock.errors import PenstockError
 from penstock.metrics import Counters
 from penstock.store import ObjectInfo, s3objects, s3uploads
 from penstock.store.http import HttpClient
-from penstock.store.inventory import Names
 from penstock.store.s3objects import S3Objects
 from penstock.store.s3uploads import S3Uploads
+from penstock.store.source import SourcePrefix
 from penstock.store.versions import BY_SIZE, BY_TIME
-from penstock.store.webindex import WebIndex
+from penstock.store.weblisting import WebListing
 from tests.fuzz.target import Check, Target
 
 _BODY = b"0123456789"
@@ -118,7 +118,7 @@ class _Inline(ThreadPoolExecutor):
 def _open_webdav(_folder: Path) -> Iterator[Check]:
     def check(data: bytes) -> None:
         objects = S3Objects(s3objects._Place(_Liar(*data.split(_NEXT)), None), "")
-        index = WebIndex(objects, Names("http://liar/set", "set"), Counters())
+        index = WebListing(objects, SourcePrefix("http://liar/set", "set"), Counters())
         index._speaks_dav = True  # else an error makes it ask for a page
         index._pool = _Inline()  # threads would take the answers as they come
         with suppress(PenstockError):

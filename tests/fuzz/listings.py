@@ -8,9 +8,9 @@ from pathlib import Path
 from penstock.catalog.names import plausible_mtime_ns, why_not_believed
 from penstock.errors import PenstockError
 from penstock.store import ObjectInfo
-from penstock.store.manifest import read_manifest
+from penstock.store.indexpage import IndexEntry, read_index
 from penstock.store.s3listing import read_page
-from penstock.store.webindex import IndexEntry, read_index
+from penstock.store.weblisting import read_manifest
 from tests.fuzz.target import Check, Target
 
 _ADDRESS = "http://host:80/a%20b/"

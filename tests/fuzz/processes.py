@@ -22,8 +22,8 @@ from penstock.daemon.server import Server
 from penstock.daemon.supervisor import Supervisor
 from penstock.errors import PenstockError, PlanError
 from penstock.metrics import Counters
-from penstock.store import secrets
-from penstock.store.keys import remember_settings
+from penstock.store import redaction
+from penstock.store.credentials import remember_settings
 from penstock.warm import order, residency
 from penstock.warm.order import OrderReader, OrderWriter
 from penstock.warm.pace import Pace
@@ -95,7 +95,7 @@ class _Daemon:
     def _spawn(self, plan: Plan, *, asked_for: bool) -> None:
         assert asked_for
         assert max(plan.watchdog_s, plan.grace_s, plan.give_up_s) < float("inf")
-        with mock.patch.object(secrets, "_known", ()):  # they are no secrets of this process
+        with mock.patch.object(redaction, "_known", ()):  # they are no secrets of this process
             remember_settings(plan.settings)
         for text in (plan.python, *plan.environment, *plan.environment.values()):
             os.fsencode(text or "")

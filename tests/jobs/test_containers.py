@@ -11,7 +11,7 @@ import pytest
 from penstock.api import resources as api
 from penstock.jobs.attach import attach_argv
 from penstock.jobs.containers import container_name
-from penstock.store.secrets import HIDDEN
+from penstock.store.redaction import HIDDEN
 from tests.support.jobs import Jobs, kill
 from tests.support.waiting import wait_until_gone
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.jobs.attempt_keeper import Log
 from penstock.jobs.job_retry import outcome
 from penstock.jobs.job_status import instance_record
-from penstock.store import secrets
+from penstock.store import redaction
 from penstock.units import MIB
 
 # What mpirun and torchrun print when a process fails. mpirun may leave its second part out.
@@ -96,7 +96,7 @@ def test_pieces_and_lines_may_be_large(tmp_path: Path) -> None:
 
 
 def test_secrets_are_cut_out_of_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_known", ("open-sesame",))
+    monkeypatch.setattr(redaction, "_known", ("open-sesame",))
     kept = printed(tmp_path / "log", b"key open-sesame\nsig=abc\xff open-sesame", MIB, 7)
     assert b"open-sesame" not in kept
     assert b"abc" not in kept

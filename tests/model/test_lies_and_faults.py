@@ -184,12 +184,12 @@ class LiesAndFaults(RuleBasedStateMachine):
         )
 
     def serve(self) -> None:
-        numbers = self.tree.mending(lambda: numbered(self.tree, self.mounts))
+        numbers = self.tree.with_repair(lambda: numbered(self.tree, self.mounts))
         stores = {number: mounted.store for number, mounted in numbers.items()}
         readahead = Readahead(BLOCK, 2)
         self.files = FileSystem(self.tree, stores, self.cache, readahead, lambda: None)
         session, counters = Session(self.kernel, 1, Counters()), Counters()
-        self.refresher = self.tree.mending(
+        self.refresher = self.tree.with_repair(
             lambda: Refresher(
                 self.tree,
                 self.mounts,

@@ -21,7 +21,7 @@ from penstock.daemon.stop import stop_mount
 from penstock.mounttable import find_mount
 from penstock.settings import MountSettings, Part, needs_new_mount
 from penstock.store.connect import StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
 from penstock.store.source import parse_source
 from tests.support.kills import reading
 from tests.support.mounts import Mount, penstock

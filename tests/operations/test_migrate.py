@@ -14,9 +14,9 @@ from penstock.errors import StoreError, UsageError
 from penstock.metrics import Counters
 from penstock.operations.copying import Copier, Found
 from penstock.store.connect import StoreOptions, open_store
+from penstock.store.etags import PART_BYTES
 from penstock.store.faulty import WRONG_BYTES, FaultyStore
-from penstock.store.parts import PART_BYTES
-from penstock.store.patience import PatientStore, Time
+from penstock.store.retry import RetryingStore, Timing
 from penstock.store.source import parse_source
 from tests.support.mounts import Mounter
 from tests.support.operation_work import Bench, BenchWork, kill_when, operation, run
@@ -251,7 +251,7 @@ def test_a_flipped_bit_never_arrives(s3: S3, tmp_path: Path) -> None:
     local = open_store(parse_source(f"file://{tmp_path}/target"), StoreOptions(), Counters())
     faulty = FaultyStore(real, {WRONG_BYTES: 0.4}, seed=1)
     copier = Copier(bucket=None, moved=lambda _: None, stopping=threading.Event())
-    target = PatientStore(local, Counters(), deadline_s=60, time=Time(sleep=lambda _: None))
+    target = RetryingStore(local, Counters(), deadline_s=60, time=Timing(sleep=lambda _: None))
     for page in real.list_all(""):
         for info in page:
             copier.copy(Found(info.key, faulty, info), target, info.key)

@@ -25,7 +25,7 @@ from penstock.reconcile.snapshot import Pair
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import wait_for_pairs
 from penstock.specs.kinds import ResourceKey
-from penstock.store import secrets
+from penstock.store import redaction
 from tests.support.datasets import loops_of, of_folder, ours, stored
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -72,7 +72,7 @@ def test_an_early_try_is_no_answer(declared_pair: State, monkeypatch: pytest.Mon
 
 
 def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> None:
-    secrets.remember("a-key-that-was-said")
+    redaction.remember("a-key-that-was-said")
     reconciler, pair, fingerprint = _reconciler(declared_pair)
     reconciler.report_trouble(pair, fingerprint, KeyError("header with a-key-that-was-said"))
     dataset = stored(declared_pair, KEY)

@@ -16,7 +16,7 @@ from penstock.errors import SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.patience import open_reliable_store
+from penstock.store.retry import open_reliable_store
 from penstock.store.source import parse_source
 from tests.support.liar import BODY, Liar, Page, Query, entry, page, serve_liar
 from tests.support.mounts import Mount, fail, penstock
@@ -112,7 +112,7 @@ def list_anew(tree: Tree, store: Store, **limits: int) -> None:
 def test_a_refresh_that_meets_it_fails_and_leaves_the_tree_as_it_was(
     liar: Liar, store: Store, tree: Tree, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("penstock.catalog.incoming._REPEATS_FORGIVEN", 1000)
+    monkeypatch.setattr("penstock.catalog.staging._REPEATS_FORGIVEN", 1000)
     liar.answer = lambda _: GOOD
     list_anew(tree, store)
     listed_at, files = tree.listed_at(), list(tree.files())

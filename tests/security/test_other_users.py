@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.daemon.registry import find_note
-from penstock.ownership import why_foreign
+from penstock.ownership import why_untrusted
 from penstock.paths import name_of
 from tests.support.isolation import isolate
 from tests.support.mounts import Mount, penstock
@@ -303,21 +303,21 @@ def test_a_folder_above_counts_as_well(
         path.symlink_to("above/ours")
     wanted = why and why.format(folder=folder)
     for directory in (path, path / "not yet" / "made"):
-        assert why_foreign(directory, [], may_be_sticky=False) == wanted
+        assert why_untrusted(directory, [], may_be_sticky=False) == wanted
 
 
 def test_a_sticky_directory_will_do_for_a_cache_but_not_for_state(open_folder: Path) -> None:
     """A tmpfs is sticky, and open to all, unless it is mounted otherwise."""
     open_folder.chmod(0o1777)
     why = f"other users may write to {open_folder}"
-    assert why_foreign(open_folder, [], may_be_sticky=False) == why
-    assert why_foreign(open_folder, [], may_be_sticky=True) is None
+    assert why_untrusted(open_folder, [], may_be_sticky=False) == why
+    assert why_untrusted(open_folder, [], may_be_sticky=True) is None
     (open_folder / "objects").mkdir()
     os.chown(open_folder / "objects", NOBODY, NOBODY)
     why = f"{open_folder / 'objects'} belongs to another user (uid {NOBODY})"
-    assert why_foreign(open_folder, ["index", "objects"], may_be_sticky=True) == why
+    assert why_untrusted(open_folder, ["index", "objects"], may_be_sticky=True) == why
 
 
 def test_a_link_that_leads_in_circles_is_nobody_elses(open_folder: Path) -> None:
     (open_folder / "link").symlink_to("link")
-    assert why_foreign(open_folder / "link" / "below", [], may_be_sticky=True) is None
+    assert why_untrusted(open_folder / "link" / "below", [], may_be_sticky=True) is None

@@ -14,10 +14,10 @@ from penstock.operations.copying import Location
 from penstock.settings import Part
 from penstock.store import Level, ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.inventory import MOST_UNCLEAR, Unclear
 from penstock.store.local import LocalStore
-from penstock.store.manifest import read_manifest
+from penstock.store.obstore_listing import MAX_HELD_BACK, EmptyObjects
 from penstock.store.source import parse_source
+from penstock.store.weblisting import read_manifest
 from tests.support.s3 import S3
 from tests.support.trees import write_tree
 
@@ -44,28 +44,28 @@ def keys(pages: list[list[ObjectInfo]]) -> list[str]:
 
 def test_empty_objects_are_told_as_soon_as_their_directory_has_been_passed() -> None:
     levels = Levels()
-    unclear = Unclear(levels, ordered=True)
+    held = EmptyObjects(levels, ordered=True)
     for key in ("file", "a/file", "a/m", "a/deep/file"):
-        unclear.add(empty(key))
-    assert list(unclear.told_by("a/deep/x")) == []
-    assert keys(list(unclear.told_by("a/n"))) == ["a/deep/file"]
-    assert keys(list(unclear.told_by("b"))) == ["a/file", "a/m/"]
-    assert unclear
-    assert keys(list(unclear.told())) == ["file"]
+        held.add(empty(key))
+    assert list(held.resolve_before("a/deep/x")) == []
+    assert keys(list(held.resolve_before("a/n"))) == ["a/deep/file"]
+    assert keys(list(held.resolve_before("b"))) == ["a/file", "a/m/"]
+    assert held
+    assert keys(list(held.resolve_all())) == ["file"]
     assert levels.asked == ["a/deep", "a", ""]
-    assert not unclear
+    assert not held
 
 
 def test_no_more_than_so_many_are_kept_back_and_a_directory_full_of_them_is_not_asked() -> None:
     levels = Levels()
-    unclear = Unclear(levels, ordered=False)
-    for number in range(MOST_UNCLEAR):
-        unclear.add(empty(f"full/{number}"))
-    unclear.add(empty("other/m"))
-    told = keys(list(unclear.told_by("x")))
-    assert told == [*(f"full/{number}" for number in range(MOST_UNCLEAR)), "other/m/"]
+    held = EmptyObjects(levels, ordered=False)
+    for number in range(MAX_HELD_BACK):
+        held.add(empty(f"full/{number}"))
+    held.add(empty("other/m"))
+    told = keys(list(held.resolve_before("x")))
+    assert told == [*(f"full/{number}" for number in range(MAX_HELD_BACK)), "other/m/"]
     assert levels.asked == ["other"]
-    assert not unclear
+    assert not held
 
 
 # By path segment, as SeaweedFS lists them, "a/x" comes before "a b"; by bytes it comes after it.

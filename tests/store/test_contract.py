@@ -20,7 +20,7 @@ from penstock.errors import ObjectChanged, ObjectNotFound, PenstockError, Source
 from penstock.metrics import Counters
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.parts import PART_BYTES
+from penstock.store.etags import PART_BYTES
 from penstock.store.remote import made_elsewhere
 from penstock.store.source import Source, parse_source
 from tests.support.processes import running

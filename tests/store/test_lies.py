@@ -26,11 +26,10 @@ from penstock.errors import ObjectChanged, ObjectNotFound, PenstockError, Source
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.inventory import Names
-from penstock.store.parts import PART_BYTES
+from penstock.store.etags import PART_BYTES
 from penstock.store.s3listing import S3Listing
 from penstock.store.s3objects import Limits, open_web_objects
-from penstock.store.source import parse_source
+from penstock.store.source import SourcePrefix, parse_source
 from tests.support.catalogs import nodes_of
 from tests.support.certificates import certify
 from tests.support.faults import Answer, End
@@ -312,7 +311,7 @@ def test_a_listing_that_promises_order_and_does_not_keep_it_is_refused(
     objects = open_web_objects(liar.endpoint, Limits(5, 5, 5), None)
     assert objects is not None
     for in_order in (False, True):
-        lister = S3Listing(objects, Names("s3://b", ""), Counters(), in_order=in_order)
+        lister = S3Listing(objects, SourcePrefix("s3://b", ""), Counters(), in_order=in_order)
         if in_order:
             with pytest.raises(SourceError, match="not in order"):
                 list(lister.list_all("", ""))
@@ -337,7 +336,7 @@ def test_a_wrong_body_is_never_given_however_often_it_comes(liar: Liar) -> None:
     store = opened(liar, verify="always")
     liar.lie = spoilt(flipped)
     for question in (ask_get, ask_begun, ask_get, ask_begun, ask_get):
-        with pytest.raises(StoreError, match=f"its ETag is {ETAG}"):
+        with pytest.raises(StoreError, match=f"the ETag is {ETAG}"):
             question(store)
     liar.lie = None
     assert ask_get(store) == DATA
@@ -395,7 +394,7 @@ def test_one_certificate_that_is_not_trusted_is_an_error_and_changes_nothing_for
         assert not liar.requests, "nobody is asked whom we do not know"
         assert question(store) == TRUTH[question]
         liar.lie = spoilt(flipped)
-        with pytest.raises(StoreError, match="its ETag is"):
+        with pytest.raises(StoreError, match="the ETag is"):
             ask_get(store)
         liar.lie = redirect(307, "{elsewhere}{target}")
         with pytest.raises(SourceError, match="sends us to"):
@@ -477,7 +476,7 @@ def test_many_large_folders_at_once_are_held_in_little_memory(
     liar: Liar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held at once, these 16 take 70 MB."""
-    monkeypatch.setattr("penstock.store.webindex._MOST_ENTRIES", 4000)
+    monkeypatch.setattr("penstock.store.weblisting._MAX_ENTRIES", 4000)
     top = html(some_links(16, "{:02}/".format))
     deep = html(some_links(3000, "{:06}".format))
     liar.lie = lambda liar, request, truth: (top if request.path == "/" else deep)(

@@ -21,13 +21,13 @@ from penstock.errors import (
 from penstock.metrics import Counters
 from penstock.store import Chunks, ObjectInfo
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.patience import PatientStore, open_reliable_store
+from penstock.store.retry import RetryingStore, open_reliable_store
 from penstock.store.source import parse_source
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 from tests.support.scripted_store import Clock, Scripted
 
 
-def ask(store: PatientStore) -> bytes:
+def ask(store: RetryingStore) -> bytes:
     return bytes(memoryview(store.get("key", "v", 0, 4, 4)))
 
 
@@ -37,21 +37,21 @@ DOWN = StoreError("down", kind="refused")
 def test_what_may_pass_is_tried_again_and_counted_by_kind() -> None:
     counters, clock = Counters(), Clock()
     store = Scripted(DOWN, StoreError("busy", kind="slow_down"), DOWN, b"data")
-    patient = PatientStore(store, counters, deadline_s=60, time=clock.time)
+    patient = RetryingStore(store, counters, deadline_s=60, time=clock.time)
     assert ask(patient) == b"data"
     assert counters.by_label("store_retries") == {"refused": 2, "slow_down": 1}
 
 
 def test_pauses_double_up_to_a_limit_and_are_drawn_from_all_below() -> None:
     clock = Clock()
-    patient = PatientStore(Scripted(DOWN), Counters(), deadline_s=60, time=clock.time)
+    patient = RetryingStore(Scripted(DOWN), Counters(), deadline_s=60, time=clock.time)
     with pytest.raises(StoreError):
         ask(patient)
     assert clock.pauses[:7] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0])
     assert max(clock.pauses) == 5.0
     jittered = Clock(random.Random(1).random)
     with pytest.raises(StoreError):
-        ask(PatientStore(Scripted(DOWN), Counters(), deadline_s=60, time=jittered.time))
+        ask(RetryingStore(Scripted(DOWN), Counters(), deadline_s=60, time=jittered.time))
     assert len(set(jittered.pauses)) == len(jittered.pauses)
     assert min(jittered.pauses) < 1.0 < max(jittered.pauses) < 5.0
 
@@ -59,7 +59,7 @@ def test_pauses_double_up_to_a_limit_and_are_drawn_from_all_below() -> None:
 @pytest.mark.parametrize("deadline_s", [1.0, 10.0, 60.0])
 def test_at_the_deadline_the_last_error_is_raised_as_it_was(deadline_s: float) -> None:
     clock, store = Clock(), Scripted(StoreError("first", kind="reset"), DOWN)
-    patient = PatientStore(store, Counters(), deadline_s=deadline_s, time=clock.time)
+    patient = RetryingStore(store, Counters(), deadline_s=deadline_s, time=clock.time)
     with pytest.raises(StoreError) as raised:
         ask(patient)
     assert raised.value is DOWN
@@ -70,7 +70,7 @@ def test_at_the_deadline_the_last_error_is_raised_as_it_was(deadline_s: float) -
 def test_what_will_not_pass_is_not_tried_again(kind: type[PenstockError]) -> None:
     clock, store = Clock(), Scripted(kind("no"))
     with pytest.raises(kind):
-        ask(PatientStore(store, Counters(), deadline_s=60, time=clock.time))
+        ask(RetryingStore(store, Counters(), deadline_s=60, time=clock.time))
     assert store.asked == 1
     assert not clock.pauses
 
@@ -102,11 +102,11 @@ def letters() -> Iterator[bytes]:
 def test_an_upload_goes_on_beyond_the_deadline_while_it_comes_further_each_time() -> None:
     clock = Clock()
     upload = Upload(clock, 1, 2, 3)
-    store = PatientStore(upload, Counters(), deadline_s=10, time=clock.time)
+    store = RetryingStore(upload, Counters(), deadline_s=10, time=clock.time)
     assert store.put_file("key", letters, 4) == "abcd"
     assert upload.asked == 4
     upload = Upload(clock, 2, 2, 2, 2, 2)
-    store = PatientStore(upload, Counters(), deadline_s=10, time=clock.time)
+    store = RetryingStore(upload, Counters(), deadline_s=10, time=clock.time)
     with pytest.raises(StoreError):
         store.put_file("key", letters, 4)
     assert upload.asked == 2, "it breaks at the same place"
@@ -115,8 +115,8 @@ def test_an_upload_goes_on_beyond_the_deadline_while_it_comes_further_each_time(
 def test_who_is_in_a_hurry_waits_less_until_the_store_has_answered_once() -> None:
     clock = Clock()
     store = Scripted(DOWN)
-    patient = PatientStore(store, Counters(), deadline_s=60, time=clock.time)
-    hurried = patient.hurried(3.0)
+    patient = RetryingStore(store, Counters(), deadline_s=60, time=clock.time)
+    hurried = patient.with_first_contact_limit(3.0)
     with pytest.raises(StoreError):
         ask(hurried)
     assert clock.now_s < 3.0
@@ -152,7 +152,7 @@ class Breaking(Scripted):
 def test_a_listing_that_breaks_goes_on_where_it_broke() -> None:
     keys = [f"{number:02}" for number in range(20)]
     clock, store = Clock(), Breaking(keys)
-    patient = PatientStore(store, Counters(), deadline_s=1, time=clock.time)
+    patient = RetryingStore(store, Counters(), deadline_s=1, time=clock.time)
     assert [info.key for page in patient.list_all("") for info in page] == keys
     assert store.pages == 19, "ten pages and nine breaks, and none from the start"
     assert clock.now_s > 0.8, "together longer than one deadline would allow for one page"
@@ -176,7 +176,7 @@ class Restarting(Scripted):
 
 def test_a_listing_that_repeats_itself_and_breaks_at_one_place_has_one_deadline() -> None:
     clock, store = Clock(), Restarting(lambda _: 5)
-    patient = PatientStore(store, Counters(), deadline_s=60, time=clock.time)
+    patient = RetryingStore(store, Counters(), deadline_s=60, time=clock.time)
     with pytest.raises(StoreError):
         list(patient.list_all(""))
     assert 50 < clock.now_s < 61
@@ -184,7 +184,7 @@ def test_a_listing_that_repeats_itself_and_breaks_at_one_place_has_one_deadline(
 
 def test_a_listing_that_starts_over_has_the_deadline_anew_as_long_as_it_comes_further() -> None:
     clock, store = Clock(), Restarting(lambda attempt: min(attempt, 100))
-    patient = PatientStore(store, Counters(), deadline_s=2, time=clock.time)
+    patient = RetryingStore(store, Counters(), deadline_s=2, time=clock.time)
     with pytest.raises(StoreError):
         list(patient.list_all(""))
     assert store.attempts > 100
@@ -202,7 +202,7 @@ def test_keys_that_worked_and_are_refused_are_read_again_once_in_half_a_minute()
         opened.append(Scripted(b"data", refused))
         return opened[-1]
 
-    patient = PatientStore(
+    patient = RetryingStore(
         Scripted(b"data", refused), counters, deadline_s=60, reopen=reopen, time=clock.time
     )
     assert [ask(patient), ask(patient)] == [b"data", b"data"]
@@ -214,7 +214,7 @@ def test_keys_that_worked_and_are_refused_are_read_again_once_in_half_a_minute()
     assert ask(patient) == b"data"
     assert len(opened) == 2
     assert counters.total("store_reopens") == 2
-    never_worked = PatientStore(
+    never_worked = RetryingStore(
         Scripted(refused), counters, deadline_s=60, reopen=reopen, time=clock.time
     )
     with pytest.raises(AccessDenied):
@@ -237,7 +237,7 @@ class Changeable(Scripted):
     clear_partial = delete
 
 
-VERBS: dict[str, Callable[[PatientStore], object]] = {
+VERBS: dict[str, Callable[[RetryingStore], object]] = {
     "get": ask,
     "list_all": lambda store: list(store.list_all("")),
     "list_level": lambda store: store.list_level(""),
@@ -253,7 +253,7 @@ def test_every_verb_is_tried_again_and_with_new_keys_where_they_worked(verb: str
     fresh = Changeable(b"data")
     refused = AccessDenied("denied", hint="the usual")
     store = Changeable(b"data", DOWN, refused)
-    patient = PatientStore(
+    patient = RetryingStore(
         store,
         Counters(),
         deadline_s=60,
@@ -279,7 +279,7 @@ def test_a_store_that_another_thread_has_opened_again_is_not_opened_twice() -> N
                 patient._link.store = reopened  # by the other thread, in this moment
             return super().get(*asked)
 
-    patient = PatientStore(
+    patient = RetryingStore(
         Refusing(b"data", AccessDenied("denied")),
         Counters(),
         deadline_s=60,
@@ -341,7 +341,7 @@ def test_of_many_that_were_begun_with_old_keys_none_is_refused_once_the_keys_are
 
     fresh = Scripted(*[b"data"] * 3)
     counters = Counters()
-    store = PatientStore(
+    store = RetryingStore(
         Beginning(b"data"), counters, deadline_s=60, reopen=lambda: fresh, time=Clock().time
     )
     assert store.begin("key", "v", 4) is None, "it has never answered so far"
@@ -437,7 +437,7 @@ def test_each_answer_of_a_server_is_told_apart_and_asked_for_once(fault: str) ->
     assert getattr(raised.value, "kind", "") == word
     assert count[0] == 1, "retried by the library"
     assert fault != "clock" or "clock" in str(raised.value)
-    assert raised.value.hint or not raised.value.usual_hint
+    assert raised.value.hint or not raised.value.default_hint
 
 
 def test_a_body_that_stops_in_the_middle_leaves_time_to_ask_again() -> None:

@@ -8,8 +8,8 @@ import pytest
 from obstore.exceptions import BaseError, GenericError, PermissionDeniedError
 
 from penstock.errors import AccessDenied, ObjectNotFound, PenstockError, SourceError, StoreError
-from penstock.store.keys import remember_settings
-from penstock.store.secrets import RedactingFormatter, redact, remember, remember_environment
+from penstock.store.credentials import remember_settings
+from penstock.store.redaction import RedactingFormatter, redact, remember, remember_environment
 from penstock.store.translate import TRANSLATIONS, translate
 
 KEY, SECRET, TOKEN = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCY", "FwoGZXIvYXdzEBYaD"

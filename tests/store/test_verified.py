@@ -7,8 +7,15 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from penstock.store.parts import PART_BYTES, Digest, is_md5, part_bytes
-from penstock.store.versions import BodyCheck, has_md5_etag, is_verified
+from penstock.store.etags import (
+    PART_BYTES,
+    BodyCheck,
+    Digest,
+    has_md5_etag,
+    is_md5,
+    is_verified,
+    part_bytes,
+)
 from penstock.units import GIB, MIB
 
 DATA = b"data"

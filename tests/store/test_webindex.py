@@ -17,9 +17,9 @@ from penstock.errors import PenstockError, SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Store
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.patience import open_reliable_store
+from penstock.store.indexpage import IndexEntry, read_index
+from penstock.store.retry import open_reliable_store
 from penstock.store.source import parse_source
-from penstock.store.webindex import IndexEntry, read_index
 from tests.support.catalogs import nodes_of
 from tests.support.liar import serve_liar
 
@@ -289,7 +289,7 @@ def test_what_leads_elsewhere_is_not_followed_and_is_listed_with_its_reason(
 
 
 def test_a_page_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.store.webindex._PAGE_MOST_BYTES", 10_000)
+    monkeypatch.setattr("penstock.store.weblisting._MAX_PAGE_BYTES", 10_000)
     with web(lambda _path: (200, index(*map(str, range(1000))))) as (at, _):
         with pytest.raises(SourceError, match="an index without end") as refused:
             keys_of(opened(at))
@@ -302,7 +302,7 @@ def test_a_page_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 def test_folders_that_do_not_fit_beside_each_other_are_listed_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.store.webindex._MOST_ENTRIES", 100)
+    monkeypatch.setattr("penstock.store.weblisting._MAX_ENTRIES", 100)
     names = [f"{number:02}" for number in range(60)]
     pages = {
         "/": index("x/", "y/", "z/"),
@@ -319,8 +319,8 @@ def test_folders_that_do_not_fit_beside_each_other_are_listed_one_by_one(
 def test_a_folder_waits_for_room_that_others_hold_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.store.webindex._MOST_ENTRIES", 100)
-    monkeypatch.setattr("penstock.store.webindex._ROOM_WAIT_S", 0.2)
+    monkeypatch.setattr("penstock.store.weblisting._MAX_ENTRIES", 100)
+    monkeypatch.setattr("penstock.store.weblisting._CAPACITY_WAIT_S", 0.2)
     names = [f"{number:02}" for number in range(60)]
     with web(lambda _path: (200, index(*names))) as (at, _):
         store = opened(f"{at}/set")
@@ -332,12 +332,12 @@ def test_a_folder_waits_for_room_that_others_hold_and_not_for_ever(
         assert len(keys_of(store)) == 60
 
 
-@pytest.mark.parametrize("what", ["_MOST_ENTRIES", "_MOST_NAME_BYTES"])
+@pytest.mark.parametrize("what", ["_MAX_ENTRIES", "_MAX_NAME_BYTES"])
 @pytest.mark.parametrize("speaks", ["dav", "html"])
 def test_a_folder_that_is_too_large_by_itself_is_refused(
     monkeypatch: pytest.MonkeyPatch, what: str, speaks: str
 ) -> None:
-    monkeypatch.setattr(f"penstock.store.webindex.{what}", 100 if "ENTRIES" in what else 10_000)
+    monkeypatch.setattr(f"penstock.store.weblisting.{what}", 100 if "ENTRIES" in what else 10_000)
     names = [f"{number:04}" for number in range(200)]
     files = DAV.format("".join(DAV_FILE.format(name) for name in names))
     answer = (207, files) if speaks == "dav" else (200, index(*names))
@@ -356,7 +356,7 @@ def test_a_level_of_very_many_names_is_left_to_the_whole_listing(
         level = opened(at).list_level("")
         assert level is not None
         assert len(level.objects) == 200
-        monkeypatch.setattr("penstock.store.webindex._LEVEL_ENTRIES", 100)
+        monkeypatch.setattr("penstock.store.weblisting._LEVEL_ENTRIES", 100)
         assert opened(at).list_level("") is None
 
 

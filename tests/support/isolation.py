@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store import secrets
+from penstock.store import redaction
 
 _OURS = ("AWS_", "OSS_", "BOS_", "BCE_", "GOOGLE_", "AZURE_", "PENSTOCK_")
 
@@ -19,4 +19,4 @@ def isolate(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     patch.setenv("HOME", str(folder))
     # A secret of an earlier test, such as "secret", would be cut out of this one's output.
-    patch.setattr(secrets, "_known", ())
+    patch.setattr(redaction, "_known", ())

@@ -19,7 +19,7 @@ import pytest
 
 from penstock.cli.app import run
 from penstock.cli.stats import ask_stats
-from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
 from tests.support.kernelcaches import forget
 from tests.support.waiting import wait_until
 

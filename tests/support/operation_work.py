@@ -17,7 +17,7 @@ from penstock.settings import Part
 from penstock.specs.models import model_of
 from penstock.specs.resource import Resource
 from penstock.store.connect import StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
 from penstock.store.source import parse_source
 
 Json = dict[str, Any]

@@ -5,16 +5,16 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.store import Level, ObjectInfo, Pending
-from penstock.store.patience import Time
+from penstock.store.retry import Timing
 
 
 class Clock:
-    """Time that passes only by sleeping. Draws the longest pause, unless told otherwise."""
+    """Clock that passes only by sleeping. Draws the longest pause, unless told otherwise."""
 
     def __init__(self, draw: Callable[[], float] = lambda: 1.0) -> None:
         self.now_s = 0.0
         self.pauses: list[float] = []
-        self.time = Time(lambda: self.now_s, self.sleep, draw)
+        self.time = Timing(lambda: self.now_s, self.sleep, draw)
 
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)

@@ -97,4 +97,4 @@ def test_a_path_that_leads_nowhere_is_named_and_the_nearest_one_with_it(
     with pytest.raises(NoSuchPath) as caught:
         names(tree, [path])
     assert path in str(caught.value)
-    assert caught.value.hint == (hint or NoSuchPath.usual_hint)
+    assert caught.value.hint == (hint or NoSuchPath.default_hint)

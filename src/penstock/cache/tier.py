@@ -15,7 +15,7 @@ from penstock.cache.identity import Block, CachedObject
 from penstock.errors import CacheDirError, OptionError
 from penstock.metrics import Counters
 from penstock.mounttable import filesystem_type
-from penstock.ownership import why_foreign
+from penstock.ownership import why_untrusted
 from penstock.units import MIB, format_size, parse_size
 
 MEDIA = ("MEM", "SSD", "HDD")
@@ -123,7 +123,7 @@ def _probe(file: Path) -> None:
 def refuse_foreign(path: Path) -> None:
     """Raise CacheDirError if root would share the cache with another user, who could replace what
     is in it. To be called before anything in it is opened."""
-    if (why := why_foreign(path, _ENTRIES, may_be_sticky=True)) is not None:
+    if (why := why_untrusted(path, _ENTRIES, may_be_sticky=True)) is not None:
         raise CacheDirError(
             f"cache directory {path}: {why}",
             hint="root caches where no other user can change anything: give another --cache-dir, "

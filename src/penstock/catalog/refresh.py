@@ -13,10 +13,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.catalog.comparison import Comparison
-from penstock.catalog.incoming import MOST_FILES, SCRATCH_SCHEMA, Incoming
 from penstock.catalog.listing import SILENCE_S, list_in_parallel
+from penstock.catalog.merge import Comparison
 from penstock.catalog.sources import all_sources, covered_by_others, number_of
+from penstock.catalog.staging import MOST_FILES, SCRATCH_SCHEMA, Incoming
 from penstock.catalog.tree import Tree
 from penstock.errors import CatalogDamaged, PenstockError, UsageError
 from penstock.store import Store
@@ -97,7 +97,7 @@ def refresh(
     """
     tree.verify()
     numbers = numbered(tree, mounts)
-    tree.seal()  # what readers have kept in the log until now
+    tree.checkpoint()  # what readers have kept in the log until now
     database = tree.connection()
     paths = {number: mounted.path for number, mounted in numbers.items()}
     wanted = {n: one for n, one in numbers.items() if only is None or one in only}

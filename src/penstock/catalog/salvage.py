@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from penstock.catalog.page_sums import Sealed, page_sums
 from penstock.catalog.schema import CHANGES_FROM, INCOMPLETE, INDEXES, ROOT, new_catalog
-from penstock.catalog.seal import Sealed, page_sums
 from penstock.catalog.sources import SourceRow
 
 _LEAF_OF_A_TABLE = 0x0D

@@ -5,13 +5,13 @@ inodes the kernel holds, so a million of them cost nothing. Numbers are never us
 a rewritten object gets a new one, so pages of two versions cannot meet in one inode.
 
 A catalog that is damaged raises CatalogDamaged, whatever is asked of it: it never says that a name
-is not there, and never lists a part of the names. `renew` puts another in its place, which has the
+is not there, and never lists a part of the names. `repair` puts another in its place, which has the
 rows that are not damaged, with their numbers. That one is incomplete until its sources were listed:
 it says which file a number is and finds the names that it has; whatever must be complete raises.
 
 Threading: any thread reads, each with a connection of its own (WAL: a refresh never blocks
-readers). One thread at a time writes, in `writing`. Any thread may call `renew`, also while another
-one lists or writes: that one gets CatalogDamaged.
+readers). One thread at a time writes, in `writing`. Any thread may call `repair`, also while
+another one lists or writes: that one gets CatalogDamaged.
 """
 
 import fcntl
@@ -29,10 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.catalog import sources
 from penstock.catalog.names import decode
-from penstock.catalog.salvage import make_anew
-from penstock.catalog.schema import CHANGES_FROM, INCOMPLETE, SCHEMA_VERSION, new_catalog
-from penstock.catalog.schema import ROOT as ROOT
-from penstock.catalog.seal import (
+from penstock.catalog.page_sums import (
     NO_STAMP,
     Seal,
     Sealed,
@@ -43,6 +40,9 @@ from penstock.catalog.seal import (
     read_log,
     stamp_of,
 )
+from penstock.catalog.salvage import make_anew
+from penstock.catalog.schema import CHANGES_FROM, INCOMPLETE, SCHEMA_VERSION, new_catalog
+from penstock.catalog.schema import ROOT as ROOT
 from penstock.catalog.sources import SourceRow
 from penstock.errors import CatalogDamaged, PenstockError, StaleInode
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 _INOS_A_QUESTION = 512
 # How long the log's pages wait for readers who still need the old ones. Else they stay in the log
 # until `seal` is called again.
-_SEALS_WITHIN_MS = 2000
+_CHECKPOINT_WAIT_MS = 2000
 _OPENS_WITHIN_S = 5.0
 # Above 2 SQLite only reads a file, above 2 in the next byte it does not even that.
 _WRITE_VERSION_AT = 18
@@ -111,10 +111,10 @@ class Tree:
         self.users_lock = -1
         if read_only:
             return
-        self.found_damaged = self.renew()
-        self.mending(self._create)
-        self.mending(self.seal)  # what a process that was killed has left in the log
-        self.users_lock = self.mending(self._enter)
+        self.found_damaged = self.repair()
+        self.with_repair(self._create)
+        self.with_repair(self.checkpoint)  # what a process that was killed has left in the log
+        self.users_lock = self.with_repair(self._enter)
 
     # -- lookups ------------------------------------------------------------------------
 
@@ -459,7 +459,7 @@ class Tree:
                     run("ROLLBACK")
                 raise
         try:
-            self.seal()
+            self.checkpoint()
         except CatalogDamaged:
             raise  # its sums say what is damaged, and what can be salvaged
         except BaseException:
@@ -468,9 +468,9 @@ class Tree:
                 self._seal.open()
             raise
 
-    def seal(self) -> None:
+    def checkpoint(self) -> None:
         """Moves what is in the log into the file, and notes its checksums. A reader who needs the
-        log for longer leaves both as they are: see `is_sealed`."""
+        log for longer leaves both as they are: see `is_checkpointed`."""
         opened = self._opened()
         with self._seal.alone():
             self.check_in_place()
@@ -491,7 +491,7 @@ class Tree:
             except sqlite3.Error as error:
                 raise self.as_damage(error) or error from error
 
-    def is_sealed(self) -> bool:
+    def is_checkpointed(self) -> bool:
         """Whether the file has all that the log had. If not, `seal` has to be called again."""
         try:
             is_moved = self._beside("-wal").stat().st_size == 0
@@ -557,7 +557,7 @@ class Tree:
 
     # -- damage -------------------------------------------------------------------------
 
-    def mending(self, question: Callable[[], T]) -> T:
+    def with_repair(self, question: Callable[[], T]) -> T:
         """Return what `question` returns. A catalog that it finds damaged is made anew, and asked
         again: for a server that starts, which has no refresher yet to do that."""
         try:
@@ -565,10 +565,10 @@ class Tree:
         except CatalogDamaged as error:
             log.debug("%s", error)
             self._close()
-            self.found_damaged = self.renew(thorough=True) or self.found_damaged
+            self.found_damaged = self.repair(thorough=True) or self.found_damaged
             return question()
 
-    def renew(self, *, thorough: bool = False) -> CatalogDamaged | None:
+    def repair(self, *, thorough: bool = False) -> CatalogDamaged | None:
         """Puts another catalog in the place of a damaged one, which is kept beside it. Returns what
         was wrong; None if nothing is, or if another process has done it. `thorough`: also where
         the checksums are right, as SQLite has found fault with it.
@@ -702,7 +702,7 @@ def _number_of(path: Path) -> int | None:
 
 def _move_log(connection: sqlite3.Connection) -> bool:
     """From the log into the file, all of it; False if a reader needs the log for longer."""
-    connection.execute(f"PRAGMA busy_timeout = {_SEALS_WITHIN_MS}")
+    connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
     (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     connection.execute("PRAGMA busy_timeout = 60000")
     return not busy

@@ -11,7 +11,7 @@ import click
 from penstock.cli.output import print_error
 from penstock.errors import PenstockError
 from penstock.release import __version__
-from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
 
 # Each command is a module of its own, imported when it is asked for: `stats` then answers in half
 # the time, since it needs neither stores nor caches.

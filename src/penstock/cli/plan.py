@@ -405,7 +405,7 @@ def _read_sizes(found: dict[str, Any]) -> list[int]:
     """None from a server that is older than this command: then all files count as alike."""
     if "catalog" not in found:
         return []
-    from penstock.catalog.picked import read_sizes
+    from penstock.catalog.file_set import read_sizes
 
     return list(read_sizes(Path(found["catalog"]), MOST_SIZES))
 

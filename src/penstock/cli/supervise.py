@@ -20,10 +20,10 @@ from penstock.daemon.claim import let_go, sign
 from penstock.daemon.hardening import keep_memory_private
 from penstock.daemon.logfiles import WatchedLog
 from penstock.daemon.supervisor import Audience, Supervisor
-from penstock.environment import take_over
+from penstock.environment import take_inherited_keys
 from penstock.errors import PenstockError
-from penstock.store.keys import remember_settings
-from penstock.store.secrets import LOG_FORMAT, RedactingFormatter, remember_environment
+from penstock.store.credentials import remember_settings
+from penstock.store.redaction import LOG_FORMAT, RedactingFormatter, remember_environment
 
 _LOG_FORMAT = LOG_FORMAT.replace("%(message)s", "supervisor: %(message)s")
 
@@ -33,7 +33,9 @@ def main() -> None:
         told: dict[str, Any] = json.load(file)
     if told["report"] is not None and os.fork():
         os._exit(0)  # whoever started us may live for months, and should not have to bury us
-    keys = take_over()  # for its servers; nothing else that is started from here sees them
+    keys = (
+        take_inherited_keys()
+    )  # for its servers; nothing else that is started from here sees them
     plan = Plan(
         Path(told["mountpoint"]),
         told["source"],

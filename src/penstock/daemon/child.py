@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.daemon.link import Link, Message, send_start
-from penstock.environment import handed_over
+from penstock.environment import child_environment
 
 LINK_VARIABLE = "PENSTOCK_LINK"
 # What the supervisor itself acts on; a command line of another release may not send them all.
@@ -162,7 +162,7 @@ def _spawn(plan: Plan, theirs: socket.socket) -> "subprocess.Popen[bytes]":
         "MALLOC_ARENA_MAX": "4",
     }
     wanted = {name: value for name, value in merged.items() if value is not None}
-    with theirs, handed_over(wanted) as (environment, keys):
+    with theirs, child_environment(wanted) as (environment, keys):
         return subprocess.Popen(
             # -P: a queue.py in the folder where someone stands is not ours to import.
             [plan.python, "-Pm", "penstock.daemon.serve", str(plan.mountpoint)],

@@ -17,8 +17,8 @@ from typing import Any
 
 from penstock.cache.contents import Contents
 from penstock.cache.guarded import GuardedDirectory
+from penstock.catalog.file_set import ORDERS, Selection
 from penstock.catalog.names import decode
-from penstock.catalog.picked import ORDERS, Selection
 from penstock.daemon.control import Answer, Line
 from penstock.errors import UsageError
 from penstock.vfs.filesystem import FileSystem

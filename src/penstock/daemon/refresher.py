@@ -140,7 +140,7 @@ class Refresher:
 
     def _renew(self) -> None:
         self._is_suspect = True
-        self._tree.renew(thorough=True)
+        self._tree.repair(thorough=True)
         self._outdate([])  # folders may have other numbers
 
     def _outdate(self, buried: list[int]) -> None:
@@ -186,7 +186,7 @@ class Refresher:
             try:
                 # What only SQLite finds fault with is left to the next refresh: to find that takes
                 # 3 s for a million files.
-                if self._tree.renew() is not None:
+                if self._tree.repair() is not None:
                     self._outdate([])
             except Exception as error:  # noqa: BLE001 - whoever asks next has it tried again
                 log.warning("the catalog cannot be made anew: %s", error)
@@ -217,7 +217,7 @@ class Refresher:
     def _wait_s(self, due_s: float) -> float | None:
         try:
             # Its listing failed: nothing of it is shown yet.
-            waits = bool(unlisted(self._tree, self._mounts)) or not self._tree.is_sealed()
+            waits = bool(unlisted(self._tree, self._mounts)) or not self._tree.is_checkpointed()
         except Exception as error:  # noqa: BLE001 - `_try` meets it again, and tells
             log.debug("%s", error)
             waits = True

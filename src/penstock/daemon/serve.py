@@ -22,11 +22,11 @@ from penstock.daemon.nursery import Nursery
 from penstock.daemon.registry import absolute
 from penstock.daemon.server import Handover, Ready, Server
 from penstock.daemon.serving import workers_of
-from penstock.environment import take_over
+from penstock.environment import take_inherited_keys
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse import mounting
 from penstock.settings import MountSettings, decode
-from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
 from penstock.units import format_size
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _LONGEST_PULSE_S = 1.0
 
 
 def main() -> None:
-    os.environ.update(take_over())
+    os.environ.update(take_inherited_keys())
     link = Link(socket.socket(fileno=int(os.environ.pop(LINK_VARIABLE))))
     start = receive_start(link)
     if start is None:

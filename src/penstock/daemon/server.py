@@ -49,7 +49,7 @@ from penstock.mounttable import filesystem_type, find_mount
 from penstock.paths import state_dir
 from penstock.settings import MountSettings, encode
 from penstock.store import Store
-from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
+from penstock.store.retry import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead, SmallFileReadahead
@@ -143,14 +143,15 @@ class Server:
         )
         self._mounts = [Mounted(path, store) for path, store in stores.items()]
         self._tree = Tree(catalog_path(state_dir(), settings.catalog or _name(self._mounts)))
-        self._numbers = self._tree.mending(lambda: numbered(self._tree, self._mounts))
+        self._numbers = self._tree.with_repair(lambda: numbered(self._tree, self._mounts))
         self._saved = self._takeover
         if not self._takeover:
             hurried = [
-                Mounted(path, store.hurried(FIRST_CONTACT_S)) for path, store in stores.items()
+                Mounted(path, store.with_first_contact_limit(FIRST_CONTACT_S))
+                for path, store in stores.items()
             ]
-            self._tree.mending(lambda: self._list_what_is_missing(hurried, progress))
-        files, size = self._tree.mending(self._tree.totals)
+            self._tree.with_repair(lambda: self._list_what_is_missing(hurried, progress))
+        files, size = self._tree.with_repair(self._tree.totals)
         self._mode = self._choose_mode(files, size)
 
     def _list_what_is_missing(self, mounts: list[Mounted], progress: Progress) -> None:
@@ -209,8 +210,8 @@ class Server:
                 f"{settings.file_mode:04o}/{settings.dir_mode:04o}); the cache and the control "
                 "socket stay yours"
             )
-        files, size = self._tree.mending(self._tree.totals)
-        hidden = sum(self._tree.mending(self._tree.hidden_counts).values())
+        files, size = self._tree.with_repair(self._tree.totals)
+        hidden = sum(self._tree.with_repair(self._tree.hidden_counts).values())
         notes = self._notes
         if self._tree.found_damaged is not None:
             notes = [*notes, f"{self._tree.found_damaged}; it was made anew from a listing"]
@@ -294,7 +295,7 @@ class Server:
         )
         readahead = Readahead(settings.block_bytes, settings.prefetch_blocks)
         opened = {number: mounted.store for number, mounted in self._numbers.items()}
-        stores = self._tree.mending(lambda: with_removed(self._tree, opened))
+        stores = self._tree.with_repair(lambda: with_removed(self._tree, opened))
         neighbours = self._runs = SmallFileReadahead(self._announce)
         if self._nursery is not None:
             self._workers = self._make_workers(self._nursery, stores)

@@ -10,8 +10,8 @@ from penstock.fuse.handlers import KernelOptions
 from penstock.metrics import Counters
 from penstock.settings import MountSettings
 from penstock.store import Store
-from penstock.store.patience import open_reliable_store
 from penstock.store.removed import RemovedStore
+from penstock.store.retry import open_reliable_store
 
 # For each process.
 LARGE_THREADS = 16

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from penstock.daemon.claim import claim
 from penstock.daemon.control import RemoteError
-from penstock.environment import handed_over
+from penstock.environment import child_environment
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.paths import logs_dir, name_of, open_private
 from penstock.settings import MountSettings, encode
@@ -24,7 +24,7 @@ def become_supervisor(settings: MountSettings) -> NoReturn:
     os.set_inheritable(claimed, True)
     told = _written(settings, log=None, report=None, claim=claimed)
     sys.stderr.flush()
-    with handed_over(os.environ) as (environment, _):
+    with child_environment(os.environ) as (environment, _):
         os.execve(sys.executable, _command(settings, told), environment)
 
 
@@ -37,7 +37,7 @@ def start_supervisor(
     claimed = _claim(settings.mountpoint)
     reader, writer = os.pipe()
     told = _written(settings, log=log_path, report=writer, claim=claimed)
-    with log, handed_over(os.environ) as (environment, keys):
+    with log, child_environment(os.environ) as (environment, keys):
         child = subprocess.Popen(
             _command(settings, told),
             pass_fds=(writer, told, claimed, keys),

@@ -41,7 +41,7 @@ from penstock.daemon.registry import (
 from penstock.errors import MountpointError, PenstockError
 from penstock.fuse import mounting
 from penstock.mounttable import find_mount
-from penstock.store.keys import remember_settings
+from penstock.store.credentials import remember_settings
 
 # What the ends of a mount's servers tell: how soon to start the next, and what is to blame.
 #

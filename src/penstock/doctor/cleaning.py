@@ -19,7 +19,7 @@ from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings
 from penstock.specs.secret_fields import names_a_secret
-from penstock.store.secrets import HIDDEN, redact
+from penstock.store.redaction import HIDDEN, redact
 
 # Shorter ones would tear ordinary words apart; where they are kept they are hidden anyway.
 _SHORTEST = 4

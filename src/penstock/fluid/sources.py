@@ -16,9 +16,9 @@ from penstock.fluid.properties import LISTED
 from penstock.fluid.stores import FAMILIES, STORAGES, USED, family_of, names_of, why_unused
 from penstock.fluid.values import Report, Written, misspelled
 from penstock.store.connect import StoreOptions
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
+from penstock.store.etags import VERIFY_MODES
 from penstock.store.source import Source, parse_source
-from penstock.store.versions import WAYS
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 _TRUE, _FALSE = ("true", "yes", "1", ""), ("false", "no", "0")
@@ -181,7 +181,7 @@ def _place(
         region=region,
         anonymous=bool(_flag(words, "anonymous")),
         manifest=Path(words["manifest"][0]) if "manifest" in words else None,
-        verify=_one_of(words, "verify", WAYS) or "auto",
+        verify=_one_of(words, "verify", VERIFY_MODES) or "auto",
         keys=Keys(**keys) if keys else None,
         path_style=path_style,
     )

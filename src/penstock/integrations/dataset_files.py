@@ -17,7 +17,7 @@ ATTRIBUTES = ("samples", "imgs", "files", "paths")
 class NoFiles(PlanError):
     """Why nobody can tell which file an index is."""
 
-    usual_hint = f"give it a list of its files as `{'`, `'.join(ATTRIBUTES)}`"
+    default_hint = f"give it a list of its files as `{'`, `'.join(ATTRIBUTES)}`"
 
 
 def files_of(dataset: object) -> list[str]:

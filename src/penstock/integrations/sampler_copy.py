@@ -39,7 +39,7 @@ Renew = Callable[[Any, int], object]
 class NoOrder(PlanError):
     """Why nobody can tell the order of a sampler in advance."""
 
-    usual_hint = "wrapped in penstock.integrations.torch.PlannedSampler it can be planned"
+    default_hint = "wrapped in penstock.integrations.torch.PlannedSampler it can be planned"
 
 
 def is_plain_iterator(iterator: object) -> bool:

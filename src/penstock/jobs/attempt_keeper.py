@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.daemon import locks
-from penstock.environment import take_over
+from penstock.environment import take_inherited_keys
 from penstock.jobs.attempt_init import GRACE_S
 from penstock.jobs.cgroups import Group, group_places, make_group, remove_groups
 from penstock.jobs.containers import out_of_memory, remove_containers
@@ -32,7 +32,7 @@ from penstock.jobs.job_status import FAILED, RUNNING, SUCCEEDED, instance_record
 from penstock.jobs.processes import children_of, end_marked, inner_pid
 from penstock.reconcile.conditions import stamp
 from penstock.reconcile.loop_control import wake_loop
-from penstock.store.secrets import redact_bytes, remember
+from penstock.store.redaction import redact_bytes, remember
 from penstock.units import format_size
 
 # What an instance prints, kept: cleaned of secrets, its beginning and its end, never more than so
@@ -431,7 +431,7 @@ def signal_name(number: int) -> str:
 
 
 def main() -> int:
-    os.environ.update(take_over())
+    os.environ.update(take_inherited_keys())
     uid, descriptor, lock = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     os.set_inheritable(lock, False)
     with os.fdopen(descriptor, "rb") as file:

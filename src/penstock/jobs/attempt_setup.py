@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.daemon.registry import control_socket
-from penstock.environment import handed_over
+from penstock.environment import child_environment
 from penstock.errors import UsageError
 from penstock.jobs import containers
 from penstock.jobs.job_datasets import sources
@@ -37,7 +37,7 @@ from penstock.specs.fields import parse_quantity
 from penstock.specs.jobs import TrainingJob, TrainingJobSpec, cores
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
-from penstock.store.secrets import remember
+from penstock.store.redaction import remember
 
 Json = dict[str, Any]
 
@@ -168,7 +168,7 @@ def start_keeper(job: Stored, attempt: Attempt, lock: int, log: int) -> "subproc
     os.lseek(descriptor, 0, os.SEEK_SET)
     try:
         _make_scratch(attempt.told["scratch"])
-        with handed_over(os.environ) as (env, keys):
+        with child_environment(os.environ) as (env, keys):
             return subprocess.Popen(
                 [sys.executable, "-Pm", KEEPER, job.uid, str(descriptor), str(lock)],
                 stdin=subprocess.DEVNULL,

@@ -46,7 +46,7 @@ from penstock.reconcile.loop_control import wake_loop
 from penstock.reconcile.resource_process import is_worker, release_lock, start_as_worker
 from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
-from penstock.store.secrets import redact
+from penstock.store.redaction import redact
 from penstock.units import format_size
 
 # Loads the data sets of a job before it starts. Begun again, it passes over what is cached.

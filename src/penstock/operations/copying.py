@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from penstock.catalog.incoming import MOST_FILES
+from penstock.catalog.staging import MOST_FILES
 from penstock.errors import SourceError, StoreError, UsageError
 from penstock.metrics import Counters
 from penstock.settings import Part
 from penstock.store import ObjectInfo, Store
-from penstock.store.parts import PART_BYTES, Digest, is_md5
-from penstock.store.patience import open_reliable_store
+from penstock.store.etags import PART_BYTES, Digest, is_md5
+from penstock.store.retry import open_reliable_store
 from penstock.warm.pace import RateLimit
 
 # Where a migration copies from or to: one store, or a data set that is made of several.

@@ -26,7 +26,7 @@ from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
-from penstock.store.secrets import redact
+from penstock.store.redaction import redact
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from penstock.operations.work import Work
 from penstock.settings import Part
 from penstock.specs.operations import DataMigrate, DatasetToMigrate, DataToMigrate, ExternalStorage
 from penstock.store import ObjectInfo, Store
-from penstock.store.parts import is_md5
+from penstock.store.etags import is_md5
 from penstock.units import format_size
 from penstock.warm.pace import RateLimit
 

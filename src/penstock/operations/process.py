@@ -23,7 +23,7 @@ from penstock.reconcile.command_environment import environment, expanded
 from penstock.reconcile.mount_namespace import run_with_data
 from penstock.specs.dataset import Env
 from penstock.specs.operations import DataProcess, JobProcessor, Processor, ScriptProcessor
-from penstock.store.secrets import redact
+from penstock.store.redaction import redact
 from penstock.units import MIB
 
 # What a DataProcess runs: its script, or its pod's first container, as a command of this machine.

@@ -11,7 +11,7 @@ from penstock.specs.dataset import Env
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import Secret, model_of
 from penstock.specs.secret_fields import is_secret
-from penstock.store.secrets import remember
+from penstock.store.redaction import remember
 
 # What a command needs of this machine's environment, and nothing that might be a key.
 

@@ -32,8 +32,8 @@ from penstock.reconcile.state import State
 from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
 from penstock.settings import MountSettings, needs_new_mount
 from penstock.specs.kinds import ResourceKey
-from penstock.store.patience import FIRST_CONTACT_S, open_reliable_store
-from penstock.store.secrets import redact
+from penstock.store.redaction import redact
+from penstock.store.retry import FIRST_CONTACT_S, open_reliable_store
 
 log = logging.getLogger(__name__)
 
@@ -285,7 +285,7 @@ def ask_new_stores(current: MountSettings, wanted: MountSettings) -> None:
     for part in wanted.parts:
         if part not in current.parts:
             store = open_reliable_store(part.source, part.store, Counters())
-            next(iter(store.hurried(FIRST_CONTACT_S).list_all("")), None)
+            next(iter(store.with_first_contact_limit(FIRST_CONTACT_S).list_all("")), None)
 
 
 def list_new_parts(mountpoint: Path) -> None:

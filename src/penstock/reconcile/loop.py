@@ -11,7 +11,7 @@ import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from penstock.environment import take_over
+from penstock.environment import take_inherited_keys
 from penstock.errors import PenstockError
 from penstock.jobs.scheduler import Jobs
 from penstock.operations.lifecycle import Operating
@@ -21,7 +21,7 @@ from penstock.reconcile.loop_control import LoopLock
 from penstock.reconcile.node_affinity import Node, this_node
 from penstock.reconcile.snapshot import Pair
 from penstock.reconcile.state import State
-from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Loop:
 
 
 def main() -> int:
-    os.environ.update(take_over())
+    os.environ.update(take_inherited_keys())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(RedactingFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler])

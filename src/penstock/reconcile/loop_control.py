@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.daemon import locks
-from penstock.environment import handed_over
+from penstock.environment import child_environment
 from penstock.paths import open_private
 
 _WAKE, _LEAVE = b"wake", b"leave"
@@ -134,7 +134,7 @@ def _start(folder: Path, lock: int) -> None:
     logs.mkdir(mode=0o700, exist_ok=True)
     with (
         open(logs / "loop.log", "ab", opener=open_private) as log,
-        handed_over(os.environ) as (environment, keys),
+        child_environment(os.environ) as (environment, keys),
     ):
         # Through a shell that ends at once: whoever asked need not bury it, however long they live.
         # -P: a queue.py in the folder where someone stands is not ours to import.

@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.environment import handed_over, take_over
+from penstock.environment import child_environment, take_inherited_keys
 from penstock.paths import open_private
 from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
-from penstock.store.secrets import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
 
 _ENDS_WITHIN_S = 5.0
 
@@ -27,7 +27,7 @@ def start_worker(module: str, uid: str, lock: int, log: Path) -> "subprocess.Pop
     try:
         with (
             open(log, "ab", opener=open_private) as out,
-            handed_over(os.environ) as (environment, keys),
+            child_environment(os.environ) as (environment, keys),
         ):
             return subprocess.Popen(
                 [sys.executable, "-Pm", module, uid],
@@ -45,7 +45,7 @@ def start_worker(module: str, uid: str, lock: int, log: Path) -> "subprocess.Pop
 
 def start_as_worker() -> tuple[State, Stored] | None:
     """In the worker itself, first: whose work it does. None if that was deleted meanwhile."""
-    os.environ.update(take_over())
+    os.environ.update(take_inherited_keys())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(RedactingFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler])

@@ -28,7 +28,7 @@ from penstock.reconcile.snapshot import Pair, Stored
 from penstock.reconcile.state import State
 from penstock.specs.models import model_of
 from penstock.specs.schema import NoEffect, without_effect
-from penstock.store.secrets import redact
+from penstock.store.redaction import redact
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""From a source and its options to a store: endpoints, addressing styles, time limits."""
+"""Opens the store of a source: chooses its endpoint, addressing style and time limits."""
 
 import logging
 import os
@@ -15,29 +15,29 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 from penstock.errors import OptionError
 from penstock.metrics import Counters
 from penstock.store import Store
-from penstock.store.credentials import CONNECT_S, ENVIRONMENT, IDLE_S, S3Credentials, first_set
-from penstock.store.inventory import Names
-from penstock.store.keys import Keys
+from penstock.store.credentials import ENVIRONMENT, Keys, S3Credentials, first_set
+from penstock.store.etags import BodyCheck, is_verified
 from penstock.store.local import LocalStore
-from penstock.store.manifest import read_manifest
+from penstock.store.redaction import redact, remember_environment
 from penstock.store.remote import RemoteStore
 from penstock.store.s3headers import headers_of_environment
 from penstock.store.s3listing import S3Listing
 from penstock.store.s3objects import Limits, open_s3_objects, open_web_objects
 from penstock.store.s3uploads import S3Uploads
-from penstock.store.secrets import redact, remember_environment
-from penstock.store.source import Source
+from penstock.store.source import Source, SourcePrefix
 from penstock.store.translate import translate
-from penstock.store.versions import BodyCheck, is_verified
 
 if TYPE_CHECKING:
     from obstore.store import AzureCredential, ClientConfig, RetryConfig, S3Config
 
 log = logging.getLogger(__name__)
 
-# Not one: penstock.store.patience tries again, and counts it. Two who retry multiply.
+# None: penstock.store.retry retries and counts. Two layers of retries multiply.
 _RETRY: "RetryConfig" = {"max_retries": 0, "retry_timeout": timedelta(seconds=20)}
 
+# One attempt: to connect, and between two pieces of an answer.
+_CONNECT_S = 5.0
+_IDLE_S = 30.0
 DEFAULT_DEADLINE_S = 60.0
 _AWS = "https://s3.{region}.amazonaws.com"
 
@@ -49,13 +49,13 @@ class StoreOptions:
     anonymous: bool = False
     manifest: Path | None = None
     deadline_s: float = DEFAULT_DEADLINE_S  # no attempt lasts longer
-    verify: str = "auto"  # bodies against their ETag: see penstock.store.versions
+    verify: str = "auto"  # bodies against their ETag: see penstock.store.etags
     keys: Keys | None = None  # None: those of the environment
     path_style: bool | None = None  # the bucket in the path, or in the host's name; None: as usual
 
 
 def open_store(source: Source, options: StoreOptions, counters: Counters) -> Store:
-    """A store that has not been asked anything yet."""
+    """Open a store without sending a request."""
     remember_environment()
     if options.keys is not None:
         options.keys.remember()
@@ -82,7 +82,7 @@ def open_store(source: Source, options: StoreOptions, counters: Counters) -> Sto
         raise OptionError(redact(f"{source}: {error}")) from error
 
 
-# -- S3 and what speaks it ----------------------------------------------------------------
+# -- S3 and compatible stores ----------------------------------------------------------------
 
 
 def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store:
@@ -94,7 +94,7 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
     region = options.region or first_set(("AWS_REGION", "AWS_DEFAULT_REGION"))
     virtual_hosted = False
     if source.scheme == "oss":
-        # OSS refuses path-style requests; its S3 endpoint wants the bucket in the host's name.
+        # OSS refuses path-style requests; its S3 endpoint takes the bucket in the host's name.
         endpoint = endpoint or (
             f"https://oss-{region.removeprefix('oss-')}.aliyuncs.com" if region else None
         )
@@ -128,7 +128,7 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
     check = BodyCheck(counters) if is_verified(options.verify, identity) else None
     if source.bucket.endswith("--x-s3"):
         if options.verify == "always":
-            log.warning("%s: ETags of directory buckets are no MD5s: nothing is compared", source)
+            log.warning("%s: not verified: ETags of directory buckets are not MD5s", source)
         check = None
     objects = open_s3_objects(
         config.get("endpoint") or _AWS.format(region=config["region"]),
@@ -143,7 +143,7 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
     )
     listing = None
     if objects is not None:
-        names = Names(identity, source.prefix)
+        names = SourcePrefix(identity, source.prefix)
         listing = S3Listing(objects, names, counters, in_order=endpoint is None)
     return RemoteStore(
         store,
@@ -196,8 +196,8 @@ def _open_az(source: Source, options: StoreOptions, counters: Counters) -> Store
 
 
 def _azure_credential(keys: Keys) -> "AzureCredential":
-    """Handed over so, and not as settings: of those an account's key that the environment has
-    would win over a token."""
+    """Return what obstore signs with. As settings, an account key in the environment would take
+    precedence over a token."""
     if keys.account_key:
         return {"access_key": keys.account_key, "expires_at": None}
     assert keys.sas_token is not None
@@ -205,24 +205,24 @@ def _azure_credential(keys: Keys) -> "AzureCredential":
 
 
 def _open_http(source: Source, options: StoreOptions, counters: Counters) -> Store:
-    # The prefix stays ours: obstore drops the last segment of an address without a slash.
+    # The prefix is not part of it: obstore drops the last segment of an address without a slash.
     url = f"{source.scheme}://{source.bucket}"
-    manifest = options.manifest
     client = _client(url, options.deadline_s)
     identity = str(source)
     check = BodyCheck(counters) if is_verified(options.verify, identity) else None
     objects = open_web_objects(url, _limits(options.deadline_s), check)
-    listing = None
-    if manifest is None and objects is not None:
-        from penstock.store.webindex import WebIndex  # 20 ms that other stores need not pay
+    from penstock.store.weblisting import ManifestListing, WebListing  # 20 ms: not for every store
 
-        listing = WebIndex(objects, Names(identity, source.prefix), counters)
+    listing = None
+    if options.manifest is not None:
+        listing = ManifestListing(options.manifest)
+    elif objects is not None:
+        listing = WebListing(objects, SourcePrefix(identity, source.prefix), counters)
     return RemoteStore(
         HTTPStore.from_url(url, client_options=client, retry_config=_RETRY),
         identity=identity,
         prefix=source.prefix,
         counters=counters,
-        manifest=(lambda: read_manifest(manifest)) if manifest else None,
         ordered=False,
         objects=objects,
         listing=listing,
@@ -234,20 +234,20 @@ def _client(endpoint: str | None, deadline_s: float) -> "ClientConfig":
     return {
         # Plain HTTP only where the user wrote it.
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
-        "connect_timeout": timedelta(seconds=min(CONNECT_S, deadline_s)),
+        "connect_timeout": timedelta(seconds=min(_CONNECT_S, deadline_s)),
         "read_timeout": timedelta(seconds=_idle_s(deadline_s)),
-        # What comes later comes for nobody.
+        # After the deadline nobody waits for the answer.
         "timeout": timedelta(seconds=deadline_s),
     }
 
 
 def _limits(deadline_s: float) -> Limits:
-    return Limits(min(CONNECT_S, deadline_s), _idle_s(deadline_s), deadline_s)
+    return Limits(min(_CONNECT_S, deadline_s), _idle_s(deadline_s), deadline_s)
 
 
 def _idle_s(deadline_s: float) -> float:
-    """A body that stops in the middle leaves time for two more attempts."""
-    return min(IDLE_S, deadline_s / 3)
+    """Return a limit that leaves time for two more attempts when a body stops in the middle."""
+    return min(_IDLE_S, deadline_s / 3)
 
 
 def _with_scheme(endpoint: str | None) -> str | None:
@@ -264,10 +264,10 @@ def _with_scheme(endpoint: str | None) -> str | None:
     if parts is not None and "@" in parts.netloc:
         raise OptionError(
             "--endpoint: credentials do not belong in an address",
-            hint="export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; an address is seen by all",
+            hint="export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; every user sees the address",
         )
     if not valid:
-        raise OptionError(f"--endpoint {endpoint!r} is no address", hint=hint)
+        raise OptionError(f"--endpoint {endpoint!r} is not an address", hint=hint)
     return url.rstrip("/")
 
 

@@ -6,7 +6,7 @@ a GET of 110 KiB, its asyncio calls 380 (ADR 1), and those of `s3objects` 60 (AD
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,19 +16,17 @@ from typing_extensions import Buffer
 
 from penstock.errors import StoreError
 from penstock.metrics import Counters
-from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress
-from penstock.store.inventory import Inventory, Names
-from penstock.store.parts import PART_BYTES, part_bytes
-from penstock.store.pending import WrappedPending
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress, WrappedPending
+from penstock.store.etags import PART_BYTES, BodyCheck, part_bytes
+from penstock.store.obstore_listing import ObstoreListing
 from penstock.store.s3objects import S3Objects
 from penstock.store.s3uploads import S3Uploads
+from penstock.store.source import SourcePrefix
 from penstock.store.translate import translate
 from penstock.store.versions import (
     BY_SIZE,
     BY_TIME,
-    BodyCheck,
     check_version,
-    size_version,
     version_of,
 )
 
@@ -105,7 +103,6 @@ class RemoteStore:
         identity: str,
         prefix: str,
         counters: Counters,
-        manifest: Callable[[], Iterator[list[ObjectInfo]]] | None = None,
         ordered: bool = True,  # by key, so that a listing can go on behind one
         objects: S3Objects | None = None,  # what is read is read through these, if not None
         listing: Listing | None = None,
@@ -119,23 +116,16 @@ class RemoteStore:
         self._listing = listing
         self._uploads = uploads
         self._check = check
-        self._manifest = manifest
-        names = Names(identity, prefix)
-        self._inventory = Inventory(store, names, counters, ordered=ordered)
+        names = SourcePrefix(identity, prefix)
+        self._inventory = ObstoreListing(store, names, counters, ordered=ordered)
         self._full = names.full
 
     # -- listing ------------------------------------------------------------------------
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
-        if self._manifest is not None:
-            for page in self._manifest():
-                yield [info._replace(version=info.version or size_version(info)) for info in page]
-            return
-        yield from (self._listing or self._inventory).list_all(prefix, after)
+        return (self._listing or self._inventory).list_all(prefix, after)
 
     def list_level(self, prefix: str) -> Level | None:
-        if self._manifest is not None:
-            return None
         return (self._listing or self._inventory).list_level(prefix)
 
     # -- data ---------------------------------------------------------------------------

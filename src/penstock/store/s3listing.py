@@ -11,6 +11,7 @@ end. A page is bounded, and only one of each listing is held.
 Threading: any thread, any number of listings at a time.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, pairwise
@@ -22,9 +23,9 @@ from penstock.errors import ObjectNotFound, PenstockError, SourceError
 from penstock.metrics import Counters
 from penstock.store import Level, ObjectInfo
 from penstock.store.http import BodyTooLong, ProtocolError
-from penstock.store.inventory import Names, is_odd
 from penstock.store.s3objects import S3Objects, failure
 from penstock.store.sigv4 import canonical_query
+from penstock.store.source import SourcePrefix
 from penstock.store.translate import translate_status
 from penstock.store.versions import parse_size, version_of
 from penstock.store.xmlbody import Child, read_xml
@@ -47,6 +48,14 @@ REPEATS_HINT = (
 )
 
 
+# SourcePrefix that obstore refuses to express, or strips.
+_ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def is_odd(name: str) -> bool:
+    return _ODD.search(name) is not None
+
+
 # What is read of a page, beside its entries.
 _FACTS = ("EncodingType", "IsTruncated", "NextContinuationToken")
 
@@ -59,12 +68,17 @@ class Page(NamedTuple):
 
 class S3Listing:
     def __init__(
-        self, objects: S3Objects, names: Names, counters: Counters, *, in_order: bool = False
+        self,
+        objects: S3Objects,
+        prefix: SourcePrefix,
+        counters: Counters,
+        *,
+        in_order: bool = False,
     ) -> None:
         """`in_order`: the server promises keys in the order of their bytes, as AWS does. Others
         have an order of their own (SeaweedFS, rclone)."""
         self._objects = objects
-        self._names = names
+        self._prefix = prefix
         self._counters = counters
         self._in_order = in_order
 
@@ -73,7 +87,7 @@ class S3Listing:
     def list_all(self, prefix: str, after: str) -> Iterator[list[ObjectInfo]]:
         if self._is_prefix_too(after):
             after = ""
-        names = self._names
+        names = self._prefix
         below, behind = names.full(prefix), names.full(after) if after else ""
         began_s, greatest = time(), behind
         while True:
@@ -105,7 +119,7 @@ class S3Listing:
         such a key would lose what lies below it."""
         if not key or key.endswith("/"):
             return False
-        return bool(self._some(self._names.full(key), "", 1).objects)
+        return bool(self._some(self._prefix.full(key), "", 1).objects)
 
     def _some_behind(self, below: str, last: str, greatest: str) -> list[ObjectInfo]:
         """Is it over? Keys up to the greatest are those of a server that passes over start-after
@@ -113,14 +127,14 @@ class S3Listing:
         return [info for info in self._some(below, last, 2).objects if info.key > greatest]
 
     def _shown(self, infos: list[ObjectInfo]) -> list[ObjectInfo]:
-        relative = self._names.relative
+        relative = self._prefix.relative
         return [info._replace(key=relative(info.key)) for info in infos]
 
     # -- one level ----------------------------------------------------------------------
 
     def list_level(self, prefix: str) -> Level | None:
         """None where a key is odd, too, or the end was lost: list_all has an answer to each."""
-        level, below = Level([], []), self._names.full(prefix)
+        level, below = Level([], []), self._prefix.full(prefix)
         start = f"{below}/" if below else ""
         number, count, last, greatest = 0, 0, "", ""
         for number, page in enumerate(self._pages(below, "", delimiter="/"), 1):
@@ -135,7 +149,7 @@ class S3Listing:
             if any(is_odd(key[len(start) :]) for key in (*(o.key for o in objects), *prefixes)):
                 return None
             level.objects.extend(self._shown(objects))
-            level.prefixes.extend(map(self._names.relative, prefixes))
+            level.prefixes.extend(map(self._prefix.relative, prefixes))
         # As of a whole listing; of two, since the last prefix has keys behind itself.
         if number > 1 or count >= _PAGE_ENTRIES:
             behind = self._some(below, last, 2, delimiter="/")
@@ -180,11 +194,8 @@ class S3Listing:
         try:
             page = self._read(query)
         except ObjectNotFound as error:
-            raise SourceError(
-                f"{self._where}: no such bucket, container or folder",
-                hint="check its name, and --endpoint and --region",
-            ) from error
-        self._names.check_below(below, chain((o.key for o in page.objects), page.prefixes))
+            raise self._prefix.not_found() from error
+        self._prefix.check_below(below, chain((o.key for o in page.objects), page.prefixes))
         return page
 
     def _read(self, query: dict[str, str]) -> Page:
@@ -212,7 +223,7 @@ class S3Listing:
 
     @property
     def _where(self) -> str:
-        return self._names.identity
+        return self._prefix.identity
 
 
 def _query(below: str, behind: str, delimiter: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from typing_extensions import Buffer
 
 from penstock.errors import PenstockError, SourceError, StoreError
 from penstock.store import Progress
+from penstock.store.etags import BodyCheck
 from penstock.store.http import HttpClient, NotYet, ProtocolError, Response, ShortBody
 from penstock.store.s3headers import NO_HEADERS, S3Headers
 from penstock.store.sigv4 import Signer
@@ -35,7 +36,6 @@ from penstock.store.translate import translate_status
 from penstock.store.versions import (
     BY_SIZE,
     BY_TIME,
-    BodyCheck,
     check_version,
     parse_date,
     version_of,

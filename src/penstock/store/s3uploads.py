@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 from penstock.errors import ObjectNotFound, PenstockError, SourceError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Chunks
+from penstock.store.etags import PART_BYTES, part_bytes
 from penstock.store.http import ProtocolError
-from penstock.store.parts import PART_BYTES, part_bytes
 from penstock.store.s3listing import PAGE_MOST_BYTES, REPEATS_HINT, children_of
 from penstock.store.s3objects import S3Objects, failure
 from penstock.store.sigv4 import canonical_query

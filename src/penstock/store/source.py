@@ -1,5 +1,6 @@
-"""What a user wrote after `penstock mount`, taken apart. Pure: opens nothing, asks nobody."""
+"""Parses sources such as s3://bucket/prefix. Pure: opens nothing, sends nothing."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
@@ -49,7 +50,7 @@ def parse_source(text: str) -> Source:
         if parts.username or parts.password:
             raise SourceError(
                 f"{scheme}://…@{parts.hostname}: credentials do not belong in a URL",
-                hint="they would be seen in the process list; serve it with other protection",
+                hint="every user sees them in the process list; protect the server in another way",
             )
         return Source(
             scheme, parts.netloc, unquote(parts.path, errors="surrogateescape").strip("/")
@@ -67,3 +68,37 @@ def parse_source(text: str) -> Source:
     if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
         raise SourceError(f"{text!r}: the prefix has an empty, `.` or `..` segment")
     return Source(scheme, bucket, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePrefix:
+    """Converts keys between their form in the store and their form below a source's prefix."""
+
+    identity: str
+    prefix: str  # without a slash at its ends
+
+    def full(self, key: str) -> str:
+        return f"{self.prefix}/{key}".rstrip("/") if self.prefix else key
+
+    def relative(self, key: str) -> str:
+        return key.removeprefix(self.prefix).removeprefix("/") if self.prefix else key
+
+    def check_below(self, below: str, keys: Iterable[str]) -> None:
+        """Raise SourceError for a key from elsewhere: its name would stand for another object."""
+        if not below:
+            return
+        start = f"{below}/"
+        for key in keys:
+            if not key.startswith(start) and key != below:
+                raise SourceError(
+                    f"{self.identity}: the endpoint was asked to list below {start[-100:]!r}, and "
+                    f"lists {key[:100]!r} too",
+                    hint="check --endpoint: it must be the address of the storage itself, and "
+                    "list by prefix",
+                )
+
+    def not_found(self) -> SourceError:
+        return SourceError(
+            f"{self.identity}: no such bucket, container or folder",
+            hint="check its name, and --endpoint and --region",
+        )

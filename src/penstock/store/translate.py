@@ -27,7 +27,7 @@ from penstock.errors import (
     SourceError,
     StoreError,
 )
-from penstock.store.secrets import redact
+from penstock.store.redaction import redact
 
 _KEYS = "the keys of this cloud"  # stands for the hint that fits the scheme
 _KEYS_HINTS = {

@@ -24,8 +24,8 @@ from penstock.blocks import block_length
 from penstock.cache.contents import Contents
 from penstock.cache.fetch import FetchOutcome, FetchResult
 from penstock.cache.striped import StripedTier
+from penstock.catalog.file_set import Selection
 from penstock.catalog.names import decode
-from penstock.catalog.picked import Selection
 from penstock.catalog.tree import Node
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.vfs.filesystem import FileSystem

@@ -11,8 +11,8 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from penstock.catalog.file_set import FileSet, Selection
 from penstock.catalog.names import decode, encode
-from penstock.catalog.picked import Picked, Selection
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import NoSuchPath, nearest
 
@@ -55,7 +55,7 @@ def select(
 class _Choice:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._picked = Picked(tree)
+        self._picked = FileSet(tree)
         self._waiting: list[int] = []
         self._folder: tuple[str, Node | None] | None = None  # of the path before: mostly the same
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.cache.contents import CachedBytes, Contents
-from penstock.catalog.picked import Selection
+from penstock.catalog.file_set import Selection
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.page_cache import Pages, SelectedFile
 

@@ -31,7 +31,7 @@ from penstock.bench.reporting.summary import (
     tiles,
 )
 from penstock.errors import ResultsError
-from penstock.store.secrets import redact
+from penstock.store.redaction import redact
 from penstock.units import format_duration, format_size
 
 NAMES = ("report.html", "report.md", "summary.json")

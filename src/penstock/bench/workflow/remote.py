@@ -24,9 +24,8 @@ from penstock.errors import (
 from penstock.metrics import Counters
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import StoreOptions
-from penstock.store.credentials import S3Credentials
-from penstock.store.keys import Keys
-from penstock.store.patience import open_reliable_store
+from penstock.store.credentials import Keys, S3Credentials
+from penstock.store.retry import open_reliable_store
 from penstock.store.source import parse_source
 from penstock.units import MIB
 

@@ -24,7 +24,7 @@ from penstock.metrics import Counters
 from penstock.settings import Part
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import open_store
-from penstock.store.keys import Keys
+from penstock.store.credentials import Keys
 from penstock.store.source import Source
 from penstock.units import KIB, MIB
 

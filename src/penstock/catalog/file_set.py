@@ -43,7 +43,7 @@ class Selection(NamedTuple):
     size_bytes: int
 
 
-class Picked:
+class FileSet:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         with tree.reading() as database:

@@ -19,9 +19,8 @@ from typing_extensions import Buffer
 
 from penstock.errors import AccessDenied, StoreError
 from penstock.metrics import Counters
-from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress, Store
+from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress, Store, WrappedPending
 from penstock.store.connect import StoreOptions, open_store
-from penstock.store.pending import WrappedPending
 from penstock.store.source import OBJECT_SCHEMES, Source
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class Timing:
     """What waiting needs; tests bring their own."""
 
     now: Callable[[], float] = time.monotonic
@@ -55,7 +54,7 @@ class _Link:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class PatientStore:
+class RetryingStore:
     def __init__(
         self,
         store: Store,
@@ -63,7 +62,7 @@ class PatientStore:
         *,
         deadline_s: float,
         reopen: Callable[[], Store] | None = None,
-        time: Time | None = None,
+        time: Timing | None = None,
         denied_hint: str | None = None,
     ) -> None:
         self.identity = store.identity
@@ -71,12 +70,12 @@ class PatientStore:
         self._counters = counters
         self._deadline_s = deadline_s
         self._first_contact_s = deadline_s
-        self._time = time or Time()
+        self._time = time or Timing()
 
-    def hurried(self, first_contact_s: float) -> "PatientStore":
+    def with_first_contact_limit(self, first_contact_s: float) -> "RetryingStore":
         """The same store for someone who must soon know whether it is there at all: as long as it
         has never answered, it is waited for so long and no longer."""
-        hurried = PatientStore(
+        hurried = RetryingStore(
             self._link.store, self._counters, deadline_s=self._deadline_s, time=self._time
         )
         hurried._link = self._link
@@ -274,7 +273,7 @@ class _Tries:
 
     __slots__ = ("_longest_s", "_time", "_until_s")
 
-    def __init__(self, time: Time, patience_s: float) -> None:
+    def __init__(self, time: Timing, patience_s: float) -> None:
         self._time = time
         self._until_s = time.now() + patience_s
         self._longest_s = _FIRST_PAUSE_S
@@ -301,7 +300,7 @@ FIRST_CONTACT_S = 3.0
 _GIVEN_KEYS_HINT = "check the keys that this source was given, and that they may list and read here"
 
 
-def open_reliable_store(source: Source, options: StoreOptions, counters: Counters) -> PatientStore:
+def open_reliable_store(source: Source, options: StoreOptions, counters: Counters) -> RetryingStore:
     def open_again() -> Store:
         return open_store(source, options, counters)
 
@@ -309,7 +308,7 @@ def open_reliable_store(source: Source, options: StoreOptions, counters: Counter
     has_credentials = (
         source.scheme in OBJECT_SCHEMES and not options.anonymous and options.keys is None
     )
-    return PatientStore(
+    return RetryingStore(
         open_again(),
         counters,
         deadline_s=options.deadline_s,

@@ -6,9 +6,9 @@ Threading: one thread, the one that refreshes.
 import time
 from collections.abc import Mapping
 
-from penstock.catalog.incoming import Incoming
 from penstock.catalog.schema import INCOMPLETE, ROOT
 from penstock.catalog.sources import NOBODY, all_sources, note_listed, note_present, note_totals
+from penstock.catalog.staging import Incoming
 from penstock.catalog.tree import Tree
 
 # How many changes are remembered for other mounts of the same catalog. One that misses more
