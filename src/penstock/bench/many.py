@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from penstock import procfs
 from penstock.bench.workspace import Workspace, exit_code_of
 
 _PART = "penstock-many"
@@ -36,14 +37,14 @@ def _run(datasets: int) -> int:
             out = workspace.run(_PART, [sys.executable, "-m", "penstock", *words], environment)
             return time.monotonic() - started_s, out
 
-        before = _available_bytes()
+        before = procfs.available_memory()
         _write(folder, datasets)
         apply_s, _ = penstock("apply", "-f", str(folder / "manifests.json"))
         cold_s, out = penstock("get", "datasets")
         bound = out.decode().count("Bound")
         took = [penstock("get", "datasets")[0] for _ in range(_REPEATS)]
         wide_s, _ = penstock("get", "datasets", "-o", "json")
-        taken = before - _available_bytes()
+        taken = before - procfs.available_memory()
         delete_s, _ = penstock("delete", "-f", str(folder / "manifests.json"))
         print(
             json.dumps(
@@ -79,13 +80,6 @@ def _write(folder: Path, datasets: int) -> None:
         ]
     manifests = {"apiVersion": "v1", "kind": "List", "items": items}
     (folder / "manifests.json").write_text(json.dumps(manifests))
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+from penstock import procfs
+
 # Free blocks of so many pages, as a power of two, and larger ones are handed back to the host.
 _REPORTING_ORDER = Path("/sys/module/page_reporting/parameters/page_reporting_order")
 _LARGEST_ORDER = "10"
@@ -62,10 +63,9 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
     A system may start a process with an environment of its own, which no mark is found in.
     """
     children: dict[int, list[int]] = {}
-    for pid in _all_processes():
-        stat = _read(f"/proc/{pid}/stat")
-        if stat is not None:
-            children.setdefault(int(_stat_fields(stat)[1]), []).append(pid)
+    for pid in procfs.pids():
+        if (parent := procfs.parent_of(pid)) is not None:
+            children.setdefault(parent, []).append(pid)
     found: set[int] = set()
     pending = list(pids)
     while pending:
@@ -84,7 +84,7 @@ def marked_processes(mark: str) -> list[int]:
     """
     wanted = b"\0" + mark.encode()
     found: list[int] = []
-    for pid in _all_processes():
+    for pid in procfs.pids():
         if pid != os.getpid():
             environment = _read(f"/proc/{pid}/environ")
             if environment is not None and wanted in b"\0" + environment:
@@ -193,33 +193,13 @@ def free_bytes(folder: Path) -> int:
     free = shutil.disk_usage(folder).free
     if filesystem_of(folder) != "tmpfs":
         return free
-    return min(free, available_memory())
-
-
-def available_memory() -> int:
-    return next(
-        int(line.split()[1]) * 1024
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if line.startswith("MemAvailable:")
-    )
-
-
-def _all_processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _stat_fields(stat: bytes) -> list[bytes]:
-    """From the third on, the state: a command's name may hold spaces and brackets."""
-    return stat.rsplit(b")", 1)[1].split()
+    return min(free, procfs.available_memory())
 
 
 def _cpu_s(pid: int) -> float:
-    stat = _read(f"/proc/{pid}/stat")
-    if stat is None:
-        return 0.0
     # utime, stime, and the same of children already waited for: a server that was replaced
     # still counts, through its supervisor.
-    return sum(int(ticks) for ticks in _stat_fields(stat)[11:15]) / _TICKS_PER_SECOND
+    return sum(map(int, procfs.stat(pid)[procfs.CPU_TIMES])) / procfs.TICKS_PER_SECOND
 
 
 def _memory_bytes(pid: int) -> int:

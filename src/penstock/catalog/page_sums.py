@@ -35,6 +35,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from penstock import procfs
+
 _MAGIC = b"PENSUMS1"
 # Magic, bytes of a page, pages, the stamp, a sum of the sums; then a sum of all that.
 _HEADER = struct.Struct("<8sQQ4QQ")
@@ -95,15 +97,11 @@ def is_held_by_the_dead(descriptor: int) -> bool:
 
 def _is_dying(pid: int) -> bool:
     """False for one of another namespace, whose number we do not know."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines() if pid > 0 else []
-    except FileNotFoundError:
-        return True
-    fields = dict(line.split(":", 1) for line in lines)
+    if pid <= 0:
+        return False
+    fields = procfs.status(pid)
     killed = 1 << (signal.SIGKILL - 1)
-    return bool(fields) and (
-        fields["State"].split()[0] in "ZX" or bool(int(fields["SigPnd"], 16) & killed)
-    )
+    return not fields or fields["State"][0] in "ZX" or bool(int(fields["SigPnd"], 16) & killed)
 
 
 class Seal:

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from penstock import procfs
 from penstock.daemon.link import Link, Message, send_start
 from penstock.environment import child_environment
 
@@ -143,14 +144,8 @@ def cannot_run(pid: int) -> bool:
     """Has its first thread ended, and does every other hang in the kernel? One that could still
     run, however soon it will be killed, may take another request from /dev/fuse, which is lost
     with it. On a machine with ten times more to run than cores, a reader was left waiting so."""
-    try:
-        states = [
-            stat.read_text().rpartition(")")[2].split()[0]
-            for stat in (Path(f"/proc/{pid}/stat"), *Path(f"/proc/{pid}/task").glob("*/stat"))
-        ]
-    except OSError:  # one ended meanwhile
-        return False
-    return states[0] == "Z" and all(state in "ZXD" for state in states)
+    states = procfs.thread_states(pid)
+    return bool(states) and states[0] == "Z" and all(state in "ZXD" for state in states)
 
 
 def _spawn(plan: Plan, theirs: socket.socket) -> "subprocess.Popen[bytes]":

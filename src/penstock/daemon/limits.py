@@ -11,9 +11,8 @@ import gc
 import os
 import resource
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 
+from penstock import procfs
 from penstock.settings import MountSettings
 from penstock.units import format_size
 from penstock.warm.prefetcher import MOST_IN_FLIGHT
@@ -55,11 +54,10 @@ class Limits:
 
 def resident_bytes(workers: Sequence[int] = ()) -> int:
     """Of this process, and what its workers hold beside what they share with it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    pages, _ = procfs.memory_pages(os.getpid())
     for pid in workers:
-        with suppress(OSError):  # it has ended
-            _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-            pages += int(resident) - int(shared)
+        resident, shared = procfs.memory_pages(pid)
+        pages += resident - shared
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from penstock import procfs
 from penstock.errors import MountpointError, PenstockError
 from penstock.fuse.mounting import is_disconnected, unmount
 from penstock.mounttable import FILESYSTEM_TYPE, find_mount
@@ -145,9 +146,6 @@ def _read(path: Path) -> MountNote | None:
 def serves(pid: int, mountpoint: str) -> bool:
     """Is this a process of that mount? Its number may be another's by now. Not so one that has
     ended and was not buried yet by its parent: it has no arguments any more."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    words = procfs.command_line(pid)
     ours = (b"penstock.cli.supervise", b"penstock.daemon.serve")
     return os.fsencode(mountpoint) in words and any(word in ours for word in words)

@@ -13,6 +13,7 @@ import threading
 import time
 from typing import Any
 
+from penstock import procfs
 from penstock.daemon import worker
 from penstock.daemon.child import LINK_VARIABLE, OVER_LIMITS
 from penstock.daemon.hardening import keep_memory_private
@@ -180,8 +181,7 @@ def _log_to(path: str | None) -> None:
 
 def _accept_to_be_killed_first(score: int) -> None:
     """Before the supervisor, which can replace us. Everyone may make their own score worse."""
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(score))
+    procfs.set_oom_score(score)
 
 
 def _forward_signals(link: Link) -> None:

@@ -28,6 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock import procfs
 from penstock.daemon.child import HALF_DEAD_AFTER_S, Child, Plan
 from penstock.daemon.control import ControlServer, RemoteError, listen
 from penstock.daemon.link import Message
@@ -680,20 +681,13 @@ def _ignore(_child: Child, _value: object) -> None:
 def _idle_s(child: Child, now: float) -> float:
     """For how long its first thread, the one that prepares, has waited for something else than a
     processor since it was started."""
-    try:
-        with open(f"/proc/{child.pid}/schedstat") as file:
-            ran_ns, waited_ns, _ = map(int, file.read().split())
-    except (OSError, ValueError):  # it has just ended, or this kernel does not count that
-        ran_ns = waited_ns = 0
-    return now - child.started_s - (ran_ns + waited_ns) / 1e9
+    return now - child.started_s - procfs.scheduled_s(child.pid)
 
 
 def _become_the_last_to_be_killed() -> int:
     """If memory runs out, the server goes before us; returns the score that it gives itself: ours
     as it was, and a tenth of the memory more."""
-    path = "/proc/self/oom_score_adj"
-    with open(path) as file:
-        before = int(file.read())
-    with contextlib.suppress(OSError), open(path, "w") as file:  # needs CAP_SYS_RESOURCE
-        file.write("-900")
+    before = procfs.oom_score()
+    with contextlib.suppress(OSError):  # it needs CAP_SYS_RESOURCE
+        procfs.set_oom_score(-900)
     return min(1000, before + 100)

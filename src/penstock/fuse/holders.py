@@ -6,10 +6,10 @@ read, and links there are read as text, not followed.
 
 import os
 import pwd
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock import procfs
 from penstock.mounttable import MountEntry, find_mount, mount_table
 
 _COMMAND_CHARACTERS = 60
@@ -55,13 +55,13 @@ def holders(mountpoint: Path, *, but_self: bool = True) -> Holders:
         return Holders([], [], 0)
     found: list[Holder] = []
     unseen = 0
-    for pid in _processes():
+    for pid in procfs.pids():
         if but_self and pid == os.getpid():
             continue  # who asks may have inherited an open file, and is about to end
         try:
             how = _how(pid, entry)
         except PermissionError:
-            unseen += bool(_words(pid))  # the kernel's own threads have none
+            unseen += bool(procfs.command_line(pid))  # the kernel's own threads have none
             continue
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended meanwhile
@@ -75,7 +75,7 @@ def mount_copies(device: str) -> list[Holder]:
     """A process of each other mount namespace that has a mount of this device."""
     namespaces = {os.readlink("/proc/self/ns/mnt")}
     found: list[Holder] = []
-    for pid in _processes():
+    for pid in procfs.pids():
         try:
             namespace = os.readlink(f"/proc/{pid}/ns/mnt")
             if namespace in namespaces:
@@ -86,10 +86,6 @@ def mount_copies(device: str) -> list[Holder]:
         except OSError:
             continue  # it has ended meanwhile, or may not be looked into
     return found
-
-
-def _processes() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def _how(pid: int, entry: MountEntry) -> str:
@@ -146,17 +142,10 @@ def _lies_in(path: str, mountpoint: str) -> bool:
     return path == mountpoint or path.startswith(f"{mountpoint.rstrip('/')}/")
 
 
-def _words(pid: int) -> list[str]:
-    try:
-        text = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return []
-    return text.decode("utf-8", "backslashreplace").rstrip("\0").split("\0") if text else []
-
-
 def _command(pid: int) -> str:
     """`python train.py --lr 3`: the program without its folder. On one line, whatever it holds."""
-    words = _words(pid) or ["?"]
+    words = [word.decode("utf-8", "backslashreplace") for word in procfs.command_line(pid)]
+    words = words or ["?"]
     text = " ".join([words[0].rpartition("/")[2] or words[0], *words[1:]])
     text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= _COMMAND_CHARACTERS else text[: _COMMAND_CHARACTERS - 1] + "…"
@@ -164,13 +153,10 @@ def _command(pid: int) -> str:
 
 def _user(pid: int) -> str:
     """From its status: the folder of a process that hides its memory belongs to root."""
-    try:
-        with open(f"/proc/{pid}/status") as lines:
-            uid = next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
-    except (FileNotFoundError, ProcessLookupError):
-        uid = None  # it has ended meanwhile
-    if uid is None:
+    uids = procfs.status(pid).get("Uid")
+    if uids is None:  # it has ended meanwhile
         return "?"
+    uid = int(uids.split()[0])
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -29,6 +29,7 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
+from penstock import procfs
 from penstock.reconcile.mount_namespace import Cannot, bind_all, enter, hide_all, mount_proc
 
 Json = dict[str, Any]
@@ -253,12 +254,7 @@ class Init:
     def _report_leftovers(self) -> None:
         if os.getpid() != 1 or self._stop_at_s is not None:
             return
-        instances = set(map(str, self._running))
-        left = [
-            name
-            for name in os.listdir("/proc")
-            if name.isdigit() and name != "1" and name not in instances
-        ]
+        left = set(procfs.pids()) - {1, *self._running}
         if left and Path("/proc/self").readlink().name == "1":  # a /proc of our own
             _tell(self._report, {"left": len(left)})
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from penstock import procfs
 from penstock.errors import UsageError
 from penstock.jobs.job_folder import attempt_path, job_folder, read_record
-from penstock.jobs.processes import all_pids, parent_of, pids_of
+from penstock.jobs.processes import pids_of
 from penstock.paths import state_dir
 from penstock.units import MIB
 
@@ -72,7 +73,6 @@ def _bytes(mebibytes: str) -> int | None:
     return int(mebibytes) * MIB if mebibytes.isdigit() else None
 
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
 
 
@@ -115,7 +115,7 @@ def job_usage(uid: str, state_folder: Path | None = None) -> Usage:
 
 def tree_usage(pid: int) -> Usage:
     """Of a process and all that is below it: an instance, but for what has forked away."""
-    parents = {one: parent_of(one) for one in all_pids()}
+    parents = {one: procfs.parent_of(one) for one in procfs.pids()}
     below = {pid}
     while more := {one for one, parent in parents.items() if parent in below} - below:
         below |= more
@@ -136,13 +136,10 @@ def _together(pids: Iterable[int]) -> Usage:
 
 
 def node_usage() -> NodeUsage:
-    sizes: dict[str, int] = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        sizes[name] = int(value.split()[0]) * 1024
+    sizes = procfs.memory()
     # user nice system idle iowait irq softirq steal
     times = [int(one) for one in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    busy_s = (sum(times) - times[3] - times[4]) / _TICKS
+    busy_s = (sum(times) - times[3] - times[4]) / procfs.TICKS_PER_SECOND
     total = sizes["MemTotal"]
     used = total - sizes.get("MemAvailable", sizes["MemFree"])
     return NodeUsage(os.cpu_count() or 1, busy_s, os.getloadavg()[0], total, used)
@@ -159,14 +156,14 @@ def gpu_usage() -> list[GpuUsage]:
 def _process(pid: int) -> Usage | None:
     folder = Path(f"/proc/{pid}")
     try:
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        fields = procfs.stat(pid)
         memory = int((folder / "statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError):
         return None  # it has ended
-    if fields[0] == "Z":
+    if fields[procfs.STATE] == "Z":
         return None
     # Its own, and those of children that it has buried.
-    cpu_s = sum(int(one) for one in fields[11:15]) / _TICKS
+    cpu_s = sum(map(int, fields[procfs.CPU_TIMES])) / procfs.TICKS_PER_SECOND
     done = {"rchar": 0, "wchar": 0}
     try:
         for line in (folder / "io").read_text().splitlines():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from penstock import procfs
 from penstock.errors import PenstockError, UsageError
 from penstock.operations.work import Work
 from penstock.paths import open_private
@@ -246,15 +247,9 @@ def _end_earlier(folder: Path) -> None:
 
 def _end_marked(wanted: bytes) -> bool:
     found = False
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # ended meanwhile, or somebody else's
-        if wanted in variables:
+    for pid in procfs.pids():
+        if pid != os.getpid() and wanted in procfs.environment(pid):
             found = True
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(name), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
     return found

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from penstock import procfs
 from penstock.environment import child_environment, take_inherited_keys
 from penstock.paths import open_private
 from penstock.reconcile.snapshot import Stored
@@ -86,8 +87,5 @@ def end_worker(module: str, uid: str, pid: int | None) -> None:
 
 def is_worker(module: str, uid: str, pid: int) -> bool:
     """Its number may be another's by now."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    words = procfs.command_line(pid)
     return uid.encode() in words and module.encode() in words

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from penstock import procfs
 from penstock.cache.identity import CachedObject
 from penstock.cache.striped import StripedTier
 from penstock.catalog.tree import Node
@@ -269,15 +270,7 @@ class _Kept:
 
 def spare_bytes() -> int:
     """A fair share of the memory that is available to this process's control group."""
-    return int(min(_available_bytes(), _group_bytes()) * _SHARE)
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return 0
+    return int(min(procfs.memory().get("MemAvailable", 0), _group_bytes()) * _SHARE)
 
 
 def _group_bytes() -> float:

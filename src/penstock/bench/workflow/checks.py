@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import yaml
 
+from penstock import procfs
 from penstock.bench import measure
 from penstock.bench.arms import Rclone, S3fs
 from penstock.bench.datasets import planned_bytes
@@ -225,7 +226,7 @@ def _room(
                 "make dataset.size smaller, or give a larger folder with --medium",
             )
         )
-    available = measure.available_memory()
+    available = procfs.available_memory()
     if available < memory:
         found.problems.append(
             (

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from penstock import procfs
 from penstock.bench import measure
 from penstock.bench.s3server import kill_left_server
 from penstock.bench.workflow import remote
@@ -112,14 +113,10 @@ def _path(run: str) -> Path:
 
 def _started(pid: int) -> str | None:
     """When a process was started: nothing else has its id and this."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = procfs.stat(pid)
+    if not fields or fields[procfs.STATE] == "Z":  # killed, and its parent has not looked yet
         return None
-    state, *fields = stat.rsplit(b")", 1)[1].split()
-    if state == b"Z":  # killed, and its parent has not looked yet
-        return None
-    return f"{_BOOT_ID.read_text().strip()} {int(fields[18])}"
+    return f"{_BOOT_ID.read_text().strip()} {fields[procfs.START_TIME]}"
 
 
 _CGROUPS = Path("/sys/fs/cgroup")
