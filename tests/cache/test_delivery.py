@@ -192,7 +192,7 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
     clock.now_s += 30
     wait_until(lambda: store.requests == 2)  # the plan has given up
     clock.now_s += 29.9
-    cache.fetches.check_timeouts()
+    cache.fetches.watchdog.check_timeouts()
     assert answers.all == []
     if in_time:
         store.gate.set()

@@ -9,8 +9,7 @@ from functools import partial
 
 import pytest
 
-from penstock.cache.fetch import FetchOutcome, State, Waiter
-from penstock.cache.fetches import FetchJob, StartedFetch
+from penstock.cache.fetch import FetchJob, FetchOutcome, StartedFetch, State, Waiter
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block
 from penstock.errors import PenstockError, StoreError
@@ -102,7 +101,7 @@ def test_a_second_attempt_takes_nothing_back_that_has_arrived(rig: Rig) -> None:
 def test_bytes_that_are_missing_are_an_error_for_who_wants_them(rig: Rig) -> None:
     told = rig.request(block(0), lambda: DATA[:50])
     wait_until(lambda: told)
-    assert [str(one) for one in told] == ["key: 50 bytes came of 100"]
+    assert [str(one) for one in told] == ["key: received 50 of 100 bytes"]
 
 
 def test_a_whole_object_is_not_given_out_before_it_can_be_checked(rig: Rig) -> None:
@@ -129,7 +128,7 @@ def test_one_fetch_answers_all_who_ask_each_once_and_the_first_end_counts(rig: R
     wait_until(lambda: not rig.fetches.in_flight)
     fetch = rig.fetches.find(block(0))
     assert fetch is not None
-    rig.fetches._fail(fetch, StoreError("late"))
+    rig.fetches.fail(fetch, StoreError("late"))
     told.append(rig.request(block(0)))
     assert rig.store.asked == [0]
     assert told == [[DATA[:LENGTH]]] * 21
@@ -178,7 +177,7 @@ def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(rig: Rig) -> No
     assert not again
     rig.clock.now_s += 29.9
     for fetch in list(rig.fetches._active.values()):
-        rig.fetches._fail(fetch, StoreError("the next attempt would come too late"))
+        rig.fetches.fail(fetch, StoreError("the next attempt would come too late"))
     assert again
     assert other
     assert not rig.request(block(0)), "a failure long before the deadline is not remembered"
@@ -203,8 +202,8 @@ def test_a_failure_that_is_remembered_holds_no_bytes(rig: Rig) -> None:
 def test_what_is_remembered_of_ended_fetches_is_bounded(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.cache.fetches._LATELY", 3)
-    monkeypatch.setattr("penstock.cache.fetches._FAILED", 2)
+    monkeypatch.setattr("penstock.cache.fetches._ENDED_REMEMBERED", 3)
+    monkeypatch.setattr("penstock.cache.fetches._FAILED_REMEMBERED", 2)
     rig.store.gate.clear()
     for number in range(10):
         rig.request(block(number))
@@ -258,7 +257,7 @@ def test_a_fetch_can_be_done_by_who_asks_or_be_given_to_a_thread_of_ours(rig: Ri
     assert threads == [threading.current_thread()]
     job = want(small(1), second)
     assert job is not None
-    rig.fetches.put(job)
+    rig.fetches.submit(job)
     wait_until(lambda: second)
     assert threads[1] is not threads[0]
 
@@ -349,7 +348,7 @@ def test_nothing_is_begun_that_would_have_to_wait_for_room(rig: Rig) -> None:
     )
     assert job is not None
     assert job.begin() is None
-    rig.fetches.put(job)
+    rig.fetches.submit(job)
     gate.set()
     wait_until(lambda: all(told) and late)
 
@@ -536,8 +535,8 @@ def test_what_nobody_waits_for_starts_only_where_there_is_room(rig: Rig) -> None
     assert [rig.prefetch(block(number)) for number in range(6)] == [True] * 4 + [False] * 2
     assert rig.prefetch(block(0)), "it is on its way"
     assert rig.fetches.held_bytes == 4 * LENGTH
-    assert rig.fetch_ahead(block(5)).how is FetchOutcome.NO_ROOM
-    assert rig.fetch_ahead(block(0)).how is FetchOutcome.JOINED
+    assert rig.fetch_ahead(block(5)).outcome is FetchOutcome.NO_ROOM
+    assert rig.fetch_ahead(block(0)).outcome is FetchOutcome.JOINED
     rig.store.gate.set()
     wait_until(lambda: not rig.fetches.in_flight)
     assert rig.prefetch(block(5)), "what is kept makes way"
@@ -595,7 +594,11 @@ def test_a_small_object_brought_ahead_is_kept_only_if_it_is_nowhere_else_and_unr
             return placed
 
         arrival = rig.fetch_ahead(small(0), place)
-        assert (arrival.how, arrival.length, arrival.took_s) == (FetchOutcome.FETCHED, LENGTH, 0)
+        assert (arrival.outcome, arrival.length, arrival.took_s) == (
+            FetchOutcome.FETCHED,
+            LENGTH,
+            0,
+        )
         assert (rig.fetches.find(small(0)) is not None) == kept
         assert rig.fetches.held_bytes == LENGTH * kept
         assert len(told) == read
@@ -658,7 +661,7 @@ def test_it_is_settled_though_the_kernel_is_just_being_given_something() -> None
         rig.fetches.wait_until_stored()
         assert rig.fetches.in_flight == 1
         pushed.set()
-        assert bringing.result(PATIENCE_S).how is FetchOutcome.FETCHED
+        assert bringing.result(PATIENCE_S).outcome is FetchOutcome.FETCHED
 
 
 # -- ahead of readers -------------------------------------------------------------------------
@@ -675,13 +678,13 @@ def test_what_is_at_hand_is_given_to_the_kernel_and_to_a_tier_that_lost_it() -> 
         rig.read(block(0))
         rig.clock.now_s += 1
         rig.shelf.blocks.clear()
-        assert rig.fetch_ahead(block(0), place, rig.clock.now_s).how is FetchOutcome.CACHED
-        assert rig.fetch_ahead(block(0), None, rig.clock.now_s).how is FetchOutcome.CACHED
+        assert rig.fetch_ahead(block(0), place, rig.clock.now_s).outcome is FetchOutcome.CACHED
+        assert rig.fetch_ahead(block(0), None, rig.clock.now_s).outcome is FetchOutcome.CACHED
         assert rig.shelf.blocks == {block(0): DATA[:LENGTH]}
         assert rig.shelf.writes == 2
         rig.fetches.drop_idle()
-        assert rig.fetch_ahead(block(0), place, rig.clock.now_s).how is FetchOutcome.CACHED
-        assert rig.fetch_ahead(block(0), None, rig.clock.now_s).how is FetchOutcome.CACHED
+        assert rig.fetch_ahead(block(0), place, rig.clock.now_s).outcome is FetchOutcome.CACHED
+        assert rig.fetch_ahead(block(0), None, rig.clock.now_s).outcome is FetchOutcome.CACHED
         assert placed == [DATA[:LENGTH]] * 2
         assert rig.prefetch(block(0))
         assert (rig.store.asked, rig.shelf.writes) == ([0], 2)
@@ -690,9 +693,9 @@ def test_what_is_at_hand_is_given_to_the_kernel_and_to_a_tier_that_lost_it() -> 
 def test_what_its_reader_has_had_since_the_plan_looked_is_not_brought_again(rig: Rig) -> None:
     rig.clock.now_s += 1
     rig.read(small(0))
-    assert rig.fetch_ahead(small(0), None, rig.clock.now_s - 1).how is FetchOutcome.JOINED
-    assert rig.fetch_ahead(small(0), None, rig.clock.now_s).how is FetchOutcome.JOINED
-    assert rig.fetch_ahead(small(0), None, rig.clock.now_s + 1).how is FetchOutcome.FETCHED
+    assert rig.fetch_ahead(small(0), None, rig.clock.now_s - 1).outcome is FetchOutcome.JOINED
+    assert rig.fetch_ahead(small(0), None, rig.clock.now_s).outcome is FetchOutcome.JOINED
+    assert rig.fetch_ahead(small(0), None, rig.clock.now_s + 1).outcome is FetchOutcome.FETCHED
     assert rig.store.asked == [0, 0]
 
 
@@ -703,7 +706,7 @@ def test_what_cannot_be_brought_says_why_and_a_push_that_fails_costs_no_copy() -
     with Rig(Shelf()) as rig:
         rig.store.error = StoreError("down")
         arrival = rig.fetch_ahead(small(0))
-        assert (arrival.how, arrival.error) == (FetchOutcome.FAILED, rig.store.error)
+        assert (arrival.outcome, arrival.error) == (FetchOutcome.FAILED, rig.store.error)
         assert rig.fetches.held_bytes == 0
         rig.store.error = None
         with pytest.raises(ValueError, match="a bug"):
@@ -798,4 +801,4 @@ def test_a_push_may_take_long_and_what_follows_it_has_its_own_time() -> None:
         rig.look_after(0.1)
         assert (rig.fetches.in_flight, rig.fetches.held_bytes) == (0, 0)
         rig.shelf.gate.set()
-        assert bringing.result(PATIENCE_S).how is FetchOutcome.FETCHED
+        assert bringing.result(PATIENCE_S).outcome is FetchOutcome.FETCHED

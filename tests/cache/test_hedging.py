@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
 from penstock.cache.fetch import Fetch
-from penstock.cache.fetches import Fetches
-from penstock.cache.watchdog import MOST_AT_ONCE, Hedging
+from penstock.cache.watchdog import MOST_AT_ONCE, Hedging, Watchdog
 from penstock.errors import StoreError
 from tests.support.fetches import DATA, LENGTH, Rig, Shelf, Unwatched, block, small
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -129,7 +129,7 @@ def test_only_what_a_reader_waits_for_is_hedged_and_only_while_it_is_fetched(slo
     slow.look_after(50)
     assert slow.count("hedges") == 0, "nobody waits for it"
     slow.request(block(0))
-    slow.fetches.check_timeouts()
+    slow.fetches.watchdog.check_timeouts()
     assert slow.count("hedges") == 1
     plan = threading.Thread(target=slow.fetch_ahead, args=(block(1), lambda _data: True))
     plan.start()
@@ -157,7 +157,7 @@ def test_no_more_than_a_few_are_hedged_at_once(slow: Slow) -> None:
     slow.second_gate.set()
     wait_until(lambda: slow.count("hedges_won") == MOST_AT_ONCE)
     slow.second_gate.clear()
-    slow.fetches.check_timeouts()
+    slow.fetches.watchdog.check_timeouts()
     assert slow.count("hedges") == 2 * MOST_AT_ONCE, "those that have ended make way for others"
 
 
@@ -171,7 +171,7 @@ def test_a_share_of_requests_bounds_second_fetches(slow: Slow) -> None:
     assert slow.count("hedges") == 0
     assert slow.fetches.held_bytes == LENGTH
     season(hedging, count=100)
-    slow.fetches.check_timeouts()
+    slow.fetches.watchdog.check_timeouts()
     wait_until(lambda: fetch.is_done)
     assert slow.count("hedges") == 1
 
@@ -183,7 +183,7 @@ def test_memory_bounds_second_fetches() -> None:
             slow.look_after(0.2)
         assert slow.count("hedges") == 0
         slow.fetches._budget_bytes = 2 * LENGTH
-        slow.fetches.check_timeouts()
+        slow.fetches.watchdog.check_timeouts()
         wait_until(lambda: fetch.is_done)
         assert slow.count("hedges") == 1, "what there was no memory for was not spent"
 
@@ -248,7 +248,7 @@ class Watched(Unwatched):
     """Looks by itself, too, and counts how often."""
 
     looks = 0
-    _watch = Fetches._watch
+    _run = Watchdog._run
 
     def check_timeouts(self) -> int:
         self.looks += 1
@@ -256,13 +256,13 @@ class Watched(Unwatched):
 
 
 def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() -> None:
-    with Rig(kind=Watched) as rig:
-        fetches = rig.fetches
-        wait_until(lambda: fetches.looks > 3)
-        assert fetches._watched, "it looks on for a second"
+    with Rig(watchdog=Watched) as rig:
+        watchdog = cast("Watched", rig.fetches.watchdog)
+        wait_until(lambda: watchdog.looks > 3)
+        assert watchdog.is_awake, "it looks on for a second"
         rig.clock.now_s += 2
-        wait_until(lambda: not fetches._watched)
-        looks = fetches.looks
+        wait_until(lambda: not watchdog.is_awake)
+        looks = watchdog.looks
         rig.store.gate.clear()
         for number in range(2):
             told = rig.request(block(number))
@@ -271,12 +271,12 @@ def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() 
             wait_until(lambda told=told: told)
             assert isinstance(told[0], StoreError)
             rig.clock.now_s += 2
-            wait_until(lambda: not fetches._watched)
-        assert fetches.looks > looks
+            wait_until(lambda: not watchdog.is_awake)
+        assert watchdog.looks > looks
 
 
 def test_the_watcher_does_not_fall_asleep_when_something_has_just_begun() -> None:
     with Rig() as rig, ThreadPoolExecutor(1) as watcher:
         rig.store.gate.clear()
         rig.request(block(0))
-        watcher.submit(rig.fetches._wait_for_some).result(PATIENCE_S)
+        watcher.submit(rig.fetches.watchdog._sleep).result(PATIENCE_S)

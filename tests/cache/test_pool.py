@@ -22,7 +22,7 @@ def test_a_job_waits_for_a_thread_only_while_all_are_busy(most: int) -> None:
             ended.append(1)
 
         for _ in range(most + 2):
-            pool.put(job)
+            pool.submit(job)
         wait_until(lambda begun=begun: len(begun) == most)
         gate.set()
         wait_until(lambda ended=ended: len(ended) == most + 2)
@@ -36,7 +36,7 @@ def test_idle_threads_are_used_before_new_ones_are_started() -> None:
     pool = Pool(8, "job")
     for number in range(20):
         done = threading.Event()
-        pool.put(done.set)
+        pool.submit(done.set)
         assert done.wait(30)
         wait_until(lambda: pool._idle == 1, f"after job {number}")
     assert len(pool._threads) == 1
@@ -49,8 +49,8 @@ def test_a_job_that_fails_costs_no_thread(caplog: pytest.LogCaptureFixture) -> N
     def fail() -> None:
         raise ValueError("a bug")
 
-    pool.put(fail)
-    pool.put(done.set)
+    pool.submit(fail)
+    pool.submit(done.set)
     assert done.wait(30)
     assert "a job failed" in caplog.text
     pool.close(10)
@@ -60,16 +60,16 @@ def test_where_no_more_threads_can_be_started_the_others_do_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool, gate, done = Pool(4, "job"), threading.Event(), threading.Event()
-    pool.put(lambda: gate.wait(30))
+    pool.submit(lambda: gate.wait(30))
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        pool.put(done.set)
+        pool.submit(done.set)
         with pytest.raises(RuntimeError):
-            Pool(1, "none").put(done.set)
+            Pool(1, "none").submit(done.set)
     gate.set()
     assert done.wait(30)
     pool.close(10)
@@ -78,9 +78,9 @@ def test_where_no_more_threads_can_be_started_the_others_do_the_job(
 def test_what_has_not_begun_is_dropped_at_the_end() -> None:
     pool, gate, done = Pool(1, "job"), threading.Event(), threading.Event()
     begun = threading.Event()
-    pool.put(lambda: (begun.set(), gate.wait(30)))
+    pool.submit(lambda: (begun.set(), gate.wait(30)))
     assert begun.wait(30)
-    pool.put(done.set)
+    pool.submit(done.set)
     pool.close(0)
     gate.set()
     pool._threads[0].join(30)
@@ -90,13 +90,13 @@ def test_what_has_not_begun_is_dropped_at_the_end() -> None:
 def test_another_thread_does_what_one_that_hangs_would_have_done_next() -> None:
     pool, gate, done = Pool(1, "job"), threading.Event(), list[int]()
     begun = threading.Event()
-    pool.put(lambda: (begun.set(), gate.wait(30)))
+    pool.submit(lambda: (begun.set(), gate.wait(30)))
     assert begun.wait(30)
-    pool.put(lambda: done.append(1))
+    pool.submit(lambda: done.append(1))
     pool.replace_hung_thread()
     wait_until(lambda: done == [1])
     wait_until(lambda: pool._idle == 1)
-    pool.put(lambda: done.append(2))
+    pool.submit(lambda: done.append(2))
     wait_until(lambda: done == [1, 2])
     assert (len(pool._threads), pool._unclaimed) == (2, 0)
     gate.set()
@@ -106,11 +106,11 @@ def test_another_thread_does_what_one_that_hangs_would_have_done_next() -> None:
 def test_a_thread_that_hangs_is_replaced_also_while_there_is_nothing_to_do() -> None:
     pool, gate, done = Pool(1, "job"), threading.Event(), threading.Event()
     begun = threading.Event()
-    pool.put(lambda: (begun.set(), gate.wait(30)))
+    pool.submit(lambda: (begun.set(), gate.wait(30)))
     assert begun.wait(30)
     pool.replace_hung_thread()
     assert len(pool._threads) == 1
-    pool.put(done.set)
+    pool.submit(done.set)
     assert done.wait(30)
     gate.set()
     pool.close(10)

@@ -117,14 +117,14 @@ def test_what_is_at_hand_is_placed_and_not_fetched_again(
         placed.append(bytes(data))
         return True
 
-    assert fetch_ahead(None, 0.0).how is FetchOutcome.FETCHED
+    assert fetch_ahead(None, 0.0).outcome is FetchOutcome.FETCHED
     cache.wait_until_stored()
     later_s = time.monotonic()
-    assert fetch_ahead(None, later_s).how is FetchOutcome.CACHED
-    assert fetch_ahead(place, later_s).how is FetchOutcome.CACHED
+    assert fetch_ahead(None, later_s).outcome is FetchOutcome.CACHED
+    assert fetch_ahead(place, later_s).outcome is FetchOutcome.CACHED
     assert (placed, origin.ranges) == ([DATA[:1000]], [(0, 1000)])
     cache.drop_idle()
-    assert fetch_ahead(None, time.monotonic()).how is (
+    assert fetch_ahead(None, time.monotonic()).outcome is (
         FetchOutcome.CACHED if tiers else FetchOutcome.FETCHED
     )
     cache.close()

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from penstock import errors
-from penstock.cache.fetches import FetchJob
+from penstock.cache.fetch import FetchJob
 from penstock.cache.identity import CachedObject
 from penstock.cache.tier import TierSpec
 from penstock.catalog.tree import ROOT

@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 
 from penstock.cache import fetches
 from penstock.cache.build import build_cache
-from penstock.cache.fetches import FetchJob
+from penstock.cache.fetch import FetchJob
 from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Cache
 from penstock.catalog.refresh import Mounted, numbered

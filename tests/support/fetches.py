@@ -13,6 +13,7 @@ from penstock.cache.fetch import FetchResult, PushBlock, Waiter
 from penstock.cache.fetches import Fetches
 from penstock.cache.identity import Block, CachedObject, identify
 from penstock.cache.tier import Tiers
+from penstock.cache.watchdog import Watchdog
 from penstock.metrics import Counters
 from penstock.store import Progress
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -95,10 +96,10 @@ class Shelf:
         return True
 
 
-class Unwatched(Fetches):
-    """Looks at the clock when the test does, and not by itself."""
+class Unwatched(Watchdog):
+    """Checks timeouts when the test does, and not by itself."""
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         pass
 
 
@@ -111,7 +112,7 @@ class Rig:
         *,
         blocks: int = 4,
         threads: int = 16,
-        kind: type[Fetches] = Unwatched,
+        watchdog: type[Watchdog] = Unwatched,
     ) -> None:
         """`blocks`: how many fit into memory."""
         self.clock = Clock()
@@ -119,7 +120,7 @@ class Rig:
         self.shelf = shelf
         self.counters = Counters()
         tiers = Tiers([] if shelf is None else [shelf], LENGTH, self.counters)
-        self.fetches = kind(
+        self.fetches = Fetches(
             tiers,
             self.counters,
             budget_bytes=blocks * LENGTH,
@@ -127,6 +128,7 @@ class Rig:
             threads=threads,
             large_threads=threads,
             now=self.clock,
+            watchdog=watchdog,
         )
         self._gates = [self.store.gate] if shelf is None else [self.store.gate, shelf.gate]
 
@@ -165,9 +167,9 @@ class Rig:
         return self.fetches.fetch_ahead(block, WHAT, self.store.get, place, missing_since_s)
 
     def look_after(self, seconds: float) -> None:
-        """Looks at the clock so much later."""
+        """Check timeouts so much later."""
         self.clock.now_s += seconds
-        self.fetches.check_timeouts()
+        self.fetches.watchdog.check_timeouts()
 
     def count(self, name: str) -> int:
         return self.counters.total(name)

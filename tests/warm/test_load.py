@@ -131,7 +131,7 @@ def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_
     (wanted,) = load.take(1)
     load.stop()
     assert load.take(50) == []
-    assert not wanted.still()
+    assert not wanted.is_wanted()
     wanted.ended(FetchResult(FetchOutcome.FAILED, 0))
     assert load.progress.failed_files == 0
     assert not load.go_on(0)

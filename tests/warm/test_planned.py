@@ -169,7 +169,7 @@ class ListFeed:
         return [Wanted(ino, number, False, time.monotonic(), self._end) for ino, number in taken]
 
     def _end(self, arrival: FetchResult) -> None:
-        self.ended.append(arrival.how)
+        self.ended.append(arrival.outcome)
 
 
 @contextmanager
@@ -239,7 +239,7 @@ class Told:
 
     @property
     def hows(self) -> list[FetchOutcome]:
-        return [arrival.how for _, arrival in self.ends]
+        return [arrival.outcome for _, arrival in self.ends]
 
 
 def fetch_ahead(some: Set, push: PushPages | None, counters: Counters, *wanted: Wanted) -> Told:
@@ -250,8 +250,8 @@ def fetch_ahead(some: Set, push: PushPages | None, counters: Counters, *wanted: 
     return told
 
 
-def wanted(ino: int, number: int = 0, *, push: bool = True, still: bool = True) -> Wanted:
-    return Wanted(ino, number, push, 0.0, lambda _arrival: None, lambda: still)
+def wanted(ino: int, number: int = 0, *, push: bool = True, is_wanted: bool = True) -> Wanted:
+    return Wanted(ino, number, push, 0.0, lambda _arrival: None, lambda: is_wanted)
 
 
 def test_what_is_brought_is_pushed_where_it_lies_in_its_file_and_each_end_is_told(
@@ -290,10 +290,10 @@ def test_what_cannot_be_brought_or_is_not_wanted_any_more_ends_and_says_why(
 
     assert fetch_ahead(some, fail, counters, wanted(some.ino("a"))).hows == [FetchOutcome.FETCHED]
     assert "was not pushed: [Errno 22] Invalid argument" in caplog.text
-    gone = wanted(some.ino("d/b"), still=False)
+    gone = wanted(some.ino("d/b"), is_wanted=False)
     assert fetch_ahead(some, None, counters, gone).hows == [FetchOutcome.FAILED]
     assert some.store.asked == [("a", 0)]
     ((_, stale),) = fetch_ahead(some, None, counters, wanted(999_999)).ends
     ((_, folder),) = fetch_ahead(some, None, counters, wanted(some.ino("d"))).ends
-    assert (stale.how, type(stale.error)) == (FetchOutcome.FAILED, StaleInode)
-    assert (folder.how, type(folder.error)) == (FetchOutcome.FAILED, IsADirectoryError)
+    assert (stale.outcome, type(stale.error)) == (FetchOutcome.FAILED, StaleInode)
+    assert (folder.outcome, type(folder.error)) == (FetchOutcome.FAILED, IsADirectoryError)

@@ -1,5 +1,8 @@
-"""Threads that take jobs from a queue. A third of the cost of a ThreadPoolExecutor, whose futures
-nobody here reads: a cold small file is bound by the interpreter's lock (ADR 1)."""
+"""A thread pool without results.
+
+It costs a third of a ThreadPoolExecutor, whose futures nobody here reads: a cold small file is
+bound by the interpreter's lock (ADR 1).
+"""
 
 import logging
 import queue
@@ -11,21 +14,21 @@ log = logging.getLogger(__name__)
 
 
 class Pool:
-    """As many threads as there were jobs at once, but no more than `most`."""
+    """Starts a thread when a job finds none idle, up to `most` threads."""
 
     def __init__(self, most: int, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._most = most
         self._name = name
         self._threads: list[threading.Thread] = []
-        # Who puts a job claims a thread for it. Counting those that wait in `get` instead would
-        # count one that has just got a job, and leave the next behind it.
+        # `submit` claims a thread for each job. Counting the threads that wait in `get` instead
+        # would count one that has just taken a job, and leave the next job behind that one.
         self._lock = threading.Lock()
         self._idle = 0  # threads that no job has claimed
         self._unclaimed = 0  # jobs that have claimed no thread
-        self._replaced = 0  # threads that hang in a job, and for each of which another may start
+        self._replaced = 0  # threads that hang in a job; for each, one more may start
 
-    def put(self, job: Callable[[], object]) -> None:
+    def submit(self, job: Callable[[], object]) -> None:
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -34,20 +37,19 @@ class Pool:
         self._jobs.put(job)
 
     def replace_hung_thread(self) -> None:
-        """One of the threads hangs: another does what it would have done next."""
+        """Allow one more thread, since one of ours hangs in its job."""
         with self._lock:
             self._replaced += 1
             if self._unclaimed and self._start_thread():
                 self._unclaimed -= 1
 
     def retire_replacement(self) -> None:
-        """A thread that was replaced has come back."""
+        """Allow one thread less: a thread that was replaced has come back."""
         with self._lock:
             self._replaced = max(0, self._replaced - 1)
 
     def _start_thread(self) -> bool:
-        """False if this machine has no more threads to give, and there are some of ours that get
-        to the job in time."""
+        """False if the machine has no more threads to give, and ours will get to the job."""
         name = f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
@@ -60,7 +62,7 @@ class Pool:
         return True
 
     def close(self, within_s: float) -> None:
-        """Drops what has not begun, and waits so long for what has."""
+        """Drop jobs that have not begun, and wait up to `within_s` for those that have."""
         until_s = time.monotonic() + within_s
         try:
             while True:
@@ -79,7 +81,7 @@ class Pool:
             except Exception:  # a bug costs one job, not the thread
                 log.exception("a job failed")
             finally:
-                del job  # a thread that sleeps must not hold on to the last block it fetched
+                del job  # an idle thread must not keep the last block that it fetched alive
             with self._lock:
                 if self._unclaimed:
                     self._unclaimed -= 1

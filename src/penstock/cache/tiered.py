@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.blocks import Span, spans
-from penstock.cache.fetch import BeginGet, FetchResult, GetRange, PushBlock, Waiter
-from penstock.cache.fetches import Fetches, FetchJob
+from penstock.cache.fetch import BeginGet, FetchJob, FetchResult, GetRange, PushBlock, Waiter
+from penstock.cache.fetches import Fetches
 from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import Tier, Tiers
@@ -117,11 +117,11 @@ class Cache:
             return None
         (span,) = wanted
 
-        def then(part: memoryview | Exception) -> None:
+        def on_part(part: memoryview | Exception) -> None:
             done(part if isinstance(part, Exception) else [part])
 
         block = block_of(obj, span.number, self.block_bytes)
-        waiter = Waiter(span.start, span.stop, then)
+        waiter = Waiter(span.start, span.stop, on_part)
         return self.fetches.request(
             block,
             obj,
@@ -132,9 +132,9 @@ class Cache:
             begin=begin,
         )
 
-    def run(self, job: FetchJob) -> None:
+    def submit(self, job: FetchJob) -> None:
         """Has a job of `deliver` done by one of our threads."""
-        self.fetches.put(job)
+        self.fetches.submit(job)
 
     def _deliver_many(
         self, obj: CachedObject, get: GetRange, wanted: list[Span], done: OnData
@@ -146,7 +146,7 @@ class Cache:
         lock = threading.Lock()
         missing = len(wanted)  # 0 once `done` was called
 
-        def then(place: int, part: memoryview | Exception) -> None:
+        def on_part(place: int, part: memoryview | Exception) -> None:
             nonlocal missing
             with lock:
                 if not missing:
@@ -163,7 +163,7 @@ class Cache:
         for place, span in enumerate(wanted):
             block = block_of(obj, span.number, self.block_bytes)
             # `read_now` may have found some of them.
-            waiter = Waiter(span.start, span.stop, partial(then, place))
+            waiter = Waiter(span.start, span.stop, partial(on_part, place))
             self.fetches.request(block, obj, get, waiter, tiers_checked=False)
 
     def read(self, obj: CachedObject, get: GetRange, offset: int, length: int) -> list[memoryview]:
@@ -192,12 +192,12 @@ class Cache:
         obj: CachedObject,
         get: GetRange,
         number: int,
-        place: PushBlock | None,
+        push: PushBlock | None,
         missing_since_s: float,
     ) -> FetchResult:
         """See Fetches."""
         block = block_of(obj, number, self.block_bytes)
-        return self.fetches.fetch_ahead(block, obj, get, place, missing_since_s)
+        return self.fetches.fetch_ahead(block, obj, get, push, missing_since_s)
 
     # -- what is held -----------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ class Plans:
             self._pages,
             self._prefetcher.pace,
             self._drop_pages,
-            self._aside.put,
+            self._aside.submit,
             label,
             pid,
         )

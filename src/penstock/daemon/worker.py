@@ -424,7 +424,7 @@ def _as_news(
             "text": str(arrival.error),
             "hint": getattr(arrival.error, "hint", None),
         }
-    return number, arrival.how.value, arrival.length, arrival.took_s, error
+    return number, arrival.outcome.value, arrival.length, arrival.took_s, error
 
 
 def _ignore(_arrival: FetchResult) -> None:

@@ -364,7 +364,7 @@ class Workers:
                 self._fetch_ahead_by(worker, some, ended)
 
     def _fetch_ahead_by(self, worker: _Worker, some: list[Wanted], ended: Ended) -> None:
-        over = [one for one in some if not one.still()]
+        over = [one for one in some if not one.is_wanted()]
         if over:
             ended([(one, FetchResult(FetchOutcome.FAILED, 0)) for one in over])
         told: list[tuple[int, int, int, bool, float]] = []

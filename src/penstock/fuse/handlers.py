@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.cache.fetches import FetchJob
+from penstock.cache.fetch import FetchJob
 from penstock.catalog.tree import ROOT, Node
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import BackingFiles
@@ -292,7 +292,7 @@ class Handlers:
                 return job
             return self._peers.claim(obj, job)
 
-        return FetchReply(start, self._files.cache.run)
+        return FetchReply(start, self._files.cache.submit)
 
     def open(self, ino: int, request: Request, _length: int) -> Reply:
         flags = int.from_bytes(request[p.IN_HEADER_BYTES : p.IN_HEADER_BYTES + 4], "little")

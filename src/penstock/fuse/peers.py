@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 
 from penstock.cache.claims import Claims
-from penstock.cache.fetches import FetchJob
+from penstock.cache.fetch import FetchJob
 from penstock.cache.identity import CachedObject
 from penstock.fuse.protocol import IOC_CLONE
 from penstock.fuse.session import Request, Session

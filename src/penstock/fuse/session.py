@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetches import FetchJob, StartedFetch
+from penstock.cache.fetch import FetchJob, StartedFetch
 from penstock.cache.pool import Pool
 from penstock.errors import CatalogDamaged, PenstockError
 from penstock.fuse.errno_table import NO_REQUEST, errno_of
@@ -411,7 +411,7 @@ class Session:
                 if job is not None:
                     self._do(job, reply)
             elif isinstance(reply, DiskReply):
-                self._waiting.put(partial(self._answer_from_disk, asked, reply))
+                self._waiting.submit(partial(self._answer_from_disk, asked, reply))
             else:
                 self._reply(asked, reply)
         except CatalogDamaged as error:

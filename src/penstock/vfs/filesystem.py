@@ -8,8 +8,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.cache.fetch import BeginGet, GetRange
-from penstock.cache.fetches import FetchJob
+from penstock.cache.fetch import BeginGet, FetchJob, GetRange
 from penstock.cache.identity import Block, CachedObject, block_of, identify
 from penstock.cache.tiered import Cache, OnData
 from penstock.catalog.names import decode

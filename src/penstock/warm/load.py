@@ -332,13 +332,13 @@ class Load:
             self._in_flight -= 1
             self._in_flight_bytes -= piece.length
             if (
-                arrival.how is not FetchOutcome.FETCHED
+                arrival.outcome is not FetchOutcome.FETCHED
                 and self._rate_limit is not None
                 and piece.missing
             ):
                 self._rate_limit.give_back(piece.length)
             if not self._over:
-                if arrival.how is FetchOutcome.JOINED:
+                if arrival.outcome is FetchOutcome.JOINED:
                     self._joined.append(piece)
                 else:
                     self._count(piece, arrival)
@@ -351,12 +351,12 @@ class Load:
     def _count(self, piece: _Piece, arrival: FetchResult) -> None:
         file, progress = piece.file, self.progress
         file.left -= 1
-        if arrival.how is FetchOutcome.FAILED:
+        if arrival.outcome is FetchOutcome.FAILED:
             self._count_failure(file, arrival.error)
         else:
             self._failures_in_a_row = 0
             progress.done_bytes += piece.length if piece.missing else 0
-        if arrival.how is FetchOutcome.FETCHED:
+        if arrival.outcome is FetchOutcome.FETCHED:
             progress.fetched_bytes += piece.length
             progress.fetched_files += not file.fetched
             file.fetched = True

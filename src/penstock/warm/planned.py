@@ -244,7 +244,7 @@ class PlannedFeed:
 
     def _note_end(self, arrival: FetchResult) -> None:
         with self._lock:
-            self._ended[arrival.how] += 1
+            self._ended[arrival.outcome] += 1
 
     # -- files ---------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
     push: bool
     missing_since_s: float  # when it was seen to be missing
     ended: Callable[[FetchResult], None]
-    still: Callable[[], bool] = lambda: True  # is it still wanted?
+    is_wanted: Callable[[], bool] = lambda: True  # is it still wanted?
 
 
 class Feed(Protocol):
@@ -177,7 +177,7 @@ class Prefetcher:
             for wanted, arrival in ends:
                 if arrival.took_s is not None:
                     self.pace.note(arrival.took_s, arrival.length, now_s, full=full)
-                if arrival.how is FetchOutcome.NO_ROOM:
+                if arrival.outcome is FetchOutcome.NO_ROOM:
                     self._again.append(wanted)
                     self._crowded = True
                 else:
@@ -185,7 +185,7 @@ class Prefetcher:
             if wake and self._room():
                 self._changed.notify()
         for wanted, arrival in ends:
-            if arrival.how is not FetchOutcome.NO_ROOM:
+            if arrival.outcome is not FetchOutcome.NO_ROOM:
                 wanted.ended(arrival)
 
 
@@ -204,7 +204,7 @@ class LocalFetcher:
 
     def fetch_ahead(self, wanted: list[Wanted], ended: Ended) -> None:
         for one in wanted:
-            self._pool.put(partial(self._fetch_ahead, one, ended))
+            self._pool.submit(partial(self._fetch_ahead, one, ended))
 
     def close(self) -> None:
         """What has not begun is dropped, and nobody waits for the rest."""
@@ -213,7 +213,7 @@ class LocalFetcher:
     def _fetch_ahead(self, wanted: Wanted, ended: Ended) -> None:
         arrival = FetchResult(FetchOutcome.FAILED, 0)
         try:
-            if not wanted.still():
+            if not wanted.is_wanted():
                 return
             place = None
             if wanted.push and self._push is not None:
