@@ -212,7 +212,7 @@ def test_a_taken_place_is_told(bound: Path, source: Path, tmp_path: Path, mounte
     write_tree(full, {"mine": b"mine"})
     taken = {
         full: "is not empty",
-        bound: "is where dataset/default/small is mounted",
+        bound: "dataset/default/small is mounted at",
         plain: "is mounted",
     }
     for place, says in taken.items():

@@ -7,12 +7,13 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.fluid.plan import MountPlan
-from penstock.reconcile import status
+from penstock.reconcile import dataset_phases
 from penstock.reconcile.conditions import FAILED
+from penstock.reconcile.dataset_phases import Cause, Update
+from penstock.reconcile.datasets import write_updates
 from penstock.reconcile.snapshot import Pair, Stored
-from penstock.reconcile.state import ResourceKey
-from penstock.reconcile.status import StatusWriter, Trouble
 from penstock.settings import MountSettings
+from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
 
 
@@ -33,29 +34,45 @@ PLAN = MountPlan(MODEL, MountSettings((), Path("/mnt")), [], [])
 
 
 @pytest.mark.parametrize(
-    ("tell", "waited_for"),
+    ("updates", "waited_for"),
     [
-        (lambda one: one.bound(DATASET, RUNTIME, "print", PLAN, []), ("Dataset", "print")),
         (
-            lambda one: one.unbound(DATASET, RUNTIME, "print", Trouble(FAILED, "Reason", "why")),
+            dataset_phases.bound(DATASET, RUNTIME, "print", PLAN, [], None, 0.0),
             ("Dataset", "print"),
         ),
-        (lambda one: one.lone(RUNTIME, "print"), ("AlluxioRuntime", "print")),
         (
-            lambda one: one.second(
-                RUNTIME, Pair("default", "imagenet", DATASET, stored("JindoRuntime"), (RUNTIME,))
+            dataset_phases.unbound(
+                DATASET,
+                RUNTIME,
+                "print",
+                Cause(FAILED, "Reason", "why"),
+                None,
+                0.0,
+                still_served=False,
             ),
+            ("Dataset", "print"),
+        ),
+        (
+            [dataset_phases.without_dataset(RUNTIME, "print", 0.0)],
+            ("AlluxioRuntime", "print"),
+        ),
+        (
+            [
+                dataset_phases.second_runtime(
+                    RUNTIME,
+                    Pair("default", "imagenet", DATASET, stored("JindoRuntime"), (RUNTIME,)),
+                )
+            ],
             ("AlluxioRuntime", "second"),
         ),
     ],
     ids=["bound", "unbound", "lone", "second"],
 )
 def test_whoever_waits_goes_on_when_all_is_told(
-    monkeypatch: pytest.MonkeyPatch, tell: Any, waited_for: tuple[str, str]
+    updates: list[Update], waited_for: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(status, "ask_brief", lambda _mountpoint: None)
     state = Mock()
-    tell(StatusWriter(state))
+    write_updates(state, updates)
     *before, last = state.mock_calls
     assert before
     assert (last.args[0], last.kwargs["note"]["settled"]) == waited_for

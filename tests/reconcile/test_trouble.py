@@ -74,7 +74,7 @@ def test_an_early_try_is_no_answer(declared_pair: State, monkeypatch: pytest.Mon
 def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> None:
     redaction.remember("a-key-that-was-said")
     reconciler, pair, fingerprint = _reconciler(declared_pair)
-    reconciler.report_trouble(pair, fingerprint, KeyError("header with a-key-that-was-said"))
+    reconciler.report_error(pair, fingerprint, KeyError("header with a-key-that-was-said"))
     dataset = stored(declared_pair, KEY)
     told = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
     assert "KeyError" in told

@@ -6,8 +6,7 @@ from typing import Any
 
 from penstock.errors import did_you_mean
 from penstock.reconcile.conditions import BOUND
-from penstock.reconcile.live_status import Served
-from penstock.reconcile.snapshot import Stored
+from penstock.reconcile.snapshot import Served, Stored
 from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]

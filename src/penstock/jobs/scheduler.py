@@ -28,9 +28,8 @@ from penstock.jobs.job_queue import Holding, Waiting, decide
 from penstock.jobs.job_status import ENDED, FAILED, PENDING, QUEUING, ended_status
 from penstock.jobs.processes import clear
 from penstock.jobs.usage import machine_gpus
-from penstock.reconcile.live_status import Served
 from penstock.reconcile.resource_process import end_worker, is_worker, start_worker
-from penstock.reconcile.snapshot import Snapshot, Stored
+from penstock.reconcile.snapshot import Served, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.jobs import cores
 

@@ -1,5 +1,7 @@
-"""What a data set leaves on this machine, and its removal: the mount, its folder, the catalog, the
-cache. Everything here may be begun again, and finds some of its work done."""
+"""What a data set leaves on this machine, and its removal: mount, folder, catalog and cache.
+
+Every function here may run again after a kill, and then finds part of its work done.
+"""
 
 import contextlib
 import os
@@ -26,15 +28,17 @@ from penstock.specs.kinds import ResourceKey
 Json = dict[str, Any]
 
 KEEP_CACHE = "penstock.dev/keep-cache"
-# Of a server whose mount somebody else has unmounted. One that is still read lives on.
-_PUT_AWAY_WITHIN_S = 10.0
+# For a server whose mount was unmounted by hand. One whose files are still open lives on.
+_SERVER_ENDS_WITHIN_S = 10.0
 
 
-def describe(
+def record(
     settings: MountSettings, key: ResourceKey, *, keep_cache: bool, before: Json | None
 ) -> Json:
-    """To be noted before the mount is made. Directories that an earlier form of the data set had
-    are still there."""
+    """Return what `remove` needs to know later. Written before the mount is made.
+
+    `before`: the previous record; its cache directories and sources are still on this machine.
+    """
     directories = {str(path) for tier in settings.tiers for path in tier.paths}
     directories |= set((before or {}).get("directories", []))
     roots = {name: root for name in directories if (root := _root_of(name, key)) is not None}
@@ -45,13 +49,13 @@ def describe(
         "sources": sorted(sources),
         "catalog": settings.catalog,
         "keep_cache": keep_cache,
-        # Made for this data set alone, each below a folder that others' may be in too.
+        # Directories made for this data set alone, with the folder that it may share with others.
         "roots": roots,
     }
 
 
 def _root_of(directory: str, key: ResourceKey) -> str | None:
-    """As resources.translate.tiers makes them."""
+    """Return the folder above a directory that `penstock.fluid.tiers` made for this data set."""
     own = f"/{key.namespace}/{key.name}"
     scratch = f"{state_dir()}/scratch"
     if directory.startswith(f"{scratch}{own}/"):
@@ -62,9 +66,12 @@ def _root_of(directory: str, key: ResourceKey) -> str | None:
     return None
 
 
-def make_folders(settings: MountSettings, key: ResourceKey) -> None:
-    """Those of its own, before anybody else can: caches are often in places where all may write,
-    like /dev/shm, and whoever owns a folder above one can put another in its place."""
+def make_cache_folders(settings: MountSettings, key: ResourceKey) -> None:
+    """Make the data set's own cache folders before another user can.
+
+    Caches are often in places where every user may write, like /dev/shm, and the owner of a folder
+    above a cache can replace it.
+    """
     for directory in (path for tier in settings.tiers for path in tier.paths):
         if (root := _root_of(str(directory), key)) is None:
             continue
@@ -87,7 +94,7 @@ def make_folders(settings: MountSettings, key: ResourceKey) -> None:
 
 
 def _chain(directory: Path, root: Path) -> list[Path]:
-    """The root, and all below it down to the directory."""
+    """Return the folders from the root down to the directory."""
     return [
         folder
         for folder in reversed((directory, *directory.parents))
@@ -96,8 +103,11 @@ def _chain(directory: Path, root: Path) -> list[Path]:
 
 
 def unmount(mountpoint: Path, title: str, *, force: bool) -> None:
-    """Raises MountpointError while someone uses it. With `force` it is taken from under them: what
-    they have open fails. What somebody else has mounted there since stays."""
+    """Unmount the data set. Raises MountpointError while it is in use.
+
+    With `force` it is unmounted anyway, and the files that are open in it fail. A mount of another
+    source at the same place stays.
+    """
     if (pid := claimed_by(mountpoint)) is not None:
         end_claim(mountpoint, pid)  # it was still being made
     note = next((note for note in all_notes() if note.mountpoint == str(mountpoint)), None)
@@ -111,10 +121,10 @@ def unmount(mountpoint: Path, title: str, *, force: bool) -> None:
         except MountpointError:
             raise
         except PenstockError:
-            hangs = True  # unmounted; its processes do not end, and nobody needs them any more
+            hangs = True  # it is unmounted, but its processes do not end: kill them below
     elif entry is None and note is not None and not force:
-        for process in note.processes:  # someone else has unmounted it: it puts all away
-            ends_within(_PUT_AWAY_WITHIN_S, process)
+        for process in note.processes:  # unmounted by hand: the server cleans up and ends
+            ends_within(_SERVER_ENDS_WITHIN_S, process)
     if (force or hangs) and note is not None:
         for process in note.processes:
             end_process(process)
@@ -123,29 +133,32 @@ def unmount(mountpoint: Path, title: str, *, force: bool) -> None:
         _remove_empty(mountpoint, data_dir())
 
 
-def clear_away(left: Json, others: Iterable[Json]) -> int:
-    """The catalog, and the cache unless it is to stay; what others use too stays theirs. Returns
-    how many bytes came free."""
+def remove(recorded: Json, others: Iterable[Json]) -> int:
+    """Remove the catalog, and the cache unless it is to be kept. Return the bytes freed.
+
+    `others`: the records of other data sets. What they use too stays.
+    """
     others = list(others)
-    if left.get("catalog"):
-        for path in _files_of(catalog_path(state_dir(), left["catalog"])):
+    if recorded.get("catalog"):
+        catalog = catalog_path(state_dir(), recorded["catalog"])
+        for path in list(catalog.parent.glob(f"{catalog.name}*")):
             path.unlink(missing_ok=True)
-    if left.get("keep_cache"):
+    if recorded.get("keep_cache"):
         return 0
     freed = 0
-    for name in left.get("directories", []):
+    for name in recorded.get("directories", []):
         directory = Path(name)
         sharing = [other for other in others if name in other.get("directories", [])]
         if not (directory / "index.sqlite").exists():
             continue
-        root = Path(left["roots"].get(name, name))
-        if name in left["roots"] and not all(map(is_trusted, _chain(directory, root))):
-            continue  # somebody else's by now: what was here went with a reboot
+        root = Path(recorded["roots"].get(name, name))
+        if name in recorded["roots"] and not all(map(is_trusted, _chain(directory, root))):
+            continue  # it belongs to another user by now: ours was removed by a reboot
         if not sharing and _is_used(directory):
-            continue  # by a mount that is none of ours: it has its own wish for what is there
-        freed += _clear_directory(directory, left["sources"], sharing)
-        if not sharing and name in left["roots"]:
-            # The index last: by it what is left after a kill is known to be a cache.
+            continue  # by a mount that is not declared
+        freed += _remove_objects(directory, recorded["sources"], sharing)
+        if not sharing and name in recorded["roots"]:
+            # The index last: after a kill, it identifies what is left as a cache.
             shutil.rmtree(directory / "objects", ignore_errors=True)
             shutil.rmtree(directory, ignore_errors=True)
             _remove_empty(directory.parent, root)
@@ -160,21 +173,22 @@ def _is_used(directory: Path) -> bool:
     return not membership.alone
 
 
-def _clear_directory(directory: Path, sources: list[str], sharing: list[Json]) -> int:
-    theirs = {source for other in sharing for source in other.get("sources", [])}
+def _remove_objects(directory: Path, sources: list[str], sharing: list[Json]) -> int:
+    """Remove the objects of these sources, but not those of a data set that shares the cache."""
+    kept = {source for other in sharing for source in other.get("sources", [])}
     try:
         cache = open_directory(
             directory, name="SSD", quota_bytes=1, high=1, low=1, policy=Keep(), counters=Counters()
         )
     except PenstockError:
-        return 0  # damaged or not to be read: nothing that is ours to mend here
+        return 0  # damaged or unreadable: not ours to repair here
     freed = 0
     try:
         ours = [
             entry
             for entry in cache.index.entries()
             if any(_is_of(entry.source, source) for source in sources)
-            and not any(_is_of(entry.source, source) for source in theirs)
+            and not any(_is_of(entry.source, source) for source in kept)
         ]
         for first in range(0, len(ours), 1000):
             freed += cache.remove_objects([entry.digest for entry in ours[first : first + 1000]])
@@ -183,17 +197,13 @@ def _clear_directory(directory: Path, sources: list[str], sharing: list[Json]) -
     return freed
 
 
-def _is_of(found: str, source: str) -> bool:
-    """An identity is the source, and where it is asked for."""
-    return found == source or found.startswith((f"{source}/", f"{source}?"))
-
-
-def _files_of(catalog: Path) -> list[Path]:
-    return list(catalog.parent.glob(f"{catalog.name}*"))
+def _is_of(identity: str, source: str) -> bool:
+    """A cached object's identity is the source, then the endpoint that it was fetched from."""
+    return identity == source or identity.startswith((f"{source}/", f"{source}?"))
 
 
 def _remove_empty(folder: Path, root: Path) -> None:
-    """The folder and those above it, as far as they are empty, up to the root, which stays."""
+    """Remove the folder and its parents below the root, as far as they are empty."""
     while folder != root and folder.is_relative_to(root):
         try:
             os.rmdir(folder)

@@ -22,27 +22,29 @@ class Condition(NamedTuple):
 def with_conditions(
     before: Iterable[Json], fresh: Iterable[Condition], now_s: float, *, probed: bool = False
 ) -> list[Json]:
-    """The conditions as they are now; one that says the same as before keeps the time at which
-    it began to. Runtimes and operations call the time of the last look another name than data
-    sets do."""
-    looked = "lastProbeTime" if probed else "lastUpdateTime"
+    """Return the conditions as a status shows them.
+
+    A condition whose status did not change keeps its lastTransitionTime. `probed`: the time of the
+    last look is lastProbeTime, as in runtimes and operations; data sets call it lastUpdateTime.
+    """
+    seen_at = "lastProbeTime" if probed else "lastUpdateTime"
     known = {condition["type"]: condition for condition in before}
     conditions: list[Json] = []
     for one in fresh:
         status = "True" if one.holds else "False"
-        told = {
+        condition = {
             "type": one.kind,
             "status": status,
             "reason": one.reason,
             "message": one.message,
-            looked: stamp(now_s),
+            seen_at: stamp(now_s),
             "lastTransitionTime": stamp(now_s),
         }
         if (old := known.get(one.kind)) is not None and old["status"] == status:
-            told["lastTransitionTime"] = old["lastTransitionTime"]
+            condition["lastTransitionTime"] = old["lastTransitionTime"]
             if old["message"] == one.message and old["reason"] == one.reason:
-                told = old
-        conditions.append(told)
+                condition = old
+        conditions.append(condition)
     return conditions
 
 
@@ -51,7 +53,7 @@ def stamp(seconds: float) -> str:
 
 
 def amount(size_bytes: float) -> str:
-    """`143.67GiB`, as Fluid prints it."""
+    """Format a size as Fluid prints it: `143.67GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(size_bytes) < 1024 or unit == "PiB":
             return f"{size_bytes:.2f}{unit}"
@@ -60,15 +62,31 @@ def amount(size_bytes: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """`47.3%`; of nothing it is all: there is nothing left to do. Never 100.0 while some is
-    missing."""
+    """Format a share: `47.3%`. An empty whole gives 100.0%; an incomplete part never does."""
     if part >= whole:
         return "100.0%"
     return f"{min(99.9, 100 * part / whole):.1f}%"
 
 
-def cache_states(brief: Json) -> Json:
-    """Fluid's cacheStates from what a mount tells of itself."""
+def dataset_amounts(brief: Json) -> Json:
+    """Return the part of a Dataset's status that changes as it is read.
+
+    `brief`: the answer of its mount to `brief`.
+    """
+    return {
+        "ufsTotal": amount(brief["bytes"]),
+        "fileNum": str(brief["files"]),
+        "cacheStates": _cache_states(brief),
+        # The same, to the byte.
+        "bytes": {
+            "total": brief["bytes"],
+            "cached": brief["cached_bytes"],
+            "capacity": brief["capacity_bytes"],
+        },
+    }
+
+
+def _cache_states(brief: Json) -> Json:
     hits, misses = sum(brief["hit_bytes"].values()), brief["store_bytes"]
     states = {
         "cacheCapacity": amount(brief["capacity_bytes"]),
@@ -78,18 +96,3 @@ def cache_states(brief: Json) -> Json:
     if hits + misses:
         states["cacheHitRatio"] = states["localHitRatio"] = f"{100 * hits / (hits + misses):.1f}%"
     return states
-
-
-def dataset_amounts(brief: Json) -> Json:
-    """The part of a Dataset's status that changes as it is read."""
-    return {
-        "ufsTotal": amount(brief["bytes"]),
-        "fileNum": str(brief["files"]),
-        "cacheStates": cache_states(brief),
-        # The same, to the byte.
-        "bytes": {
-            "total": brief["bytes"],
-            "cached": brief["cached_bytes"],
-            "capacity": brief["capacity_bytes"],
-        },
-    }

@@ -1,9 +1,10 @@
-"""Makes a Dataset and its runtime real: one background mount, and the statuses that tell of it.
+"""Make a Dataset and its runtime real on this machine: one background mount, and their statuses.
 
-Each step looks at what is there, does the next thing, and writes down what it is about to do before
-it does it. Whoever comes after a kill finds the note, looks, and goes on.
+`dataset_phases` decides what to do next and what the statuses say; this module does it. Each step
+looks at what there is, does the next thing, and records what it is about to do before it does it.
+After a kill, the next run finds that record and continues.
 
-Threading: any thread; one at a time for each pair (the loop sees to that).
+Threading: any thread; one at a time for each pair, which the loop ensures.
 """
 
 import logging
@@ -22,14 +23,14 @@ from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fluid.plan import MountPlan
 from penstock.metrics import Counters
 from penstock.operations.backup import local_folder, restore
-from penstock.reconcile import cleanup
-from penstock.reconcile.conditions import BOUND, NOT_BOUND, amount
-from penstock.reconcile.live_status import Busy, find_mount_note, not_ours
+from penstock.reconcile import cleanup, dataset_phases
+from penstock.reconcile.conditions import FAILED, NOT_BOUND, amount
+from penstock.reconcile.dataset_phases import Action, Cause, Update, cause_of, next_action
+from penstock.reconcile.live_status import Busy, ask_brief, find_mount_note, occupied
 from penstock.reconcile.mount_plan import plan_of
 from penstock.reconcile.node_affinity import Node, node_mismatch
 from penstock.reconcile.snapshot import RESTARTED_AT, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
-from penstock.reconcile.status import StatusWriter, Trouble, trouble_of
 from penstock.settings import MountSettings, needs_new_mount
 from penstock.specs.kinds import ResourceKey
 from penstock.store.redaction import redact
@@ -39,8 +40,8 @@ log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-_TELL_S = 0.5
-_LISTING_TAKES_AT_MOST_S = 3600
+_PROGRESS_S = 0.5
+_LISTING_TIMEOUT_S = 3600
 
 
 class Datasets:
@@ -50,79 +51,56 @@ class Datasets:
         self._state = state
         self._snapshot = snapshot
         self._node = node
-        self._status_writer = StatusWriter(state)
 
     def reconcile(self, pair: Pair, fingerprint: str) -> None:
-        """Brings the pair a step, or all the way, to what is wanted. Raises Busy."""
+        """Bring the pair to its desired state, or a step closer. Raises Busy."""
         for other in pair.others:
             if other.deleting is not None:
                 self._state.forget(other.uid)
             else:
-                self._status_writer.second(other, pair)
+                self._write(dataset_phases.second_runtime(other, pair))
         dataset, runtime = pair.dataset, pair.runtime
-        if dataset is None:
-            assert runtime is not None
-            if runtime.deleting is not None:
+        match next_action(pair), dataset, runtime:
+            case Action.FORGET_RUNTIME, None, Stored():
                 self._state.forget(runtime.uid)
-            else:
-                self._status_writer.lone(runtime, fingerprint)
-        elif dataset.deleting is not None:
-            self._take_down(dataset, dataset.deleting)
-            if runtime is not None:
-                self._status_writer.not_ready(runtime)
-            self._state.forget(dataset.uid)
-        elif runtime is None:
-            self._take_down(dataset, {})
-            self._status_writer.unbound(
-                dataset,
-                None,
-                fingerprint,
-                Trouble(NOT_BOUND, "NoRuntime", "no runtime of this name has been applied"),
-            )
-        elif runtime.deleting is not None:
-            self._take_down(dataset, runtime.deleting)
-            self._state.forget(runtime.uid)
-        else:
-            self._bind(pair, dataset, runtime, fingerprint)
+            case Action.WAIT_FOR_DATASET, None, Stored():
+                self._write(dataset_phases.without_dataset(runtime, fingerprint, time.time()))
+            case Action.DELETE, Stored(), _:
+                self._take_down(dataset, dataset.deleting or {})
+                if runtime is not None:
+                    self._write(dataset_phases.not_ready(runtime, None, time.time()))
+                self._state.forget(dataset.uid)
+            case Action.UNBIND, Stored(), None:
+                self._take_down(dataset, {})
+                self._unbound(dataset, None, fingerprint, dataset_phases.NO_RUNTIME)
+            case Action.DELETE_RUNTIME, Stored(), Stored():
+                self._take_down(dataset, runtime.deleting or {})
+                self._state.forget(runtime.uid)
+            case _, Stored(), Stored():
+                self._bind(pair, dataset, runtime, fingerprint)
+            case _:
+                raise AssertionError(pair)
 
-    def report_trouble(self, pair: Pair, fingerprint: str, error: Exception) -> None:
-        """Of what went wrong where nobody expected it: whoever waits is told."""
-        what = (
-            error
-            if isinstance(error, PenstockError)
-            else PenstockError(
+    def report_error(self, pair: Pair, fingerprint: str, error: Exception) -> None:
+        """Record an unexpected error, so that clients that wait for the pair see it."""
+        if not isinstance(error, PenstockError):
+            error = PenstockError(
                 f"a bug of ours: {type(error).__name__}: {error}",
-                hint="the log of the loop says more",
+                hint=f"its traceback is in {self._state.folder / 'logs' / 'loop.log'}",
             )
-        )
         for one in (pair.dataset, pair.runtime):
             if one is not None and one.deleting is not None:
-                self._state.add_event(one.uid, "NotDeletedYet", redact(str(what)), kind="Warning")
+                message = redact(str(error))
+                self._state.add_event(one.uid, "NotDeletedYet", message, kind="Warning")
                 return
         if pair.dataset is not None:
-            self._status_writer.unbound(pair.dataset, pair.runtime, fingerprint, trouble_of(what))
+            self._unbound(pair.dataset, pair.runtime, fingerprint, _cause_of(error))
 
-    def is_settled(
-        self, pair: Pair, fingerprint: str, is_served: Callable[[Path, ResourceKey], bool]
-    ) -> bool:
-        """Is there nothing to do, as far as can be seen without asking anybody?"""
-        for one in (pair.dataset, pair.runtime, *pair.others):
-            if one is not None and one.deleting is not None:
-                return False
-        owner = pair.dataset or pair.runtime
-        assert owner is not None
-        if owner.note.get("settled") != fingerprint:
-            return False
-        if (retry_at := owner.note.get("retry_at_s")) is not None and time.time() >= retry_at:
-            return False
-        if owner.status.get("phase") == BOUND and not is_served(
-            Path(owner.note["mountpoint"]), owner.key
-        ):
-            return False
-        return all("settled" in other.note for other in pair.others)
+    def cancel_start(self, pair: Pair) -> None:
+        """Stop a mount that another thread is still making, for a pair that is to be deleted.
 
-    def give_up(self, pair: Pair) -> None:
-        """It is to go, and another thread is still making it, which may be a listing of hours."""
+        Its first listing may take hours.
+        """
         if pair.dataset is not None and "mountpoint" in pair.dataset.note:
             ask_to_end(Path(pair.dataset.note["mountpoint"]))
 
@@ -131,14 +109,14 @@ class Datasets:
     def _bind(self, pair: Pair, dataset: Stored, runtime: Stored, fingerprint: str) -> None:
         try:
             plan = plan_of(self._state, self._snapshot(), dataset, runtime)
-        except PenstockError as problem:  # a mistake in it, or secrets that cannot be opened
-            self._status_writer.unbound(dataset, runtime, fingerprint, trouble_of(problem))
+        except PenstockError as error:  # a mistake in a manifest, or secrets that cannot be opened
+            self._unbound(dataset, runtime, fingerprint, _cause_of(error))
             return
         if (why := node_mismatch(plan.dataset.spec.node_affinity, self._node())) is not None:
             self._take_down(dataset, {})
             hint = "`penstock label KEY=VALUE` gives this machine a label"
-            trouble = Trouble(NOT_BOUND, "NodeAffinityNotMet", why, hint)
-            self._status_writer.unbound(dataset, runtime, fingerprint, trouble, plan)
+            cause = Cause(NOT_BOUND, "NodeAffinityNotMet", why, hint)
+            self._unbound(dataset, runtime, fingerprint, cause, plan)
             return
         mountpoint = plan.settings.mountpoint
         if (before := dataset.note.get("mountpoint")) not in (None, str(mountpoint)):
@@ -146,20 +124,25 @@ class Datasets:
             log.info("%s moves from %s to %s", pair.label, before, mountpoint)
         try:
             note = find_mount_note(mountpoint, dataset.key)
-            self._note_before(dataset, runtime, plan.settings)
+            self._record_intent(dataset, runtime, plan.settings)
             restart_for = self._make_mount(dataset, runtime, plan, note)
         except PenstockError as error:
-            self._status_writer.unbound(dataset, runtime, fingerprint, trouble_of(error), plan)
+            self._unbound(dataset, runtime, fingerprint, _cause_of(error), plan)
             return
-        self._status_writer.bound(dataset, runtime, fingerprint, plan, restart_for)
+        updates = dataset_phases.bound(
+            dataset, runtime, fingerprint, plan, restart_for, ask_brief(mountpoint), time.time()
+        )
+        self._write(*updates)
 
-    def _note_before(self, dataset: Stored, runtime: Stored, settings: MountSettings) -> None:
-        """What there will be on this machine, before it is there. Of two data sets that want one
-        place the first has it."""
-        made = {
+    def _record_intent(self, dataset: Stored, runtime: Stored, settings: MountSettings) -> None:
+        """Record what will be on this machine before it is there, so that it can be removed.
+
+        If two data sets name the same place, the first one keeps it.
+        """
+        note = {
             "mountpoint": str(settings.mountpoint),
             "runtime": runtime.uid,
-            "left": cleanup.describe(
+            "left": cleanup.record(
                 settings,
                 dataset.key,
                 keep_cache=_keeps_cache(dataset, runtime),
@@ -168,23 +151,23 @@ class Datasets:
         }
         with self._state.transaction():
             for other in self._state.all(["Dataset"]):
-                if other.uid != dataset.uid and other.note.get("mountpoint") == made["mountpoint"]:
-                    raise not_ours(settings.mountpoint, str(other.key))
-            self._state.observe(dataset.uid, note=made)
+                if other.uid != dataset.uid and other.note.get("mountpoint") == note["mountpoint"]:
+                    raise occupied(settings.mountpoint, str(other.key))
+            self._state.observe(dataset.uid, note=note)
 
     def _make_mount(
         self, dataset: Stored, runtime: Stored, plan: MountPlan, note: MountNote | None
     ) -> list[str]:
-        """Returns what only a restart would change."""
+        """Return the settings that only a restart would change."""
         settings, mountpoint = plan.settings, plan.settings.mountpoint
         restarted = dataset.annotations.get(RESTARTED_AT)
         if note is not None and note.pid not in note.processes:
-            # Its server serves on, but nobody would replace that one.
-            self._state.add_event(dataset.uid, "NoSupervisor", "mounted anew", kind="Warning")
+            # Its server still serves, but nothing would restart that server.
+            self._state.add_event(dataset.uid, "NoSupervisor", "mounted again", kind="Warning")
             self._unmount(dataset, mountpoint, force=False)
             note = None
         if note is not None and restarted not in (None, dataset.note.get("restarted")):
-            self._state.add_event(dataset.uid, "Restarting", "as it was asked for")
+            self._state.add_event(dataset.uid, "Restarting", "as requested")
             self._unmount(dataset, mountpoint, force=False)
             note = None
         if note is None:
@@ -196,38 +179,40 @@ class Datasets:
         if needs_restart:
             return needs_restart
         if current != settings:
-            ask_new_stores(current, settings)
+            _check_new_stores(current, settings)
             pause_s = change_in_place(mountpoint, settings)
             self._state.add_event(
                 dataset.uid, "Changed", f"in place; readers waited for {pause_s * 1000:.0f} ms"
             )
-        list_new_parts(mountpoint)
+        _list_new_parts(mountpoint)
         return []
 
     def _start(self, dataset: Stored, runtime: Stored, settings: MountSettings) -> None:
         clear_dead_mount(settings.mountpoint)
-        _make_folder(settings.mountpoint)
-        cleanup.make_folders(settings, dataset.key)
+        _make_mountpoint(settings.mountpoint)
+        cleanup.make_cache_folders(settings, dataset.key)
         self._state.observe(dataset.uid, status={"phase": dataset.status.get("phase", NOT_BOUND)})
-        self._status_writer.not_ready(runtime)
-        told_s = 0.0
+        self._write(dataset_phases.not_ready(runtime, None, time.time()))
+        reported_s = 0.0
 
-        def tell(files: int, size_bytes: int) -> None:
-            nonlocal told_s
-            if time.monotonic() - told_s >= _TELL_S:
-                told_s = time.monotonic()
+        def report_progress(files: int, size_bytes: int) -> None:
+            nonlocal reported_s
+            if time.monotonic() - reported_s >= _PROGRESS_S:
+                reported_s = time.monotonic()
                 so_far = {"ufsTotal": f"{amount(size_bytes)}+", "fileNum": f"{files}+"}
                 self._state.observe(dataset.uid, status=so_far)
 
         self._restore(dataset, settings)
-        said = start_supervisor(settings, progress=tell)
+        lines = start_supervisor(settings, progress=report_progress)
         self._state.add_event(dataset.uid, "Mounted", f"at {settings.mountpoint}")
-        for line in said:
+        for line in lines:
             log.info("%s: %s", dataset.key, line)
 
     def _restore(self, dataset: Stored, settings: MountSettings) -> None:
-        """The catalog of a backup, if one is named: the mount then begins with it. What was cached
-        is fetched again by a DataLoad, behind it."""
+        """Put the catalog of a backup in place, if the spec names one: the mount starts with it.
+
+        A DataLoad then fetches in the background what was cached at the time of the backup.
+        """
         location: Json = dataset.spec.get("dataRestoreLocation") or {}
         if "path" not in location or dataset.note.get("restored"):
             return
@@ -238,7 +223,7 @@ class Datasets:
         restore(folder, catalog, name=f"{key.name}-{key.namespace}", parts=settings.parts)
         load = ResourceKey("DataLoad", key.namespace, f"{key.name}-restore")
         if (before := self._state.find(load)) is not None:
-            self._state.forget(before.uid)  # that of a data set of this name that is gone
+            self._state.forget(before.uid)  # from an earlier data set of this name
         self._state.put(load, _load_of_backup(load, key.name, location["path"]), {})
         self._state.observe(dataset.uid, note={"restored": True})
         self._state.add_event(dataset.uid, "Restored", f"the catalog, from {location['path']}")
@@ -246,23 +231,17 @@ class Datasets:
     # -- down --------------------------------------------------------------------------
 
     def _take_down(self, dataset: Stored, how: Json) -> None:
-        """Unmounts, and clears away what was made for it. May be begun again at any point."""
+        """Unmount, and remove what was made for the mount. May be repeated after a kill."""
         if "mountpoint" not in dataset.note:
             return
         mountpoint = Path(dataset.note["mountpoint"])
         self._unmount(dataset, mountpoint, force=bool(how.get("force")))
         left: Json = dataset.note.get("left") or {}
         if not how.get("keep_cache"):
-            freed = cleanup.clear_away(left, self._others_left(dataset))
+            freed = cleanup.remove(left, self._records_of_others(dataset))
             if freed:
                 self._state.add_event(dataset.uid, "CacheCleared", f"{amount(freed)} freed")
-        gone: Json = dict.fromkeys(("mountpoint", "left", "runtime", "restarted", "settled"))
-        # In one step: who sees that it is bound may look for where.
-        self._state.observe(
-            dataset.uid,
-            status={"phase": NOT_BOUND, **dict.fromkeys(("mountPath", "runtimes", "cacheStates"))},
-            note=gone,
-        )
+        self._write(dataset_phases.unmounted(dataset))
 
     def _unmount(self, dataset: Stored, mountpoint: Path, *, force: bool) -> None:
         try:
@@ -271,29 +250,77 @@ class Datasets:
             self._state.add_event(dataset.uid, "InUse", str(error).split("\n")[0], kind="Warning")
             raise Busy from error
 
-    def _others_left(self, dataset: Stored) -> list[Json]:
+    def _records_of_others(self, dataset: Stored) -> list[Json]:
         return [
             one.note["left"]
             for one in self._snapshot().resources.values()
             if one.uid != dataset.uid and "left" in one.note
         ]
 
+    # -- status ------------------------------------------------------------------------
 
-def ask_new_stores(current: MountSettings, wanted: MountSettings) -> None:
-    """The first page of each that is elsewhere now, or asked with other keys. Raises what it
-    answers."""
+    def _unbound(
+        self,
+        dataset: Stored,
+        runtime: Stored | None,
+        fingerprint: str,
+        cause: Cause,
+        plan: MountPlan | None = None,
+    ) -> None:
+        updates = dataset_phases.unbound(
+            dataset,
+            runtime,
+            fingerprint,
+            cause,
+            plan,
+            time.time(),
+            still_served=cause.phase == FAILED and _is_served(dataset),
+        )
+        self._write(*updates)
+
+    def _write(self, *updates: Update) -> None:
+        write_updates(self._state, updates)
+
+
+def write_updates(state: State, updates: tuple[Update, ...] | list[Update]) -> None:
+    for one in updates:
+        if one.event is not None:
+            state.add_event(one.uid, one.event.reason, one.event.message, kind=one.event.kind)
+        state.observe(one.uid, status=one.status, note=one.note)
+
+
+def _cause_of(error: PenstockError) -> Cause:
+    # The only place where an error's text enters the state: it may hold a key that a store sent.
+    return cause_of(error, redact(str(error)))
+
+
+def _is_served(dataset: Stored) -> bool:
+    try:
+        return "mountpoint" in dataset.note and (
+            find_mount_note(Path(dataset.note["mountpoint"]), dataset.key) is not None
+        )
+    except MountpointError:
+        return False
+
+
+def _check_new_stores(current: MountSettings, wanted: MountSettings) -> None:
+    """List the first page of each part whose place or keys change. Raises the store's error.
+
+    A server that takes over asks no store, so that an upgrade cannot fail for one. But a store that
+    refuses must leave the running mount as it was, so it is asked before the mount changes.
+    """
     for part in wanted.parts:
         if part not in current.parts:
             store = open_reliable_store(part.source, part.store, Counters())
             next(iter(store.with_first_contact_limit(FIRST_CONTACT_S).list_all("")), None)
 
 
-def list_new_parts(mountpoint: Path) -> None:
-    """Returns when they are in the tree. Raises what the first that cannot be listed says."""
-    answer: dict[str, Any] = ask(
+def _list_new_parts(mountpoint: Path) -> None:
+    """Have the mount list its new parts. Raises the error of the first that cannot be listed."""
+    answer: Json = ask(
         find_note(mountpoint).socket_path,
         "refresh",
-        timeout_s=_LISTING_TAKES_AT_MOST_S,
+        timeout_s=_LISTING_TIMEOUT_S,
         only_new=True,
     )
     for failure in answer["failed"]:
@@ -302,7 +329,7 @@ def list_new_parts(mountpoint: Path) -> None:
         raise error
 
 
-def _make_folder(mountpoint: Path) -> None:
+def _make_mountpoint(mountpoint: Path) -> None:
     try:
         mountpoint.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -313,9 +340,9 @@ def _make_folder(mountpoint: Path) -> None:
 
 
 def _keeps_cache(dataset: Stored, runtime: Stored) -> bool:
-    said = dataset.annotations.get(cleanup.KEEP_CACHE)
-    if said is not None:
-        return said == "true"
+    annotation = dataset.annotations.get(cleanup.KEEP_CACHE)
+    if annotation is not None:
+        return annotation == "true"
     policy: Json = runtime.spec.get("cleanCachePolicy") or {}
     return bool(policy.get("keep"))
 

@@ -1,11 +1,12 @@
-"""Resources as they are shown: what was observed, and what mounts tell of themselves right now.
+"""The mounts of data sets at this moment: which are served, and what they report.
 
-Never waits long: a mount that does not answer in time is shown as it was seen last. Imports neither
-models nor stores, so that `get` is quick.
+`show` gives resources as `get` prints them: what was observed, completed by the mounts' own counts.
+It never waits long: for a mount that does not answer in time it shows what was observed last.
+Imports neither models nor stores, so that `get` starts quickly.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,57 +18,90 @@ from penstock.errors import MountpointError, PenstockError
 from penstock.jobs.job_status import ENDED
 from penstock.mounttable import mount_table
 from penstock.reconcile.conditions import BOUND, EXECUTING, NOT_BOUND, dataset_amounts, stamp
-from penstock.reconcile.snapshot import Stored
+from penstock.reconcile.snapshot import Served, Stored
 from penstock.specs.kinds import KINDS, ResourceKey
-
-Served = Callable[[Path, ResourceKey], bool]
-
-
-def served_mounts() -> Served:
-    """Looks at the mount table once for all of them."""
-    mounted = {entry.mountpoint for entry in mount_table() if entry.kind.startswith("fuse")}
-    noted = {note.mountpoint: note for note in all_notes()}
-
-    def is_served(mountpoint: Path, key: ResourceKey) -> bool:
-        note = noted.get(str(mountpoint))
-        return (
-            str(mountpoint) in mounted
-            and note is not None
-            and note.source == str(key)
-            and bool(note.processes)
-        )
-
-    return is_served
-
 
 Json = dict[str, Any]
 
 # Of 200 mounts on two cores, asked at once, the last answers after 0.3 s.
-_ANSWERS_WITHIN_S = 0.7
-# A program that asks for one goes by what it is told.
+_ANSWER_S = 0.7
+# A program that asks for one resource relies on the answer, so it may take longer.
 ONE_ANSWERS_WITHIN_S = 5.0
-_ASKED_AT_ONCE = 32
+_MOST_THREADS = 32
+
+
+class Busy(Exception):
+    """The mount is being made or removed by another process: look again in a moment."""
+
+
+def served_mounts() -> Served:
+    """Read the mount table and the notes once; return a test for (mount point, data set)."""
+    mounted = {entry.mountpoint for entry in mount_table() if entry.kind.startswith("fuse")}
+    notes = {note.mountpoint: note for note in all_notes()}
+
+    def is_served(mountpoint: Path, key: ResourceKey) -> bool:
+        path = str(mountpoint)
+        return path in mounted and _is_of(notes.get(path), str(key))
+
+    return is_served
+
+
+def find_mount_note(mountpoint: Path, key: ResourceKey) -> MountNote | None:
+    """Return the note of the data set's mount, if it is there and has processes.
+
+    Raises Busy while a mount is being made or removed there, and MountpointError if another
+    source is mounted there.
+    """
+    try:
+        note = find_note(mountpoint)
+    except MountpointError:
+        note = None
+    if note is not None and note.alive:
+        if note.source != str(key):
+            raise occupied(mountpoint, note.source)
+        return note
+    if claimed_by(mountpoint) is not None:
+        raise Busy
+    return None
+
+
+def occupied(mountpoint: Path, source: str) -> MountpointError:
+    return MountpointError(
+        f"{source} is mounted at {mountpoint}",
+        hint="the annotation penstock.dev/mount-path names another place",
+    )
+
+
+def ask_brief(mountpoint: Path, timeout_s: float = 5.0) -> Json | None:
+    """Return the mount's own summary; None if it does not answer."""
+    try:
+        return ask(find_note(mountpoint).socket_path, "brief", timeout_s=timeout_s)
+    except (PenstockError, OSError):
+        return None
+
+
+# -- resources as `get` shows them -----------------------------------------------------
 
 
 def show(stored: Iterable[Stored], *, within_s: float | None = None) -> list[Json]:
-    """Whole objects, as `-o json` prints them. Secrets are hidden: they are stored apart."""
+    """Return whole objects, as `-o json` prints them. Secrets are not in them: they are sealed."""
     stored = list(stored)
     bound = {
         one.uid: (one.note["mountpoint"], str(one.key))
         for one in stored
         if one.key.kind == "Dataset" and one.status.get("phase") == BOUND
     }
-    briefs = _ask_all(bound, _ANSWERS_WITHIN_S if within_s is None else within_s)
-    return [_shown(one, _status(one, briefs)) for one in stored]
+    briefs = _ask_all(bound, _ANSWER_S if within_s is None else within_s)
+    return [_show_one(one, _status(one, briefs)) for one in stored]
 
 
 def is_missing(shown: Json) -> bool:
-    """Should it be mounted, and is not?"""
+    """Is it Bound by its status, but not mounted?"""
     return bool(shown.get("status", {}).get("missing"))
 
 
 def has_work(stored: Iterable[Stored]) -> bool:
-    """Is something wanted that no loop has looked at yet? Who wanted it was killed, or the loop."""
+    """Is there work that no loop has looked at? Its loop, or the client, may have been killed."""
     for one in stored:
         if one.deleting is not None:
             return True
@@ -78,19 +112,19 @@ def has_work(stored: Iterable[Stored]) -> bool:
         elif category == "operation":
             if one.status.get("phase") in (None, EXECUTING):
                 return True
-        elif category == "job" and _has_job_work(one):
+        elif category == "job" and _job_has_work(one):
             return True
     return False
 
 
-def _has_job_work(job: Stored) -> bool:
+def _job_has_work(job: Stored) -> bool:
     if job.status.get("phase") not in ENDED:
         return True
     ttl_s: int | None = job.spec.get("ttlSecondsAfterFinished")
     return ttl_s is not None and job.note.get("ended_s", 0.0) + ttl_s <= time.time()
 
 
-def _shown(one: Stored, status: Json) -> Json:
+def _show_one(one: Stored, status: Json) -> Json:
     metadata = {
         **one.manifest["metadata"],
         "uid": one.uid,
@@ -107,13 +141,13 @@ def _status(one: Stored, briefs: Mapping[str, Json | None]) -> Json:
     if one.uid not in briefs:
         return one.status
     brief = briefs[one.uid]
-    if brief is None:  # nobody serves it: it was unmounted, or the machine has been restarted
+    if brief is None:  # it was unmounted by hand, or the machine was restarted
         return {**one.status, "phase": NOT_BOUND, "missing": True}
     return {**one.status, **dataset_amounts(brief)} if brief else one.status
 
 
 def _ask_all(bound: Mapping[str, tuple[str, str]], within_s: float) -> dict[str, Json | None]:
-    """By uid: what its mount says; {} if it does not say anything in time; None without one."""
+    """Return each mount's summary by uid; {} if it does not answer in time, None if not mounted."""
     if not bound:
         return {}
     mounted = {entry.mountpoint for entry in mount_table()}
@@ -123,53 +157,19 @@ def _ask_all(bound: Mapping[str, tuple[str, str]], within_s: float) -> dict[str,
     def brief(wanted: tuple[str, str]) -> Json | None:
         mountpoint, title = wanted
         note = notes.get(mountpoint)
-        if note is None or mountpoint not in mounted or note.source != title or not note.processes:
+        if mountpoint not in mounted or note is None or not _is_of(note, title):
             return None
-        return _brief(note, until_s - time.monotonic())
+        timeout_s = until_s - time.monotonic()
+        if timeout_s <= 0:
+            return {}
+        try:
+            return ask(Path(note.socket_path), "brief", timeout_s=timeout_s)
+        except (PenstockError, OSError):
+            return {}
 
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+    with ThreadPoolExecutor(_MOST_THREADS) as threads:
         return dict(zip(bound, threads.map(brief, bound.values()), strict=True))
 
 
-def _brief(note: MountNote, timeout_s: float) -> Json:
-    if timeout_s <= 0:
-        return {}
-    try:
-        return ask(Path(note.socket_path), "brief", timeout_s=timeout_s)
-    except (PenstockError, OSError):
-        return {}
-
-
-class Busy(Exception):
-    """Someone else is at it: look again in a moment."""
-
-
-def find_mount_note(mountpoint: Path, key: ResourceKey) -> MountNote | None:
-    """The note of the data set's mount, if it is there and has processes. Raises Busy while one is
-    being made, or is on its way out, and MountpointError if another one is there."""
-    try:
-        note = find_note(mountpoint)
-    except MountpointError:
-        note = None
-    if note is not None and note.alive:
-        if note.source != str(key):
-            raise not_ours(mountpoint, note.source)
-        return note
-    if claimed_by(mountpoint) is not None:
-        raise Busy
-    return None
-
-
-def ask_brief(mountpoint: Path, timeout_s: float = 5.0) -> Json | None:
-    """What a mount tells of itself; None if it cannot just now."""
-    try:
-        return ask(find_note(mountpoint).socket_path, "brief", timeout_s=timeout_s)
-    except (PenstockError, OSError):
-        return None
-
-
-def not_ours(mountpoint: Path, whose: str) -> MountpointError:
-    return MountpointError(
-        f"{mountpoint} is where {whose} is mounted",
-        hint="the annotation penstock.dev/mount-path names another place",
-    )
+def _is_of(note: MountNote | None, title: str) -> bool:
+    return note is not None and note.source == title and bool(note.processes)

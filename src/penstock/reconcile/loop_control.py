@@ -1,13 +1,13 @@
-"""Has the loop look at what is wanted; starts one if there is none.
+"""Wake the loop, or start it if none runs; and the lock that only one loop holds.
 
-    who wants something            the loop, on its way out
-    writes it down                 lets go of the lock
-    gets the lock: starts one,     something new was written: takes the lock again, or leaves it
-    which inherits it              to whoever has it by now
-    it is taken: wakes it
+    a client that wants something    the loop, on its way out
+    writes it to the state           releases the lock
+    gets the lock: starts a loop,    something new was written: acquires the lock again, or leaves
+    which inherits the lock          the work to the loop that holds the lock by now
+    does not get it: wakes the loop
 
-So what was written down is always seen by somebody, and nobody starts a second one while the first
-is starting.
+So some loop always sees what was written, and no client starts a second loop while the first one
+starts.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from penstock.daemon import locks
 from penstock.environment import child_environment
 from penstock.paths import open_private
 
-_WAKE, _LEAVE = b"wake", b"leave"
+_WAKE, _STOP = b"wake", b"leave"
 
 
 def wake_loop(folder: Path) -> None:
     lock = locks.take(folder / "loop.lock")
     if lock is None:
-        _tell(folder, _WAKE)  # one that is starting does not hear it, and looks later than this
+        _send(folder, _WAKE)  # a loop that is still starting misses it, but has yet to look
         return
     try:
         os.ftruncate(lock, 0)
@@ -43,27 +43,19 @@ def is_running(folder: Path) -> bool:
 
 
 def serving_pid(folder: Path) -> int | None:
-    """The process of the loop that stays, if there is one."""
+    """Return the process of the loop that stays (`penstock serve`), if there is one."""
     if not is_running(folder):
         return None
     return int((folder / "loop.lock").read_bytes() or b"0") or None
 
 
 def ask_to_stop(folder: Path) -> None:
-    """The loop that runs ends when it has done what it is doing."""
-    _tell(folder, _LEAVE)
-
-
-def _tell(folder: Path, what: bytes) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.setblocking(False)
-        # Gone meanwhile, or has more wakes before it than it can keep: it looks anyway.
-        with contextlib.suppress(OSError), _short(folder) as near:
-            sender.sendto(what, f"{near}/loop.sock")
+    """Have the running loop end once its current work is done."""
+    _send(folder, _STOP)
 
 
 class LoopLock:
-    """That of the one loop of a state folder: its lock, and the socket it is woken by."""
+    """The lock of a state folder's one loop, and the socket that wakes it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,34 +73,34 @@ class LoopLock:
         return True
 
     def inherit(self, descriptor: int) -> None:
-        """From whoever took the lock, and started this process with it."""
+        """Take over the lock from the process that acquired it and started this one."""
         os.set_inheritable(descriptor, False)
         self._descriptor = descriptor
         (self._folder / "loop.sock").unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        with _short(self._folder) as near:
-            self._socket.bind(f"{near}/loop.sock")
+        with _short_path(self._folder) as folder:
+            self._socket.bind(f"{folder}/loop.sock")
 
     def wait(self, seconds: float) -> None:
-        """Until woken, at most for so long."""
+        """Wait until woken, at most `seconds`."""
         assert self._socket is not None
         self._socket.settimeout(seconds)
         try:
-            while True:  # many who woke us at once are one wake
-                # No |= here: a signal that comes while we wait sets it too, and would be undone.
-                if self._socket.recv(16) == _LEAVE:
+            while True:  # drain the socket: many wakes at once are one wake
+                # No |= here: a signal handler sets it too while we wait, and would be undone.
+                if self._socket.recv(16) == _STOP:
                     self.asked_to_stop = True
                 self._socket.settimeout(0)
         except (TimeoutError, BlockingIOError):
             return
 
     def wake_self(self) -> None:
-        """From another thread: something that was begun is done."""
-        _tell(self._folder, _WAKE)
+        """Wake the loop from another thread of its process."""
+        _send(self._folder, _WAKE)
 
     def ask_self_to_stop(self) -> None:
         self.asked_to_stop = True
-        _tell(self._folder, _WAKE)
+        _send(self._folder, _WAKE)
 
     def release(self) -> None:
         if self._socket is not None:
@@ -119,9 +111,17 @@ class LoopLock:
             self._descriptor = -1
 
 
+def _send(folder: Path, message: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        # Fails if the loop has ended, or has too many wakes queued: then it looks anyway.
+        with contextlib.suppress(OSError), _short_path(folder) as short:
+            sender.sendto(message, f"{short}/loop.sock")
+
+
 @contextmanager
-def _short(folder: Path) -> Iterator[str]:
-    """A path that a socket's address has room for (108 bytes), whatever the folder is called."""
+def _short_path(folder: Path) -> Iterator[str]:
+    """A path of the folder that fits into a socket's address (108 bytes), however long its name."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -136,8 +136,8 @@ def _start(folder: Path, lock: int) -> None:
         open(logs / "loop.log", "ab", opener=open_private) as log,
         child_environment(os.environ) as (environment, keys),
     ):
-        # Through a shell that ends at once: whoever asked need not bury it, however long they live.
-        # -P: a queue.py in the folder where someone stands is not ours to import.
+        # Through a shell that ends at once, so that this process never has to reap the loop.
+        # -P: a queue.py in the current folder must not be imported.
         command = [sys.executable, "-Pm", "penstock.reconcile.loop", str(lock)]
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *command],

@@ -8,14 +8,17 @@ not be done again; a change of any of these gives another fingerprint.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock.release import __version__
 from penstock.specs.kinds import KINDS, ResourceKey
 
 Json = dict[str, Any]
+# Is this data set's mount served, at this mount point?
+Served = Callable[[Path, ResourceKey], bool]
 
 MOUNT_PATH = "penstock.dev/mount-path"
 RESTARTED_AT = "penstock.dev/restarted-at"

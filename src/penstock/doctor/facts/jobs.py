@@ -19,8 +19,7 @@ from penstock.jobs.job_queue import TOO_MANY
 from penstock.jobs.job_status import ENDED, QUEUING, RUNNING
 from penstock.jobs.usage import job_usage
 from penstock.procfs import is_gone
-from penstock.reconcile.live_status import Served
-from penstock.reconcile.snapshot import Snapshot, Stored
+from penstock.reconcile.snapshot import Served, Snapshot, Stored
 from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
