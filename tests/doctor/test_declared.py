@@ -9,14 +9,14 @@ import pytest
 
 from penstock.daemon import locks
 from penstock.doctor.facts import declared as facts
-from penstock.doctor.facts.declared import DatasetSeen, LoopSeen, OperationSeen
+from penstock.doctor.facts.declared import DatasetFacts, LoopFacts, OperationFacts
 from penstock.doctor.findings import Finding, exit_code
 from penstock.doctor.rules.declared import judge_dataset, judge_loop, judge_operation
 from penstock.reconcile.conditions import Condition, with_conditions
 from penstock.reconcile.state import State
 from tests.support.declared_samples import AT_WORK, AWAY, assert_told, put
 
-BOUND = DatasetSeen(
+BOUND = DatasetFacts(
     name="imagenet",
     namespace="default",
     plain_name="imagenet",
@@ -32,7 +32,7 @@ BOUND = DatasetSeen(
     mounted=True,
     warnings=(),
 )
-LOAD = OperationSeen(
+LOAD = OperationFacts(
     name="dataload/warm",
     kind="DataLoad",
     plain_name="warm",
@@ -66,7 +66,7 @@ TROUBLE = {"what": "s3://b: cannot be reached", "hint": "check the endpoint", "e
 UNBOUND = replace(BOUND, phase="NotBound", mounted=False)
 FAILED = replace(BOUND, phase="Failed", trouble=TROUBLE, retry_in_s=90.0, mounted=False)
 FRESH = replace(BOUND, phase="", settled=False, mounted=False)
-DIED = replace(AWAY, last_words="MemoryError")
+DIED = replace(AWAY, last_error="MemoryError")
 SILENT = replace(LOAD, silent_s=300.0)
 PENDING = replace(LOAD, phase="Pending", runs=False)
 
@@ -88,18 +88,18 @@ PENDING = replace(LOAD, phase="Pending", runs=False)
         (
             "bad",
             judge_dataset(FAILED, AWAY),
-            "not bound: s3://b: cannot be reached|tried again in 1m30s",
+            "not bound: s3://b: cannot be reached|retried in 1m30s",
         ),
         (
             "bad",
             judge_dataset(replace(FAILED, phase="Bound", mounted=True), AWAY),
             "a change to it failed",
         ),
-        ("note", judge_dataset(FRESH, AT_WORK), "it is being made"),
+        ("note", judge_dataset(FRESH, AT_WORK), "it is being mounted"),
         (
             "bad",
             judge_dataset(replace(FRESH, namespace="team", name="team/imagenet"), AWAY),
-            "nobody works on it|penstock up imagenet -n team",
+            "nothing works on it|penstock up imagenet -n team",
         ),
         ("note", judge_dataset(replace(BOUND, deleting_s=5.0), AWAY), "deleted"),
         ("bad", judge_dataset(replace(BOUND, deleting_s=600.0), AWAY), "--force"),
@@ -135,7 +135,7 @@ PENDING = replace(LOAD, phase="Pending", runs=False)
             "penstock doctor imagenet",
         ),
         ("note", judge_operation(replace(PENDING, waits_for="until 12:00"), AWAY), "until 12:00"),
-        ("bad", judge_operation(PENDING, AWAY), "nobody is there to begin it"),
+        ("bad", judge_operation(PENDING, AWAY), "nothing will start it"),
     ],
 )
 def test_trouble_has_a_remedy(severity: str, findings: list[Finding], says: str) -> None:
@@ -181,16 +181,16 @@ def test_the_state_is_read_as_it_is() -> None:
     assert (look.runs, look.policy, look.unbound, look.phase) == (True, "Cron", ("d",), "Executing")
     assert (look.silent_s or 0) > 1e6
     os.close(lock)
-    assert facts.look_at_loop(state.folder) == LoopSeen(
+    assert facts.look_at_loop(state.folder) == LoopFacts(
         False, str(state.folder / "logs/loop.log"), ""
     )
 
 
 def test_the_last_words_of_a_log_are_those_of_trouble(tmp_path: Path) -> None:
-    assert facts.last_trouble("12:00 INFO a\n12:01 WARNING b\n12:02 INFO c\n") == "12:01 WARNING b"
+    assert facts.last_error("12:00 INFO a\n12:01 WARNING b\n12:02 INFO c\n") == "12:01 WARNING b"
     trace = 'Traceback (most recent call last):\n  File "x", line 1\n    boom()\nOSError: full\n'
-    assert facts.last_trouble(f"12:00 ERROR before\n{trace}12:01 INFO after\n") == "OSError: full"
-    assert facts.last_trouble("all is well\n") == ""
+    assert facts.last_error(f"12:00 ERROR before\n{trace}12:01 INFO after\n") == "OSError: full"
+    assert facts.last_error("all is well\n") == ""
     log = tmp_path / "log"
     log.write_text("first line\nsecond line\n")
     assert [facts.tail(log, size) for size in (15, 1000)] == ["second line\n", log.read_text()]

@@ -13,7 +13,7 @@ import yaml
 
 from penstock.api import resources as api
 from penstock.daemon.registry import find_note, serves
-from penstock.doctor.cleaning import Cleaner
+from penstock.doctor.redactor import Redactor
 from penstock.reconcile.state import State
 from tests.support.datasets import dataset, fill, mount, ours, secret
 from tests.support.declared_samples import put
@@ -49,7 +49,7 @@ def test_a_data_set_that_is_well_is_one_line(declared: State, server: S3, tmp_pa
     assert "ok" in {one["severity"] for one in found["findings"]}
     succeed("umount", place)
     told = wrong("doctored")
-    assert "it should be mounted, and is not" in told
+    assert "it should be mounted, but is not" in told
     assert "do:  penstock up doctored" in told
 
 
@@ -57,7 +57,7 @@ def test_a_mount_without_source_supervisor_and_server(mounter: Mounter, tmp_path
     write_tree(tmp_path / "source", {"a": b"1"})
     broken = mounter(f"file://{tmp_path}/source")
     os.rename(tmp_path / "source", tmp_path / "moved")
-    assert "the folder is not there" in wrong(broken.path)
+    assert "the folder does not exist" in wrong(broken.path)
     os.rename(tmp_path / "moved", tmp_path / "source")
     supervisor, server = find_note(broken.path).processes
     os.kill(supervisor, signal.SIGKILL)
@@ -193,19 +193,19 @@ def test_what_is_there_is_not_overwritten_and_a_folder_that_is_not_is_told(tmp_p
 
 def test_every_spelling_of_a_secret_goes_and_the_rest_stays() -> None:
     pem = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhk\nAoIBAQC7vbqajDw4o6\n-----END-----"
-    clean = Cleaner([IN_SECRET, "abc", "", "  padded-secret\n", pem, "12345678"])
+    redactor = Redactor([IN_SECRET, "abc", "", "  padded-secret\n", pem, "12345678"])
     for before in ("", "x", "xy"):
         whole = base64.b64encode(f"{before}{IN_SECRET}tail".encode()).decode()
-        hidden = clean.text(f"key {whole}")
+        hidden = redactor.text(f"key {whole}")
         assert base64.b64encode(IN_SECRET[3:-3].encode()).decode()[4:-4] not in hidden
         assert len(hidden) < len(whole)
-    assert clean.text(f"a {quote(IN_SECRET, safe='')} b") == "a … b"
+    assert redactor.text(f"a {quote(IN_SECRET, safe='')} b") == "a … b"
     word = "abc is too short to be told from a word"
-    assert clean.text(word) == word
-    assert clean.text("see AKIAABCDEFGHIJKLMNOP, padded-secret") == "see …, …"
+    assert redactor.text(word) == word
+    assert redactor.text("see AKIAABCDEFGHIJKLMNOP, padded-secret") == "see …, …"
     # One of several lines goes line by line.
-    assert "MIIEvQ" not in clean.text("of it: MIIEvQIBADANBgkqhk, and no more")
-    assert "MIIEvQ" not in clean.text(json.dumps({"key": pem}))
+    assert "MIIEvQ" not in redactor.text("of it: MIIEvQIBADANBgkqhk, and no more")
+    assert "MIIEvQ" not in redactor.text(json.dumps({"key": pem}))
     # Wherever it stands in a value.
     value = {"a": [12345678, 5, True, None, "x padded-secret"], "padded-secret": 1.5}
-    assert clean.value(value) == {"a": ["…", 5, True, None, "x …"], "…": 1.5}
+    assert redactor.value(value) == {"a": ["…", 5, True, None, "x …"], "…": 1.5}

@@ -1,4 +1,4 @@
-"""Training jobs, judged: why one waits, does not get on or has failed, and what to do."""
+"""Training jobs, judged: why one waits, makes no progress or has failed, and what to do."""
 
 import json
 import os
@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.daemon import locks
-from penstock.doctor.facts.declared import LoopSeen
-from penstock.doctor.facts.jobs import Awaited, JobSeen, look_at_job
+from penstock.doctor.facts.declared import Awaited, JobFacts, LoopFacts, look_at_job
 from penstock.doctor.facts.mounts import Mount
-from penstock.doctor.rules.declared import judge_loop
-from penstock.doctor.rules.jobs import judge_job, judge_reading
+from penstock.doctor.rules.declared import judge_job, judge_loop, judge_reading
 from penstock.jobs.job_folder import attempt_path, job_folder, keeper_lock_path
 from penstock.jobs.job_queue import Waiting, decide
 from penstock.reconcile.state import State
@@ -21,7 +19,7 @@ from tests.support.datasets import stored
 from tests.support.declared_samples import AT_WORK, AWAY, assert_told, only, put
 
 IMAGENET = ResourceKey("Dataset", "default", "imagenet")
-RUNS = JobSeen(
+RUNS = JobFacts(
     name="job/net",
     plain_name="net",
     namespace="default",
@@ -85,7 +83,7 @@ GONE = replace(ALONE, kept=False)
      ("note", HINTED, AWAY, "it failed: workingDir /x: not there|it is looked up as the job "
       "sees; what it printed: penstock logs net --tail 50"),
      ("note", DOOMED, AT_WORK, "it is being deleted"),
-     ("bad", DOOMED, AWAY, "nobody does it"),
+     ("bad", DOOMED, AWAY, "nothing works on it"),
      ("bad", replace(DOOMED, deleting_s=600.0), AT_WORK, "for 10m00s"),
      ("bad", replace(WAITS, awaited=(MISSING,)), AT_WORK,
       "there is no data set imagenet|apply a Dataset imagenet in the namespace default"),
@@ -98,35 +96,37 @@ GONE = replace(ALONE, kept=False)
      ("note", replace(LOADING, reason="Retrying", message="attempt 1: worker-0 is gone"), AWAY,
       "attempt 1: worker-0 is gone|penstock logs net --tail 50"),
      ("note", ALONE, AWAY, "without its supervisor"),
-     ("bad", GONE, AWAY, "it says that it runs, and its processes are gone"
+     ("bad", GONE, AWAY, "its status is running, but its processes are gone"
       "|penstock up; its log: /j/log"),
      ("note", GONE, AT_WORK, ""),
      ("bad", replace(RUNS, lost=2), AWAY, "none of 2 instances")],
 )  # fmt: skip
-def test_trouble_has_a_remedy(severity: str, job: JobSeen, loop: LoopSeen, says: str) -> None:
+def test_trouble_has_a_remedy(severity: str, job: JobFacts, loop: LoopFacts, says: str) -> None:
     assert_told(judge_job(job, loop, job), severity, says)
 
 
 @pytest.mark.parametrize(
     ("job", "loop", "later", "says"),
-    [(RUNS, AWAY, RUNS, "begun 1m30s ago"),
+    [(RUNS, AWAY, RUNS, "started 1m30s ago"),
      (replace(RUNS, phase="SUCCEEDED"), AWAY, None, "succeeded"),
      (LOADING, AWAY, None, "loading imagenet: 5%"),
-     (ALONE, AT_WORK, ALONE, "begun 1m30s ago"),  # it gets another supervisor
+     (ALONE, AT_WORK, ALONE, "started 1m30s ago"),  # it gets another supervisor
      (GONE, AWAY, replace(GONE, phase="SUCCEEDED"), "succeeded"),  # meanwhile
-     (replace(RUNS, lost=2), AWAY, RUNS, "begun 1m30s ago")],  # at the first look alone
+     (replace(RUNS, lost=2), AWAY, RUNS, "started 1m30s ago")],  # at the first look alone
 )  # fmt: skip
-def test_what_gets_on_is_ok(job: JobSeen, loop: LoopSeen, later: JobSeen | None, says: str) -> None:
+def test_what_gets_on_is_ok(
+    job: JobFacts, loop: LoopFacts, later: JobFacts | None, says: str
+) -> None:
     (found,) = judge_job(job, loop, later)
     assert found.severity == "ok"
     assert says in f"{found.what} {found.why}"
 
 
 @pytest.mark.parametrize("job", [QUEUED, WAITS, replace(WAITS, phase="")])
-def test_a_job_that_needs_the_loop_and_none_runs_is_stuck(job: JobSeen) -> None:
+def test_a_job_that_needs_the_loop_and_none_runs_is_stuck(job: JobFacts) -> None:
     assert only(judge_job(job, AWAY)).remedy == "penstock up; its log: /l/loop.log"
     assert job.needs_the_loop
-    died = replace(AWAY, last_words="MemoryError")
+    died = replace(AWAY, last_error="MemoryError")
     assert "MemoryError" in only(judge_loop(died, [job.name], [])).why
     assert only(judge_job(job, AT_WORK), "note")
 
@@ -163,7 +163,7 @@ def test_a_job_that_waits_for_its_mount_or_the_store_behind_it_is_slow() -> None
         assert judge_reading(before, now, "imagenet", SERVED, mount) == []
 
 
-def look(state: State) -> JobSeen:
+def look(state: State) -> JobFacts:
     job = stored(state, ResourceKey("TrainingJob", "default", "net"))
     return look_at_job(state.folder, state.snapshot(), job, lambda _place, _key: False)
 

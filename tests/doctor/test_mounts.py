@@ -11,9 +11,8 @@ import pytest
 
 from penstock.cache.tier import TierSpec
 from penstock.doctor.facts import machine as facts
-from penstock.doctor.facts.caches import Disk, Tier, look_at_disk, look_at_tiers
 from penstock.doctor.facts.machine import Cgroup, Machine, Memory
-from penstock.doctor.facts.mounts import Mount
+from penstock.doctor.facts.mounts import Disk, Mount, Tier, look_at_disk, look_at_tiers
 from penstock.doctor.findings import (
     Finding,
     TooSlow,
@@ -24,8 +23,7 @@ from penstock.doctor.findings import (
     worst_first,
 )
 from penstock.doctor.rules import machine as rules
-from penstock.doctor.rules.caches import judge_tiers
-from penstock.doctor.rules.mounts import judge_mount, judge_progress
+from penstock.doctor.rules.mounts import judge_mount, judge_progress, judge_tiers
 from penstock.units import GIB, KIB, MIB
 from tests.support.declared_samples import assert_told, only
 
@@ -45,7 +43,7 @@ WELL = Mount(
     state="serving",
     log="/l/x.log",
     stats=STATS,
-    told={"notes": []},
+    doctor_answer={"notes": []},
     server_pid=7,
     read_ahead_kb=4096,
     waiting=0,
@@ -83,7 +81,7 @@ SMALL = Memory(4 * GIB, 600 * MIB, 0.0, 0)
 def judged(seen: Mount | Tier | list[Finding], **sizes: int) -> list[Finding]:
     """What is not `ok`."""
     if isinstance(seen, Mount):
-        seen = judge_mount(seen, "imagenet", anew="penstock up --restart imagenet")
+        seen = judge_mount(seen, "imagenet", remount="penstock up --restart imagenet")
     elif isinstance(seen, Tier):
         sizes = {"data_bytes": 200 * GIB, "cached_bytes": 10 * GIB, **sizes}
         seen = judge_tiers([seen], "imagenet", **sizes)
@@ -101,19 +99,19 @@ def with_stats(**changes: object) -> Mount:
 @pytest.mark.parametrize(
     ("severity", "seen", "says"),
     [("bad", DEAD, "penstock umount /mnt/x, then penstock up --restart"),
-     ("bad", replace(DEAD, is_mounted=False), "not mounted any more"),
-     ("bad", replace(WELL, supervisor_runs=False), "a server that ends is not replaced"),
+     ("bad", replace(DEAD, is_mounted=False), "no longer mounted"),
+     ("bad", replace(WELL, supervisor_runs=False), "if the server ends, nothing replaces it"),
      ("bad", replace(WELL, state="waiting", stats=None, restarts=9, last_end="no python"),
       "no server at the moment|no python|/l/x.log"),
-     ("bad", replace(WELL, stats=None, silence="timed out"), "stuck|timed out"),
+     ("bad", replace(WELL, stats=None, no_answer="timed out"), "stuck|timed out"),
      ("bad", with_stats(refresh_error="no route"), "the last refresh failed: no route"),
      ("bad", with_stats(catalog_damage={"what": "1 page", "healed": False}),
-      "is not made anew yet|1 page|penstock refresh"),
+      "is not rebuilt yet|1 page|penstock refresh"),
      ("note", with_stats(catalog_damage={"what": "1 page", "healed": True}),
-      "its catalog was damaged|1 page|look at the disk"),
+      "its catalog was damaged|1 page|check the disk"),
      ("note", replace(WELL, restarts=2, last_end="12:00 killed by signal 9"),
       "its server was replaced 2 times|signal 9"),
-     ("note", replace(WELL, told={"notes": ["readahead stays at", "no passthrough",
+     ("note", replace(WELL, doctor_answer={"notes": ["readahead stays at", "no passthrough",
                                             "--allow-other: all"]}), "no passthrough"),
      ("note", with_stats(hidden=12000), "12,000 objects"),
      ("note", with_stats(files=0, bytes=0, store_bytes=0), "it is empty"),
@@ -124,9 +122,9 @@ def with_stats(**changes: object) -> Mount:
      ("slow", with_stats(descriptors=1999), "1,999 of 2,000"),
      ("slow", with_stats(**SMALL_READS), "4.0 KiB a read, 5,000 reads; files of 102.4 KiB"),
      ("slow", with_stats(store_bytes=300 * MIB, hit_bytes={"SSD": 100 * MIB}),
-      "25% of the bytes were in the cache|100.0 MiB"),
+      "25% of the bytes read were in the cache|100.0 MiB"),
      ("slow", with_stats(store_retries=100, store_retries_by_kind={"slow_down": 100}),
-      "100 of 1,100 requests were sent again (slow_down 100)"),
+      "100 of 1,100 requests were retried (slow_down 100)"),
      ("slow", on(rotational=True, name="sda1"), "rotating disk"),
      ("slow", on(kind="nfs4"), "nfs4"),
      ("slow", on("MEM"), "/dev/shm"),
@@ -137,8 +135,8 @@ def with_stats(**changes: object) -> Mount:
      ("bad", on(free_bytes=MIB), "1.0 MiB of 1000.0 GiB free"),
      ("bad", on(free_inodes=5), "inodes"),
      ("bad", on(error="no answer within 2 s"), "does not answer"),
-     ("bad", replace(TIER, out=OUT), "/nvme/c|I/O error; for 1m30s"),
-     ("bad", replace(TIER, out=OUT, wanted_bytes=400 * GIB), "I/O error"),  # and no note
+     ("bad", replace(TIER, failed=OUT), "/nvme/c|I/O error; for 1m30s"),
+     ("bad", replace(TIER, failed=OUT, wanted_bytes=400 * GIB), "I/O error"),  # and no note
      ("bad", rules.judge_machine(replace(MACHINE, fuse_error="No such file")),
       "No such file|modprobe fuse"),
      ("bad", rules.judge_machine(replace(USER, fusermount=None)), "fusermount3"),
@@ -151,7 +149,7 @@ def with_stats(**changes: object) -> Mount:
      ("slow", rules.judge_thrashing(200 * MIB, 2.0), "100.0 MiB a second"),
      ("slow", rules.judge_cgroup("x", Cgroup(512 * MIB, 0, 0), GIB), "--memory 256.0MiB"),
      ("bad", rules.judge_cgroup("x", Cgroup(None, 0, 3), GIB), "oom_kill 3"),
-     ("slow", rules.judge_room("x", SMALL, 200 * MIB, GIB), "it may take 824.0 MiB more")],
+     ("slow", rules.judge_headroom("x", SMALL, 200 * MIB, GIB), "it may take 824.0 MiB more")],
 )  # fmt: skip
 def test_trouble_has_a_remedy(severity: str, seen: Mount | Tier | list[Finding], says: str) -> None:
     assert_told(judged(seen), severity, says)
@@ -161,7 +159,7 @@ def test_trouble_has_a_remedy(severity: str, seen: Mount | Tier | list[Finding],
     "seen",
     [
         WELL,
-        replace(WELL, stats=None, silence="timed out", state="restarting"),
+        replace(WELL, stats=None, no_answer="timed out", state="restarting"),
         replace(WELL, read_ahead_kb=None),
         with_stats(**SMALL_READS, files=50_000),  # of small files
         with_stats(requests={"READ": 10}, read_bytes=40960),
@@ -176,7 +174,7 @@ def test_trouble_has_a_remedy(severity: str, seen: Mount | Tier | list[Finding],
         rules.judge_thrashing(MIB, 2.0),
         rules.judge_thrashing(None, 2.0),
         rules.judge_cgroup("x", Cgroup(None, 5, 0), GIB),
-        rules.judge_room("x", SMALL, 500 * MIB, GIB),
+        rules.judge_headroom("x", SMALL, 500 * MIB, GIB),
     ],
 )
 def test_nothing_is_said_of_what_is_well(seen: Mount | Tier | list[Finding]) -> None:
@@ -198,12 +196,12 @@ def test_requests_that_stall(waiting: int, requests: int, store_bytes: int, is_s
 def test_a_full_tier_says_how_large_one_would_hold_all() -> None:
     full = replace(TIER, used_bytes=99 * GIB)
     found = only(judged(full, cached_bytes=99 * GIB), "slow")
-    assert "comes from object storage at each reading" in found.what
+    assert "fetched again at each read" in found.what
     assert "101.0 GiB of 200.0 GiB are not cached" in found.why
     assert "--tier of 203.0 GiB would hold all of it" in found.remedy
     assert judged(full, data_bytes=99 * GIB, cached_bytes=99 * GIB) == []
     lru = only(judged(replace(full, policy="lru"), cached_bytes=99 * GIB), "slow")
-    assert "drives out" in lru.what
+    assert "evicts" in lru.what
 
 
 def test_real_directories_are_looked_at_also_before_they_are_made(tmp_path: Path) -> None:
@@ -228,9 +226,9 @@ def test_what_the_server_says_of_a_tier_is_found_by_its_directories() -> None:
     }
     (tier,) = look_at_tiers([spec], "keep", [{"paths": ["/c"]}, told])
     assert (tier.wanted_bytes, tier.quota_bytes, tier.used_bytes) == (7 * GIB, 6 * GIB, 5)
-    assert tier.out == (("/b", "EIO", 3.0),)
+    assert tier.failed == (("/b", "EIO", 3.0),)
     (unasked,) = look_at_tiers([spec], "keep", None)
-    assert (unasked.quota_bytes, unasked.out) == (7 * GIB, ())
+    assert (unasked.quota_bytes, unasked.failed) == (7 * GIB, ())
 
 
 def test_what_the_kernel_writes_is_read() -> None:

@@ -16,7 +16,7 @@ from penstock.doctor.facts import stores
 from penstock.doctor.facts.stores import (
     Address,
     Refusal,
-    StoreSeen,
+    StoreFacts,
     look_at_endpoint,
     look_at_store,
     with_keys_of,
@@ -55,7 +55,7 @@ def test_a_store_that_is_well_is_measured_and_an_empty_one_is_noted(s3: S3, buck
     assert {one.severity for one in findings} <= {"ok", "slow"}  # as busy as the machine is now
     assert any("clocks agree" in one.what for one in findings)
     seen = look_at_store(part(f"s3://{bucket}/P", s3.endpoint))
-    assert "nothing is there" in only(judge_store(seen, "imagenet"), "note").what
+    assert "it is empty" in only(judge_store(seen, "imagenet"), "note").what
 
 
 WRONG_KEY = {"AWS_SECRET_ACCESS_KEY": "not-the-secret-of-it"}
@@ -64,14 +64,14 @@ NO_KEYS = dict.fromkeys(KEYS)
 
 @pytest.mark.parametrize(
     ("environment", "source", "endpoint", "says", "code"),
-    [(WRONG_KEY, "s3://{bucket}", "{s3}", "secret key is not the one of its key id", 2),
+    [(WRONG_KEY, "s3://{bucket}", "{s3}", "secret key does not belong to its key id", 2),
      ({"AWS_ACCESS_KEY_ID": "AKIANOBODYSKEYID"}, "s3://{bucket}", "{s3}",
       "the store does not know its key id", 2),
      (NO_KEYS, "s3://{bucket}", "{s3}", "there are no keys for it", 2),
-     ({}, "s3://nobodys-bucket", "{s3}", "the bucket is not there", 2),
+     ({}, "s3://nobodys-bucket", "{s3}", "the bucket does not exist", 2),
      ({}, "s3://{bucket}", "https{address}", "write the endpoint as http{address}", 2),
      ({}, "s3://{bucket}", "http://127.0.0.1:{port}",
-      "it does not take connections|Connection refused", 3)],
+      "it does not accept connections|Connection refused", 3)],
 )  # fmt: skip
 def test_a_store_that_refuses_is_told_with_the_reason(
     s3: S3,
@@ -125,7 +125,7 @@ def test_a_clock_that_is_wrong_is_told_once_and_by_how_much(
     endpoint = look_at_endpoint(Address("http", host, int(port)))
     assert endpoint.skew_s == pytest.approx(skew_s, abs=5)
     skewed = Refusal("denied", "RequestTimeTooSkewed", "the difference is too large", "")
-    seen = StoreSeen("s3://b", "", endpoint, objects=1)
+    seen = StoreFacts("s3://b", "", endpoint, objects=1)
     seen = replace(seen, refusal=skewed) if severity == "bad" else seen
     found = only(judge_store(seen, "imagenet"), severity)
     assert f"clock is {told}" in found.what
@@ -144,10 +144,10 @@ def test_http_written_for_a_server_that_speaks_tls(tmp_path: Path) -> None:
         secured = look_at_endpoint(Address("https", "127.0.0.1", port))
         server.shutdown()
     assert plain.other_scheme == "https"
-    found = only(judge_store(StoreSeen("s3://b", "", plain), "x"))
+    found = only(judge_store(StoreFacts("s3://b", "", plain), "x"))
     assert f"https://127.0.0.1:{port}" in found.remedy
     assert (secured.step, secured.other_scheme) == ("tls", None)
-    found = only(judge_store(StoreSeen("s3://b", "", secured), "x"))
+    found = only(judge_store(StoreFacts("s3://b", "", secured), "x"))
     assert "certificate is not trusted" in found.what
     assert found.unreachable
 
@@ -167,17 +167,17 @@ def test_a_server_that_never_answers_costs_one_deadline(monkeypatch: pytest.Monk
     ("seen", "says"),
     [
         (
-            StoreSeen("s3://b", "", objects=10, get_ms=(180.0, 200.0, 220.0)),
+            StoreFacts("s3://b", "", objects=10, get_ms=(180.0, 200.0, 220.0)),
             "took 200 ms or more|160 small files a second",
         ),
         (
-            StoreSeen("s3://b", "", objects=1, large_bytes=8 << 20, large_s=8.0),
+            StoreFacts("s3://b", "", objects=1, large_bytes=8 << 20, large_s=8.0),
             "1.0 MiB a second|readers fetch 2.0 MiB a second now",
         ),
     ],
     ids=["far away", "a narrow line"],
 )
-def test_a_slow_store_says_what_that_means_for_readers(seen: StoreSeen, says: str) -> None:
+def test_a_slow_store_says_what_that_means_for_readers(seen: StoreFacts, says: str) -> None:
     findings = judge_store(seen, "x", threads=32, reading_bytes_per_s=2.0 * (1 << 20))
     assert_told(findings, "slow", says)
     assert exit_code(findings) == 0
@@ -185,10 +185,10 @@ def test_a_slow_store_says_what_that_means_for_readers(seen: StoreSeen, says: st
 
 def test_a_store_without_an_answer_is_unreachable() -> None:
     unknown = look_at_endpoint(Address("https", "no-such-host.invalid", 443))
-    findings = judge_store(StoreSeen("s3://b", "", unknown), "x")
+    findings = judge_store(StoreFacts("s3://b", "", unknown), "x")
     assert "cannot be resolved" in only(findings).what
     failed = Refusal("unreachable", None, "s3://b: it failed", "look at it")
-    for seen in (StoreSeen("s3://b", "", refusal=failed), StoreSeen("s3://b", "", too_slow=True)):
+    for seen in (StoreFacts("s3://b", "", refusal=failed), StoreFacts("s3://b", "", too_slow=True)):
         findings += judge_store(seen, "x")
     assert [exit_code([one]) for one in findings if one.severity == "bad"] == [3, 3, 3]
 

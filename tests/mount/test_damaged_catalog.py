@@ -103,7 +103,7 @@ def test_open_files_and_cached_data_are_served_while_the_store_is_away(
             with pytest.raises(OSError, match="Input/output error"):
                 ask(mount.path / "folder-5")
         assert mount.stats()["catalog_damage"]["healed"] is False
-        assert "its catalog was damaged, and is not made anew yet" in penstock("doctor").stdout
+        assert "its catalog was damaged, and is not rebuilt yet" in penstock("doctor").stdout
         proxy.up()
         mount.refresh()
         assert mount.stats()["catalog_damage"]["healed"] is True

@@ -1,14 +1,14 @@
 """Declared resources as the doctor's rules see them, all of them well."""
 
-from penstock.doctor.facts.declared import LoopSeen
+from penstock.doctor.facts.declared import LoopFacts
 from penstock.doctor.findings import Finding
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.secret_fields import take_secrets
 from tests.support.datasets import stored
 
-AT_WORK = LoopSeen(runs=True, log="/l", last_words="")
-AWAY = LoopSeen(runs=False, log="/l/loop.log", last_words="")
+AT_WORK = LoopFacts(runs=True, log="/l", last_error="")
+AWAY = LoopFacts(runs=False, log="/l/loop.log", last_error="")
 
 
 def only(findings: list[Finding], severity: str = "bad") -> Finding:

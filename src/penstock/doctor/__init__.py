@@ -1,6 +1,9 @@
-"""What is wrong, slow or stuck on this machine, in plain words, with what to do.
+"""Find what is wrong, slow or stuck on this machine, and say in plain words what to do.
 
-Charter: `facts` look (each look has a deadline of its own, and none touches a mount, whose server
-may be dead), `rules` judge what was seen and are pure, `examination` puts the two together for one
-thing or for all. Nothing here changes anything.
+    facts/       look: each look has a deadline, and none touches a mount, whose server may be dead
+    rules/       judge the facts; pure
+    examination  both, for one resource or for all; the report as text and JSON
+    bundle       a support bundle; redactor removes the secrets from it
+
+Charter: nothing here changes anything.
 """

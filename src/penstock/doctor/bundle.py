@@ -1,7 +1,7 @@
-"""A support bundle: one file with all that someone else needs to see what is wrong, and no secret.
+"""A support bundle: one file with everything needed to find a problem, without secrets.
 
-Everything in it passes through one cleaner. What would have to be guessed (the whole
-environment, core files, the data itself) is not taken at all.
+All its content passes through one redactor. The environment, core files and the data itself are
+never included, since no redactor knows their secrets.
 """
 
 import io
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.daemon.registry import MountNote, all_notes
-from penstock.doctor.cleaning import Cleaner, cleaner_for
 from penstock.doctor.examination import Report, as_json, as_text
 from penstock.doctor.facts.declared import tail
 from penstock.doctor.facts.mounts import look_at_given
 from penstock.doctor.findings import each_within
+from penstock.doctor.redactor import Redactor, redactor_for
 from penstock.errors import UsageError
 from penstock.jobs.job_folder import instance_logs, job_folder
 from penstock.mounttable import mount_table
@@ -35,7 +35,7 @@ from penstock.release import __version__
 from penstock.settings import encode
 
 _LOG_BYTES = 2 * 1024 * 1024
-# What jobs print: the end of each instance's log, of those that were made last.
+# Output of jobs: the end of each instance's log, newest jobs first.
 _PRINTED_BYTES, _ALL_PRINTED_BYTES = 64 * 1024, 16 * 1024 * 1024
 _SETTINGS_WITHIN_S = 5.0
 _MACHINE = (
@@ -52,7 +52,7 @@ _LIBRARIES = ("obstore", "botocore", "xxhash", "click", "pydantic", "pyyaml", "c
 
 
 def write_bundle(report: Report, file: Path) -> list[str]:
-    """Returns the names of what is in it. The file is the user's alone, whole or not there."""
+    """Write the bundle, readable by its user only; return the names of its members."""
     if file.exists():
         raise UsageError(f"{file} exists already", hint="give another name, or remove it")
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
@@ -85,63 +85,62 @@ def _put(archive: tarfile.TarFile, name: str, text: str) -> None:
 
 def _contents(report: Report) -> Iterator[tuple[str, str]]:
     notes = all_notes()
-    clean = _cleaner(report, notes)
-    yield "report.json", _json(clean.value(as_json(report)))
-    yield "report.txt", clean.text("\n".join([*as_text(report, verbose=True), ""]))
+    redactor = _redactor(report, notes)
+    yield "report.json", _json(redactor.value(as_json(report)))
+    yield "report.txt", redactor.text("\n".join([*as_text(report, verbose=True), ""]))
     yield "versions.json", _json(_versions())
-    yield "machine.txt", clean.text(_machine())
+    yield "machine.txt", redactor.text(_machine())
     if report.state is not None:
-        yield from _declared(report.state, clean)
+        yield from _declared(report.state, redactor)
     for note in notes:
         name = note.mountpoint.strip("/").replace("/", "-")
-        yield f"mounts/{name}/note.json", _json(clean.value(asdict(note)))
+        yield f"mounts/{name}/note.json", _json(redactor.value(asdict(note)))
     for mount in report.mounts:
         name = mount.mountpoint.strip("/").replace("/", "-")
-        yield f"mounts/{name}/stats.json", _json(clean.value(mount.stats or mount.silence))
+        yield f"mounts/{name}/stats.json", _json(redactor.value(mount.stats or mount.no_answer))
         if mount.given is not None:
             settings = encode(mount.given.settings)
             for part in settings["parts"]:
                 part["store"].pop("keys", None)
-            yield f"mounts/{name}/settings.json", _json(clean.value(settings))
+            yield f"mounts/{name}/settings.json", _json(redactor.value(settings))
     for log in sorted((state_dir() / "logs").glob("*.log")):
-        yield f"logs/{log.name}", clean.text(tail(log, _LOG_BYTES))
+        yield f"logs/{log.name}", redactor.text(tail(log, _LOG_BYTES))
 
 
-def _cleaner(report: Report, notes: list[MountNote]) -> Cleaner:
-    """It knows the secrets of every mount: logs of all of them are in a bundle, also in that of a
-    report about one."""
+def _redactor(report: Report, notes: list[MountNote]) -> Redactor:
+    """Return a redactor with the secrets of every mount: a bundle has the logs of all of them."""
     looks = {note.mountpoint: partial(look_at_given, Path(note.mountpoint)) for note in notes}
     given = [one for one in each_within(_SETTINGS_WITHIN_S, looks).values() if one is not None]
-    return cleaner_for(
+    return redactor_for(
         report.state, [one.settings for one in given], [one.environment for one in given]
     )
 
 
-def _declared(state: State, clean: Cleaner) -> Iterator[tuple[str, str]]:
+def _declared(state: State, redactor: Redactor) -> Iterator[tuple[str, str]]:
     import yaml
 
     stored = state.all()
-    shown = clean.value(live_status.show(stored))
+    shown = redactor.value(live_status.show(stored))
     yield "resources.yaml", yaml.safe_dump_all(shown, sort_keys=False, allow_unicode=True)
     events = {str(one.key): [asdict(event) for event in state.events(one.uid)] for one in stored}
-    yield "events.json", _json(clean.value(events))
+    yield "events.json", _json(redactor.value(events))
     for one in stored:
         work = state.folder / "operations" / one.uid / "log"
         if one.key.kind in JOBS:
             work = job_folder(state.folder, one.uid) / "supervisor.log"
         if text := tail(work, _LOG_BYTES):
             key = one.key
-            yield f"logs/{key.kind.lower()}-{key.namespace}-{key.name}.log", clean.text(text)
-    yield from _printed(state, [one for one in stored if one.key.kind in JOBS], clean)
+            yield f"logs/{key.kind.lower()}-{key.namespace}-{key.name}.log", redactor.text(text)
+    yield from _printed(state, [one for one in stored if one.key.kind in JOBS], redactor)
 
 
-def _printed(state: State, jobs: list[Stored], clean: Cleaner) -> Iterator[tuple[str, str]]:
+def _printed(state: State, jobs: list[Stored], redactor: Redactor) -> Iterator[tuple[str, str]]:
     left = _ALL_PRINTED_BYTES
     for job in sorted(jobs, key=lambda one: one.created_s, reverse=True):
         for log in instance_logs(job_folder(state.folder, job.uid)):
             if (text := tail(log, _PRINTED_BYTES)) and left >= _PRINTED_BYTES:
                 left -= len(text)
-                yield f"logs/jobs/{job.key.namespace}/{log.name}", clean.text(text)
+                yield f"logs/jobs/{job.key.namespace}/{log.name}", redactor.text(text)
 
 
 def _versions() -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Looks at one thing, or at all of them, and judges what was seen.
+"""Examine one resource or all of them: look, judge, report.
 
-Looks twice where only a difference tells: do requests move, does the page cache lose what it has?
-Stores are asked between the two looks.
+Mounts, jobs and memory are looked at twice, since only a difference shows whether requests are
+being answered and whether the page cache loses its pages. Stores are tried between the two looks.
 """
 
 import time
@@ -11,26 +11,30 @@ from functools import partial
 from typing import Any
 
 from penstock.daemon.registry import MountNote, absolute, find_note
-from penstock.doctor.cleaning import cleaner_for
-from penstock.doctor.facts.caches import look_at_tiers
 from penstock.doctor.facts.declared import (
-    LoopSeen,
-    OperationSeen,
+    JobFacts,
+    LoopFacts,
+    OperationFacts,
     label,
     look_at_dataset,
+    look_at_job,
     look_at_loop,
     look_at_operation,
 )
-from penstock.doctor.facts.jobs import JobSeen, look_at_job
 from penstock.doctor.facts.machine import look_at_machine, look_at_memory, refaulted_bytes
-from penstock.doctor.facts.mounts import Mount, look_at_mount, notes_by_mountpoint
-from penstock.doctor.facts.stores import PROBE_S, StoreSeen, look_at_store, with_keys_of
-from penstock.doctor.findings import Finding, each_within, exit_code, worst_first
-from penstock.doctor.rules.caches import judge_tiers
-from penstock.doctor.rules.declared import judge_dataset, judge_loop, judge_operation
-from penstock.doctor.rules.jobs import judge_job, judge_reading
-from penstock.doctor.rules.machine import SUBJECT, judge_machine, judge_room, judge_thrashing
-from penstock.doctor.rules.mounts import judge_mount, judge_progress
+from penstock.doctor.facts.mounts import Mount, look_at_mount, look_at_tiers, notes_by_mountpoint
+from penstock.doctor.facts.stores import PROBE_S, StoreFacts, look_at_store, with_keys_of
+from penstock.doctor.findings import Finding, bad, each_within, exit_code, worst_first
+from penstock.doctor.redactor import redactor_for
+from penstock.doctor.rules.declared import (
+    judge_dataset,
+    judge_job,
+    judge_loop,
+    judge_operation,
+    judge_reading,
+)
+from penstock.doctor.rules.machine import SUBJECT, judge_headroom, judge_machine, judge_thrashing
+from penstock.doctor.rules.mounts import judge_mount, judge_progress, judge_tiers
 from penstock.doctor.rules.stores import judge_store
 from penstock.errors import NoSuchResource, PenstockError, UsageError
 from penstock.jobs.job_datasets import job_datasets
@@ -40,41 +44,41 @@ from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey, find_kind
 
-# What the doctor is asked about: from a name to data sets, mounts, operations and jobs.
+# -- what to examine: from a name to data sets, mounts, operations and jobs -----------------------
 
 
 @dataclass(slots=True)
 class Case:
-    """A data set, a mount, or both; filled in as it is looked at."""
+    """A data set, a mount, or both, with the facts about it."""
 
     subject: str
     note: MountNote | None = None
     pair: Pair | None = None
     mount: Mount | None = None
-    settings: MountSettings | None = None  # those of the mount, or else as declared
-    parts: tuple[Part, ...] = ()  # with the keys that its server has
+    settings: MountSettings | None = None  # of the mount; without one, as declared
+    parts: tuple[Part, ...] = ()  # with the keys of its server
 
     @property
-    def anew(self) -> str:
+    def remount(self) -> str:
         if self.pair is None:
-            return "mount it anew"
+            return "mount it again"
         namespace = self.pair.namespace
         place = "" if namespace == "default" else f" -n {namespace}"
         return f"penstock up --restart {self.pair.name}{place}"
 
     @property
-    def quota_is_set_by(self) -> str:
+    def quota_option(self) -> str:
         return "a --tier" if self.pair is None else "a quota in spec.tieredstore.levels"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Targets:
     cases: list[Case]
     operations: list[Stored] = field(default_factory=list[Stored])
     jobs: list[Stored] = field(default_factory=list[Stored])
 
 
-def everything(snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Wanted:
+def everything(snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Targets:
     cases: list[Case] = []
     taken: set[str] = set()
     for pair in snapshot.pairs():
@@ -82,22 +86,25 @@ def everything(snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Wanted:
             cases.append(_case(pair, notes))
             taken.add(str(pair.dataset.note.get("mountpoint")))
     cases += [Case(note.mountpoint, note) for place, note in notes.items() if place not in taken]
-    return Wanted(cases, snapshot.operations(), snapshot.jobs())
+    return Targets(cases, snapshot.operations(), snapshot.jobs())
 
 
-def named(name: str, namespace: str, snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Wanted:
-    """A data set first, then a mount point, then KIND/NAME. Raises UsageError for what is none."""
+def named(name: str, namespace: str, snapshot: Snapshot, notes: Mapping[str, MountNote]) -> Targets:
+    """Try `name` as a data set, then as a mount point, then as KIND/NAME.
+
+    Raises UsageError if it is none of these.
+    """
     if ResourceKey("Dataset", namespace, name) in snapshot.resources:
-        return Wanted([_case(snapshot.pair(namespace, name), notes)])
+        return Targets([_case(snapshot.pair(namespace, name), notes)])
     mountpoint = absolute(name)
     if str(mountpoint) in notes or name.startswith(("/", ".")):
         note = notes.get(str(mountpoint)) or find_note(mountpoint)
-        return Wanted([_case_of_mount(note, snapshot, notes)])
+        return Targets([_case_of_mount(note, snapshot, notes)])
     kind, slash, plain = name.partition("/")
     if not slash:
         hint = (
-            "`penstock get datasets -A` lists what is declared; a mount made by hand is named by "
-            "its mount point"
+            "`penstock get datasets -A` lists what is declared; name a mount made by hand by its "
+            "mount point"
         )
         if any(ResourceKey(kind, namespace, name) in snapshot.resources for kind in JOBS):
             hint = f"there is a job of that name: penstock doctor job/{name}"
@@ -109,7 +116,7 @@ def named(name: str, namespace: str, snapshot: Snapshot, notes: Mapping[str, Mou
 
 def _of_kind(
     word: str, name: str, namespace: str, snapshot: Snapshot, notes: Mapping[str, MountNote]
-) -> Wanted:
+) -> Targets:
     info = find_kind(word)
     found = snapshot.resources.get(ResourceKey(info.kind, namespace, name))
     if found is None:
@@ -118,16 +125,16 @@ def _of_kind(
             hint=f"`penstock get {info.plural} -A` lists what is declared",
         )
     if info.kind in OPERATIONS:
-        return Wanted(_cases(sorted(operation_datasets(found)), snapshot, notes), [found])
+        return Targets(_cases(sorted(operation_datasets(found)), snapshot, notes), [found])
     if info.kind in JOBS:
-        return Wanted(_cases(job_datasets(found), snapshot, notes), jobs=[found])
+        return Targets(_cases(job_datasets(found), snapshot, notes), jobs=[found])
     pair = snapshot.pair(namespace, name)
     if pair.dataset is None:
         raise NoSuchResource(
             f"there is no data set for the {info.kind} {name!r}",
             hint=f"apply a Dataset {name} in the namespace {namespace}",
         )
-    return Wanted([_case(pair, notes)])
+    return Targets([_case(pair, notes)])
 
 
 def _cases(
@@ -152,24 +159,27 @@ def _case_of_mount(note: MountNote, snapshot: Snapshot, notes: Mapping[str, Moun
 
 Json = dict[str, Any]
 
-# Between the two looks, at least.
+# The shortest time between the two looks.
 _APART_S = 0.5
-# A mount is asked three questions, each of which may take 3 s.
+# Three requests are sent to a mount, each of which may take 3 s.
 _MOUNT_WITHIN_S = 12.0
 
 
 @dataclass(slots=True)
 class Report:
-    subjects: list[str]  # what was looked at, in this order
+    subjects: list[str]  # what was examined, in this order
     findings: list[Finding]  # without secrets
     state: State | None
     mounts: list[Mount]
-    hidden: Json = field(default_factory=dict[str, Any])  # what the one mount cannot show
+    # The doctor's answer of the one mount that was named: objects that it cannot show.
+    hidden: Json = field(default_factory=dict[str, Any])
 
 
 def examine(name: str | None, *, namespace: str = "default", limit: int = 1000) -> Report:
-    """`name`: a data set, KIND/NAME, or a mount point; None for all there is. `limit`: how many
-    hidden objects of a mount to tell. Raises UsageError for a name that is nobody's."""
+    """Examine a data set, a KIND/NAME or a mount point; without a name, everything.
+
+    `limit` is how many hidden objects of a mount to list. Raises UsageError for an unknown name.
+    """
     return _Examination(limit).run(name, namespace)
 
 
@@ -184,45 +194,45 @@ class _Examination:
             self._state = State()
             self._snapshot = self._state.snapshot()
         except UsageError as error:
-            self._add(Finding("bad", "the declared state", str(error), "", error.hint or ""))
+            self._add(bad("the declared state", str(error), "", error.hint or ""))
 
     def run(self, name: str | None, namespace: str) -> Report:
         notes = notes_by_mountpoint()
         if name is None:
-            wanted = everything(self._snapshot, notes)
+            targets = everything(self._snapshot, notes)
         else:
-            wanted = named(name, namespace, self._snapshot, notes)
-        cases, operations = wanted.cases, wanted.operations
+            targets = named(name, namespace, self._snapshot, notes)
+        cases, operations = targets.cases, targets.operations
         began_s = time.monotonic()
         machine = self._machine
         loop = self._look_at_loop()
         mounts = self._look_at_mounts(cases)
         for case in cases:
             self._fill_in(case, mounts)
-        at_work = self._look_at_operations(operations)
-        jobs = self._look_at_jobs(wanted.jobs)
+        running = self._look_at_operations(operations)
+        jobs = self._look_at_jobs(targets.jobs)
         stores = _look_at_stores(cases)
         time.sleep(max(0.0, _APART_S - (time.monotonic() - began_s)))
         later = self._look_at_mounts([case for case in cases if case.mount and case.mount.stats])
 
         wants_other = any(case.settings and case.settings.allow_other for case in cases)
         self._add(*judge_machine(machine, wants_allow_other=wants_other))
-        came_back, seconds = look_at_memory(), time.monotonic() - began_s
-        self._add(*judge_thrashing(refaulted_bytes(machine.memory, came_back), seconds))
-        if at_work or jobs or any(case.pair is not None for case in cases):
-            unsettled = [*self._unsettled(cases), *_left(jobs.values())]
-            self._add(*judge_loop(loop, unsettled, at_work))
+        memory, seconds = look_at_memory(), time.monotonic() - began_s
+        self._add(*judge_thrashing(refaulted_bytes(machine.memory, memory), seconds))
+        if running or jobs or any(case.pair is not None for case in cases):
+            unsettled = [*self._unsettled(cases), *_waiting_for_loop(jobs.values())]
+            self._add(*judge_loop(loop, unsettled, running))
         for case in cases:
             self._judge(case, stores, loop, later)
-        for seen, then in zip(at_work, self._look_at_operations(operations), strict=True):
+        for seen, then in zip(running, self._look_at_operations(operations), strict=True):
             self._add(*judge_operation(seen, loop, then))
-        jobs_later = self._look_at_jobs(wanted.jobs)
+        jobs_later = self._look_at_jobs(targets.jobs)
         for uid, job in jobs.items():
-            if (then := jobs_later.get(uid)) is not None:  # or it was deleted meanwhile
+            if (then := jobs_later.get(uid)) is not None:  # else it was deleted meanwhile
                 self._add(*judge_job(job, loop, then, by_name=name is not None))
                 self._judge_reading(job, then, cases, later)
-        of_work = [seen.name for seen in (*at_work, *jobs.values())]
-        subjects = [*(case.subject for case in cases), *of_work]
+        names = [seen.name for seen in (*running, *jobs.values())]
+        subjects = [*(case.subject for case in cases), *names]
         return self._report([SUBJECT, *subjects], cases, name)
 
     # -- looking -----------------------------------------------------------------------------
@@ -245,7 +255,7 @@ class _Examination:
             self._plan(case)
 
     def _plan(self, case: Case) -> None:
-        """As it is declared, where no mount can say what it was given."""
+        """Use the declared settings, where no mount can tell the ones in use."""
         pair = case.pair
         if pair is None or pair.dataset is None or pair.runtime is None or self._state is None:
             return
@@ -257,23 +267,23 @@ class _Examination:
             plan = plan_of(self._state, self._snapshot, pair.dataset, pair.runtime)
         except PenstockError as error:
             if (pair.dataset.note.get("trouble") or {}).get("what") != str(error):
-                what = f"no mount can be made of it: {error}"
-                self._add(Finding("bad", case.subject, what, "", error.hint or ""))
+                what = f"it cannot be mounted: {error}"
+                self._add(bad(case.subject, what, "", error.hint or ""))
             return
         case.settings, case.parts = plan.settings, plan.settings.parts
 
-    def _look_at_loop(self) -> LoopSeen:
+    def _look_at_loop(self) -> LoopFacts:
         if self._state is None:
-            return LoopSeen(runs=False, log="", last_words="")
+            return LoopFacts(runs=False, log="", last_error="")
         return look_at_loop(self._state.folder)
 
-    def _look_at_operations(self, operations: Sequence[Stored]) -> list[OperationSeen]:
+    def _look_at_operations(self, operations: Sequence[Stored]) -> list[OperationFacts]:
         if self._state is None:
             return []
         fresh = [self._state.by_uid(one.uid) or one for one in operations]
         return [look_at_operation(self._state, self._snapshot, one) for one in fresh]
 
-    def _look_at_jobs(self, jobs: Sequence[Stored]) -> dict[str, JobSeen]:
+    def _look_at_jobs(self, jobs: Sequence[Stored]) -> dict[str, JobFacts]:
         if self._state is None or not jobs:
             return {}
         is_served = served_mounts()
@@ -288,8 +298,8 @@ class _Examination:
     def _judge(
         self,
         case: Case,
-        stores: Mapping[Part, StoreSeen | None],
-        loop: LoopSeen,
+        stores: Mapping[Part, StoreFacts | None],
+        loop: LoopFacts,
         later: Mapping[str, Mount | None],
     ) -> None:
         subject, mount, settings = case.subject, case.mount, case.settings
@@ -297,36 +307,36 @@ class _Examination:
         if case.pair is not None and self._state is not None:
             self._add(*judge_dataset(look_at_dataset(self._state, self._snapshot, case.pair), loop))
         if mount is not None:
-            self._add(*judge_mount(mount, subject, anew=case.anew))
+            self._add(*judge_mount(mount, subject, remount=case.remount))
             if then is not None:
                 self._add(*judge_progress(mount, then, subject))
-            if (told := mount.stats) is not None:
-                held, most = told["memory_bytes"], told["memory_limit_bytes"]
-                self._add(*judge_room(subject, self._machine.memory, held, most))
+            if (stats := mount.stats) is not None:
+                used, limit = stats["memory_bytes"], stats["memory_limit_bytes"]
+                self._add(*judge_headroom(subject, self._machine.memory, used, limit))
         if settings is None:
             return
-        told = (mount.stats if mount is not None else None) or {}
-        tiers = look_at_tiers(settings.tiers, settings.policy, told.get("tiers"))
+        stats = (mount.stats if mount is not None else None) or {}
+        tiers = look_at_tiers(settings.tiers, settings.policy, stats.get("tiers"))
         self._add(
             *judge_tiers(
                 tiers,
                 subject,
-                data_bytes=told.get("bytes"),
-                cached_bytes=told.get("cached_bytes"),
-                where=case.quota_is_set_by,
+                data_bytes=stats.get("bytes"),
+                cached_bytes=stats.get("cached_bytes"),
+                quota_option=case.quota_option,
             )
         )
         rate = _fetching_bytes_per_s(mount, then)
         for part in case.parts:
-            seen = stores[part] or StoreSeen(str(part.source), part.path, too_slow=True)
+            seen = stores[part] or StoreFacts(str(part.source), part.path, too_slow=True)
             self._add(
                 *judge_store(seen, subject, threads=settings.threads, reading_bytes_per_s=rate)
             )
 
     def _judge_reading(
         self,
-        before: JobSeen,
-        after: JobSeen,
+        before: JobFacts,
+        after: JobFacts,
         cases: Sequence[Case],
         later: Mapping[str, Mount | None],
     ) -> None:
@@ -352,7 +362,7 @@ class _Examination:
 
     def _report(self, subjects: list[str], cases: Sequence[Case], name: str | None) -> Report:
         mounts = [case.mount for case in cases if case.mount is not None]
-        cleaner = cleaner_for(
+        redactor = redactor_for(
             self._state,
             [case.settings for case in cases if case.settings is not None],
             [mount.given.environment for mount in mounts if mount.given is not None],
@@ -360,23 +370,23 @@ class _Examination:
         findings = [
             replace(
                 one,
-                what=cleaner.text(one.what),
-                why=cleaner.text(one.why),
-                remedy=cleaner.text(one.remedy),
+                what=redactor.text(one.what),
+                why=redactor.text(one.why),
+                remedy=redactor.text(one.remedy),
             )
             for one in self._findings
         ]
-        hidden = mounts[0].told if name is not None and len(mounts) == 1 else None
+        hidden = mounts[0].doctor_answer if name is not None and len(mounts) == 1 else None
         subjects = list(dict.fromkeys([*subjects, *(finding.subject for finding in findings)]))
         return Report(subjects, findings, self._state, mounts, hidden or {})
 
 
-def _left(jobs: Iterable[JobSeen]) -> list[str]:
+def _waiting_for_loop(jobs: Iterable[JobFacts]) -> list[str]:
     return [job.name for job in jobs if job.needs_the_loop]
 
 
-def _look_at_stores(cases: Sequence[Case]) -> Mapping[Part, StoreSeen | None]:
-    """Each once, however many data sets show it."""
+def _look_at_stores(cases: Sequence[Case]) -> Mapping[Part, StoreFacts | None]:
+    """Look at each store once, however many data sets use it."""
     parts = {part for case in cases for part in case.parts}
     return each_within(PROBE_S + 1, {part: partial(look_at_store, part) for part in parts})
 
@@ -388,7 +398,7 @@ def _fetching_bytes_per_s(before: Mount | None, after: Mount | None) -> float | 
     return (after.stats["store_bytes"] - before.stats["store_bytes"]) / seconds if seconds else None
 
 
-# A report as people read it, and as programs do. Pure.
+# -- the report as text and as JSON ------------------------------------------------------------
 
 _WORDS = {"bad": "wrong", "slow": "slow", "note": "note", "ok": "ok"}
 
@@ -398,10 +408,9 @@ def as_text(report: Report, *, verbose: bool = False) -> Iterator[str]:
         about = [one for one in report.findings if one.subject == subject]
         if not about:
             continue
-        told = [one for one in worst_first(about) if verbose or one.severity != "ok"]
         if not any(one.severity in ("bad", "slow") for one in about):
             yield f"{subject}: nothing is wrong"
-        for one in told:
+        for one in [one for one in worst_first(about) if verbose or one.severity != "ok"]:
             yield from _lines(one)
 
 
@@ -413,19 +422,19 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def hidden_lines(told: dict[str, Any], limit: int) -> Iterator[str]:
-    """What a mount cannot show as files."""
-    total = sum(told.get("hidden_counts", {}).values())
+def hidden_lines(answer: dict[str, Any], limit: int) -> Iterator[str]:
+    """List the objects that a mount cannot show as files."""
+    total = sum(answer.get("hidden_counts", {}).values())
     if not total:
         return
     yield f"{total:,} objects cannot be shown as files:"
-    for reason, count in sorted(told["hidden_counts"].items()):
+    for reason, count in sorted(answer["hidden_counts"].items()):
         yield f"  {count:,}  {reason}"
-    for key, reason in told["hidden"]:
+    for key, reason in answer["hidden"]:
         yield f"{key!r}: {reason}"
-    if more := total - len(told["hidden"]):
-        # Of very many the catalog itself keeps only the first by name.
-        why = "--limit" if len(told["hidden"]) >= limit else "counted, not listed"
+    if more := total - len(answer["hidden"]):
+        # If there are very many, the catalog itself keeps only the first by name.
+        why = "--limit" if len(answer["hidden"]) >= limit else "counted, not listed"
         yield f"… and {more:,} more ({why})"
 
 

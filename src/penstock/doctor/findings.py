@@ -1,13 +1,14 @@
-"""What the doctor says: one finding for each thing that was looked at. Pure."""
+"""Findings, one for each check, and checks with a deadline."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Literal, TypeVar
 
 Severity = Literal["bad", "slow", "note", "ok"]
 
-_NOTHING_WRONG, _MENDABLE, _UNREACHABLE = 0, 2, 3
+_NOTHING_WRONG, _FIXABLE, _UNREACHABLE = 0, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +16,15 @@ class Finding:
     severity: Severity
     subject: str  # what it is about, as people call it: imagenet, /mnt/imagenet, this machine
     what: str
-    why: str = ""  # what was measured, or who said so
+    why: str = ""  # what was measured, or who reported it
     remedy: str = ""  # a command where there is one
-    unreachable: bool = False  # storage cannot be reached: nothing on this machine mends that
+    unreachable: bool = False  # storage cannot be reached, which nothing on this machine can fix
 
 
-def ok(subject: str, what: str, why: str = "") -> Finding:
-    return Finding("ok", subject, what, why)
+bad = partial(Finding, "bad")
+slow = partial(Finding, "slow")
+note = partial(Finding, "note")
+ok = partial(Finding, "ok")
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -30,49 +33,48 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """What is slow or worth a note is advice, and no failure of whoever runs this in a script."""
-    bad = [finding for finding in findings if finding.severity == "bad"]
-    if any(finding.unreachable for finding in bad):
+    """Return the exit code. What is slow or worth a note must not fail a script."""
+    wrong = [finding for finding in findings if finding.severity == "bad"]
+    if any(finding.unreachable for finding in wrong):
         return _UNREACHABLE
-    return _MENDABLE if bad else _NOTHING_WRONG
+    return _FIXABLE if wrong else _NOTHING_WRONG
 
 
-# A look that may never return: waited for so long and no longer.
+# -- checks that may never return --------------------------------------------------------------
 #
-# The thread is left to itself then. It ends with the process, which does not wait for it.
+# Each runs in a daemon thread of its own, and is abandoned at its deadline: the process does not
+# wait for it when it exits.
 
 Answer = TypeVar("Answer")
 Key = TypeVar("Key")
 
 
 class TooSlow(Exception):
-    """It did not come within its time."""
+    """A check did not return before its deadline."""
 
 
 def within(seconds: float, look: Callable[[], Answer]) -> Answer:
-    """What `look` returns or raises; TooSlow if that takes longer."""
-    waiting = _Waiting(look)
-    return waiting.wait(seconds)
+    """Return or raise what `look` does; raise TooSlow if that takes longer."""
+    return _Check(look).wait(seconds)
 
 
 def each_within(
     seconds: float, looks: Mapping[Key, Callable[[], Answer]], *, at_once: int = 16
 ) -> dict[Key, Answer | None]:
-    """All of them at the same time, but not more than `at_once`; None for each that was too slow.
-    `looks` must not raise."""
+    """Run all checks, `at_once` at a time; None for each that was too slow. They must not raise."""
     found: dict[Key, Answer | None] = {}
     keys = list(looks)
     for first in range(0, len(keys), at_once):
-        some = [(key, _Waiting(looks[key])) for key in keys[first : first + at_once]]
-        for key, waiting in some:
+        running = [(key, _Check(looks[key])) for key in keys[first : first + at_once]]
+        for key, check in running:
             try:
-                found[key] = waiting.wait(seconds)
+                found[key] = check.wait(seconds)
             except TooSlow:
                 found[key] = None
     return found
 
 
-class _Waiting(Generic[Answer]):
+class _Check(Generic[Answer]):
     def __init__(self, look: Callable[[], Answer]) -> None:
         self._look = look
         self._answer: list[Answer] = []
@@ -90,6 +92,6 @@ class _Waiting(Generic[Answer]):
     def _run(self) -> None:
         try:
             self._answer.append(self._look())
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again by wait()
             self._error = error
         self._done.set()

@@ -1,2 +1,3 @@
-"""What can be seen, in small frozen values. Each look is bounded in time and never raises for what
-is merely not there: that is a fact too."""
+"""Collect facts as small frozen values. Each look has a deadline, and reports what is missing as a
+fact instead of raising.
+"""

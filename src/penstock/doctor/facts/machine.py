@@ -1,4 +1,4 @@
-"""This machine: its kernel, what FUSE needs, its memory."""
+"""Facts about this machine: its kernel, what FUSE needs, its memory."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.fuse.mounting import kernel_release
 from penstock.mounttable import mount_table
 
-# Version 1 says "no limit" with the largest number of pages.
+# cgroup v1 writes "no limit" as the largest number of pages.
 _NO_LIMIT = 1 << 60
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -17,8 +17,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Memory:
     total_bytes: int
     available_bytes: int
-    stalled_share: float | None  # of the last 10 s, in which some program waited for memory
-    refaults: int | None  # pages of files, since boot, that came back soon after they were dropped
+    stalled_share: float | None  # of the last 10 s in which some program waited for memory
+    refaults: int | None  # file pages since boot that were read again soon after they were dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """What the group of a server may have."""
+    """Memory of a server's cgroup."""
 
     limit_bytes: int | None
     used_bytes: int
@@ -64,7 +64,7 @@ def look_at_memory() -> Memory:
 
 
 def look_at_cgroup(pid: int) -> Cgroup | None:
-    """None where it cannot be told."""
+    """Return the memory cgroup of a process; None where it cannot be read."""
     for line in _text(f"/proc/{pid}/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":
@@ -78,11 +78,11 @@ def look_at_cgroup(pid: int) -> Cgroup | None:
     return None
 
 
-# -- what the kernel writes, read ----------------------------------------------------------------
+# -- parsers of the kernel's files ---------------------------------------------------------------
 
 
 def meminfo(text: str) -> tuple[int, int]:
-    """(all of it, what can be had), in bytes."""
+    """Return the total and the available bytes."""
     values = {line.split(":")[0]: line.split() for line in text.splitlines() if ":" in line}
     return tuple(  # pyright: ignore[reportReturnType]
         int(values[name][1]) * 1024 if name in values else 0
@@ -91,7 +91,7 @@ def meminfo(text: str) -> tuple[int, int]:
 
 
 def stalled_share(text: str) -> float | None:
-    """Of /proc/pressure/memory; None on a kernel that does not measure it."""
+    """Parse /proc/pressure/memory; None on a kernel that does not measure it."""
     for line in text.splitlines():
         words = line.split()
         if words and words[0] == "some":
@@ -111,9 +111,6 @@ def allows_other(text: str) -> bool:
     return any(line.strip() == "user_allow_other" for line in text.splitlines())
 
 
-# -- inside --------------------------------------------------------------------------------------
-
-
 def _why_no_fuse() -> str | None:
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
@@ -123,7 +120,7 @@ def _why_no_fuse() -> str | None:
 
 
 def _group(kind: str, controller: str, path: str) -> Path | None:
-    """The folder of a group; the one that this process sees as the root may be a group itself."""
+    """Return the folder of a cgroup. In a cgroup namespace the root may be a cgroup itself."""
     for entry in mount_table():
         if entry.kind == kind and (not controller or controller in entry.mountpoint.split("/")[-1]):
             below = Path(entry.mountpoint + path)
@@ -162,7 +159,7 @@ def _field(text: str, name: str) -> int:
 
 
 def _text(path: str | Path) -> str:
-    """ "" where it cannot be read: every kernel lacks something."""
+    """Return "" for a file that cannot be read: every kernel lacks some."""
     try:
         return Path(path).read_text()
     except OSError:

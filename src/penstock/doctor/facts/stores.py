@@ -1,7 +1,7 @@
-"""One source of a data set: is it there, do its keys work, how fast does it answer?
+"""Facts about one store: whether it exists, whether its keys work, how fast it answers.
 
-Asked as a mount asks it, with the same keys, but without patience: each step has a deadline of its
-own and the whole has one too, and the first step that fails is the last.
+Sends the requests that a mount sends, with the same keys, but without retries. Each step has a
+deadline, all of them have one too, and the first step that fails ends the look.
 """
 
 import http.client
@@ -28,13 +28,13 @@ from penstock.store.credentials import Keys
 from penstock.store.source import Source
 from penstock.units import KIB, MIB
 
-# The way to a store, step by step and without keys: its name, a connection, TLS, an answer.
+# -- the way to a store, without keys: its name, a connection, TLS, an answer ------------------
 #
-# A library that fails says at best which of these it was; here each is tried by itself.
+# A library that fails reports at best which of these failed; here each is tried by itself.
 
 _DIAL_S = 3.0
 _ENDPOINT = re.compile(r"\?endpoint=(\S+)$")
-# Some servers say in words that they were spoken to without TLS.
+# Some servers write that a request came without TLS.
 _WANTS_TLS = re.compile(r"HTTP request (was sent )?to (an )?HTTPS", re.IGNORECASE)
 _IS_PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
@@ -49,18 +49,18 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EndpointFacts:
     address: str
-    step: str  # the last that was tried: name, connection, tls, answer
-    error: str | None = None  # why that failed
-    other_scheme: str | None = None  # it speaks this one instead
+    step: str  # the last one tried: name, connection, tls, answer
+    error: str | None = None  # why it failed
+    other_scheme: str | None = None  # the scheme that it speaks instead
     connect_ms: float | None = None
     status: int | None = None
-    skew_s: float | None = None  # our clock less the store's
+    skew_s: float | None = None  # our clock minus the store's
 
 
 def address_of(source: Source, identity: str, region: str | None) -> Address | None:
-    """Where requests go; None where only the library knows."""
+    """Return where requests are sent; None where only the library knows."""
     if match := _ENDPOINT.search(identity):
         url = match[1]
     elif source.scheme in ("http", "https"):
@@ -76,10 +76,10 @@ def address_of(source: Source, identity: str, region: str | None) -> Address | N
     return Address(parts.scheme, parts.hostname or "", port)
 
 
-def look_at_endpoint(address: Address) -> Endpoint:
-    seen = Endpoint(str(address), "name")
+def look_at_endpoint(address: Address) -> EndpointFacts:
+    seen = EndpointFacts(str(address), "name")
     try:
-        # The resolver has no deadline of its own: 10 s and more for a name server that is away.
+        # The resolver has no deadline of its own: 10 s and more for a name server that is down.
         within(_DIAL_S, lambda: socket.getaddrinfo(address.host, address.port))
     except TooSlow:
         return replace(seen, error=f"no answer within {_DIAL_S:g} s")
@@ -106,29 +106,29 @@ def look_at_endpoint(address: Address) -> Endpoint:
         return _answer(connection, address, seen)
 
 
-def _failed_tls(seen: Endpoint, error: OSError) -> Endpoint:
+def _failed_tls(seen: EndpointFacts, error: OSError) -> EndpointFacts:
     text = str(error)
     if isinstance(error, ssl.SSLError):
-        # A private authority is trusted by the store's client through SSL_CERT_FILE, as here.
+        # The store's client also trusts a private authority through SSL_CERT_FILE.
         text = getattr(error, "verify_message", None) or error.reason or text
         if any(word in text.replace(" ", "_").upper() for word in _IS_PLAIN):
             return replace(seen, error=text, other_scheme="http")
     return replace(seen, error=text)
 
 
-def _answer(connection: socket.socket, address: Address, seen: Endpoint) -> Endpoint:
+def _answer(connection: socket.socket, address: Address, seen: EndpointFacts) -> EndpointFacts:
     seen = replace(seen, step="answer")
-    asked = f"GET / HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nConnection: close\r\n\r\n"
+    request = f"GET / HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nConnection: close\r\n\r\n"
     sent_s = time.time()
     try:
-        connection.sendall(asked.encode())
+        connection.sendall(request.encode())
         response = http.client.HTTPResponse(connection)
         response.begin()
         body = response.read(500).decode("utf-8", "replace")
     except TimeoutError:
         return replace(seen, error=f"no answer within {_DIAL_S:g} s")
     except (OSError, http.client.HTTPException) as error:
-        # Others send an alert, or just hang up: whether it is TLS that they want is soon tried.
+        # Other servers send an alert or just hang up: try whether they want TLS.
         if address.scheme == "http" and _speaks_tls(address):
             return replace(seen, error="it speaks TLS", other_scheme="https")
         return replace(seen, error=str(error) or type(error).__name__)
@@ -139,7 +139,7 @@ def _answer(connection: socket.socket, address: Address, seen: Endpoint) -> Endp
 
 
 def _speaks_tls(address: Address) -> bool:
-    """Whoever it is: nothing is sent to it."""
+    """Whether a TLS handshake succeeds, with any certificate; no data is sent."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -172,26 +172,26 @@ _CODE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a listing with its keys failed."""
+    """Why listing with its keys failed."""
 
     kind: str  # denied, missing, unreachable, other
-    code: str | None  # S3's word for it
+    code: str | None  # S3's error code
     text: str
     hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSeen:
+class StoreFacts:
     source: str
     path: str  # of the part; "" for the whole mount
-    endpoint: Endpoint | None = None  # None: a folder of this machine, or not to be told
+    endpoint: EndpointFacts | None = None  # None: a folder of this machine, or not known
     refusal: Refusal | None = None
-    has_keys: bool = True  # of its own, or found in the environment
-    objects: int | None = None  # on the first page of the listing; None: it was not listed
+    has_keys: bool = True  # its own, or from the environment
+    objects: int | None = None  # on the first page of the listing; None: not listed
     get_ms: tuple[float, ...] = ()  # small ranged GETs
     large_bytes: int = 0
     large_s: float = 0.0
-    too_slow: bool = False  # all in all it took longer than PROBE_S
+    too_slow: bool = False  # all steps together took longer than PROBE_S
 
     @property
     def median_ms(self) -> float | None:
@@ -202,9 +202,9 @@ class StoreSeen:
         return self.large_bytes / self.large_s if self.large_bytes and self.large_s else None
 
 
-def look_at_store(part: Part) -> StoreSeen:
-    """Bounded by PROBE_S, whatever happens there."""
-    seen = StoreSeen(str(part.source), part.path)
+def look_at_store(part: Part) -> StoreFacts:
+    """Look at the store of one part, for no longer than PROBE_S."""
+    seen = StoreFacts(str(part.source), part.path)
     try:
         return within(PROBE_S, lambda: _look(part, seen))
     except TooSlow:
@@ -212,8 +212,10 @@ def look_at_store(part: Part) -> StoreSeen:
 
 
 def with_keys_of(part: Part, environment: Mapping[str, str]) -> Part:
-    """The part with the keys that its server was started with, where it has none of its own: who
-    asks the doctor may have others, or none."""
+    """Return the part with the keys from its server's environment, if it has none of its own.
+
+    The user who runs the doctor may have other keys, or none.
+    """
     names = _VARIABLES.get(part.source.scheme)
     if names is None or part.store.keys is not None or part.store.anonymous:
         return part
@@ -244,21 +246,18 @@ _VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }  # fmt: skip
 
 
-# -- step by step --------------------------------------------------------------------------------
-
-
-def _look(part: Part, seen: StoreSeen) -> StoreSeen:
+def _look(part: Part, seen: StoreFacts) -> StoreFacts:
     if part.source.scheme == "file":
         return _look_at_folder(part, seen)
-    hurried = replace(part.store, deadline_s=_STEP_S)
-    if hurried.keys is not None:
-        hurried.keys.remember()
+    options = replace(part.store, deadline_s=_STEP_S)
+    if options.keys is not None:
+        options.keys.remember()
     try:
-        store = open_store(part.source, hurried, Counters())
+        store = open_store(part.source, options, Counters())
     except PenstockError as error:
         is_missing = isinstance(error, AccessDenied)
         return replace(seen, refusal=_refusal(error), has_keys=not is_missing)
-    address = address_of(part.source, store.identity, hurried.region)
+    address = address_of(part.source, store.identity, options.region)
     if address is not None:
         endpoint = look_at_endpoint(address)
         seen = replace(seen, endpoint=endpoint)
@@ -271,7 +270,7 @@ def _look(part: Part, seen: StoreSeen) -> StoreSeen:
     return _measure(store, page, replace(seen, objects=len(page)))
 
 
-def _look_at_folder(part: Part, seen: StoreSeen) -> StoreSeen:
+def _look_at_folder(part: Part, seen: StoreFacts) -> StoreFacts:
     try:
         count = sum(1 for _ in Path(part.source.prefix).iterdir())
     except OSError as error:
@@ -280,8 +279,8 @@ def _look_at_folder(part: Part, seen: StoreSeen) -> StoreSeen:
     return replace(seen, objects=count)
 
 
-def _measure(store: Store, page: list[ObjectInfo], seen: StoreSeen) -> StoreSeen:
-    """Small pieces of several objects, one after the other; then one large piece."""
+def _measure(store: Store, page: list[ObjectInfo], seen: StoreFacts) -> StoreFacts:
+    """Time small reads of several objects, one after the other, then one large read."""
     readable = [one for one in page if _is_readable(store, one)]
     if not readable:
         return seen
@@ -300,7 +299,7 @@ def _measure(store: Store, page: list[ObjectInfo], seen: StoreSeen) -> StoreSeen
 
 
 def _is_readable(store: Store, one: ObjectInfo) -> bool:
-    """Only what a mount would read is read: a bucket's keys may be anything, `../etc` too."""
+    """Whether a mount would read it: keys of a bucket may be anything, such as `../etc`."""
     if not one.size_bytes or why_not_believed(one) is not None:
         return False
     if why_no_key(one.key) is not None or store.why_unreadable(one.key) is not None:
@@ -315,7 +314,7 @@ def _time(store: Store, one: ObjectInfo, most_bytes: int) -> float:
 
 
 def _refusal(error: PenstockError) -> Refusal:
-    # The library's own text has the code, which ours leaves out where it is long.
+    # The library's own text has the error code, which our message leaves out if it is long.
     match = _CODE.search(f"{error.__cause__ or ''} {error}")
     code = next((group for group in match.groups() if group), None) if match else None
     if isinstance(error, StoreError) and error.kind == "clock_skew":

@@ -1,1 +1,1 @@
-"""From facts to findings. Pure: no I/O, no clock; every number that is judged is in the facts."""
+"""Judge facts: from what was seen to findings. Pure: no I/O, no clock; all numbers are facts."""

@@ -1,8 +1,8 @@
-"""Takes every secret that is known out of what leaves this machine.
+"""Remove every known secret from text that leaves this machine.
 
-A log line or a message may repeat a key in several spellings: as it is, quoted for an address or
-for JSON, in base64 by itself or in the middle of something else. All of them go. Key ids too: they
-open nothing, but they tell whose account it is.
+A log line may hold a key in several spellings: plain, quoted for a URL or for JSON, in base64 by
+itself or inside a longer value. All of them are removed. Key ids are removed too: they open
+nothing, but they identify an account.
 """
 
 import base64
@@ -21,19 +21,19 @@ from penstock.settings import MountSettings
 from penstock.specs.secret_fields import names_a_secret
 from penstock.store.redaction import HIDDEN, redact
 
-# Shorter ones would tear ordinary words apart; where they are kept they are hidden anyway.
+# Shorter secrets would match inside ordinary words.
 _SHORTEST = 4
 _SHORTEST_BASE64 = 8
 _SHORTEST_LINE = 12  # of a secret of several lines, as a private key is
-# What a Secret may hold and is none: endpoints and buckets are what a bundle is about.
+# Values of a Secret that are not secret: a bundle needs endpoints and buckets.
 _PLACES = frozenset(("endpoint", "bucket", "region", "storage", "name", "account_name"))
 _PLACE_VARIABLE = re.compile(r"_(FILE|URI|URL|PATH|ENDPOINT|SOCK)$")
 
 
-class Cleaner:
+class Redactor:
     def __init__(self, secrets: Iterable[str]) -> None:
         spellings = {text for secret in secrets for text in _spellings(secret)}
-        # The longest first: one may be a part of another.
+        # The longest first: one may be part of another.
         ordered = sorted(spellings, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
@@ -43,8 +43,7 @@ class Cleaner:
         return redact(text)
 
     def value(self, value: Any) -> Any:
-        """The same for what will be JSON or YAML: a secret of digits may stand there as a
-        number."""
+        """Redact a value for JSON or YAML, where a secret of digits may be a number."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -59,7 +58,7 @@ class Cleaner:
 
 
 def secrets_of_state(state: State) -> set[str]:
-    """Raises UsageError if they cannot be opened: then there is no telling what they are."""
+    """Return all stored secrets. Raises UsageError if they cannot be decrypted."""
     return {secret for one in state.all() for secret in _secrets_of(state, one)}
 
 
@@ -81,9 +80,6 @@ def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
         for name, value in environment.items()
         if names_a_secret(name) and not _PLACE_VARIABLE.search(name)
     }
-
-
-# -- inside --------------------------------------------------------------------------------------
 
 
 def _secrets_of(state: State, one: Stored) -> Iterator[str]:
@@ -121,8 +117,10 @@ def _spellings(secret: str) -> Iterator[str]:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """By itself, and as it looks behind any other bytes: three ways, by how many those are. The
-    letters at both ends that also depend on its neighbours are left off."""
+    """Yield its base64 at each of the three offsets that it may have inside a longer value.
+
+    Leaves out the characters at both ends that depend on the neighbouring bytes.
+    """
     for before in range(3):
         text = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
         middle = text[(0, 2, 3)[before] :]
@@ -133,25 +131,25 @@ def _in_base64(data: bytes) -> Iterator[str]:
             yield middle.replace("+", "-").replace("/", "_")
 
 
-def cleaner_for(
+def redactor_for(
     state: State | None,
     settings: Iterable[MountSettings],
     environments: Iterable[Mapping[str, str]],
-) -> Cleaner:
-    """All that is known here: what is declared, what mounts were given, and what this process was
-    started with."""
+) -> Redactor:
+    """Return a redactor of all secrets known here: stored ones, those of mounts, and those in the
+    environment of this process."""
     secrets = secrets_of_environment(os.environ)
     if state is not None:
-        secrets |= _opened(state)
+        secrets |= _readable_secrets(state)
     for one in settings:
         secrets |= secrets_of_settings(one)
     for environment in environments:
         secrets |= secrets_of_environment(environment)
-    return Cleaner(secrets)
+    return Redactor(secrets)
 
 
-def _opened(state: State) -> set[str]:
+def _readable_secrets(state: State) -> set[str]:
     try:
         return secrets_of_state(state)
     except PenstockError:
-        return set()  # sealed for us too: nothing of ours can have written them anywhere
+        return set()  # we cannot decrypt them, so no process of ours has written them anywhere
