@@ -298,7 +298,7 @@ def test_an_index_with_one_damaged_page_is_made_anew_once_and_used_again(
         disk.now_s += 60
     status = guarded.status()
     assert (status.state, status.used_bytes) == ("ok", 1000 * 100)
-    for words in ("is out", "made anew", "is back"):
+    for words in ("is out", "rebuilt empty", "is back"):
         assert sum(words in one for one in said) == 1, said
     guarded.close()
 

@@ -60,7 +60,7 @@ def build(
         buffer_bytes=1 << 30,
         large_threads=4,
         counters=counters,
-        say=say,
+        warn=say,
     )
 
 
@@ -401,7 +401,7 @@ def test_a_quota_larger_than_the_disk_is_cut_only_if_that_is_wanted(tmp_path: Pa
     spec = TierSpec("SSD", (tmp_path / "c",), 1 << 60)
     with pytest.raises(CacheDirError, match="a quota of"):
         build(Counters(), spec)
-    cache = build(Counters(), replace(spec, clamp=True), say=said.append)
+    cache = build(Counters(), replace(spec, clamp=True), warn=said.append)
     (tier,) = cache.tiers
     assert isinstance(tier, StripedTier)
     disk = os.statvfs(tmp_path)
@@ -410,7 +410,7 @@ def test_a_quota_larger_than_the_disk_is_cut_only_if_that_is_wanted(tmp_path: Pa
     (line,) = said
     assert f"tier SSD: {tmp_path}/c has room for" in line
     assert "1024.0 PiB" in line
-    build(Counters(), replace(spec, quota_bytes=1 << 20, clamp=True), say=said.append).close()
+    build(Counters(), replace(spec, quota_bytes=1 << 20, clamp=True), warn=said.append).close()
     assert said == [line], "one that fits is left as it is"
 
 

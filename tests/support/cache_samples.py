@@ -46,7 +46,7 @@ class Disk:
         self.probes = 0
         self.counters = Counters()
 
-    def open(self, distrust: IndexIdentity | None) -> CacheDirectory:
+    def open(self, damaged: IndexIdentity | None) -> CacheDirectory:
         self.probes += 1
         if self.error is not None:
             raise self.error
@@ -58,7 +58,7 @@ class Disk:
             low=1,
             policy=Keep(),
             counters=self.counters,
-            distrust=distrust,
+            damaged=damaged,
         )
 
     def guard(self, *, must_open: bool = True) -> GuardedDirectory:

@@ -1,4 +1,4 @@
-"""From what the user said of tiers to a working cache."""
+"""Build a cache from the user's tier options, and open its directories."""
 
 import sqlite3
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from penstock.errors import CacheDirError
 from penstock.metrics import Counters
 from penstock.units import format_size
 
-Say = Callable[[str], None]
+Warn = Callable[[str], None]
 
 
 def build_cache(
@@ -31,11 +31,12 @@ def build_cache(
     threads: int = 32,
     deadline_s: float = 60.0,
     must_open: bool = True,
-    say: Say = lambda _note: None,
+    warn: Warn = lambda _note: None,
 ) -> Cache:
-    """Without `must_open`, a directory that cannot be used now is out, and tried again later.
-    `say` gets what a person should know of a tier that is not as it was wanted."""
-    tiers = [build_tier(spec, policy, counters, must_open=must_open, say=say) for spec in specs]
+    """Build the cache of a mount. Without `must_open`, a directory that cannot be opened now is
+    taken out of service and retried later. `warn` receives messages for the user about tiers that
+    differ from what was requested."""
+    tiers = [build_tier(spec, policy, counters, must_open=must_open, warn=warn) for spec in specs]
     return Cache(
         tiers,
         block_bytes=block_bytes,
@@ -53,13 +54,13 @@ def build_tier(
     counters: Counters,
     *,
     must_open: bool = True,
-    say: Say = lambda _note: None,
+    warn: Warn = lambda _note: None,
 ) -> StripedTier:
     directories = [
         GuardedDirectory(
             path,
             spec.medium,
-            partial(_open_prepared, path, spec, policy, counters, say),
+            partial(_open_prepared, path, spec, policy, counters, warn),
             counters,
             must_open=must_open,
         )
@@ -73,15 +74,16 @@ def _open_prepared(
     spec: TierSpec,
     policy: str,
     counters: Counters,
-    say: Say,
-    distrust: IndexIdentity | None,
+    warn: Warn,
+    damaged: IndexIdentity | None,
 ) -> CacheDirectory:
     refuse_foreign(path)
-    open_it = partial(_prepare_and_open, path, spec, policy, counters, say, distrust)
+    open_it = partial(_prepare_and_open, path, spec, policy, counters, warn, damaged)
     try:
         return open_it()
     except CacheDirError:
-        # Files that no row knows are swept once it is open, unless it cannot be opened for them.
+        # An open index lets the sweep remove files without a row. On a full disk the index may not
+        # open because of those files: remove them first.
         if not is_full_disk(path) or not sweep_unopened(path):
             raise
         return open_it()
@@ -92,14 +94,14 @@ def _prepare_and_open(
     spec: TierSpec,
     policy: str,
     counters: Counters,
-    say: Say,
-    distrust: IndexIdentity | None,
+    warn: Warn,
+    damaged: IndexIdentity | None,
 ) -> CacheDirectory:
     share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
     stored = stored_bytes(path / "index.sqlite")
     quota = prepare_directory(path, share, stored, clamp=spec.clamp)
     if share is not None and quota < share:
-        say(
+        warn(
             f"tier {spec.medium}: {path} has room for {format_size(quota)}, and not for the "
             f"{format_size(share)} that were asked for"
         )
@@ -111,7 +113,7 @@ def _prepare_and_open(
         low=spec.low,
         policy=POLICIES[policy](),
         counters=counters,
-        distrust=distrust,
+        damaged=damaged,
     )
 
 
@@ -124,7 +126,7 @@ def open_directory(
     low: float,
     policy: Policy,
     counters: Counters,
-    distrust: IndexIdentity | None = None,
+    damaged: IndexIdentity | None = None,
 ) -> CacheDirectory:
     refuse_foreign(path)
     try:
@@ -136,7 +138,7 @@ def open_directory(
             low=low,
             policy=policy,
             counters=counters,
-            distrust=distrust,
+            damaged=damaged,
         )
     except OSError as error:
         raise CacheDirError(

@@ -1,7 +1,7 @@
-"""What the tiers hold of many objects: looked up, read back, let go of.
+"""What the tiers hold of many objects: look up, verify, remove.
 
-For those who work through a whole data set; a reader asks `Cache`. Each answer is what the tiers
-say at that moment, and never more than an object's size. Any thread.
+For callers that work through a whole data set; readers use `Cache`. Each answer is what the tiers
+report at that moment, and never more than an object's size. Threading: any thread.
 """
 
 import sqlite3
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CachedBytes:
-    """How much of one object is where."""
+    """How many bytes of one object are cached."""
 
-    tier_bytes: tuple[int, ...]  # in each tier, in their order
-    cached_bytes: int  # in any: a block in two tiers counts once
+    tier_bytes: tuple[int, ...]  # in each tier, in order
+    cached_bytes: int  # in any tier: a block in two tiers counts once
 
 
 class Contents:
@@ -41,7 +41,7 @@ class Contents:
         ]
 
     def missing(self, obj: CachedObject, held: CachedBytes) -> list[int]:
-        """The blocks of it that are in no tier."""
+        """Return the blocks of the object that are in no tier."""
         numbers = range(block_count(obj.size_bytes, self._cache.block_bytes))
         if held.cached_bytes >= obj.size_bytes:
             return []
@@ -55,7 +55,7 @@ class Contents:
             self._try(tier, lambda tier: tier.mark_used(digests), None)
 
     def verify(self, obj: CachedObject) -> int:
-        """Reads back what is there; returns how many blocks were damaged, and are dropped."""
+        """Read back what is cached; return how many blocks were damaged, and are now dropped."""
         wrong = sum(
             len(self._try(tier, lambda tier: tier.verify(obj.digest), []))
             for tier in self._cache.tiers
@@ -65,7 +65,8 @@ class Contents:
         return wrong
 
     def remove(self, objects: Sequence[CachedObject]) -> int:
-        """Lets go of them, in memory too; returns how many bytes the tiers held."""
+        """Remove the objects from the tiers and from memory; return how many bytes the tiers
+        held."""
         self._cache.wait_until_stored()
         digests = [obj.digest for obj in objects]
         freed = sum(

@@ -1,7 +1,7 @@
-"""One directory of a local tier: plain files, and an index that says what is in them.
+"""One directory of a local tier: plain files, and an index that records what is in them.
 
-Raises OSError or sqlite3.Error when the disk or the index fails; `GuardedDirectory` handles that.
-A damaged file is not a failure: it is dropped, and the read is a miss. Threading: any thread.
+Raises OSError or sqlite3.Error when the disk or the index fails; `GuardedDirectory` handles that. A
+damaged file is not a failure: it is dropped, and the read is a miss. Threading: any thread.
 """
 
 import errno
@@ -39,21 +39,21 @@ log = logging.getLogger(__name__)
 
 _EVICT_BATCH = 256
 SMALL_BYTES = 1024 * 1024
-# A disk that others have filled is not tried again for each block that comes.
+# After the disk was full before the quota was reached, wait so long before writing again.
 _FULL_PAUSE_S = 1.0
 
 
-class WrongBytes(Exception):
+class ChecksumMismatch(Exception):
     """Bytes of a file do not match their checksums."""
 
 
 def load_units(
     path: str, sums_of: Callable[[Block, int], bytes | None], block: Block, low: int, high: int
 ) -> memoryview | None:
-    """Whole units of a block from an object's file; None if they are not there. Raises WrongBytes
-    if they do not match their checksums."""
-    # The file first: on a miss, which is all that a cold epoch has, opening it fails in 2 us, while
-    # a query lets go of the interpreter's lock four times.
+    """Read whole units of a block from an object's file; None if they are not there. Raises
+    ChecksumMismatch if they do not match their checksums."""
+    # The file first: on a miss, and a cold epoch has nothing else, opening it fails in 2 us, while
+    # a query releases the interpreter's lock four times.
     try:
         descriptor = os.open(path, files.TO_READ)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def load_units(
     finally:
         os.close(descriptor)
     if len(data) != high - low or not matches(data, sums, low // UNIT_BYTES):
-        raise WrongBytes
+        raise ChecksumMismatch
     return data
 
 
@@ -81,7 +81,7 @@ class CacheDirectory:
         low: float,
         policy: Policy,
         counters: Counters,
-        distrust: IndexIdentity | None = None,
+        damaged: IndexIdentity | None = None,
     ) -> None:
         self.path = path
         self.name = name
@@ -92,26 +92,26 @@ class CacheDirectory:
         self._policy = policy
         self._counters = counters
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _refuse_what_is_no_cache(path)
+        _refuse_foreign_index(path)
         self._membership = join(path / "users.lock")
         try:
-            # Looked at before: another process may be making both at this moment.
+            # Before `make_folders`: another process may be making both at this moment.
             before = identity_of(path / "index.sqlite")
-            if files.make_folders(path):  # an index that was there knows files that are not
-                distrust = before
-            self.index = Index(path / "index.sqlite", distrust)
+            if files.make_folders(path):  # an older index records files that are gone
+                damaged = before
+            self.index = Index(path / "index.sqlite", damaged)
         except BaseException:
             os.close(self._membership.descriptor)
             raise
         self._drop_lock = threading.Lock()
         self._room_lock = threading.Lock()
         self._leave_lock = threading.Lock()
-        self._reserved_bytes = 0  # on their way to the disk
+        self._reserved_bytes = 0  # reserved for blocks on their way to the disk
         self._full_until_s = 0.0
         self._outdated = True  # there may be some; looked up once when room is needed
-        # Objects of many blocks whose every byte was checked, or written, in this process's
-        # life. Smaller ones are not noted: checking one again costs less than remembering all.
-        # By the file's stamp: one that someone has changed since is checked again.
+        # Objects whose every byte this process has checked or written, by the file's stamp: a file
+        # that was changed since is checked again. Only for large objects: checking a small one
+        # again costs less than remembering them all.
         self._verified: dict[bytes, FileStamp] = {}
         self._written: dict[bytes, tuple[int, set[int]]] = {}
 
@@ -127,37 +127,38 @@ class CacheDirectory:
         return data[start - low : stop - low]
 
     def _load(self, block: Block, low: int, high: int) -> memoryview | None:
-        """Whole units of the block, if they match their checksums."""
+        """Return whole units of the block if they match their checksums."""
         try:
-            return self._load_right(block, low, high)
-        except WrongBytes:
+            return self._load_verified(block, low, high)
+        except ChecksumMismatch:
             pass
-        # Another thread may have found it too, and have filled it again since. A block's row is
-        # written after its bytes, so wrong bytes that have a row are damaged, not half written.
-        # Eviction and other processes do not take the lock: at worst a good block is fetched again.
+        # Another thread may have found the damage too, and have filled the block again since. A
+        # block's row is written after its bytes, so wrong bytes that have a row are damaged, not
+        # half written. Eviction and other processes do not take the lock: at worst a good block is
+        # fetched again.
         with self._drop_lock:
             try:
-                return self._load_right(block, low, high)
-            except WrongBytes:
+                return self._load_verified(block, low, high)
+            except ChecksumMismatch:
                 self._drop_corrupt(block, "its checksum does not match")
                 return None
 
-    def _load_right(self, block: Block, low: int, high: int) -> memoryview | None:
+    def _load_verified(self, block: Block, low: int, high: int) -> memoryview | None:
         """Raises WrongBytes if they are there and do not match."""
         try:
             return load_units(self.file(block.digest), self._sums, block, low, high)
         except OSError as error:
-            return self._not_loaded(block, error)
+            return self._handle_read_error(block, error)
 
     def _sums(self, block: Block, descriptor: int) -> bytes | None:
-        """A small file carries its sums: SQLite, which takes longer, need not be asked."""
+        """A small file carries its checksums, which saves the slower SQLite query."""
         if block.whole and (sums := files.sums_of(descriptor)):
             return sums
         return self.index.sums(block)
 
-    def _not_loaded(self, block: Block, error: OSError) -> None:
-        if files.is_odd(error):
-            self._drop_corrupt(block, f"no plain file ({error.strerror})")
+    def _handle_read_error(self, block: Block, error: OSError) -> None:
+        if files.is_not_regular(error):
+            self._drop_corrupt(block, f"not a regular file ({error.strerror})")
             return
         if error.errno == errno.EIO:
             # Most of the disk may be fine: without this file it can be used again.
@@ -166,9 +167,9 @@ class CacheDirectory:
         raise error
 
     def _drop_corrupt(self, block: Block, why: str) -> None:
-        self._distrust(block.digest)
+        self._forget_verified(block.digest)
         if not self.index.drop_block(block):
-            return  # another thread has found it too
+            return  # another thread has dropped it
         log.warning("%s block %d: %s; dropped", self.file(block.digest), block.number, why)
         self._counters.add("corrupt_blocks")
         if block.whole or files.stamp_of(self.file(block.digest)) is None:
@@ -186,14 +187,14 @@ class CacheDirectory:
             return None
         stamp_now = files.stamp_of(path)
         if stamp is None or stamp != stamp_now:
-            return None  # changed while we looked
+            return None  # changed while we verified it
         if obj.size_bytes > SMALL_BYTES:
             self._verified[digest] = stamp
         return Path(path)
 
     def _is_consistent(self, obj: CachedObject) -> bool:
-        """Is it the object that the caller means, in all its blocks, and not a byte more? The row
-        says so, but the row may be damaged; what is not is dropped."""
+        """Whether the row describes exactly the caller's object and all its blocks. The row may be
+        damaged; an inconsistent object is dropped."""
         entry = self.index.entry(obj.digest)
         if entry is None:
             return False
@@ -206,17 +207,17 @@ class CacheDirectory:
             and entry.block_bytes > 0
             and again.digest == obj.digest
             and self.index.block_numbers(obj.digest) == numbers
-            # A shorter file is for `verify`, which keeps what is there of it.
+            # A shorter file is left to `verify`, which keeps its good blocks.
             and (stamp is None or stamp.size_bytes <= obj.size_bytes)
         ):
             return True
-        log.warning("%s: not what its row says; dropped", self.file(obj.digest))
+        log.warning("%s: its row in the index is wrong; dropped", self.file(obj.digest))
         self._counters.add("corrupt_blocks")
         self.remove(entry)
         return False
 
     def verify(self, digest: bytes) -> list[int]:
-        """Reads every stored block back; drops those that do not match and returns them."""
+        """Read every stored block back; drop those that do not match, and return their numbers."""
         self.index.flush()
         entry = self.index.entry(digest)
         if entry is None:
@@ -239,20 +240,20 @@ class CacheDirectory:
         return self.index.cached_bytes(digest)
 
     def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
-        """How much is here of each, without those of which nothing is. A row whose file someone
-        has deleted or cut is no truth: it is dropped."""
+        """Return how many bytes of each object are cached, leaving out objects with none. A row
+        whose file was deleted or truncated is dropped."""
         found: dict[bytes, int] = {}
         for digest, (cached, size) in self.index.cached_sizes(digests).items():
             stamp = files.stamp_of(self.file(digest))
             if stamp is not None and stamp.size_bytes == size:
                 found[digest] = cached
             elif (entry := self.index.entry(digest)) is not None:
-                log.warning("%s: not as long as its row says; dropped", self.file(digest))
+                log.warning("%s: its size differs from its row; dropped", self.file(digest))
                 self.remove(entry)
         return found
 
     def mark_used(self, digests: list[bytes]) -> None:
-        """They are wanted: for the policy, as good as read just now."""
+        """Mark the objects as used now, for the eviction policy."""
         if self._policy.tracks_use:
             for digest in digests:
                 self.index.touch(digest)
@@ -266,7 +267,7 @@ class CacheDirectory:
     def write_into_reserved(
         self, obj: CachedObject, block_bytes: int, block: Block, view: memoryview
     ) -> bool:
-        """The same where room was reserved for it."""
+        """Write a block into room that was reserved for it."""
         stamp, is_new, sums = None, False, b""
         try:
             path = self.file(obj.digest)
@@ -291,37 +292,39 @@ class CacheDirectory:
         return True
 
     def _forget_lost_blocks(self, digest: bytes) -> None:
-        """Someone has deleted the file of an object: in the next one its blocks would be holes."""
+        """Drop the rows of an object whose file was deleted: in a new file its other blocks would
+        be holes."""
         path = self.file(digest)
-        if os.path.lexists(path):  # for all blocks but the first, this is all that it costs
+        if os.path.lexists(path):  # for all blocks but the first, this check is the only cost
             return
         with self._drop_lock:
-            # The row first, since it comes after the file: another thread may be writing both.
+            # Check the row first: it is written after the file, and another thread may be writing
+            # both.
             if self.index.knows(digest) and files.stamp_of(path) is None:
                 self.forget_lost(digest)
 
     def forget_lost(self, digest: bytes) -> None:
-        """The file of an object is not the one that its rows are of."""
+        """Drop the rows of an object whose file was replaced or deleted."""
         log.warning("%s is gone; its blocks are fetched again", self.file(digest))
-        self._distrust(digest)
+        self._forget_verified(digest)
         self.index.drop_object(digest)
 
     def reserve(self, length: int) -> bool:
-        """Keeps room for so many bytes that are about to be written, until `commit` or
-        `give_back`; False if there is none."""
+        """Reserve room for bytes that are about to be written, until `commit` or `give_back`; False
+        if there is none."""
         if time.monotonic() < self._full_until_s:
             return False
         with self._room_lock:
             room = self._policy.make_room(self, length)
-            if not room and self.index.reread_usage():  # others may have cleared it
+            if not room and self.index.reread_usage():  # other processes may have freed some
                 room = self._policy.make_room(self, length)
             if room:
                 self._reserved_bytes += length
             return room
 
     def commit(self, obj: CachedObject, block_bytes: int, block: Block, sums: bytes) -> None:
-        """Notes a block that was written where room was reserved for it. In one step: who looks for
-        room meanwhile would count it twice, and evict for nothing."""
+        """Record a block that was written into reserved room. In one step: otherwise a thread that
+        looks for room would count it twice, and evict for nothing."""
         with self._room_lock:
             try:
                 self.index.add(obj, block_bytes, block, sums)
@@ -333,7 +336,7 @@ class CacheDirectory:
             self._reserved_bytes -= length
 
     def note_full(self) -> None:
-        """Full before its quota: others use the disk too."""
+        """The disk is full before the quota is reached: others use it too."""
         self._full_until_s = time.monotonic() + _FULL_PAUSE_S
 
     def commit_written(
@@ -345,17 +348,17 @@ class CacheDirectory:
         stamp: FileStamp | None,
         is_new: bool,
     ) -> None:
-        """The same for a worker, which has written it and says what its file was then."""
+        """Record a block that a worker has written; `stamp` is its file's state then."""
         self.commit(obj, block_bytes, block, sums)
         if stamp is not None:
             self._note_written(block, stamp, is_new, block_count(obj.size_bytes, block_bytes))
 
     def recheck(self, block: Block) -> None:
-        """A worker has found it damaged: it is dropped if it is."""
+        """Verify a block that a worker has found damaged, and drop it if it is."""
         self._load(block, 0, block.length)
 
     def touch(self, digests: list[bytes]) -> None:
-        """Workers have read them."""
+        """Mark objects that workers have read as used."""
         for digest in digests:
             self.index.touch(digest)
 
@@ -363,17 +366,17 @@ class CacheDirectory:
         with self._room_lock:
             before, numbers = self._written.pop(block.digest, (stamp.inode, set[int]()))
             if is_new or before != stamp.inode:
-                numbers = set[int]()  # what was written before went with another file
+                numbers = set[int]()  # what was written before was in another file
             numbers.add(block.number)
             if len(numbers) < blocks:
                 self._written[block.digest] = (stamp.inode, numbers)
                 return
-        # Threads that wrote other blocks may have changed it after us.
+        # Threads that wrote other blocks may have changed the file since.
         now = files.stamp_of(self.file(block.digest))
         if now is not None and now[:2] == stamp[:2]:
             self._verified[block.digest] = now
 
-    def _distrust(self, digest: bytes) -> None:
+    def _forget_verified(self, digest: bytes) -> None:
         with self._room_lock:
             self._verified.pop(digest, None)
             self._written.pop(digest, None)
@@ -405,7 +408,7 @@ class CacheDirectory:
         self._evict(self.index.least_recently_used, down_to_bytes)
 
     def _evict(self, choose: Callable[[int], list[Entry]], down_to_bytes: int) -> bool:
-        """Removes what `choose` offers until enough is free; False if it ran out."""
+        """Remove the objects that `choose` offers until enough is free; False if it ran out."""
         self.index.flush()
         while self.used_bytes > down_to_bytes:
             offered = choose(_EVICT_BATCH)
@@ -425,8 +428,8 @@ class CacheDirectory:
         self.remove_objects([entry.digest])
 
     def remove_objects(self, digests: list[bytes]) -> int:
-        """Returns how many bytes that were. The rows go first: whoever still reads a file holds it
-        open, or misses."""
+        """Remove the objects; return how many bytes they had. Rows are deleted first: a reader that
+        already has a file open can go on reading it, others miss."""
         for digest in digests:
             self._verified.pop(digest, None)
             self._written.pop(digest, None)
@@ -436,16 +439,16 @@ class CacheDirectory:
         return dropped
 
     def sweep(self, young_s: float = YOUNG_S, *, pause_s: float = 0) -> SweepResult:
-        """Removes files that the index does not know, and rows that have no file."""
-        # What is young may belong to a mount that notes it in a moment. But if nobody else was
-        # here when we came, whoever wrote what is older than that is dead.
+        """Remove files without a row, and rows without a file."""
+        # A young file may belong to a mount that is about to record it. But if no other process
+        # used the directory when we opened it, the writers of all older files are dead.
         before_s = time.time() - young_s
-        if self._membership.alone:
+        if self._membership.was_alone:
             before_s = max(before_s, self._membership.since_s)
         return sweep(self, before_s, pause_s=pause_s)
 
     def check_in_place(self) -> None:
-        """Raises if someone has removed it."""
+        """Raises if the directory was removed."""
         os.stat(self.path / "objects")
         self.index.check_in_place()
 
@@ -459,12 +462,12 @@ class CacheDirectory:
             self._leave()
 
     def abandon(self) -> None:
-        """Lets go of a directory that failed, without waiting for its disk."""
+        """Release a directory that failed, without waiting for its disk."""
         self.index.abandon()
         self._leave()
 
     def _leave(self) -> None:
-        # Not under the lock of the room: whoever hangs in the disk may hold it.
+        # Not under `_room_lock`, which a thread that hangs in the disk may hold.
         with self._leave_lock:
             descriptor, self._membership = (
                 self._membership.descriptor,
@@ -474,15 +477,15 @@ class CacheDirectory:
             os.close(descriptor)
 
 
-def _refuse_what_is_no_cache(path: Path) -> None:
-    """A damaged index is made anew. What someone else calls so is not ours to touch. Of a cache
-    something else is left too, unless it was deleted while a server made its index: then the index
-    is empty, or has our tables."""
+def _refuse_foreign_index(path: Path) -> None:
+    """Raise CacheDirError for an index.sqlite that is not ours: a damaged index is rebuilt, but
+    someone else's database must not be. Our cache leaves other files beside its index, unless it
+    was deleted while a server made the index: then the index is empty, or has our tables."""
     index = path / "index.sqlite"
     if not index.exists() or not index.stat().st_size or has_our_tables(index):
         return
     if not any(os.path.lexists(path / name) for name in ("objects", "users.lock", "index.lock")):
         raise CacheDirError(
-            f"cache directory {path}: there is an index.sqlite that is not a cache's",
+            f"cache directory {path}: it has an index.sqlite that is not a cache's",
             hint="give another --cache-dir",
         )

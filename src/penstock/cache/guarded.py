@@ -1,21 +1,21 @@
-"""A cache directory that may fail, and comes back by itself. Never raises.
+"""A cache directory that may fail and recovers by itself. It never raises to its callers.
 
                   fails (OSError, sqlite3.Error; not: full)
           ┌────┐ ────────────────────────────────────────▶ ┌─────┐ ──┐ a probe fails:
-          │ ok │                                            │ out │   │ twice as long
+          │ ok │                                            │ out │   │ double the delay
           └────┘ ◀──────────────────────────────────────── └─────┘ ◀─┘ until the next
                   a probe, 1 s to 60 s later, succeeds
 
-While it is out, reads miss and writes are declined. One line is logged when it goes out and one
-when it is back; nothing for each read. A probe makes the directory anew if it is gone, writes a
-file and reads it back, and opens the index, which is made anew too if it was found damaged. Only
-when it is the whole file system that is gone the directory is not made: it would be on another.
+While a directory is out of service, reads miss and writes are declined. One line is logged when it
+goes out and one when it is back; none for each read. A probe recreates the directory if it is gone,
+writes a file and reads it back, and opens the index, which is rebuilt if it was found damaged. If
+the whole file system is gone, the directory is not recreated: it would be on another disk.
 
-A disk that does not answer is out as well (`check_for_hang`). What reads whole objects or whole
-directories is not timed: it may take long, and no reader waits for it.
+A disk that does not answer also puts its directory out (`check_for_hang`). Calls that read whole
+objects or directories are not timed: they may take long, and no reader waits for them.
 
-Probes are set off by whoever asks after their time has come, and run in a thread of their own: a
-failing disk can take minutes to answer, and no reader waits for it. May be used from any thread.
+Any call after the delay starts a probe in a thread of its own: a failing disk can take minutes to
+answer, and no reader waits for it. Threading: any thread.
 """
 
 import errno
@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 
 FIRST_PROBE_S = 1.0
 LAST_PROBE_S = 60.0
-# How long a disk may take for one block. A busy one needs a second or two.
+# How long a disk may take for one block. A busy disk needs a second or two.
 HUNG_S = 5.0
 _FAILURES = (OSError, sqlite3.Error)
 
 T = TypeVar("T")
-# Opens the directory; not with the index of this identity, which was found damaged.
+# Opens the directory; rejects the index of this identity, which was found damaged.
 Open = Callable[[IndexIdentity | None], CacheDirectory]
 
 
@@ -73,16 +73,16 @@ class GuardedDirectory:
         start: Callable[[Callable[[], None]], None] | None = None,
         sweep_pause_s: float = SWEEP_PAUSE_S,
     ) -> None:
-        """With `must_open`, raises if the directory cannot be opened: for a mount that begins.
-        Without, it begins out: for a server that takes over from one that died."""
+        """Open the directory. If that fails, raise with `must_open` (for a mount that begins);
+        without it, start out of service (for a server that takes over from one that died)."""
         self.path = path
         self.name = name
         self._open = open_directory
         self._counters = counters
         self._clock = clock
-        self._start = start or _in_a_thread
+        self._start = start or _start_thread
         self._sweep_pause_s = sweep_pause_s
-        # Called when it has gone out or come back; workers use the directory too.
+        # Called when the directory goes out or comes back; workers use it too.
         self.on_change: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._directory: CacheDirectory | None = None
@@ -93,22 +93,22 @@ class GuardedDirectory:
         self._next_probe_s = 0.0
         self._probing = False
         self._closed = False
-        # An index that was found damaged. Held until the next one is there: while it is open, its
-        # inode is no other file's.
+        # A damaged index. It is kept open until the next index exists: while it is open, no other
+        # file gets its inode number.
         self._damaged: Index | None = None
         self._device: int | None = None
-        self._busy: dict[int, float] = {}  # since when a thread of ours waits for the disk
+        self._busy: dict[int, float] = {}  # thread -> since when it waits for the disk
         try:
-            self._let_in(self._open(None))
+            self._put_in_service(self._open(None))
         except (*_FAILURES, CacheDirError) as error:
             if must_open:
                 raise
-            self._note_out(error)
+            self._mark_out(error)
 
     # -- a tier's verbs -----------------------------------------------------------------
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        # `_try` written out: every read of what is cached passes here.
+        # `_try` inlined: every read of a cached block passes here.
         directory = self._directory
         if directory is None:
             return self._try(lambda directory: directory.read(block, start, stop), None)
@@ -125,7 +125,7 @@ class GuardedDirectory:
     def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
         directory = self._directory
-        # Making room may take long: what is evicted may be many files. Writing one block may not.
+        # Making room is not timed, since it may evict many files. Writing one block is.
         if directory is None or not self._try(
             lambda _now: directory.reserve(len(view)), False, timed=False
         ):
@@ -170,7 +170,7 @@ class GuardedDirectory:
 
     @property
     def quota_bytes(self) -> int:
-        """0 while it is out."""
+        """0 while it is out of service."""
         directory = self._directory
         return directory.quota_bytes if directory is not None else 0
 
@@ -202,11 +202,11 @@ class GuardedDirectory:
     # -- what workers do ----------------------------------------------------------------
 
     def call(self, work: Callable[[CacheDirectory], T], otherwise: T) -> T:
-        """What a worker reports, or wants; `otherwise` if the directory is out."""
+        """Do what a worker reports or requests; return `otherwise` if the directory is out."""
         return self._try(work, otherwise)
 
     def report_failure(self, error: Exception) -> None:
-        """A worker has met a disk that fails."""
+        """Take the directory out: a worker's access to the disk failed."""
         directory = self._directory
         if directory is not None:
             self._fail(directory, error)
@@ -218,26 +218,26 @@ class GuardedDirectory:
     # -- for who is about to fill it ----------------------------------------------------
 
     def check_now(self) -> None:
-        """Finds out whether someone has removed it. One that is out is probed now, and not only
-        when its time has come."""
+        """Find out whether the directory was removed. If it is out, probe it now, before the delay
+        has passed."""
         self._try(CacheDirectory.check_in_place, None)
         if self._directory is None:
-            self._set_off_probe()
+            self._start_probe()
 
     @property
     def is_probing(self) -> bool:
-        """Is it being probed at this moment?"""
+        """Whether a probe is running."""
         return self._probing
 
     @property
     def outages(self) -> int:
-        """How often it has gone out."""
+        """How often the directory has gone out."""
         return self._times_out
 
     # -- inside -------------------------------------------------------------------------
 
     def _try(self, work: Callable[[CacheDirectory], T], otherwise: T, *, timed: bool = True) -> T:
-        """`timed`: it takes no longer than a few blocks do."""
+        """`timed`: the work takes no longer than that for a few blocks."""
         directory = self._directory
         if directory is None:
             self._probe_if_due()
@@ -254,9 +254,9 @@ class GuardedDirectory:
             self._busy.pop(thread, None)
 
     def check_for_hang(self, longer_than_s: float = HUNG_S) -> None:
-        """A disk that does not answer is as good as one that fails: it is out, and whoever hangs in
-        it is alone. To be called now and then, by a thread that never touches the disk. Where
-        workers serve the readers, nobody else sets off the probes of one that is out."""
+        """Take the directory out if its disk does not answer, so that only the threads that already
+        hang in it are blocked. Called now and then, by a thread that never touches the disk. Where
+        workers serve the readers, this is also the only call that starts the probes."""
         directory, now_s = self._directory, self._clock()
         if directory is None:
             self._probe_if_due()
@@ -275,30 +275,31 @@ class GuardedDirectory:
             if self._directory is not directory:
                 return  # another thread was faster
             self._directory = None
-            self._busy = {}  # whoever hangs in it is alone from now on
+            self._busy = {}  # threads that hang in it are no longer counted
             if is_damage(error):
                 self._damaged = directory.index
             now = self._clock()
-            # Fine for its probe, and failing again when it is used: no line a second for that.
+            # The probe passed, and use failed again: keep doubling the delay instead of logging
+            # each second.
             again = now - self._changed_s < LAST_PROBE_S and self._error is not None
             self._delay_s = min(2 * self._delay_s, LAST_PROBE_S) if again else FIRST_PROBE_S
             self._changed_s = now
-            self._note_out(error)
+            self._mark_out(error)
         self.on_change()
         directory.abandon()
 
-    def _note_out(self, error: Exception) -> None:
+    def _mark_out(self, error: Exception) -> None:
         self._error = str(error)
         self._times_out += 1
         self._next_probe_s = self._clock() + self._delay_s
         self._counters.add("cache_warnings")
-        log.warning("cache directory %s is out: %s; reading on without it", self.path, error)
+        log.warning("cache directory %s is out: %s; reading without it", self.path, error)
 
     def _probe_if_due(self) -> None:
         if self._clock() >= self._next_probe_s:
-            self._set_off_probe()
+            self._start_probe()
 
-    def _set_off_probe(self) -> None:
+    def _start_probe(self) -> None:
         with self._lock:
             if self._probing or self._closed or self._directory is not None:
                 return
@@ -318,18 +319,18 @@ class GuardedDirectory:
                 self._next_probe_s = self._clock() + self._delay_s
         else:
             log.warning("cache directory %s is back", self.path)
-            self._let_in(directory)
+            self._put_in_service(directory)
         finally:
             self._probing = False
 
     def _check_disk(self) -> None:
-        """Raises if the directory would be made on another disk than the one it was on."""
+        """Raises if the directory would be recreated on another disk than before."""
         if self._device is not None and not self.path.exists():
             here = next(one for one in self.path.parents if one.exists())
             if _device(here) not in (self._device, None):
                 raise OSError(errno.ENODEV, "its file system is not mounted", str(self.path))
 
-    def _let_in(self, directory: CacheDirectory) -> None:
+    def _put_in_service(self, directory: CacheDirectory) -> None:
         device = _device(self.path)
         with self._lock:
             if not self._closed:
@@ -344,7 +345,7 @@ class GuardedDirectory:
             self._start(lambda: self._tidy(directory))
 
     def _tidy(self, directory: CacheDirectory) -> None:
-        """What takes too long to be waited for: every page of the index, every name."""
+        """Check the index and sweep files: too slow for the caller to wait for."""
         try:
             directory.index.check()
             directory.sweep(pause_s=self._sweep_pause_s)
@@ -360,10 +361,10 @@ def _device(path: Path) -> int | None:
 
 
 def _usage(directory: CacheDirectory) -> int:
-    """Without what is reserved: workers hold room that they may never fill."""
+    """Without reserved bytes: workers reserve room that they may never fill."""
     directory.index.reread_usage(least_interval_s=0)
     return directory.index.used_bytes
 
 
-def _in_a_thread(work: Callable[[], None]) -> None:
+def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="cache-care", daemon=True).start()

@@ -1,5 +1,8 @@
-"""Names for cached bytes. The version is part of the identity: a rewritten object can never
-hit old bytes, and the hash keeps any key from naming a path outside the cache. Pure."""
+"""Names of cached objects and blocks, and checksums of their bytes. Pure.
+
+The version is part of the identity: a rewritten object can never hit old bytes. The hash keeps any
+key from naming a path outside the cache.
+"""
 
 import hashlib
 import struct
@@ -24,7 +27,7 @@ class CachedObject:
 def identify(
     source: str, key: str, version: str, size_bytes: int, block_bytes: int
 ) -> CachedObject:
-    # Of an object of many blocks, their size is part of the name too: two mounts with different
+    # The block size is part of the name of an object of many blocks: two mounts with different
     # block sizes keep different files.
     cut = block_bytes if size_bytes > block_bytes else 0
     text = f"{source}\0{key}\0{version}\0{size_bytes}\0{cut}"
@@ -35,9 +38,9 @@ def identify(
 class Block(NamedTuple):
     digest: bytes
     number: int
-    start: int  # where it lies in the object
+    start: int  # its offset in the object
     length: int
-    whole: bool  # it is all of the object
+    whole: bool  # it is the whole object
 
 
 def block_of(obj: CachedObject, number: int, block_bytes: int) -> Block:
@@ -50,7 +53,7 @@ def object_path(digest: bytes) -> str:
     return f"objects/{name[:2]}/{name}"
 
 
-# Checksums of what is stored: 8 bytes of xxh3 for each unit of 128 KiB. Pure.
+# Checksums: 8 bytes of xxh3 for each unit of 128 KiB.
 
 _SUM = struct.Struct("<Q")
 
@@ -64,13 +67,14 @@ def checksums(block: Buffer) -> bytes:
 
 
 def matches(data: memoryview, sums: bytes, first_unit: int) -> bool:
-    """Do these whole units, the first of which is `first_unit`, match the block's checksums?"""
+    """Whether these whole units, the first of which is `first_unit`, match the block's
+    checksums."""
     if len(data) <= UNIT_BYTES and not first_unit and len(sums) == _SUM.size:
-        # Most reads of small files: the same in one step.
+        # A shortcut for most reads of small files.
         return _SUM.pack(xxhash.xxh3_64_intdigest(data)) == sums
     position = first_unit * _SUM.size
     if len(sums) < position + -(-len(data) // UNIT_BYTES) * _SUM.size:
-        return False  # not the sums of this block: the index is damaged
+        return False  # not the checksums of this block: the index is damaged
     for start in range(0, len(data), UNIT_BYTES):
         (expected,) = _SUM.unpack_from(sums, position)
         if xxhash.xxh3_64_intdigest(data[start : start + UNIT_BYTES]) != expected:

@@ -1,14 +1,16 @@
-"""The file under a cache directory's index: made, opened, checked, replaced when it is damaged.
+"""The SQLite file of a cache directory's index: created, opened, checked, and replaced when
+damaged.
 
-What an index says can be fetched again, so a damaged one is removed and an empty one made; the
-files it knew are swept. Several processes may have it open meanwhile. Two rules keep that safe:
+Whatever an index records can be fetched again, so a damaged one is removed and an empty one
+created; the files that it recorded are swept. Several processes may have it open meanwhile. Two
+rules keep that safe:
 
-- A connection is opened under the shared side of `index.lock`, the file is replaced under its
-  exclusive side: nobody ever joins a new file to the write-ahead log of an old one.
-- Who has the old one open goes on with a file that has no name any more, and finds that out by
+- A connection is opened under the shared side of `index.lock`, and the file is replaced under its
+  exclusive side: so no connection joins a new file to the write-ahead log of an old one.
+- A process that has the old file open goes on with a file without a name, and detects that by
   comparing inodes (`IndexIdentity`). SQLite does the same before it removes a log by name.
 
-Functions only; may be called from any thread.
+Functions only. Threading: any thread.
 """
 
 import errno
@@ -29,9 +31,9 @@ from penstock.cache.locks import locked
 log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
-# A process that was stopped in mid-transaction must not stop the others for longer.
+# A process that is stopped in the middle of a transaction must not block the others for longer.
 _BUSY_TIMEOUT_S = 10
-# A row is found in 8 us so, and in 13 without. Shared by all who have it open.
+# A lookup takes 8 us with it, and 13 us without. All processes that have the file open share it.
 _MAPPED_BYTES = 64 << 20
 _MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _OUTDATED = ""  # the source that outdated objects are counted under
@@ -56,15 +58,15 @@ _STATEMENTS = _SCHEMA.split(";\n")[:-1]
 
 
 class IndexDamaged(sqlite3.DatabaseError):
-    """The index holds what we never wrote."""
+    """The index contains something that Penstock did not write."""
 
 
 class IndexReplaced(sqlite3.OperationalError):
-    """The file we have open is not the one that has the index's name: someone removed it."""
+    """The open file no longer has the index's name: it was removed."""
 
 
 class IndexIdentity(NamedTuple):
-    """Which file an index is, and which its log: inodes, which are not reused while open."""
+    """The inodes of an index and its log, which are not reused while the files are open."""
 
     database: tuple[int, int]
     log: tuple[int, int]
@@ -75,33 +77,33 @@ class Opened(NamedTuple):
     identity: IndexIdentity
 
 
-def open_index(path: Path, distrust: IndexIdentity | None = None) -> Opened:
-    """Opens the index, made anew if there is none, if it is damaged, or if it is still the file
-    that someone found damaged (`distrust`)."""
-    with locked(_lock_file(path), alone=True):
-        # Not by its log, which SQLite removes with the last connection.
-        if distrust is not None and path.exists() and _inode(path) == distrust.database:
-            log.warning("%s is damaged; made anew, and what it held is fetched again", path)
+def open_index(path: Path, damaged: IndexIdentity | None = None) -> Opened:
+    """Open the index. Rebuild it if there is none, if it is damaged, or if it is still the file
+    that was found damaged before (`damaged`)."""
+    with locked(_lock_file(path), exclusive=True):
+        # Without comparing the log, which SQLite removes with the last connection.
+        if damaged is not None and path.exists() and _inode(path) == damaged.database:
+            log.warning("%s is damaged: rebuilt empty; its objects are fetched again", path)
             _remove(path)
         try:
             return _open(path)
         except sqlite3.Error as error:
             if not is_damage(error):
                 raise
-            log.warning("%s: %s; made anew, and what it held is fetched again", path, error)
+            log.warning("%s: %s: rebuilt empty; its objects are fetched again", path, error)
         _remove(path)
         return _open(path)
 
 
 def connect(path: Path) -> Opened:
-    """One more connection to the index that `path` names now."""
-    with locked(_lock_file(path), alone=False):
+    """Open one more connection to the index that `path` names now."""
+    with locked(_lock_file(path), exclusive=False):
         return _connect(path, make=False)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection for a process that never writes rows."""
-    with locked(_lock_file(path), alone=False):
+    """Open a connection for a process that never writes rows."""
+    with locked(_lock_file(path), exclusive=False):
         connection = sqlite3.connect(
             f"{path.as_uri()}?mode=ro",
             uri=True,
@@ -127,9 +129,12 @@ def has_our_tables(path: Path) -> bool:
 
 
 def digests_on_disk(path: Path) -> set[bytes]:
-    """Return the objects that an index and its log know; none if there is no index, or a damaged
-    one. Reads a copy in memory, because SQLite cannot read a log without room on its disk. Raises
-    OSError or sqlite3.Error if it cannot tell."""
+    """Return the objects that an index and its log record; none if there is no index, or a damaged
+    one.
+
+    It reads a copy in memory, because SQLite cannot read a log without room on its disk. Raises
+    OSError or sqlite3.Error if it cannot be read.
+    """
     if not path.exists():
         return set()
     with TemporaryDirectory(prefix="penstock-index-", dir=_MEMORY) as folder:
@@ -152,19 +157,19 @@ def identity_of(path: Path) -> IndexIdentity:
 
 
 def stored_bytes(path: Path) -> int:
-    """How much an index says is stored, without opening it for work; 0 if there is none."""
+    """Return how many bytes an index records, without opening it for use; 0 if there is none."""
     if not path.exists():
         return 0
     try:
         with (
-            locked(_lock_file(path), alone=False),
-            # A damaged log looks as if others were busy with it for ever.
+            locked(_lock_file(path), exclusive=False),
+            # With a damaged log SQLite waits as if another process held its lock for ever.
             closing(sqlite3.connect(path, timeout=0.1)) as connection,
         ):
             _load_schema(connection)
             total = connection.execute("SELECT sum(bytes) FROM sources").fetchone()[0]
     except (sqlite3.Error, OSError):
-        return 0  # whoever opens it for work will say what is wrong
+        return 0  # opening it for use will report the error
     return total if isinstance(total, int) else 0
 
 
@@ -175,18 +180,18 @@ def stored_sums(connection: sqlite3.Connection, block: Block) -> bytes | None:
     else:
         query, place = "SELECT sums FROM blocks WHERE digest = ? AND number = ?", block[:2]
     row = connection.execute(query, place).fetchone()
-    # Of any other type or length it would not be ours, and nothing matches it.
+    # A value of any other type is damaged: no bytes would match it.
     return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
 def is_damage(error: Exception) -> bool:
-    """Would opening the same index again give the same error?"""
+    """Whether opening the same index again would give the same error."""
     if not isinstance(error, sqlite3.Error) or isinstance(error, IndexReplaced):
         return False
     if isinstance(error, IndexDamaged):
         return True
     code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # the sqlite3 module's own, like text that is not UTF-8
+    if code is None:  # raised by the sqlite3 module itself, like text that is not UTF-8
         return isinstance(error, sqlite3.OperationalError)
     return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF in (
         sqlite3.SQLITE_CORRUPT,
@@ -199,7 +204,7 @@ def is_damage(error: Exception) -> bool:
 
 
 def is_full(error: Exception) -> bool:
-    """A full disk is not a failing one: what is there can be read."""
+    """Whether the disk is full. A full disk is not a failing one: its files can be read."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     code = getattr(error, "sqlite_errorcode", None)
@@ -227,12 +232,13 @@ def _open(path: Path) -> Opened:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
             raise IndexDamaged("not a plain file")
-        if not status.st_size:  # with its log, or someone who has it open, it cannot be filled
+        # an empty file cannot be filled while it has a log, or another process has it open
+        if not status.st_size:
             raise IndexDamaged("empty")
     else:
         _remove(path)  # the log of a file that was deleted
-        # It names every key. O_EXCL: closing any descriptor of a file that SQLite has open would
-        # let go of SQLite's locks on it.
+        # Private, since it names every key. With O_EXCL, because closing any descriptor of a file
+        # that SQLite has open would release SQLite's locks on it.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     opened = _connect(path, make=True)
     try:
@@ -250,14 +256,15 @@ def _connect(path: Path, *, make: bool) -> Opened:
     try:
         _load_schema(connection)
         if make:
-            # Only here: for a file that was cut to nothing under its users it would wait for
-            # them to go, and a reader with it.
+            # Only here: with a file that was truncated under its users, it would wait for them to
+            # go, and block a reader.
             connection.execute("PRAGMA journal_mode = WAL")
-        # A lost last batch costs a second fetch; an fsync for each costs every cold epoch.
+        # Losing the last batch costs a second fetch; an fsync for each batch would slow every cold
+        # epoch.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -256")
         connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES}")
-        _load_schema(connection)  # and opens the log
+        _load_schema(connection)  # also opens the log
         return Opened(connection, identity_of(path))
     except BaseException:
         connection.close()
@@ -265,8 +272,9 @@ def _connect(path: Path, *, make: bool) -> Opened:
 
 
 def _load_schema(connection: sqlite3.Connection) -> None:
-    """SQLite quotes what it cannot parse, and the sqlite3 module fails to decode that: a damaged
-    schema would be no error of a database (CPython 3.11)."""
+    """Read the schema, so that a damaged one raises IndexDamaged. SQLite quotes what it cannot
+    parse, and the sqlite3 module fails to decode that with an error that is not a database error
+    (CPython 3.11)."""
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     except UnicodeDecodeError as error:
@@ -274,7 +282,7 @@ def _load_schema(connection: sqlite3.Connection) -> None:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    """What can be checked whatever its size; `Index.check` looks at all of it, later."""
+    """Check or create the tables, in constant time; `Index.check` reads every page later."""
     with transaction(connection) as run:
         (version,) = run.execute("PRAGMA user_version").fetchone()
         found = {row[0] for row in run.execute("SELECT sql FROM sqlite_schema") if row[0]}
@@ -284,7 +292,7 @@ def _check(connection: sqlite3.Connection) -> None:
             run.execute("INSERT INTO sources VALUES (0, ?, 0)", (_OUTDATED,))
             run.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif version != SCHEMA_VERSION:
-            raise IndexDamaged(f"its format is {version}, and ours {SCHEMA_VERSION}")
+            raise IndexDamaged(f"its format is {version} instead of {SCHEMA_VERSION}")
         elif found != set(_STATEMENTS):
             raise IndexDamaged("its tables are not ours")
         sources: list[tuple[Any, ...]] = run.execute(
@@ -297,15 +305,16 @@ def _check(connection: sqlite3.Connection) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Whoever has them open keeps them, without a name."""
-    for one in (path, *_beside(path)):
+    """Remove the index and its log. A process that has them open keeps using them, without a
+    name."""
+    for one in (path, *_side_files(path)):
         if one.is_dir() and not one.is_symlink():
             one.rmdir()
         else:
             one.unlink(missing_ok=True)
 
 
-def _beside(path: Path) -> list[Path]:
+def _side_files(path: Path) -> list[Path]:
     return [Path(f"{path}-{name}") for name in ("wal", "shm", "journal")]
 
 

@@ -1,8 +1,8 @@
 """Locks between the processes that share a cache directory: flock on small files in it.
 
-The kernel lets go of them when a process dies, however it dies. A lock file that was deleted
-under us is another file from then on, so the name is compared after the lock is had.
-May be used from any thread; each call opens the file anew, so threads exclude each other too.
+The kernel releases them when a process dies, however it dies. If a lock file is deleted, the next
+process locks another file of that name; so the name is compared after the lock is acquired.
+Threading: any thread; each call opens the file, so threads exclude each other too.
 """
 
 import errno
@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-# Who holds one does so for milliseconds. A process that was stopped while it held one must not
-# stop a reader of another mount for longer than this: it reads on without the cache.
+# Locks are held for milliseconds. A process that is stopped while it holds one must not block a
+# reader of another mount for longer than this: that reader continues without the cache.
 _PATIENCE_S = 5.0
 _INTERVAL_S = 0.005
 
 
 @contextmanager
-def locked(path: Path, *, alone: bool) -> Iterator[None]:
-    """Holds the lock file `path`, with others who do not want it alone, or alone."""
+def locked(path: Path, *, exclusive: bool) -> Iterator[None]:
+    """Hold the lock file `path`, exclusively or shared."""
     deadline = time.monotonic() + _PATIENCE_S
-    wanted = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    wanted = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
     while (descriptor := _try_lock(path, wanted)) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(errno.ETIMEDOUT, "another process holds it", str(path))
@@ -36,32 +36,33 @@ def locked(path: Path, *, alone: bool) -> Iterator[None]:
 
 
 class Membership(NamedTuple):
-    """One user of a cache directory; it lasts until `descriptor` is closed."""
+    """One user of a cache directory, until `descriptor` is closed."""
 
     descriptor: int
-    alone: bool  # nobody else used the directory when we came
-    since_s: float  # when we came, by the clock that dates the directory's files
+    was_alone: bool  # no other process used the directory when we joined
+    since_s: float  # when we joined, by the clock that dates the directory's files
 
 
 def join(path: Path) -> Membership:
-    """Makes us a user of the directory that has the lock file `path`."""
+    """Register this process as a user of the directory that has the lock file `path`."""
     descriptor = _try_lock(path, fcntl.LOCK_EX)
-    alone = descriptor is not None
+    was_alone = descriptor is not None
     if descriptor is None:
         descriptor = _open(path)
     try:
         since_s = _next_tick(descriptor)
-        # Shared locks only from here on, and those never wait for long.
+        # Only shared locks from here on: those never wait for long.
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     except OSError:
         os.close(descriptor)
         raise
-    return Membership(descriptor, alone, since_s)
+    return Membership(descriptor, was_alone, since_s)
 
 
 def _next_tick(descriptor: int) -> float:
-    """A time after that of every file that exists: files get the time of the last tick (10 ms at
-    most), so one that was written just now and one that is written next may have the same."""
+    """Return a time later than that of every existing file. Files get the time of the last kernel
+    tick (10 ms at most), so a file that was written just now and the next one may have the same
+    time."""
     os.utime(descriptor)
     first_s = now_s = os.fstat(descriptor).st_mtime
     deadline = time.monotonic() + _PATIENCE_S

@@ -1,8 +1,8 @@
-"""What stays when a cache directory is full.
+"""Eviction policies: what stays when a cache directory is full.
 
-Training reads every sample once an epoch. For that, evicting the least recently used is the
-worst choice: at a cache of half the data it hits 15% of reads, keeping what is there 50%,
-which is also the optimum. So `keep` is the default, and `lru` is there for other workloads.
+Training reads every sample once an epoch. For that, evicting the least recently used sample is the
+worst choice: a cache of half the data then hits 15% of reads, while keeping what is there hits 50%,
+which is the optimum. So `keep` is the default, and `lru` is for other workloads.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,28 +10,28 @@ from typing import Protocol
 
 
 class EvictableDirectory(Protocol):
-    """What a policy sees of a cache directory."""
+    """What a policy needs of a cache directory."""
 
     @property
     def used_bytes(self) -> int: ...
 
     @property
     def high_bytes(self) -> int:
-        """More than this must not be stored."""
+        """No more than this may be stored."""
         ...
 
     @property
     def low_bytes(self) -> int:
-        """Eviction, once begun, goes on down to this."""
+        """Eviction, once begun, continues down to this."""
         ...
 
     @property
     def outdated_bytes(self) -> int:
-        """How much of what is used the bucket does not have any more."""
+        """How many of the used bytes are no longer in the bucket."""
         ...
 
     def evict_outdated(self, down_to_bytes: int) -> None:
-        """Drops what the bucket does not have any more."""
+        """Remove objects that are no longer in the bucket."""
         ...
 
     def evict_least_recently_used(self, down_to_bytes: int) -> None: ...
@@ -41,17 +41,17 @@ class Policy(Protocol):
     tracks_use: bool
 
     def make_room(self, room: EvictableDirectory, needed_bytes: int) -> bool:
-        """May `needed_bytes` more be stored?"""
+        """Make room if necessary; return whether `needed_bytes` more may be stored."""
         ...
 
     def free_beside(self, room: EvictableDirectory, wanted_bytes: int) -> int:
-        """How many bytes more may come without driving out each other, or the `wanted_bytes` that
-        are here already and were used last."""
+        """Return how many more bytes can be stored without evicting each other, or the
+        `wanted_bytes` that are here already and were used last."""
         ...
 
 
 class Keep:
-    """What is there stays; what does not fit is read from storage each time."""
+    """Stored objects stay; what does not fit is read from storage each time."""
 
     tracks_use = False
 
@@ -65,7 +65,8 @@ class Keep:
 
 
 class LeastRecentlyUsed:
-    """The newest always gets in; above the high watermark the oldest go, down to the low one."""
+    """New objects always get in; above the high watermark the oldest are evicted, down to the low
+    one."""
 
     tracks_use = True
 
@@ -77,8 +78,8 @@ class LeastRecentlyUsed:
         return room.used_bytes + needed_bytes <= room.high_bytes
 
     def free_beside(self, room: EvictableDirectory, wanted_bytes: int) -> int:
-        # Once eviction begins it goes down to the low watermark, and what is wanted has to be
-        # within that; without any, there is room up to the high one.
+        # Eviction goes down to the low watermark, and the wanted bytes have to fit within that;
+        # without eviction, there is room up to the high one.
         without = room.high_bytes - room.used_bytes
         return max(0, without, room.low_bytes - wanted_bytes)
 

@@ -1,13 +1,13 @@
 """A tier's directories as a worker process uses them: it moves the bytes, the server decides.
 
-The server owns the index and the room. A worker reads rows (SQLite, opened read-only), verifies and
-serves files, and writes files into room that the server has granted it. What it has stored, what it
-has found damaged and which disk fails, it tells the server (`Reporter`), which notes it, drops it,
-or takes the directory out for all. A worker holds no lock that others wait for, so it may be killed
-at any moment.
+The server owns the index and the space. A worker reads rows (SQLite, opened read-only), verifies
+and serves files, and writes files into space that the server has granted. It reports to the server
+what it stored, what it found damaged and which disk fails (`Reporter`); the server records it,
+drops it, or takes the directory out of service for all. A worker holds no lock that others wait
+for, so it may be killed at any moment.
 
-Sums of a block never change, since the version is part of its digest. So a row that is outdated can
-only be a miss, and bytes that are not there are found by their sums.
+The checksums of a block never change, since the version is part of its digest. So an outdated row
+can only cause a miss, and missing bytes are detected by their checksums.
 
 Threading: any thread.
 """
@@ -24,24 +24,24 @@ from typing_extensions import Buffer
 
 from penstock.blocks import unit_bounds
 from penstock.cache import files
-from penstock.cache.directory import SMALL_BYTES, WrongBytes, load_units
+from penstock.cache.directory import SMALL_BYTES, ChecksumMismatch, load_units
 from penstock.cache.files import FileStamp
 from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block, CachedObject, checksums, object_path
 from penstock.cache.indexfile import connect_to_read, is_full, stored_sums
 
-# The server notes a block within a tenth of a second. Until then its worker knows it.
+# The server writes a block's row within a tenth of a second. Until then the worker remembers it.
 _NOTED_WITHIN_S = 2.0
 _PENDING = 4096
-# For so long a block that was found damaged is not looked at again.
+# How long a block that was found damaged is not read again.
 _WRONG_S = 10.0
 _ROOM_WITHIN_S = 1.0
-# A tier that has no room is not asked for it by every block that comes.
+# How long a full tier is not asked for room again.
 _DENIED_S = 1.0
 
 
 class Reporter(Protocol):
-    """What a worker tells its server of a directory. Nothing of it waits."""
+    """What a worker reports to its server about a directory. No method waits."""
 
     def stored(
         self,
@@ -65,7 +65,7 @@ class Reporter(Protocol):
 
 
 class GrantedRoom:
-    """How many bytes may be written before the server is asked again."""
+    """Bytes that may be written before the server is asked again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -88,11 +88,11 @@ class GrantedRoom:
             return True
 
     def has(self, length: int) -> bool:
-        """Does `take` return at once?"""
+        """Whether `take` returns at once."""
         return self._bytes >= length or time.monotonic() < self._denied_until_s
 
     def grant(self, length: int) -> None:
-        """0: there is no room."""
+        """Add room that the server has granted; 0 if there is none."""
         with self._changed:
             self._asked = False
             self._bytes += length
@@ -104,7 +104,7 @@ class GrantedRoom:
             self._bytes += length
 
     def close(self) -> None:
-        """The server counts what it has granted anew, when the directory is back."""
+        """Forget the room: the server grants it again when the directory is back."""
         with self._changed:
             self._bytes = 0
             self._asked = False
@@ -117,7 +117,7 @@ class Ask(Protocol):
 
 class SharedDirectory:
     def __init__(self, number: int, path: Path, reporter: Reporter, *, tracks_use: bool) -> None:
-        """`number`: what the server calls it."""
+        """`number`: the server's number of the directory."""
         self._number = number
         self._root = str(path)
         self._index = path / "index.sqlite"
@@ -125,21 +125,21 @@ class SharedDirectory:
         self._tracks_use = tracks_use
         self.room = GrantedRoom()
         self._local = threading.local()
-        self._opened = 0  # how often it has been let in: connections of before are of no use
+        self._opened = 0  # how often it was enabled: older connections are useless
         self._is_out = True
-        self._busy: dict[int, float] = {}  # since when a thread waits for the disk
+        self._busy: dict[int, float] = {}  # thread -> since when it waits for the disk
         self._pending: dict[Block, tuple[bytes, float]] = {}
-        self._wrong: dict[Block, float] = {}
+        self._damaged: dict[Block, float] = {}
 
     def enable(self) -> None:
-        """The server has it open, with an index that may be another one."""
+        """The server has opened the directory, perhaps with another index."""
         self._opened += 1
         self._pending = {}
         self._is_out = False
 
     def disable(self) -> None:
         self._is_out = True
-        self._busy = {}  # whoever hangs in it is alone from now on
+        self._busy = {}  # threads that hang in it are no longer counted
         self.room.close()
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
@@ -151,12 +151,12 @@ class SharedDirectory:
         self._busy[thread] = time.monotonic()
         try:
             data = load_units(self._file(block.digest), self._sums_in, block, low, high)
-        except WrongBytes:
-            self._note_wrong(block)
+        except ChecksumMismatch:
+            self._mark_damaged(block)
             return None
         except OSError as error:
-            if files.is_odd(error):
-                self._note_wrong(block)
+            if files.is_not_regular(error):
+                self._mark_damaged(block)
             else:
                 self._fail(error, opened)
             return None
@@ -176,7 +176,7 @@ class SharedDirectory:
             return False
         opened = self._opened
         try:
-            # The file as well: what we have stored lately may have been removed since.
+            # Check the file too: what we stored a moment ago may have been removed since.
             stored = self._sums(block) is not None
             return stored and os.path.lexists(self._file(block.digest))
         except (OSError, sqlite3.Error) as error:
@@ -197,7 +197,7 @@ class SharedDirectory:
         try:
             path = self._file(obj.digest)
             if not block.whole and not os.path.lexists(path) and self._is_known(obj.digest):
-                # Someone has deleted the file: in the next one its other blocks are holes.
+                # The file was deleted: in a new file its other blocks would be holes.
                 self._reporter.lost(self._number, obj.digest)
             sums = checksums(view)
             stamp, is_new = files.write_file(
@@ -218,7 +218,7 @@ class SharedDirectory:
         return True
 
     def forget(self, digests: Sequence[bytes]) -> None:
-        """They are not what we have stored any more."""
+        """Forget pending blocks of these objects: the server has removed them."""
         gone = set(digests)
         for block in [block for block in list(self._pending) if block.digest in gone]:
             self._pending.pop(block, None)
@@ -240,15 +240,16 @@ class SharedDirectory:
         self._reporter.wants_room(self._number, length)
 
     def _fail(self, error: Exception, opened: int) -> None:
-        """`opened`: when the work began. A late error of an earlier index says nothing of this
-        one, and would have the server throw it away."""
+        """`opened`: the value when the work began. A late error of an earlier index says nothing
+        about this one, and would make the server discard it."""
         if not self._is_out and opened == self._opened:
             self.disable()
             self._reporter.failed(self._number, error)
 
     def _sums_in(self, block: Block, descriptor: int) -> bytes | None:
-        """A small file carries its sums: the row need not be asked, nor be there yet."""
-        if block.whole and block not in self._wrong and (sums := files.sums_of(descriptor)):
+        """A small file carries its checksums, which saves the query, and may come before the
+        row."""
+        if block.whole and block not in self._damaged and (sums := files.sums_of(descriptor)):
             return sums
         return self._sums(block)
 
@@ -256,7 +257,7 @@ class SharedDirectory:
         pending = self._pending.get(block)
         if pending is not None and pending[1] > time.monotonic():
             return pending[0]
-        if self._wrong and self._wrong.get(block, 0.0) > time.monotonic():
+        if self._damaged and self._damaged.get(block, 0.0) > time.monotonic():
             return None
         return stored_sums(self._connection(), block)
 
@@ -271,18 +272,18 @@ class SharedDirectory:
         return found[1]
 
     def _note_pending(self, block: Block, sums: bytes) -> None:
-        self._wrong.pop(block, None)
+        self._damaged.pop(block, None)
         pending = self._pending
         pending.pop(block, None)  # the newest last
         pending[block] = sums, time.monotonic() + _NOTED_WITHIN_S
         while len(pending) > _PENDING:
             pending.pop(next(iter(pending)), None)
 
-    def _note_wrong(self, block: Block) -> None:
+    def _mark_damaged(self, block: Block) -> None:
         self._pending.pop(block, None)
-        if len(self._wrong) >= _PENDING:
-            self._wrong = {}
-        self._wrong[block] = time.monotonic() + _WRONG_S
+        if len(self._damaged) >= _PENDING:
+            self._damaged = {}
+        self._damaged[block] = time.monotonic() + _WRONG_S
         self._reporter.wrong(self._number, block)
 
 

@@ -1,7 +1,7 @@
-"""The tier on this machine's disks: several directories, and an object's digest picks its own.
+"""A tier on this machine's disks: several directories; an object's digest selects its own.
 
-One that fails takes only its own share out: what it held is missed, and read from the next tier
-or the store. May be used from any thread.
+A directory that fails takes only its own share out of service: its objects are read from the next
+tier or the store. Threading: any thread.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ class StripedTier:
     def _of(self, digest: bytes) -> GuardedDirectory:
         return self.directories[self.share_of(digest)]
 
-    def _shares(self, digests: list[bytes]) -> Iterator[tuple[GuardedDirectory, list[bytes]]]:
+    def _by_directory(self, digests: list[bytes]) -> Iterator[tuple[GuardedDirectory, list[bytes]]]:
         for directory in self.directories:
             if some := [one for one in digests if self._of(one) is directory]:
                 yield directory, some
@@ -44,55 +44,56 @@ class StripedTier:
         return self._of(digest).cached_bytes(digest)
 
     def cached_sizes(self, digests: list[bytes]) -> dict[bytes, int]:
-        """How much is here of each, without those of which nothing is: the truth, looked up."""
+        """Return how many bytes of each object are stored, leaving out objects with none. Each file
+        is checked."""
         found: dict[bytes, int] = {}
-        for directory, some in self._shares(digests):
+        for directory, some in self._by_directory(digests):
             found.update(directory.cached_sizes(some))
         return found
 
     def mark_used(self, digests: list[bytes]) -> None:
-        """They are wanted: for a policy that looks at that, as good as read just now."""
-        for directory, some in self._shares(digests):
+        """Mark the objects as used now, for a policy that tracks use."""
+        for directory, some in self._by_directory(digests):
             directory.mark_used(some)
 
     def share_of(self, digest: bytes) -> int:
-        """Which of the shares, each with room of its own, would hold it."""
+        """Return which share, each with its own room, would hold the object."""
         return digest[0] % len(self.directories)
 
     def free_beside(self, wanted_bytes: Callable[[int], int]) -> list[int]:
-        """How many bytes more each share may take in without driving out each other, or so many
-        bytes that are in that share already and were used last."""
+        """Return how many more bytes each share can store without evicting each other, or the
+        `wanted_bytes` of that share that are stored already and were used last."""
         return [
             directory.free_beside(wanted_bytes(share))
             for share, directory in enumerate(self.directories)
         ]
 
     def verify(self, digest: bytes) -> list[int]:
-        """Reads back what is here; drops the blocks that do not match, and returns them."""
+        """Read back the object; drop the blocks that do not match, and return their numbers."""
         return self._of(digest).verify(digest)
 
     def remove(self, digests: list[bytes]) -> int:
-        """Lets go of them; returns how many bytes that were."""
-        return sum(directory.remove(some) for directory, some in self._shares(digests))
+        """Remove the objects; return how many bytes they had."""
+        return sum(directory.remove(some) for directory, some in self._by_directory(digests))
 
     def complete_file(self, obj: CachedObject) -> Path | None:
-        """A plain file with all of the object, every byte verified in this process's life."""
+        """Return a file with the whole object, every byte of which this process has verified."""
         return self._of(obj.digest).complete_file(obj)
 
     def file_of(self, digest: bytes) -> str:
-        """Where its bytes lie if they do, unverified."""
+        """Return the path where its bytes are if they are stored, unverified."""
         return f"{self._of(digest).path}/{object_path(digest)}"
 
     def mark_outdated(self, digests: list[bytes]) -> None:
-        """The bucket does not have these any more."""
-        for directory, some in self._shares(digests):
+        """Mark objects that are no longer in the bucket."""
+        for directory, some in self._by_directory(digests):
             directory.mark_outdated(some)
 
     def source_bytes(self, source: str) -> int:
         return sum(directory.source_bytes(source) for directory in self.directories)
 
     def indexed_bytes(self, source: str) -> int:
-        """The same without waiting for what is about to be noted."""
+        """Like `source_bytes`, without waiting for pending index rows."""
         return sum(directory.indexed_bytes(source) for directory in self.directories)
 
     @property
@@ -100,18 +101,18 @@ class StripedTier:
         return sum(directory.quota_bytes for directory in self.directories)
 
     def flush(self) -> None:
-        """Notes on disk what is stored."""
+        """Write all pending index rows."""
         for directory in self.directories:
             directory.flush()
 
     def check_for_hangs(self) -> None:
-        """Takes out the directories whose disk does not answer."""
+        """Take directories out of service whose disk does not answer."""
         for directory in self.directories:
             directory.check_for_hang()
 
     def describe(self) -> dict[str, Any]:
-        """For `penstock stats`. A tier of which any directory is out is out; `directories` says
-        which."""
+        """Describe the tier for `penstock stats`. It is out if any of its directories is;
+        `directories` shows which."""
         found = [directory.status() for directory in self.directories]
         out = [one for one in found if one.state == "out"]
         return {

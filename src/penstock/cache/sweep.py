@@ -1,8 +1,8 @@
-"""Puts files and rows of a cache directory in accord again, after a process or a disk has died.
+"""Make files and rows of a cache directory consistent again, after a process or a disk has died.
 
-A file that no row knows was being written when its process died; a row that has no file is left
-of files that someone deleted. Both only cost room. One folder of 256 at a time, with a pause in
-between: of 1.28 million files that is 5,000 names and 5,000 digests in memory.
+A file without a row was being written when its process died; a row without a file is left when
+someone deletes files. Both only cost space. The sweep checks one of 256 folders at a time, with a
+pause in between: for 1.28 million files that is 5,000 names and 5,000 digests in memory.
 """
 
 import logging
@@ -19,9 +19,9 @@ from penstock.cache.locks import join
 
 log = logging.getLogger(__name__)
 
-# Readers wait for the interpreter's lock while a folder is compared; this lets them go first.
+# Readers wait for the interpreter's lock while a folder is compared; the pause lets them run.
 PAUSE_S = 0.01
-# A mount that shares the directory notes a file within a second of writing it.
+# A mount that shares the directory records a file within a second of writing it.
 YOUNG_S = 60.0
 
 
@@ -31,7 +31,7 @@ class SweepResult(NamedTuple):
 
 
 class Sweepable(Protocol):
-    """What is seen of a cache directory here."""
+    """What the sweep needs of a cache directory."""
 
     @property
     def path(self) -> Path: ...
@@ -41,8 +41,8 @@ class Sweepable(Protocol):
 
 
 def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> SweepResult:
-    """Removes files older than `before_s` that no row knows, and rows that have no file. Stops
-    early when the index is closed."""
+    """Remove files older than `before_s` without a row, and rows without a file. Stops early when
+    the index is closed."""
     index = directory.index
     index.flush()
     lost_files = lost_rows = 0
@@ -50,9 +50,9 @@ def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> SweepResu
         if index.closing.wait(pause_s if number else 0):
             break
         folder = directory.path / "objects" / f"{number:02x}"
-        # Files are made before their rows, so rows are asked for after the names, or a row that
-        # came in between would look as if it had no file.
-        found = {bytes.fromhex(name) for name in files.names(folder)}
+        # A file is created before its row, so rows are read after the names: otherwise a row that
+        # was added in between would seem to have no file.
+        found = {bytes.fromhex(name) for name in files.object_names(folder)}
         known = index.digests(number)
         for digest in found - known:
             lost_files += _sweep_file(index, f"{folder}/{digest.hex()}", digest, before_s)
@@ -62,12 +62,15 @@ def sweep(directory: Sweepable, before_s: float, *, pause_s: float) -> SweepResu
 
 
 def sweep_unopened(path: Path) -> int:
-    """Remove files that no row knows from a directory whose disk is full, so that its index cannot
-    be opened. Nothing is removed while someone else uses the directory, whose rows may not be on
-    disk yet, nor where its index cannot be read. Return how many files that were."""
+    """Remove files without a row from a directory whose disk is full, so that its index cannot be
+    opened; return how many.
+
+    Removes nothing while another process uses the directory, since its rows may not be on disk yet,
+    and nothing if the index cannot be read.
+    """
     membership = join(path / "users.lock")
     try:
-        if not membership.alone:
+        if not membership.was_alone:
             return 0
         try:
             known, removed = digests_on_disk(path / "index.sqlite"), 0
@@ -76,7 +79,7 @@ def sweep_unopened(path: Path) -> int:
             return 0
         for number in range(256):
             folder = path / "objects" / f"{number:02x}"
-            for name in list(files.names(folder)) if folder.is_dir() else []:
+            for name in list(files.object_names(folder)) if folder.is_dir() else []:
                 if bytes.fromhex(name) not in known:
                     files.remove(f"{folder}/{name}")
                     removed += 1
@@ -90,7 +93,7 @@ def _sweep_file(index: Index, path: str, digest: bytes, before_s: float) -> bool
         changed_s = os.lstat(path).st_mtime
     except FileNotFoundError:
         return False
-    # What comes from the future is dated wrong, and would stay for ever.
+    # A file from the future has a wrong date, and would stay for ever.
     if before_s <= changed_s <= time.time() + YOUNG_S:
         return False
     index.flush()

@@ -1,4 +1,4 @@
-"""What a tier is: the user's words for it, checked; and the protocol that all tiers share."""
+"""A tier of the cache: the user's options for it, and the protocol that all tiers share."""
 
 import errno
 import logging
@@ -31,7 +31,7 @@ _ENTRIES = (
     "index.sqlite-journal",
 )
 _LEAST_ROOM_BYTES = MIB
-# What a cache takes by default of the space that is free: the disk has other users.
+# The default share of the free space: the disk has other users.
 _DEFAULT_SHARE = 0.9
 
 
@@ -42,28 +42,28 @@ class TierSpec:
     quota_bytes: int | None  # for all paths together; None: most of what is free
     high: float = DEFAULT_HIGH
     low: float = DEFAULT_LOW
-    clamp: bool = False  # a quota larger than the disk means what the disk has, and is no error
+    clamp: bool = False  # a quota larger than the disk is reduced, and is no error
 
 
 class Tier(Protocol):
-    """One level of the cache, as reads need it. A tier that fails raises OSError or sqlite3.Error;
-    `Tiers` turns that into a warning and a miss, never into a failed read."""
+    """One level of the cache, as readers need it. A tier that fails raises OSError or
+    sqlite3.Error; `Tiers` turns that into a warning and a miss, never into a failed read."""
 
     @property
     def name(self) -> str: ...
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        """Bytes [start, stop) of the block, verified; None if they are not here."""
+        """Return bytes [start, stop) of the block, verified; None if they are not here."""
         ...
 
     def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
-        """Stores a whole block; False if there is no room for it."""
+        """Store a whole block; False if there is no room for it."""
         ...
 
     def has(self, block: Block) -> bool: ...
 
     def has_room(self, block: Block) -> bool:
-        """Can `write` store it without making room first, or waiting for some? A guess."""
+        """Whether `write` can probably store the block without making room or waiting for it."""
         ...
 
 
@@ -106,13 +106,13 @@ def parse_quota(text: str, what: str, *, bare_unit: int = 1) -> int:
 
 
 def _probe(file: Path) -> None:
-    """Can the disk be written, and does it give back what was written?"""
+    """Check that the disk can be written, and returns what was written."""
     wanted = b"penstock" * 512
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(file, flags, 0o600)
     try:
         os.write(descriptor, wanted)
-        os.fsync(descriptor)  # a disk that fails says so only here
+        os.fsync(descriptor)  # a failing disk reports its error only here
         if os.pread(descriptor, len(wanted), 0) != wanted:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
     finally:
@@ -121,8 +121,8 @@ def _probe(file: Path) -> None:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise CacheDirError if root would share the cache with another user, who could replace what
-    is in it. To be called before anything in it is opened."""
+    """Raise CacheDirError if root would share the cache with another user, who could replace its
+    files. Call it before anything in the directory is opened."""
     if (why := why_untrusted(path, _ENTRIES, may_be_sticky=True)) is not None:
         raise CacheDirError(
             f"cache directory {path}: {why}",
@@ -141,8 +141,8 @@ def is_full_disk(path: Path) -> bool:
 def prepare_directory(
     path: Path, quota_bytes: int | None, used_bytes: int = 0, *, clamp: bool = False
 ) -> int:
-    """Makes the directory, checks that it can hold a cache; returns the quota in bytes. With
-    `clamp`, that is less than what was asked for where the disk is smaller."""
+    """Create the directory, check that it can hold a cache, and return its quota in bytes. With
+    `clamp`, the quota is reduced where the disk is smaller than requested."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         _probe(path / f".penstock-{os.getpid()}")
@@ -176,9 +176,9 @@ def prepare_directory(
     return quota_bytes
 
 
-# The tiers of one cache, fastest first, as those see them who read and store blocks.
-#
-# A tier that fails costs a warning and a miss, never the read. Any thread.
+# The tiers of one cache, fastest first.
+
+# A failing tier costs a warning and a miss, never the read. Threading: any thread.
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class Tiers:
         self._counters = counters
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
-        """Bytes [start, stop) of the block, verified; None if no tier has them."""
+        """Return bytes [start, stop) of the block, verified; None if no tier has them."""
         for tier in self.all:
             try:
                 data = tier.read(block, start, stop)
@@ -203,7 +203,7 @@ class Tiers:
         return None
 
     def write(self, obj: CachedObject, block: Block, data: memoryview) -> bool:
-        """Stores a whole block in the first tier that has room; False if none has."""
+        """Store a whole block in the first tier that has room; False if none has."""
         for tier in self.all:
             try:
                 if tier.write(obj, self.block_bytes, block, data):
@@ -216,12 +216,13 @@ class Tiers:
         try:
             return any(tier.has(block) for tier in self.all)
         except (OSError, sqlite3.Error):
-            return False  # the read that follows will say so
+            return False  # the read that follows will report it
 
     def has_room(self, block: Block) -> bool:
-        """Can `write` store it, in the first tier, without making room or waiting for some?"""
+        """Whether `write` can store the block in the first tier without making room or waiting for
+        it."""
         return not self.all or self.all[0].has_room(block)
 
     def warn(self, tier: Tier, error: Exception) -> None:
         self._counters.add("cache_warnings")
-        log.warning("cache tier %s: %s; reading on without it", tier.name, error)
+        log.warning("cache tier %s: %s; reading without it", tier.name, error)

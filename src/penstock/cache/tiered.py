@@ -1,7 +1,7 @@
 """The cache as a mount uses it: ranges of objects, from memory, the tiers or the store.
 
-    read_now   what is at hand: in memory, or in a tier
-    deliver    all of a range, fetched where it must be (`fetches`)
+    read_now   what memory and the tiers hold
+    deliver    a whole range, with what is missing fetched from the store (`fetches`)
 
 Threading: any thread. `read_now` and `deliver` never wait for the store.
 """
@@ -22,15 +22,15 @@ from penstock.cache.striped import StripedTier
 from penstock.cache.tier import Tier, Tiers
 from penstock.metrics import Counters
 
-# Called once, with all of a range or with why not, from whichever thread knows.
+# Called once, from any thread, with all of a range or with the error that prevents it.
 OnData = Callable[[list[memoryview] | Exception], None]
 
-# After an unmount nobody waits for what is on its way; what comes soon is still stored.
+# After an unmount no reader waits for fetches in flight; what arrives soon is still stored.
 _CLOSE_WITHIN_S = 2.0
 
 
 class BufferedBlocks(Protocol):
-    """What is held in memory, or on its way into the tiers; by this process, or by its workers."""
+    """Blocks in memory, or on their way into the tiers: of this process, or of its workers."""
 
     def wait_until_stored(self, digest: bytes | None = None) -> None: ...
 
@@ -61,7 +61,7 @@ class Cache:
         deadline_s: float = 60.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Those on this machine's disks: what is kept there can be listed, checked and removed.
+        # Tiers on this machine's disks: their contents can be listed, checked and removed.
         self.tiers = [tier for tier in tiers if isinstance(tier, StripedTier)]
         self.block_bytes = block_bytes
         self.buffer_bytes = buffer_bytes
@@ -80,7 +80,7 @@ class Cache:
     # -- reading ------------------------------------------------------------------------
 
     def read_now(self, obj: CachedObject, offset: int, length: int) -> list[memoryview] | None:
-        """What memory and the tiers hold; None if anything has to be fetched."""
+        """Return what memory and the tiers hold; None if anything has to be fetched."""
         parts: list[memoryview] = []
         for span in spans(offset, length, obj.size_bytes, self.block_bytes):
             block = block_of(obj, span.number, self.block_bytes)
@@ -91,7 +91,7 @@ class Cache:
         return parts
 
     def read_block(self, block: Block, start: int, stop: int) -> memoryview | None:
-        """The same of one block."""
+        """Return a part of one block from memory or a tier."""
         fetch = self.fetches.find(block)
         if fetch is None:
             return self._tiers.read(block, start, stop)
@@ -108,9 +108,13 @@ class Cache:
         return_job: bool = False,
         begin: BeginGet | None = None,
     ) -> FetchJob | None:
-        """All of the range, fetched where it must be: for after `read_now` has said None. Returns
-        at once; `done` is called by whoever lands the last block of it, or fails one. `return_job`:
-        return the fetch of a small object as a job for the caller to do, or to give to `run`."""
+        """Deliver the whole range, fetching what is missing. Call it after `read_now` returned
+        None.
+
+        It returns at once; the thread that receives the last block, or fails one, calls `done`.
+        `return_job`: return the fetch of a small object as a job for the caller to run, or to pass
+        to `submit`.
+        """
         wanted = spans(offset, length, obj.size_bytes, self.block_bytes)
         if len(wanted) != 1:
             self._deliver_many(obj, get, wanted, done)
@@ -133,7 +137,7 @@ class Cache:
         )
 
     def submit(self, job: FetchJob) -> None:
-        """Has a job of `deliver` done by one of our threads."""
+        """Run a job of `deliver` in one of our threads."""
         self.fetches.submit(job)
 
     def _deliver_many(
@@ -144,7 +148,7 @@ class Cache:
             return
         parts: list[memoryview | None] = [None] * len(wanted)
         lock = threading.Lock()
-        missing = len(wanted)  # 0 once `done` was called
+        missing = len(wanted)  # 0 once `done` has been called
 
         def on_part(place: int, part: memoryview | Exception) -> None:
             nonlocal missing
@@ -153,8 +157,8 @@ class Cache:
                     return
                 missing = 0 if isinstance(part, Exception) else missing - 1
                 if not isinstance(part, Exception):
-                    # A copy, where others are waited for: it must not hold on to a whole block
-                    # that nobody counts any more.
+                    # Copy the part while others are missing: it must not keep a whole block alive
+                    # that no longer counts as held memory.
                     parts[place] = memoryview(bytes(part)) if missing else part
                 if missing:
                     return
@@ -162,12 +166,12 @@ class Cache:
 
         for place, span in enumerate(wanted):
             block = block_of(obj, span.number, self.block_bytes)
-            # `read_now` may have found some of them.
+            # `read_now` may have found some of these blocks, so the tiers are checked again.
             waiter = Waiter(span.start, span.stop, partial(on_part, place))
             self.fetches.request(block, obj, get, waiter, tiers_checked=False)
 
     def read(self, obj: CachedObject, get: GetRange, offset: int, length: int) -> list[memoryview]:
-        """`deliver` for those who wait here."""
+        """Deliver the range to a caller that waits for it."""
         answers: list[list[memoryview] | Exception] = []
         answered = threading.Event()
 
@@ -202,7 +206,7 @@ class Cache:
     # -- what is held -----------------------------------------------------------------------
 
     def is_stored(self, block: Block) -> bool:
-        """Is it in a tier?"""
+        """Whether the block is in a tier."""
         return self._tiers.has(block)
 
     def cached_bytes(self, obj: CachedObject) -> int:
@@ -211,7 +215,7 @@ class Cache:
         return min(obj.size_bytes, cached)
 
     def complete_file(self, obj: CachedObject) -> Path | None:
-        """The plain file that holds all of it, if a tier has one."""
+        """Return the plain file that holds the whole object, if a tier has one."""
         if (path := self._complete_file(obj)) is None:
             self.wait_until_stored(obj.digest)
             path = self._complete_file(obj)
@@ -227,16 +231,16 @@ class Cache:
         return None
 
     def wait_until_stored(self, digest: bytes | None = None) -> None:
-        """Returns when all that has been fetched so far is in the tiers, or found no room."""
+        """Wait until all blocks received so far are in the tiers, or found no room."""
         self.buffers.wait_until_stored(digest)
 
     def release(self, objects: Sequence[CachedObject]) -> None:
-        """Lets go of what is held of them in memory."""
+        """Release the memory that holds blocks of these objects."""
         self.buffers.release_objects([obj.digest for obj in objects])
 
     @property
     def declined_blocks(self) -> int:
-        """How many blocks that were fetched no tier had room for."""
+        """The number of fetched blocks that no tier had room for."""
         return self.buffers.declined_blocks
 
     def source_bytes(self, source: str) -> int:
@@ -244,7 +248,7 @@ class Cache:
         return sum(tier.source_bytes(source) for tier in self.tiers)
 
     def indexed_bytes(self, source: str) -> int:
-        """The same without waiting for what is on its way into the tiers."""
+        """Like `source_bytes`, without waiting for blocks on their way into the tiers."""
         return sum(tier.indexed_bytes(source) for tier in self.tiers)
 
     def mark_outdated(self, objects: list[CachedObject]) -> None:
@@ -263,11 +267,11 @@ class Cache:
         return self.buffers.held_bytes
 
     def drop_idle(self) -> None:
-        """Of the blocks in memory that nobody waits for."""
+        """Release the blocks in memory that no reader waits for."""
         self.buffers.drop_idle()
 
     def flush(self) -> None:
-        """Notes all that is stored, so that another process knows of it."""
+        """Write all pending index rows, so that other processes see what is stored."""
         self.wait_until_stored()
         for tier in self.tiers:
             try:
@@ -276,8 +280,8 @@ class Cache:
                 self.warn(tier, error)
 
     def check_for_hangs(self) -> None:
-        """Takes out the directories whose disk does not answer. For a thread that never touches
-        them, now and then."""
+        """Take directories out of service whose disk does not answer. Called now and then by a
+        thread that never touches them."""
         for tier in self.tiers:
             tier.check_for_hangs()
 

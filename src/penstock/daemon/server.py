@@ -139,7 +139,7 @@ class Server:
             deadline_s=settings.deadline_s,
             # Who asks for a mount is told of a bad directory; its readers later are spared.
             must_open=self._asked_for,
-            say=self._note,
+            warn=self._note,
         )
         self._mounts = [Mounted(path, store) for path, store in stores.items()]
         self._tree = Tree(catalog_path(state_dir(), settings.catalog or _name(self._mounts)))

@@ -170,7 +170,7 @@ def remove(recorded: Json, others: Iterable[Json]) -> int:
 def _is_used(directory: Path) -> bool:
     membership = join(directory / "users.lock")
     os.close(membership.descriptor)
-    return not membership.alone
+    return not membership.was_alone
 
 
 def _remove_objects(directory: Path, sources: list[str], sharing: list[Json]) -> int:
