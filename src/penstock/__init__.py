@@ -1,10 +1,13 @@
 """Penstock feeds training jobs from object storage at the speed of the page cache."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.release import __version__
 
 if TYPE_CHECKING:
+    from penstock.api.jobs import TrainingJob, submit
+    from penstock.api.manifests import validate
     from penstock.api.resources import (
         Dataset,
         Declared,
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
         get_all,
         load,
         up,
-        validate,
     )
 
 __all__ = [
     "Dataset",
     "Declared",
     "Operation",
+    "TrainingJob",
     "__version__",
     "apply",
     "dataset",
@@ -32,9 +35,11 @@ __all__ = [
     "get",
     "get_all",
     "load",
+    "submit",
     "up",
     "validate",
 ]
+_ELSEWHERE = {"TrainingJob": "jobs", "submit": "jobs", "validate": "manifests"}
 
 
 def __dir__() -> list[str]:
@@ -42,9 +47,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """`penstock.apply` and the like, imported when first asked for: a server needs none of it."""
+    """Import `penstock.apply` and the like when first used: a server needs none of them."""
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    from penstock.api import resources
-
-    return getattr(resources, name)
+    return getattr(import_module(f"penstock.api.{_ELSEWHERE.get(name, 'resources')}"), name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.job_view import chief_of
+from penstock.api.jobs import chief_of
 from penstock.cli.logs import follow, start_of_last
 from penstock.cli.top import job_lines
 

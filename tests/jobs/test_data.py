@@ -123,7 +123,7 @@ print(json.dumps({
     "uid": found.uid, "log": "".join(log.read_text() for log in logs),
     "events": [one.reason for one in state.events(found.uid)],
 }))
-api.delete_keys(state, [one.key for one in state.all()], force=True, wait=True)
+api.delete_keys([one.key for one in state.all()], force=True, wait=True)
 """
 
 

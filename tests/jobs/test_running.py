@@ -109,7 +109,7 @@ def begun(
         yield jobs
         while keys := [one.key for one in jobs.state.all()]:
             with suppress(NoSuchResource):  # one whose time was over
-                api.delete_keys(jobs.state, keys, force=True, wait=True)
+                api.delete_keys(keys, force=True, wait=True)
         wait_until(lambda: not processes_of(state), lambda: processes_of(state))
         jobs.assert_nothing_is_left()
 

@@ -136,7 +136,7 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on_where_it_was(mount: Mount)
     loading.send_signal(signal.SIGINT)
     out, said = loading.communicate()
     assert (loading.returncode, out) == (130, "")
-    assert said == "stopped; the same command goes on where it was\n"
+    assert said == "stopped; run the same command again to continue\n"
     wait_until(lambda: mount.stats()["gets_in_flight"] == 0, "it goes on fetching")
     gets = mount.gets()
     assert gets < len(SMALL)
@@ -290,7 +290,7 @@ def test_into_the_page_cache_means_that_readers_ask_for_nothing(mount: Mount) ->
 def test_what_the_page_cache_may_not_hold_is_said(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--page-cache", "2MiB")
     result = penstock("warm", mount.path, "n0*", "--page-cache")
-    assert "were left out of the page cache: 1.5 MiB of it may hold files" in result.stderr
+    assert "were not put into the page cache: they are not cached, or the 1.5 MiB" in result.stderr
     answer = warm(mount, "n0*", "--page-cache")
     assert 0 < answer["page_cache_bytes"] <= 1.5 * 1024**2
     assert answer["cached_bytes"] == answer["bytes"]

@@ -99,10 +99,10 @@ def test_mistakes_of_several_files_are_told_at_once_and_nothing_is_applied(
     ("line", "said"),
     [("get datsets", "did you mean"),
      ("get dataset nobody", "there is no dataset nobody"),
-     ("delete dataset nobody", "not there: dataset nobody"),
+     ("delete dataset nobody", "not found: dataset nobody"),
      ("delete dataset", "which dataset?"),
-     ("delete", "say what to delete"),
-     ("up --restart", "restart of what?"),
+     ("delete", "give either -f FILE or KIND NAME"),
+     ("up --restart", "no data set to restart is named"),
      ("label no-equals", "neither KEY=VALUE nor KEY-")],
 )  # fmt: skip
 def test_words_that_are_no_kind_name_or_option_are_mistakes(line: str, said: str) -> None:

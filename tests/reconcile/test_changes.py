@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from penstock.api import mounts
 from penstock.api import resources as api
-from penstock.cli.stats import ask_stats
 from penstock.daemon.registry import find_note
 from penstock.errors import ManifestError, PenstockError
 from penstock.mounttable import find_mount
@@ -248,7 +248,7 @@ def whole(of_bucket: dict[str, Any], tmp_path: Path) -> Path:
 
 def test_the_same_bytes_from_the_same_cache(whole: Path) -> None:
     assert read_tree(whole) == FILES
-    assert "get" not in ask_stats(str(whole))["store_requests_by_verb"]
+    assert "get" not in mounts.stats(str(whole))["store_requests_by_verb"]
     found = api.dataset("whole")
     assert (found.files, found.total_bytes, found.cached_bytes) == (len(FILES), TOTAL, TOTAL)
     # A folder of it, and a view of that view, from the namespace that both are in.

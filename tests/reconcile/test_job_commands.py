@@ -61,7 +61,7 @@ def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path
 
     code, out, err = says("submit tf --name story --ps 1 -d words:/penstock-data", script)
     assert (code, out) == (0, "trainingjob.penstock.dev/story created\n")
-    assert "it runs on without you; `penstock get job story`" in err
+    assert "running in the background; check it with `penstock get job story`" in err
 
     def phases() -> list[str]:
         return [one["phase"] for one in job(declared, "story").status.get("instances", [])]
@@ -160,8 +160,8 @@ def test_a_job_waits_for_its_data_and_who_watches_may_leave(
     line = "\r\x1b[Kwaits: PENDING, data set none"
     assert heard(terminal, "data set none").endswith(line)
     watcher.send_signal(signal.SIGINT)
-    left = "\r\x1b[Kit runs on without you; `penstock get job waits` shows how it is"
-    assert heard(terminal, "how it is").endswith(left)
+    left = "\r\x1b[Krunning in the background; check it with `penstock get job waits`"
+    assert heard(terminal, "job waits`").endswith(left)
     assert watcher.wait(PATIENCE_S) == 130
     os.close(terminal)
     assert job(declared, "waits").status["phase"] == "PENDING"
@@ -186,7 +186,7 @@ def test_a_name_is_one_job_and_ended_ones_are_pruned(
     assert code == 2
     assert err.splitlines() == [
         "penstock: there is a job one already, and it is PENDING",
-        "hint: give another name, or `penstock delete job one -n team` first",
+        "hint: choose another name, or `penstock delete job one -n team` first",
     ]
     assert "hint: there is one in the namespace team: -n team" in says("logs one")[2]
     hint = says("describe one x -n team")[2].splitlines()[1]

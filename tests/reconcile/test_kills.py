@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.api import resources as api
+from penstock.api.manifests import read as read_manifests
 from penstock.operations import lifecycle
 from penstock.paths import state_dir
 from penstock.reconcile import cleanup, datasets
@@ -69,7 +70,7 @@ def is_right(state: State) -> None:
 
 
 def test_at_every_step_of_a_change_in_place(declared: State, manifests: Manifests) -> None:
-    apply(declared, api.read(manifests))
+    apply(declared, read_manifests(manifests))
     is_right(declared)
     quota = 64
 
@@ -77,7 +78,7 @@ def test_at_every_step_of_a_change_in_place(declared: State, manifests: Manifest
         nonlocal quota
         quota += 1
         manifests[1]["spec"]["tieredstore"]["levels"][0]["quota"] = f"{quota}Mi"
-        apply(declared, api.read(manifests))
+        apply(declared, read_manifests(manifests))
 
     def check() -> None:
         is_right(declared)
@@ -100,7 +101,7 @@ def test_at_every_step_of_coming_up_and_of_a_deletion(
         assert not (declared.folder / "data" / "default").exists()
 
     up, down = at_each_step(
-        (lambda: apply(declared, api.read(manifests)), lambda: is_right(declared)),
+        (lambda: apply(declared, read_manifests(manifests)), lambda: is_right(declared)),
         (lambda: delete(declared, declared.all()), gone),
     )
     assert up >= 4

@@ -29,7 +29,7 @@ def test_every_verb_from_apply_to_delete(declared: State, text: str) -> None:
     assert [one.outcome for one in tried] == ["created", "created"]
     assert penstock.get_all() == []
     told: list[str] = []
-    penstock.apply(text, tell=lambda pairs: told.extend(one.label for one in pairs))
+    penstock.apply(text, progress=lambda pairs: told.extend(one.label for one in pairs))
     assert set(told) == {"default/small"}
 
     small = penstock.dataset("small")
@@ -42,7 +42,7 @@ def test_every_verb_from_apply_to_delete(declared: State, text: str) -> None:
 
     load = small.load("/train")
     seen: list[str] = []
-    assert load.wait(60, tell=lambda one: seen.append(one.phase)).phase == "Complete"
+    assert load.wait(60, progress=lambda one: seen.append(one.phase)).phase == "Complete"
     assert seen[-1] == "Complete"
     assert load.progress["bytes"] == 5
     assert small.refresh().cached_bytes == 5

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.api import resources as api
+from penstock.api.manifests import read as read_manifests
 from penstock.errors import PenstockError, StoreError
 from penstock.reconcile import datasets, loop
 from penstock.reconcile.admission import apply
@@ -37,7 +38,7 @@ AWAY = StoreError("it does not answer")
 def declared_pair(tmp_path: Path) -> State:
     """Declared; no loop was started for it."""
     state = State()
-    apply(state, api.read(_manifests(tmp_path)))
+    apply(state, read_manifests(_manifests(tmp_path)))
     return state
 
 
@@ -52,7 +53,7 @@ def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_w
     note = stored(declared_pair, KEY).note
     assert note["attempts"] == 5001
     assert before_s + 300 <= note["retry_at_s"] <= time.time() + 300
-    apply(declared_pair, api.read(_manifests(tmp_path, owner={"uid": 7, "gid": 7})))
+    apply(declared_pair, read_manifests(_manifests(tmp_path, owner={"uid": 7, "gid": 7})))
     _reconcile(declared_pair)
     assert stored(declared_pair, KEY).note["attempts"] == 1
 

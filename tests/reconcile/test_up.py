@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.api import resources as api
+from penstock.api.manifests import read as read_manifests
 from penstock.daemon.registry import find_note
 from penstock.errors import PenstockError
 from penstock.mounttable import find_mount
@@ -126,7 +127,7 @@ def test_serve_ends_and_leaves_what_is_mounted(declared: State, one: Bound, tmp_
         (tmp_path / "three").mkdir()
         api.apply([of_folder("three", tmp_path / "three"), ours("three")])
         assert loops_of(declared.folder) == []
-        assert "is served already, by process" in fail("serve")
+        assert "already serves" in fail("serve")
         assert is_running(declared.folder)
     assert not is_running(declared.folder)
     assert find_note(one["one"]) == before
@@ -212,7 +213,7 @@ def test_nobody_starts_a_second_loop(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_get_sees_to_a_wish_whose_maker_was_killed(declared: State, source: Path) -> None:
-    apply(declared, api.read([of_folder("small", source), ours("small")]))
+    apply(declared, read_manifests([of_folder("small", source), ours("small")]))
     folder = declared.folder
     assert not is_running(folder)
     # The state folder may be named as one sees it.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.api import resources as api
+from penstock.api import manifests as api
 from penstock.errors import ManifestError
 from penstock.specs.dataset import wrong_with
 from penstock.specs.explain import explain, explain_all

@@ -43,7 +43,7 @@ def declared(
     yield resources
     while keys := [one.key for one in resources.all()]:
         with suppress(NoSuchResource):  # a loop was at it, and has just done it
-            api.delete_keys(resources, keys, force=True, wait=True)
+            api.delete_keys(keys, force=True, wait=True)
     wait_until(lambda: not is_running(state), "the loop does not end")
     left = [entry.mountpoint for entry in mount_table() if entry.mountpoint.startswith(str(state))]
     assert left == []

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from penstock.api import mounts
 from penstock.cli.app import run
-from penstock.cli.stats import ask_stats
 from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
 from tests.support.kernelcaches import forget
 from tests.support.waiting import wait_until
@@ -106,7 +106,7 @@ class Mount:
         """
 
         def answered() -> dict[str, Any] | None:
-            found = ask_stats(str(self.path))
+            found = mounts.stats(str(self.path))
             return None if found.get("state") == "restarting" else found
 
         return wait_until(answered, f"{self.path} goes on restarting")

@@ -1,19 +1,16 @@
-"""The verbs of the command line as functions and objects, for notebooks and platforms.
+"""Create, list, describe, load and delete what manifests declare.
 
     import penstock
 
     penstock.apply("imagenet.yaml")
     imagenet = penstock.dataset("imagenet")
     imagenet.path                           # where its files are
-    imagenet.load().wait()                  # all of it into the cache
+    imagenet.load().wait()                  # fetch all of it into the cache
     imagenet.refresh().cached_bytes
 
-Every function takes what the command takes, and raises `penstock.errors.PenstockError` (with a
-`hint`) where the command would print one. What they change is the same state that the command
-line uses, so both may be used at once. Threading: any thread.
+Must not import models, YAML or stores at the top: `penstock get` and `get_all` need none of them.
 """
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,9 +21,9 @@ from penstock.api.tables import describe as _describe
 from penstock.errors import NoSuchResource, PenstockError, UsageError
 from penstock.reconcile import live_status
 from penstock.reconcile.conditions import COMPLETE
-from penstock.reconcile.deletion import delete as _delete
+from penstock.reconcile.deletion import delete as _mark_deleted
 from penstock.reconcile.deletion import refuse_if_read
-from penstock.reconcile.loop_control import wake_loop
+from penstock.reconcile.loop_control import is_running, wake_loop
 from penstock.reconcile.snapshot import RESTARTED_AT, RUNTIMES, Pair, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import (
@@ -36,18 +33,44 @@ from penstock.reconcile.waiting import (
     wait_for_pairs,
     wait_until_gone,
 )
-from penstock.specs.kinds import KINDS, ResourceKey, find_kind, find_kinds
+from penstock.specs.kinds import KINDS, KindInfo, ResourceKey, find_kind, find_kinds
 
 if TYPE_CHECKING:
+    from penstock.api.manifests import Manifests
     from penstock.reconcile.admission import Applied
-    from penstock.specs.documents import Document
 
-Manifests = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+# What callers need of the packages below to use the functions of this module.
+__all__ = [
+    "Dataset",
+    "Declared",
+    "KindInfo",
+    "Operation",
+    "Pair",
+    "ResourceKey",
+    "Trouble",
+    "apply",
+    "dataset",
+    "delete",
+    "delete_keys",
+    "describe",
+    "existing",
+    "find_kind",
+    "find_kinds",
+    "get",
+    "get_all",
+    "load",
+    "no_such",
+    "raise_trouble",
+    "up",
+    "wait_until_bound",
+    "why_unbound",
+]
+
 _Self = TypeVar("_Self", bound="Declared")
 
 
 class Declared:
-    """A resource as it was when it was asked for; `refresh` asks again."""
+    """A resource as it was at one moment; `refresh` reads it again."""
 
     def __init__(self, shown: dict[str, Any]) -> None:
         self._shown = shown
@@ -67,6 +90,11 @@ class Declared:
     @property
     def key(self) -> ResourceKey:
         return ResourceKey(self.kind, self.namespace, self.name)
+
+    @property
+    def uid(self) -> str:
+        """Identifies this very resource: a later one of the same name has another."""
+        return self._shown["metadata"]["uid"]
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -89,7 +117,7 @@ class Declared:
         return self._shown
 
     def refresh(self: _Self) -> _Self:
-        self._shown = _one(State(), self.key)
+        self._shown = _shown(_stored(State(), self.key))
         return self
 
     def delete(self, *, force: bool = False, wait: bool = True) -> None:
@@ -103,8 +131,8 @@ class Dataset(Declared):
     @property
     def path(self) -> Path | None:
         """Where its files are; None while it is not bound."""
-        said = self.status.get("mountPath")
-        return Path(said) if said and self.phase == "Bound" else None
+        path = self.status.get("mountPath")
+        return Path(path) if path and self.phase == "Bound" else None
 
     @property
     def files(self) -> int:
@@ -123,11 +151,11 @@ class Dataset(Declared):
         return self._bytes("capacity")
 
     def load(self, *paths: str, **options: Any) -> "Operation":
-        """Begins to fetch it, or these paths of it, into the cache."""
+        """Start to fetch the data set, or these paths of it, into the cache."""
         return load(self.name, *paths, namespace=self.namespace, **options)
 
-    def _bytes(self, what: str) -> int:
-        return self.status.get("bytes", {}).get(what, 0)
+    def _bytes(self, name: str) -> int:
+        return self.status.get("bytes", {}).get(name, 0)
 
 
 class Operation(Declared):
@@ -141,90 +169,72 @@ class Operation(Declared):
         self,
         timeout_s: float | None = None,
         *,
-        tell: Callable[["Operation"], None] = lambda _: None,
+        progress: Callable[["Operation"], None] = lambda _: None,
     ) -> "Operation":
-        """Until it is done; raises if it failed."""
-        state = State()
+        """Wait until the operation is done; raise if it failed."""
 
-        def seen(stored: Stored) -> None:
+        def update(stored: Stored) -> None:
             self._shown = _shown(stored)
-            tell(self)
+            progress(self)
 
-        ended = wait_for_operation(state, self.key, timeout_s=timeout_s, tell=seen)
+        ended = wait_for_operation(State(), self.key, timeout_s=timeout_s, tell=update)
         if self.phase != COMPLETE:
             raise_trouble([trouble_of(ended)])
         return self
 
 
-# -- verbs ----------------------------------------------------------------------------------
+# -- create and change ------------------------------------------------------------------------
 
 
 def apply(
-    manifests: Manifests,
+    manifests: "Manifests",
     *,
     namespace: str | None = None,
     dry_run: bool = False,
     wait: bool = True,
     timeout_s: float | None = None,
-    tell: Callable[[list[Pair]], None] = lambda _: None,
+    progress: Callable[[list[Pair]], None] = lambda _: None,
 ) -> list["Applied"]:
-    """Has these resources made real. A path, a folder of manifests, YAML text, or objects.
+    """Create or update resources from manifests: paths, folders, YAML text, or objects.
 
-    All of them are taken or, with an error that names each mistake, none. Waits until the data sets
-    are bound; raises the first trouble that one had, which changes nothing of what is wanted."""
+    Either all of them are applied or, with an error that names each mistake, none. Waits until the
+    data sets are bound, and raises the first failure; what was applied stays applied."""
+    from penstock.api.manifests import read
     from penstock.reconcile.admission import apply as admit
 
     state = State()
-    applied = admit(
-        state, read(manifests, namespace=namespace), namespace=namespace, dry_run=dry_run
-    )
+    documents = read(manifests, namespace=namespace)
+    applied = admit(state, documents, namespace=namespace, dry_run=dry_run)
     if dry_run:
         return applied
     wake_loop(state.folder)
     if wait:
-        raise_trouble(wait_for_pairs(state, pairs_of(applied), timeout_s=timeout_s, tell=tell))
+        raise_trouble(wait_until_bound(applied, timeout_s=timeout_s, progress=progress))
     return applied
 
 
-def validate(manifests: Manifests) -> list["Document"]:
-    """Reads them; raises ManifestError with every mistake. Asks nobody, changes nothing."""
-    return read(manifests)
-
-
-def get(kind: str, name: str, *, namespace: str = "default") -> Declared:
-    return _declared(_one(State(), ResourceKey(find_kind(kind).kind, namespace, name)))
-
-
-def get_all(kind: str = "all", *, namespace: str | None = None) -> list[Declared]:
-    """Of a kind (`datasets`, `runtimes`, `operations`, `all`), in all namespaces unless said."""
-    kinds = [info.kind for info in find_kinds(kind)]
-    return list(map(_declared, live_status.show(State().all(kinds, namespace))))
-
-
-def dataset(name: str, *, namespace: str = "default") -> Dataset:
-    found = get("Dataset", name, namespace=namespace)
-    assert isinstance(found, Dataset)
-    return found
-
-
-def describe(kind: str, name: str, *, namespace: str = "default") -> str:
-    state = State()
-    shown = _one(state, ResourceKey(find_kind(kind).kind, namespace, name))
-    return _describe(shown, state.events(shown["metadata"]["uid"]))
-
-
-def delete(
-    kind: str,
-    *names: str,
-    namespace: str = "default",
-    force: bool = False,
-    wait: bool = True,
+def wait_until_bound(
+    applied: Iterable["Applied"],
+    *,
     timeout_s: float | None = None,
-) -> None:
-    """Refused while a job uses it, unless `force`."""
+    progress: Callable[[list[Pair]], None] = lambda _: None,
+) -> list[Trouble]:
+    """Wait until each data set that `applied` concerns is bound, failed, or cannot be bound yet.
+    Return the failures; `progress` gets the data sets that are still waiting."""
+    return wait_for_pairs(State(), _datasets_of(applied), timeout_s=timeout_s, tell=progress)
+
+
+def why_unbound(applied: Iterable["Applied"]) -> list[str]:
+    """A line for each data set that cannot be bound until something else is applied."""
     state = State()
-    keys = [ResourceKey(find_kind(kind).kind, namespace, name) for name in names]
-    delete_keys(state, keys, force=force, wait=wait, timeout_s=timeout_s)
+    lines: list[str] = []
+    for namespace, name in sorted(_datasets_of(applied)):
+        found = state.find(ResourceKey("Dataset", namespace, name))
+        if found is None or found.status.get("phase") != "NotBound":
+            continue
+        for condition in found.status.get("conditions", [])[:1]:
+            lines.append(f"dataset {name} is not bound: {condition['message']}")
+    return lines
 
 
 def load(
@@ -235,7 +245,7 @@ def load(
     wait: bool = False,
     name: str | None = None,
 ) -> Operation:
-    """Makes a DataLoad; without paths, of the whole data set."""
+    """Create a DataLoad of these paths, or of the whole data set."""
     options = {"loadMemoryData": "true"} if page_cache else {}
     name = name or f"{dataset}-load-{uuid.uuid4().hex[:6]}"
     manifest = {
@@ -248,17 +258,17 @@ def load(
             **({"options": options} if options else {}),
         },
     }
-    found = _one(State(), ResourceKey("Dataset", namespace, dataset))
-    if (phase := found["status"].get("phase")) != "Bound":  # said at once: it could wait for long
-        why = [one["message"] for one in found["status"].get("conditions", [])[:1]]
+    found = get("Dataset", dataset, namespace=namespace)
+    if found.phase != "Bound":  # refused at once: the load might wait for a long time
+        why = [one["message"] for one in found.conditions[:1]]
         raise UsageError(
-            ": ".join([f"dataset {dataset} is {phase or 'not bound yet'}", *why]),
+            ": ".join([f"dataset {dataset} is {found.phase or 'not bound yet'}", *why]),
             hint=f"penstock doctor {dataset}",
         )
     apply(manifest, wait=False)
-    found = get("DataLoad", name, namespace=namespace)
-    assert isinstance(found, Operation)
-    return found.wait() if wait else found
+    operation = get("DataLoad", name, namespace=namespace)
+    assert isinstance(operation, Operation)
+    return operation.wait() if wait else operation
 
 
 def up(
@@ -266,105 +276,134 @@ def up(
     namespace: str = "default",
     restart: bool = False,
     wait: bool = True,
-    tell: Callable[[list[Pair]], None] = lambda _: None,
+    progress: Callable[[list[Pair]], None] = lambda _: None,
 ) -> list[Trouble]:
-    """Brings back what should be there: after a reboot, or after trouble was mended. Returns what
-    could not be; with `restart`, these are mounted anew, with what a running mount cannot take."""
+    """Mount the declared data sets again, after a reboot or once a failure is repaired.
+
+    Return the data sets that could not be mounted. `restart` remounts those that are mounted, so
+    that they take options which a running mount cannot change."""
     state = State()
-    wanted = [ResourceKey("Dataset", namespace, name) for name in names]
+    keys = [ResourceKey("Dataset", namespace, name) for name in names]
     if restart and not names:
-        raise UsageError("restart of what?", hint="name the data sets")
-    for key in wanted if restart else ():
+        raise UsageError("no data set to restart is named", hint="penstock up --restart NAME")
+    for key in keys if restart else ():
         refuse_if_read(_stored(state, key))
     with state.transaction():
-        chosen = [_stored(state, key) for key in wanted]
+        chosen = [_stored(state, key) for key in keys]
         for one in chosen or state.all(["Dataset"]):
-            # A try that has begun before settles what was asked before.
+            # A new `asked` value: an attempt that began earlier must not answer this request.
             asked: dict[str, Any] = {"asked": uuid.uuid4().hex}
-            anew = dict.fromkeys(("attempts", "retry_at_s", "settled"))
-            state.observe(one.uid, note=asked | anew)
+            state.observe(
+                one.uid, note=asked | dict.fromkeys(("attempts", "retry_at_s", "settled"))
+            )
             if restart:
-                _ask_for_restart(state, one)
+                _annotate_restart(state, one)
         state.request_recheck()
     wake_loop(state.folder)
     if not wait:
         return []
     keys = [one.key for one in chosen] or [one.key for one in state.all(["Dataset"])]
-    return wait_for_pairs(state, [(key.namespace, key.name) for key in keys], tell=tell)
+    return wait_for_pairs(state, [(key.namespace, key.name) for key in keys], tell=progress)
 
 
-# -- for the command line ---------------------------------------------------------------------
+# -- look -------------------------------------------------------------------------------------
 
 
-def read(manifests: Manifests, *, namespace: str | None = None) -> list["Document"]:
-    """Documents with the lines they stand at."""
-    import json
+def get(kind: str, name: str, *, namespace: str = "default") -> Declared:
+    return _declared(_shown(_stored(State(), ResourceKey(find_kind(kind).kind, namespace, name))))
 
-    from penstock.reconcile.manifests import read_manifests
-    from penstock.specs.documents import read_all
 
-    if isinstance(manifests, (str, os.PathLike)) and "\n" not in str(manifests):
-        return read_manifests([os.fspath(manifests)], namespace=namespace or "default")
-    texts = [(str(manifests), "text")]
-    if isinstance(manifests, Mapping):
-        texts = [(json.dumps(manifests), "object")]
-    elif not isinstance(manifests, (str, os.PathLike)):
-        texts = [(json.dumps(one), f"object {number}") for number, one in enumerate(manifests, 1)]
-    return read_all(texts, namespace=namespace or "default")
+def get_all(
+    kind: str = "all",
+    *names: str,
+    namespace: str | None = None,
+    start_loop: bool = False,
+) -> list[Declared]:
+    """Return the resources of a kind (`datasets`, `runtimes`, `operations`, `all`), of these names
+    or all of them, in one namespace or in every one.
+
+    `start_loop` starts the reconcile loop where something is not as declared and no loop runs: the
+    data set was unmounted, the machine was restarted, or the loop was killed."""
+    state = State()
+    kinds = [info.kind for info in find_kinds(kind)]
+    stored = state.all(kinds, namespace)
+    if names:
+        stored = [one for name in names for one in stored if one.key.name == name]
+        for name in names:
+            if not any(one.key.name == name for one in stored):
+                only = kinds[0] if len(kinds) == 1 else "resource"
+                raise no_such(ResourceKey(only, namespace or "any", name))
+    shown = live_status.show(stored)
+    if start_loop and (
+        any(map(live_status.is_missing, shown))
+        or (live_status.has_work(stored) and not is_running(state.folder))
+    ):
+        wake_loop(state.folder)
+    return list(map(_declared, shown))
+
+
+def dataset(name: str, *, namespace: str = "default") -> Dataset:
+    found = get("Dataset", name, namespace=namespace)
+    assert isinstance(found, Dataset)
+    return found
+
+
+def describe(kind: str, name: str, *, namespace: str = "default") -> str:
+    state = State()
+    shown = _shown(_stored(state, ResourceKey(find_kind(kind).kind, namespace, name)))
+    return _describe(shown, state.events(shown["metadata"]["uid"]))
+
+
+def existing(keys: Iterable[ResourceKey]) -> list[ResourceKey]:
+    state = State()
+    return [key for key in keys if state.find(key) is not None]
+
+
+# -- delete -----------------------------------------------------------------------------------
+
+
+def delete(
+    kind: str,
+    *names: str,
+    namespace: str = "default",
+    force: bool = False,
+    wait: bool = True,
+    timeout_s: float | None = None,
+) -> None:
+    """Delete resources of one kind; refused while a job uses them, unless `force`."""
+    keys = [ResourceKey(find_kind(kind).kind, namespace, name) for name in names]
+    delete_keys(keys, force=force, wait=wait, timeout_s=timeout_s)
 
 
 def delete_keys(
-    state: State,
     keys: Iterable[ResourceKey],
     *,
-    force: bool,
-    wait: bool,
+    force: bool = False,
+    wait: bool = True,
     timeout_s: float | None = None,
 ) -> None:
+    """Delete all of these or, if one does not exist or is in use, none."""
     keys = list(keys)
     if not keys:
         return
-    _delete(state, [_stored(state, key) for key in keys], force=force)
+    state = State()
+    _mark_deleted(state, [_stored(state, key) for key in keys], force=force)
     wake_loop(state.folder)
     if wait:
         wait_until_gone(state, keys, timeout_s=timeout_s)
 
 
-def pairs_of(applied: Iterable["Applied"]) -> set[tuple[str, str]]:
-    """The data sets that these resources are a part of."""
-    return {
-        (one.key.namespace, one.key.name)
-        for one in applied
-        if one.key.kind == "Dataset" or one.key.kind in RUNTIMES
-    }
-
-
-def why_unbound(state: State, names: Iterable[tuple[str, str]]) -> list[str]:
-    """Of data sets that wait for something that nobody is at: a line for each."""
-    lines: list[str] = []
-    for namespace, name in sorted(names):
-        found = state.find(ResourceKey("Dataset", namespace, name))
-        if found is None or found.status.get("phase") != "NotBound":
-            continue
-        for condition in found.status.get("conditions", [])[:1]:
-            lines.append(f"dataset {name} is not bound: {condition['message']}")
-    return lines
+# -- errors -----------------------------------------------------------------------------------
 
 
 def raise_trouble(troubles: Sequence[Trouble]) -> None:
+    """Raise the first of these failures; return if there is none."""
     if troubles:
         first = troubles[0]
         kind = first.key.kind.lower()
         error = PenstockError(f"{kind} {first.key.name}: {first.what}", hint=first.hint)
         error.exit_code = first.exit_code
         raise error
-
-
-def _stored(state: State, key: ResourceKey) -> Stored:
-    found = state.find(key)
-    if found is None:
-        raise no_such(key)
-    return found
 
 
 def no_such(key: ResourceKey) -> NoSuchResource:
@@ -375,8 +414,23 @@ def no_such(key: ResourceKey) -> NoSuchResource:
     )
 
 
-def _one(state: State, key: ResourceKey) -> dict[str, Any]:
-    return _shown(_stored(state, key))
+# -- helpers ----------------------------------------------------------------------------------
+
+
+def _datasets_of(applied: Iterable["Applied"]) -> set[tuple[str, str]]:
+    """Namespace and name of each data set that these resources are a part of."""
+    return {
+        (one.key.namespace, one.key.name)
+        for one in applied
+        if one.key.kind == "Dataset" or one.key.kind in RUNTIMES
+    }
+
+
+def _stored(state: State, key: ResourceKey) -> Stored:
+    found = state.find(key)
+    if found is None:
+        raise no_such(key)
+    return found
 
 
 def _shown(stored: Stored) -> dict[str, Any]:
@@ -385,11 +439,15 @@ def _shown(stored: Stored) -> dict[str, Any]:
 
 def _declared(shown: dict[str, Any]) -> Declared:
     category = KINDS[shown["kind"]].category
+    if category == "job":
+        from penstock.api.jobs import TrainingJob
+
+        return TrainingJob(shown)
     return {"dataset": Dataset, "operation": Operation}.get(category, Declared)(shown)
 
 
-def _ask_for_restart(state: State, one: Stored) -> None:
-    metadata: dict[str, Any] = one.manifest["metadata"]
+def _annotate_restart(state: State, one: Stored) -> None:
+    metadata: Mapping[str, Any] = one.manifest["metadata"]
     annotations = {**one.annotations, RESTARTED_AT: datetime.now(UTC).isoformat()}
     manifest = {**one.manifest, "metadata": {**metadata, "annotations": annotations}}
     state.put(one.key, manifest, state.secrets(one))

@@ -1,28 +1,31 @@
-"""penstock cache: look into a cache directory, check it, clear it."""
+"""penstock cache: list, clear and verify a cache directory."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cache.build import open_directory
-from penstock.cache.directory import CacheDirectory
-from penstock.cache.policy import Keep
-from penstock.errors import CacheDirError
-from penstock.metrics import Counters
-from penstock.paths import default_cache_dir
+from penstock.api import caches
+from penstock.cli.options import output_option
+from penstock.cli.output import notify
 from penstock.units import format_size
 
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
 def cache() -> None:
-    """Look into a cache directory, check it, clear it."""
+    """List, clear and verify a cache directory.
+
+    \b
+    Example:
+      penstock cache ls
+      penstock cache clear --source s3://old-bucket
+    """
 
 
-def _common(command: Callable[..., Any]) -> Callable[..., Any]:
+def _cache_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--source", metavar="TEXT", help="Only objects whose source starts so, like s3://bucket."
     )(command)
@@ -37,8 +40,8 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache.command("ls")
-@_common
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@_cache_options
+@output_option
 def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
     """List what is cached: bytes cached, size, object, file.
 
@@ -46,97 +49,45 @@ def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
     Example:
       penstock cache ls --cache-dir /nvme/cache
     """
-    rows: list[dict[str, Any]] = []
-    for directory in _open_all(directories):
-        for entry in directory.index.entries():
-            if _matches(entry.source, source):
-                rows.append(
-                    {
-                        "source": entry.source,
-                        "key": entry.key,
-                        "version": entry.version,
-                        "size_bytes": entry.size_bytes,
-                        "cached_bytes": entry.cached_bytes,
-                        "outdated": entry.used_s == 0,
-                        "file": directory.file(entry.digest),
-                    }
-                )
+    found = list(caches.cached_objects(directories, source=source))
     if output == "json":
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
-    for row in rows:
+    for one in found:
         click.echo(
-            f"{format_size(row['cached_bytes']):>11} of {format_size(row['size_bytes']):>11}  "
-            f"{row['source']}/{row['key']}"
+            f"{format_size(one.cached_bytes):>11} of {format_size(one.size_bytes):>11}  "
+            f"{one.source}/{one.key}"
         )
-    total = sum(row["cached_bytes"] for row in rows)
-    click.echo(f"{len(rows):,} objects, {format_size(total)}", err=True)
+    notify(f"{len(found):,} objects, {format_size(sum(one.cached_bytes for one in found))}")
 
 
 @cache.command("clear")
-@_common
+@_cache_options
 def clear(directories: tuple[Path, ...], source: str | None) -> None:
-    """Remove what is cached. Mounts that use it go on, and fetch again.
+    """Remove what is cached. Mounts that use the directory continue, and fetch it again.
 
     \b
     Example:
       penstock cache clear --cache-dir /nvme/cache --source s3://old-bucket
     """
-    freed = count = 0
-    for directory in _open_all(directories):
-        for entry in list(directory.index.entries()):
-            if _matches(entry.source, source):
-                directory.remove(entry)
-                freed += entry.cached_bytes
-                count += 1
-        directory.sweep()
-    click.echo(f"{count:,} objects removed, {format_size(freed)} freed", err=True)
+    count, freed_bytes = caches.clear(directories, source=source)
+    notify(f"{count:,} objects removed, {format_size(freed_bytes)} freed")
 
 
 @cache.command("verify")
-@_common
+@_cache_options
 def verify(directories: tuple[Path, ...], source: str | None) -> int:
-    """Read everything back and compare checksums; what does not match is dropped.
+    """Read everything, compare checksums, and drop what does not match.
 
     \b
     Example:
       penstock cache verify --cache-dir /nvme/cache
     """
-    checked = bad = 0
-    for directory in _open_all(directories):
-        for entry in list(directory.index.entries()):
-            if _matches(entry.source, source):
-                checked += 1
-                if wrong := directory.verify(entry.digest):
-                    bad += 1
-                    click.echo(f"{entry.source}/{entry.key}: {len(wrong)} blocks dropped")
-        directory.sweep()
-    click.echo(f"{checked:,} objects checked, {bad:,} were damaged", err=True)
-    return 1 if bad else 0
-
-
-def _matches(found: str, wanted: str | None) -> bool:
-    """`s3://data` is all of that bucket, and nothing of `s3://data-2`."""
-    if wanted is None:
-        return True
-    rest = found.removeprefix(wanted.rstrip("/"))
-    return found.startswith(wanted.rstrip("/")) and rest[:1] in ("", "/", "?")
-
-
-def _open_all(directories: tuple[Path, ...]) -> Iterator[CacheDirectory]:
-    for path in directories or (default_cache_dir(),):
-        with _open(path) as directory:
-            yield directory
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[CacheDirectory]:
-    if not (path / "index.sqlite").exists():
-        raise CacheDirError(f"{path} is not a Penstock cache", hint="give its --cache-dir")
-    directory = open_directory(
-        path, name="SSD", quota_bytes=1, high=1, low=1, policy=Keep(), counters=Counters()
-    )
-    try:
-        yield directory
-    finally:
-        directory.close()
+    checked = damaged = 0
+    for one in caches.verify(directories, source=source):
+        checked += 1
+        if one.damaged_blocks:
+            damaged += 1
+            click.echo(f"{one.source}/{one.key}: {one.damaged_blocks} blocks dropped")
+    notify(f"{checked:,} objects checked, {damaged:,} were damaged")
+    return 1 if damaged else 0

@@ -1,4 +1,4 @@
-"""What is said to a person on stderr: plain lines, and progress while something takes long."""
+"""What commands print: data on stdout; messages, errors and progress on stderr."""
 
 import json
 import sys
@@ -11,8 +11,11 @@ import click
 
 from penstock.api.tables import aligned, table
 
+Json = dict[str, Any]
+
 
 def notify(line: str) -> None:
+    """Print a line for people, on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -23,8 +26,30 @@ def print_error(what: str, hint: str | None, exit_code: int) -> int:
     return exit_code
 
 
-class Line:
-    """One line, kept current on a terminal; silent elsewhere, and for what is done at once."""
+def as_text(value: Any, form: str) -> str:
+    """`value` as `json` or `yaml`."""
+    if form == "json":
+        return json.dumps(value, indent=2)
+    import yaml
+
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
+
+
+def print_objects(found: Sequence[Json], kind: str, output: str, *, namespaces: bool) -> None:
+    """Print objects as `-o` asks for them, in the forms of kubectl."""
+    if output in ("yaml", "json"):
+        click.echo(as_text({"apiVersion": "v1", "kind": "List", "items": list(found)}, output))
+    elif output == "name":
+        for shown in found:
+            click.echo(f"{shown['kind'].lower()}/{shown['metadata']['name']}")
+    else:
+        for line in aligned(table(found, kind, wide=output == "wide", namespaces=namespaces)):
+            click.echo(line)
+
+
+class StatusLine:
+    """One line that is kept current on a terminal. Draws nothing elsewhere, and nothing while the
+    command has run for less than half a second."""
 
     _QUIET_S = 0.5
 
@@ -40,6 +65,12 @@ class Line:
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
 
+    def clear(self) -> None:
+        if self._drawn:
+            self._drawn = ""
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
     def __enter__(self) -> Self:
         return self
 
@@ -51,17 +82,11 @@ class Line:
     ) -> None:
         self.clear()
 
-    def clear(self) -> None:
-        if self._drawn:
-            self._drawn = ""
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
-
-class Listing(Line):
+class Listing(StatusLine):
     """`listing s3://bucket: 120,000 objects`."""
 
-    _QUIET_S = 0.3  # a listing that is over at once needs no progress
+    _QUIET_S = 0.3  # a short listing needs no progress
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -69,31 +94,8 @@ class Listing(Line):
         self._drawn_s = 0.0
 
     def update(self, count: int, _size_bytes: int) -> None:
+        """Called for each page of the listing."""
         now_s = time.monotonic()
-        if now_s - self._drawn_s >= 0.1:  # it is told of each page
+        if now_s - self._drawn_s >= 0.1:
             self._drawn_s = now_s
             self.draw(f"listing {self._source}: {count:,} objects")
-
-
-# Objects as `-o` asks for them: kubectl's forms.
-
-Json = dict[str, Any]
-
-
-def print_objects(found: Sequence[Json], kind: str, output: str, *, namespaces: bool) -> None:
-    if output in ("yaml", "json"):
-        click.echo(text_of({"apiVersion": "v1", "kind": "List", "items": list(found)}, output))
-    elif output == "name":
-        for shown in found:
-            click.echo(f"{shown['kind'].lower()}/{shown['metadata']['name']}")
-    else:
-        for line in aligned(table(found, kind, wide=output == "wide", namespaces=namespaces)):
-            click.echo(line)
-
-
-def text_of(whole: Any, form: str) -> str:
-    if form == "json":
-        return json.dumps(whole, indent=2)
-    import yaml
-
-    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True).rstrip("\n")

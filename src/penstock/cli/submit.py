@@ -1,4 +1,4 @@
-"""penstock submit: a training job, which runs on without who submitted it."""
+"""penstock submit: start a training job, with the options of arena."""
 
 import os
 import re
@@ -6,25 +6,151 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from penstock.cli.output import notify
+from penstock.cli.output import as_text, notify
 from penstock.cli.submit_flags import ALIASES, TRAINERS, flags_without_effect, options_of, our_name
-from penstock.errors import ManifestError, OptionError, Problem, UsageError, did_you_mean
+from penstock.errors import ManifestError, OptionError, Problem, did_you_mean
 from penstock.units import parse_duration
-
-# A TrainingJob's manifest, of what `penstock submit` was given. Pure.
-#
-# What the models and the machine say of it is said in their words, by the option that it is
-# about.
 
 Json = dict[str, Any]
 
-# The command that is found is the one that a shell would find where the job is submitted: what
-# keeps the jobs going may have been started elsewhere, outside of any virtual environment.
-_CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
+_SHORT = {
+    "mpi": "With mpirun: a process for each GPU of each worker.",
+    "pytorch": "With torchrun: a process for each GPU of each worker.",
+    "horovod": "With mpirun, as Horovod starts its processes.",
+    "tf": "With TF_CONFIG: workers and parameter servers.",
+}
+_HELP = {
+    "mpi": """Submit a job that mpirun starts.
+
+    COMMAND runs in each rank: one for each GPU of each worker, without GPUs one for each worker. A
+    COMMAND that calls mpirun itself runs once, with hosts and slots in its environment.""",
+    "pytorch": """Submit a job that torchrun starts.
+
+    Each worker is a torchrun, which runs COMMAND once for each of its GPUs, or once without GPUs;
+    they connect over the loopback interface. A COMMAND that calls torchrun itself runs once for
+    each worker.""",
+    "horovod": """Submit a Horovod job.
+
+    mpirun runs COMMAND in each rank: one for each GPU of each worker, without GPUs one for each
+    worker. A COMMAND that calls horovodrun or mpirun itself runs once.""",
+    "tf": """Submit a TensorFlow job.
+
+    COMMAND runs in each instance, with a TF_CONFIG that lists all instances.""",
+}
+_EXAMPLES = {
+    "mpi": ("mpi --name resnet --workers 2 --data imagenet:/data ./train.sh 2",),
+    "pytorch": (
+        "pytorch --name resnet --gpus 1 --data imagenet:/data python train.py",
+        'pytorch --name resnet --data imagenet:/data --wait "python train.py > out.log"',
+    ),
+    "horovod": ("horovod --name resnet --workers 4 --gpus 8 python train.py",),
+    "tf": ("tf --name wide --workers 2 --ps 1 --data census:/data python train.py",),
+}
+
+
+class Trainers(click.Group):
+    """The trainers, also by arena's other names."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(TRAINERS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            hint = did_you_mean(args[0], TRAINERS, f"trainers: {', '.join(TRAINERS)}")
+            raise OptionError(f"{args[0]!r} is not a trainer", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Trainers, subcommand_metavar="TRAINER [OPTIONS] COMMAND...")
+def submit() -> None:
+    """Submit a training job on data sets.
+
+    The job is checked against what this machine has, and then runs in the background. Options come
+    before COMMAND, which is one word for a shell, or a command and its arguments.
+
+    \b
+    Example:
+      penstock submit mpi --name resnet --workers 2 --data imagenet:/data ./train.sh
+      penstock logs resnet -f
+    """
+
+
+def _submit(trainer: str, words: tuple[str, ...], **options: Any) -> None:
+    from penstock.api import jobs, manifests
+
+    manifest = manifest_of(trainer, options, words, environment=os.environ, folder=Path.cwd())
+    namespace, dry_run = options["namespace"], options["dry_run"]
+    if options["output"] and not dry_run:
+        raise OptionError("-o is for --dry-run", hint="`penstock get job NAME -o yaml` shows a job")
+    try:
+        manifests.read(manifest, namespace=namespace)  # its mistakes come before other messages
+        for line in flags_without_effect(trainer, options):
+            notify(line)
+        if options["output"]:
+            _print(manifest, options["output"])
+            return
+        job = jobs.submit(manifest, namespace=namespace, dry_run=dry_run)
+    except ManifestError as error:
+        raise by_options(error) from None
+    created = f"trainingjob.penstock.dev/{options['name']} created"
+    if job is None:
+        click.echo(f"{created} (dry run)")
+        return
+    click.echo(created)
+    sys.stdout.flush()
+    if options["wait"]:
+        from penstock.cli.jobs import wait_for
+
+        wait_for(job)
+    else:
+        name = jobs.command_line_name(job.key)
+        notify(
+            f"running in the background; check it with `penstock get job {name}`, "
+            f"follow its output with `penstock logs {name} -f`"
+        )
+
+
+def _print(manifest: Json, form: str) -> None:
+    """Print what `apply -f` takes, with values that look secret replaced."""
+    from penstock.api.manifests import HIDDEN, hide_secrets
+
+    shown, has_secrets = hide_secrets(manifest)
+    if has_secrets:
+        notify(f"values that look secret are {HIDDEN}: write them in before you apply it")
+    click.echo(as_text(shown, form))
+
+
+for _trainer in TRAINERS:
+    _examples = "".join(f"\n      penstock submit {one}" for one in _EXAMPLES[_trainer])
+    submit.add_command(
+        click.Command(
+            _trainer,
+            params=options_of(_trainer),
+            callback=partial(_submit, _trainer),
+            short_help=_SHORT[_trainer],
+            help=f"{_HELP[_trainer]}\n\n    \b\n    Example:{_examples}",
+            context_settings={
+                "allow_interspersed_args": False,
+                "token_normalize_func": our_name,
+            },
+        )
+    )
+
+
+# -- from options to a manifest ----------------------------------------------------------------
+
+# These variables are copied into the job, so that it finds the programs that the submitting shell
+# finds: the loop that starts jobs may itself run outside of any virtual environment.
+_COPIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
 _OPTIONS: Mapping[str, str] = {
     "metadata.name": "--name", "metadata.namespace": "--namespace", "metadata.labels": "--label",
     "metadata.annotations": "--annotation", "spec.workers": "--workers", "spec.gpus": "--gpus",
@@ -34,7 +160,7 @@ _OPTIONS: Mapping[str, str] = {
     "spec.retries": "--retry", "spec.timeoutSeconds": "--timeout",
     "spec.ttlSecondsAfterFinished": "--ttl", "spec.priority": "--priority", "spec.ps": "--ps",
 }  # fmt: skip
-# What a problem begins with: `spec.data.0.mountPath: is missing`, `spec.image cannot be run`.
+# How the text of a problem begins: `spec.data.0.mountPath: is missing`, `spec.image cannot be run`.
 _PLACE = re.compile(r"((?:spec|metadata)(?:\.\w+)+):? (.*)", re.DOTALL)
 
 
@@ -46,14 +172,14 @@ def manifest_of(
     environment: Mapping[str, str],
     folder: Path,
 ) -> Json:
-    """`folder` and `environment` are those of who submits."""
+    """Return the TrainingJob; `folder` and `environment` are those of the submitting shell."""
     if not options["name"]:
         after = any(word.partition("=")[0] == "--name" for word in words)
         hint = "options come before the command; what follows it is the command's"
         raise OptionError("--name is missing", hint=hint if after else "--name resnet")
     image = options["image"]
-    _refuse_other_places("--data-dir", options["data_dir"], image)
-    _refuse_other_places("--config-file", options["config_file"], image)
+    _refuse_other_targets("--data-dir", options["data_dir"], image)
+    _refuse_other_targets("--config-file", options["config_file"], image)
     metadata: Json = {"name": options["name"]}
     if options["namespace"]:
         metadata["namespace"] = options["namespace"]
@@ -64,11 +190,11 @@ def manifest_of(
     spec["command"] = _command(words, options["shell"])
     working_dir = options["working_dir"]
     if working_dir or not image:
-        # In an image it is one of the image's; here, as a shell would look it up.
+        # In an image it is a folder of the image; otherwise a path as the shell resolves it.
         spec["workingDir"] = working_dir if image else str(folder / (working_dir or ""))
     spec["data"] = [_data(one) for one in options["data"]]
-    carried = {} if image else {name: environment.get(name) for name in _CARRIED}
-    spec["env"] = _environment(options["env"], carried, environment)
+    copied = {} if image else {name: environment.get(name) for name in _COPIED}
+    spec["env"] = _environment(options["env"], copied, environment)
     spec["image"] = image
     for field in ("cpu", "memory", "priority", "warm", "plan", "ps"):
         spec[field] = options.get(field)
@@ -80,7 +206,7 @@ def manifest_of(
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": metadata,
-        # As a person would write it: without what is so anyway.
+        # As a person would write it: without default values.
         "spec": {
             name: value
             for name, value in spec.items()
@@ -90,7 +216,7 @@ def manifest_of(
 
 
 def by_options(error: ManifestError) -> ManifestError:
-    """The same mistakes, each named by the option that it came from."""
+    """The same mistakes, each with the option that it came from."""
     return ManifestError.of([_by_option(problem) for problem in error.problems])
 
 
@@ -104,7 +230,7 @@ def _by_option(problem: Problem) -> Problem:
 
 
 def _command(words: Sequence[str], shell: str) -> str | list[str]:
-    """One word is a line for a shell; several are a command and its arguments, as they are."""
+    """One word is a line for a shell; several are a command and its arguments."""
     if len(words) > 1:
         return list(words)
     return words[0] if shell == "sh" else [shell, "-c", words[0]]
@@ -127,9 +253,9 @@ def _data(text: str) -> Json:
 
 
 def _environment(
-    given: Sequence[str], carried: Mapping[str, str | None], environment: Mapping[str, str]
+    given: Sequence[str], copied: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> list[Json]:
-    values = {name: value for name, value in carried.items() if value}
+    values = {name: value for name, value in copied.items() if value}
     for text in given:
         name, equals, value = text.partition("=")
         if not name:
@@ -160,7 +286,7 @@ def _seconds(option: str, text: str | None) -> int | None:
     return int(seconds)
 
 
-def _refuse_other_places(option: str, given: Sequence[str], image: str | None) -> None:
+def _refuse_other_targets(option: str, given: Sequence[str], image: str | None) -> None:
     for text in given:
         source, colon, target = text.partition(":")
         if image or (colon and source.rstrip("/") != target.rstrip("/")):
@@ -170,168 +296,3 @@ def _refuse_other_places(option: str, given: Sequence[str], image: str | None) -
                 hint="a job without an image sees the files of this machine where they are; "
                 "--data puts a data set at a path of its own",
             )
-
-
-if TYPE_CHECKING:
-    from penstock.reconcile.state import State
-    from penstock.specs.documents import Document
-
-_SHORT = {
-    "mpi": "With mpirun: a process for each GPU of each worker.",
-    "pytorch": "With torchrun: a rendezvous, and a process for each GPU of each worker.",
-    "horovod": "With mpirun, as Horovod starts its processes.",
-    "tf": "With TF_CONFIG: workers and parameter servers.",
-}
-_HELP = {
-    "mpi": """Submit a job that mpirun starts.
-
-    COMMAND runs in each rank: one for each GPU of each worker, without GPUs one for each worker.
-    One that calls mpirun itself runs once; hosts and slots are in its environment.""",
-    "pytorch": """Submit a job that torchrun starts.
-
-    Each worker is a torchrun, which runs COMMAND once for each of its GPUs, or once; they meet on
-    this machine's loopback interface. One that calls torchrun itself runs once for each worker.""",
-    "horovod": """Submit a job of Horovod.
-
-    COMMAND runs in each rank, by mpirun: one for each GPU of each worker, without GPUs one for each
-    worker. One that calls horovodrun or mpirun itself runs once.""",
-    "tf": """Submit a job of TensorFlow.
-
-    COMMAND runs in each instance, with a TF_CONFIG that says who takes part.""",
-}
-_EXAMPLES = {
-    "mpi": ("mpi --name resnet --workers 2 --data imagenet:/data ./train.sh 2",),
-    "pytorch": (
-        "pytorch --name resnet --gpus 1 --data imagenet:/data python train.py",
-        'pytorch --name resnet --data imagenet:/data --wait "python train.py > out.log"',
-    ),
-    "horovod": ("horovod --name resnet --workers 4 --gpus 8 python train.py",),
-    "tf": ("tf --name wide --workers 2 --ps 1 --data census:/data python train.py",),
-}
-
-
-class Trainers(click.Group):
-    """arena's other words for a trainer lead to the same command."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(TRAINERS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None:
-            hint = did_you_mean(args[0], TRAINERS, f"trainers: {', '.join(TRAINERS)}")
-            raise OptionError(f"{args[0]!r} is not a trainer", hint=hint)
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=Trainers, subcommand_metavar="TRAINER [OPTIONS] COMMAND...")
-def submit() -> None:
-    """Submit a training job on data sets.
-
-    The job is accepted, or refused with what there is; then it runs on without you. Options come
-    before COMMAND: of one word, it is a line for a shell; of several, a command and its arguments.
-
-    \b
-    Example:
-      penstock submit mpi --name resnet --workers 2 --data imagenet:/data ./train.sh
-      penstock logs resnet -f
-    """
-
-
-def _submit(trainer: str, words: tuple[str, ...], **options: Any) -> None:
-    import json
-
-    from penstock.specs.documents import read_all
-
-    manifest = manifest_of(trainer, options, words, environment=os.environ, folder=Path.cwd())
-    if options["output"] and not options["dry_run"]:
-        raise OptionError("-o is for --dry-run", hint="`penstock get job NAME -o yaml` shows a job")
-    try:
-        documents = read_all(
-            [(json.dumps(manifest), "submit")], namespace=options["namespace"] or "default"
-        )
-        for line in flags_without_effect(trainer, options):
-            notify(line)
-        if options["output"]:
-            _print(manifest, options["output"])
-        else:
-            _hand_in(documents, options["name"], dry_run=options["dry_run"], wait=options["wait"])
-    except ManifestError as error:
-        raise by_options(error) from None
-
-
-def _hand_in(documents: "list[Document]", name: str, *, dry_run: bool, wait: bool) -> None:
-    from penstock.reconcile.admission import apply as admit
-    from penstock.reconcile.admission import data_problems
-    from penstock.reconcile.loop_control import wake_loop
-    from penstock.reconcile.state import State
-
-    state = State()
-    _refuse_second(state, documents)
-    if problems := data_problems(state, documents[0]):
-        raise ManifestError.of(problems)
-    admit(state, documents, dry_run=dry_run, only_new=True)
-    if dry_run:
-        click.echo(f"trainingjob.penstock.dev/{name} created (dry run)")
-        return
-    wake_loop(state.folder)
-    click.echo(f"trainingjob.penstock.dev/{name} created")
-    sys.stdout.flush()
-    key = documents[0].resource.key
-    where = f" -n {key.namespace}" if key.namespace != "default" else ""
-    if wait:
-        from penstock.cli.job_view import wait_for
-
-        wait_for(state, key)
-    else:
-        notify(
-            f"it runs on without you; `penstock get job {name}{where}` shows how it is, "
-            f"`penstock logs {name}{where} -f` what it prints"
-        )
-
-
-def _refuse_second(state: "State", documents: "list[Document]") -> None:
-    key = documents[0].resource.key
-    there = state.find(key)
-    if there is None:
-        return
-    if there.deleting is not None:
-        raise UsageError(f"job {key.name} is being deleted", hint="submit it again in a moment")
-    phase = there.status.get("phase") or "not looked at yet"
-    where = f" -n {key.namespace}" if key.namespace != "default" else ""
-    raise UsageError(
-        f"there is a job {key.name} already, and it is {phase}",
-        hint=f"give another name, or `penstock delete job {key.name}{where}` first",
-    )
-
-
-def _print(manifest: dict[str, Any], form: str) -> None:
-    """What `apply -f` takes. A value that looks secret is not shown, here as anywhere."""
-    from penstock.cli.output import text_of
-    from penstock.specs.secret_fields import HIDDEN, take_secrets
-
-    shown, secrets = take_secrets(manifest)
-    if secrets:
-        notify(f"values that look secret are {HIDDEN}: write them in before you apply it")
-    click.echo(text_of(shown, form))
-
-
-for _trainer in TRAINERS:
-    _examples = "".join(f"\n      penstock submit {one}" for one in _EXAMPLES[_trainer])
-    submit.add_command(
-        click.Command(
-            _trainer,
-            params=options_of(_trainer),
-            callback=partial(_submit, _trainer),
-            short_help=_SHORT[_trainer],
-            help=f"{_HELP[_trainer]}\n\n    \b\n    Example:{_examples}",
-            context_settings={
-                "allow_interspersed_args": False,
-                "token_normalize_func": our_name,
-            },
-        )
-    )

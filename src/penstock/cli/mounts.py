@@ -1,32 +1,123 @@
-"""penstock stats: what a mount has done, and what it holds."""
+"""penstock stats, refresh and umount: the commands for a mount that is in use.
+
+rich is imported when a table is drawn: it takes 28 ms, which a script need not wait for.
+"""
 
 import json
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import MountNote, absolute, all_notes, find_note
-from penstock.errors import PenstockError
+from penstock.api import mounts
+from penstock.cli.options import output_option
+from penstock.cli.output import notify, print_error
 from penstock.units import format_duration, format_size
 
-# What `penstock stats` shows a person. Apart, because rich takes 28 ms to import.
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Json = dict[str, Any]
 
 _WATCH_INTERVAL_S = 1.0
 
 
-def show_one(found: dict[str, Any]) -> None:
-    Console().print(view(found))
+@click.command()
+@click.argument("mountpoint")
+@click.option("--lazy", is_flag=True, help="Detach now; the server ends with the last reader.")
+def umount(mountpoint: str, lazy: bool) -> None:
+    """Unmount, and wait until the server has ended.
+
+    \b
+    Example:
+      penstock umount /mnt/imagenet
+    """
+    mounts.umount(mountpoint, lazy=lazy)
 
 
-def show_all(found: list[dict[str, Any]]) -> None:
+@click.command()
+@click.argument("mountpoint")
+@output_option
+def refresh(mountpoint: str, output: str) -> None:
+    """List the bucket now; readers see changes at once.
+
+    If one of several sources of a mount cannot be listed, its files stay as they were.
+
+    \b
+    Example:
+      penstock refresh /mnt/imagenet
+    """
+    answer = mounts.refresh(mountpoint)
+    if output == "json":
+        click.echo(json.dumps(answer))
+    else:
+        click.echo(
+            f"{answer['files']:,} files, {format_size(answer['bytes'])}; "
+            f"{answer['changed']:,} names changed"
+        )
+    for failure in answer["failed"]:
+        what = f"{failure['path']}: {failure['error']}" if failure["path"] else failure["error"]
+        print_error(what, failure["hint"], failure["exit_code"])
+    if answer["failed"]:
+        sys.exit(answer["failed"][0]["exit_code"])
+
+
+@click.command()
+@click.argument("mountpoint", required=False)
+@output_option
+@click.option("-w", "--watch", is_flag=True, help="A live view; Ctrl-C ends it.")
+def stats(mountpoint: str | None, output: str, watch: bool) -> None:
+    """Show what a mount has done, or list all mounts.
+
+    \b
+    Example:
+      penstock stats /mnt/imagenet --watch
+    """
+    if mountpoint is None:
+        found = mounts.all_stats(failed=lambda path, error: notify(f"penstock: {path}: {error}"))
+        if output == "json":
+            click.echo(json.dumps(found, indent=2))
+        elif not found:
+            notify("nothing is mounted")
+        else:
+            _print_table(found)
+    elif watch:
+        try:
+            _watch(mountpoint, output)
+        except KeyboardInterrupt:
+            return
+    else:
+        found = mounts.stats(mountpoint)
+        if output == "json":
+            click.echo(json.dumps(found, indent=2))
+        else:
+            from rich.console import Console
+
+            Console().print(_view(found))
+
+
+def _watch(mountpoint: str, output: str) -> None:
+    if output == "json":
+        while True:
+            click.echo(json.dumps(mounts.stats(mountpoint)))
+            time.sleep(_WATCH_INTERVAL_S)
+    from rich.console import Console
+    from rich.live import Live
+
+    before: Json | None = None
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            now = mounts.stats(mountpoint)
+            live.update(_view(now, before), refresh=True)
+            before = now
+            time.sleep(_WATCH_INTERVAL_S)
+
+
+def _print_table(found: list[Json]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("MOUNTPOINT", "SOURCE", "MODE", "FILES", "SIZE", "CACHED", "UPTIME", "PID"):
         right = name in ("FILES", "SIZE", "CACHED", "UPTIME", "PID")
@@ -48,22 +139,16 @@ def show_all(found: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def watch(ask: Callable[[], dict[str, Any]]) -> None:
-    before: dict[str, Any] | None = None
-    with Live(console=Console(), auto_refresh=False) as live:
-        while True:
-            now = ask()
-            live.update(view(now, before), refresh=True)
-            before = now
-            time.sleep(_WATCH_INTERVAL_S)
+def _view(now: Json, before: Json | None = None) -> "Group":
+    """One mount for people; with an earlier sample, also rates."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
 
-
-def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
-    """One mount for a person; with what was before, also how fast things go."""
     if now["state"] != "serving":
-        return _view_of_a_mount_without_server(now)
+        return _view_without_server(now)
     if before is not None and before["pid"] != now["pid"]:
-        before = None  # another server, which counts anew
+        before = None  # another server, whose counts begin at zero
     seconds = now["uptime_s"] - before["uptime_s"] if before else 0.0
 
     def rate(key: str) -> str:
@@ -149,7 +234,7 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
     if now["hidden"]:
         rows.append(("hidden", f"{now['hidden']:,} objects (penstock doctor lists them)"))
     if damage := now.get("catalog_damage"):
-        then = "made anew" if damage["healed"] else "it is being made anew from a listing"
+        then = "rebuilt" if damage["healed"] else "it is being rebuilt from a listing"
         rows.append(("catalog", f"{damage['what']}; {then}"))
     if now["refresh_error"]:
         rows.append(("refresh", now["refresh_error"]))
@@ -158,10 +243,13 @@ def view(now: dict[str, Any], before: dict[str, Any] | None = None) -> Group:
     return Group(table)
 
 
-def _view_of_a_mount_without_server(now: dict[str, Any]) -> Group:
+def _view_without_server(now: Json) -> "Group":
+    from rich.console import Group
+    from rich.text import Text
+
     what = {
         "restarting": "a new server is starting",
-        "waiting": "its server ends again and again; it is started anew after a pause",
+        "waiting": "its server keeps crashing; the next start follows after a pause",
     }[now["state"]]
     rows = [
         f"{now['source']}  →  {now['mountpoint']}: {what}; readers wait",
@@ -171,7 +259,7 @@ def _view_of_a_mount_without_server(now: dict[str, Any]) -> Group:
     return Group(*map(Text, rows))
 
 
-def _plan(plan: dict[str, Any]) -> str:
+def _plan(plan: Json) -> str:
     """Where its readers are, and how far ahead of them the mount is."""
     share = plan["handed_out"] / plan["end"] if plan["end"] else 0.0
     lead = max(0, plan["ahead"] - plan["handed_out"])
@@ -183,7 +271,7 @@ def _plan(plan: dict[str, Any]) -> str:
     )
 
 
-def _over_read(now: dict[str, Any]) -> str:
+def _over_read(now: Json) -> str:
     ratio = now["fetched_over_read"]
     return "" if ratio is None else f"  {ratio:.2f} times what was read or pushed"
 
@@ -191,75 +279,3 @@ def _over_read(now: dict[str, Any]) -> str:
 def _bar(share: float, width: int = 20) -> str:
     full = round(max(0.0, min(1.0, share)) * width)
     return "█" * full + "░" * (width - full)
-
-
-@click.command()
-@click.argument("mountpoint", required=False)
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-@click.option("-w", "--watch", is_flag=True, help="A live view; Ctrl-C ends it.")
-def stats(mountpoint: str | None, output: str, watch: bool) -> None:
-    """Show what a mount has done; without a mount point, all of yours.
-
-    \b
-    Example:
-      penstock stats /mnt/imagenet --watch
-    """
-    if mountpoint is None:
-        _show_all(output)
-    elif watch:
-        _watch(mountpoint, output)
-    else:
-        _show(ask_stats(mountpoint), output)
-
-
-def ask_stats(mountpoint: str) -> dict[str, Any]:
-    return _stats_of(find_note(absolute(mountpoint)))
-
-
-def _stats_of(note: MountNote) -> dict[str, Any]:
-    if note.state == "serving":
-        return ask(note.socket_path, "stats")
-    # Between two servers, and while it waits to start another: what the supervisor knows.
-    return {**asdict(note), "pid": note.server_pid, "supervisor_pid": note.pid}
-
-
-def _show_all(output: str) -> None:
-    found: list[dict[str, Any]] = []
-    for note in all_notes():
-        if note.alive:
-            try:
-                found.append(_stats_of(note))
-            except PenstockError as error:
-                click.echo(f"penstock: {note.mountpoint}: {error}", err=True)
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-    elif not found:
-        click.echo("nothing is mounted", err=True)
-    else:
-        # merged
-
-        show_all(found)
-
-
-def _show(found: dict[str, Any], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-    else:
-        # merged
-
-        show_one(found)
-
-
-def _watch(mountpoint: str, output: str) -> None:
-    try:
-        if output == "json":
-            while True:
-                click.echo(json.dumps(ask_stats(mountpoint)))
-                time.sleep(1)
-        # merged
-
-        watch(lambda: ask_stats(mountpoint))
-    except KeyboardInterrupt:
-        return

@@ -1,0 +1,130 @@
+"""The mounts of this machine: statistics, refresh, warm, unmount.
+
+Talks to the server of a mount over its control socket; imports neither models nor stores.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon.control import ask
+from penstock.daemon.registry import MountNote, absolute, all_notes, find_note, find_served
+from penstock.errors import NoSuchPath, PenstockError
+
+Json = dict[str, Any]
+
+_LISTING_TAKES_AT_MOST_S = 3600
+
+
+def stats(mountpoint: str) -> Json:
+    """What a mount has done and what it holds, as `penstock stats -o json` prints it.
+
+    Between two servers only the supervisor answers, with its `state` and fewer values."""
+    return _stats_of(find_note(absolute(mountpoint)))
+
+
+def all_stats(
+    *, failed: Callable[[str, PenstockError], None] = lambda _mountpoint, _error: None
+) -> list[Json]:
+    """`stats` of all mounts of this user; `failed` gets those that do not answer."""
+    found: list[Json] = []
+    for note in all_notes():
+        if note.alive:
+            try:
+                found.append(_stats_of(note))
+            except PenstockError as error:
+                failed(note.mountpoint, error)
+    return found
+
+
+def _stats_of(note: MountNote) -> Json:
+    if note.state == "serving":
+        return ask(note.socket_path, "stats")
+    return {**asdict(note), "pid": note.server_pid, "supervisor_pid": note.pid}
+
+
+def refresh(mountpoint: str) -> Json:
+    """List the bucket now; return the number of `files`, `bytes` and `changed` names, and the
+    sources that could not be listed in `failed`."""
+    return ask(
+        find_served(absolute(mountpoint)).socket_path,
+        "refresh",
+        timeout_s=_LISTING_TAKES_AT_MOST_S,
+    )
+
+
+def umount(mountpoint: str, *, lazy: bool = False) -> None:
+    """Unmount, and wait until the server has ended. `lazy` detaches at once and does not wait: the
+    server ends with the last reader."""
+    from penstock.daemon.stop import stop_mount
+
+    stop_mount(absolute(mountpoint), lazy=lazy)
+
+
+def warm(
+    mountpoint: str,
+    patterns: Sequence[str] = (),
+    *,
+    files: Iterable[str] | None = None,
+    action: str = "load",
+    order: str = "name",
+    page_cache: bool = False,
+    concurrency: int | None = None,
+    bytes_per_s: int | None = None,
+    started: Callable[[Json], None] = lambda _: None,
+    progress: Callable[[Json], None] = lambda _: None,
+) -> Json:
+    """Fetch files into the cache, and return what was fetched; without `patterns` and `files`, all
+    files of the mount.
+
+    patterns  files, folders, or patterns with * and ?, and ** for any number of folders
+    files     more files and folders, in whose names no character is special
+    action    `load`, or `check`, `verify` or `evict` what is cached
+    started   gets the totals before anything is fetched, and whether the cache has room for them
+    progress  gets the current counts a few times a second
+    """
+    from penstock.daemon.warming import Warming, Wish
+
+    where = absolute(mountpoint)
+    below = _PathsOnMount(where, mountpoint).below
+    wish = Wish(
+        action,
+        order,
+        page_cache=page_cache,
+        concurrency=concurrency,
+        bytes_per_s=bytes_per_s,
+        started=started,
+        progress=progress,
+    )
+    with Warming(where, wish) as warming:
+        warming.add_patterns(map(below, patterns))
+        if files is not None:
+            warming.add_listed(map(below, files))
+        # An empty list means no file, not every file.
+        return warming.run(everything=not patterns and files is None)
+
+
+class _PathsOnMount:
+    """Turns paths as they were typed into those that the server knows."""
+
+    def __init__(self, mountpoint: Path, typed: str) -> None:
+        self._mountpoint = mountpoint
+        # As it was typed, and as the mount table has it.
+        self._roots = [os.path.abspath(typed), str(mountpoint)]
+
+    def below(self, path: str) -> str:
+        """Return the path relative to the mount point; raise NoSuchPath if it is outside."""
+        full = os.path.abspath(path)
+        for root in self._roots:
+            if full == root:
+                return ""
+            if full.startswith(root.rstrip("/") + "/"):
+                return full[len(root.rstrip("/")) + 1 :]
+        if os.path.isabs(path) or not path:
+            raise NoSuchPath(
+                f"{path or 'an empty path'} does not lie below {self._mountpoint}",
+                hint="give paths below the mount point",
+            )
+        return os.path.normpath(path)
