@@ -39,7 +39,7 @@ def test_nobody_overtakes_one_that_waits_for_many() -> None:
     waiting = (waits("big", gpus=4), waits("small", gpus=1), waits("without"))
     assert decided(*waiting, holding=[Holding("old", (0,))]) == {
         "big": Verdict(None, "waits for 4 GPUs; taken by job old"),
-        "small": Verdict(None, "waits for 1 GPU; job big is before it"),
+        "small": Verdict(None, "waits for 1 GPU, behind job big"),
         "without": Verdict(()),
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.jobs.attempt_keeper import Log
-from penstock.jobs.job_retry import outcome
+from penstock.jobs.job_retry import LOST, outcome, retry_pause_s
 from penstock.jobs.job_status import instance_record
 from penstock.store import redaction
 from penstock.units import MIB
@@ -45,7 +45,7 @@ ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
 @pytest.mark.parametrize(
     ("instances", "reason", "message"),
     [([DONE, instance("ps-0", "ps")], "Completed", "done"),
-     ([DONE, ENDED, FAILED], "Error", "worker-1 ended with exit code 3; it said last: no"),
+     ([DONE, ENDED, FAILED], "Error", "worker-1 ended with exit code 3; its last output: no"),
      ([instance("worker-0", code=127)], "Error",
       "worker-0 ended with exit code 127 (no such command)"),
      ([instance("worker-0", code=137)], "Error",
@@ -54,11 +54,11 @@ ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
      ([instance("worker-0", code=137, oom=True)], "OutOfMemory",
       "worker-0 was killed by SIGKILL: out of memory (limit 1 GiB)"),
      ([instance("launcher", "launcher", code=9, tail=MPIRUN)], "Error",
-      "rank 3 ended with exit code 9; it said last: loss is nan"),
+      "rank 3 ended with exit code 9; its last output: loss is nan"),
      ([instance("launcher", "launcher", code=9, tail=MPIRUN_IN_SHORT)], "Error",
-      "launcher ended with exit code 9; it said last: loss is nan"),
+      "launcher ended with exit code 9; its last output: loss is nan"),
      ([instance("master-0", code=1, tail=TORCHRUN)], "Error",
-      "master-0 ended with exit code 1; it said last: ValueError: wrong shape (3,4)")],
+      "master-0 ended with exit code 1; its last output: ValueError: wrong shape (3,4)")],
 )  # fmt: skip
 def test_the_first_failure_wins(instances: list[dict[str, Any]], reason: str, message: str) -> None:
     told = outcome(instances, job="net", limit="1 GiB")
@@ -107,3 +107,10 @@ def test_a_full_disk_costs_the_log_not_the_job() -> None:
     log = Log(Path("/dev/full"), MIB)
     log.take(b"line\n")
     log.close()
+
+
+def test_a_job_is_retried_with_growing_pauses_unless_it_can_never_start() -> None:
+    pauses = [retry_pause_s(LOST, attempt, retries=9) for attempt in range(1, 11)]
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, None]
+    assert retry_pause_s({**LOST, "final": True}, 1, retries=9) is None
+    assert retry_pause_s({"ok": True}, 1, retries=9) is None

@@ -1,4 +1,13 @@
-"""Limits."""
+"""CPU and memory limits for each instance of a job, by cgroups.
+
+A group is made next to the group that this process is in, and named after the job. A process that
+may not make one (an ordinary user whose session has no delegated group) runs without limits, and
+the job's events say so.
+
+Version 1 is supported beside version 2: some containers and sandboxes still offer only v1
+controllers (in November 2026 the machine that ran the tests had cpu and memory in v1, and a v2
+hierarchy beside it with neither). Without v1, jobs there would run without limits.
+"""
 
 import contextlib
 import os
@@ -7,33 +16,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Limits of cpu and memory for each instance of a job, by cgroups: version 2, or 1 where that is
-# what there is.
-#
-# A group is made next to where this process is itself, and named after the job. Who may not make
-# one (an ordinary user whose session was given none) runs without limits, and is told so.
-
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _LEAST_QUOTA_US = 1000  # the kernel refuses less
-_EMPTIES_WITHIN_S = 5.0
+_REMOVE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Of one instance: a folder for each controller in version 1, one for all in version 2."""
+    """The group of one instance: a folder per controller in v1, one folder for all in v2."""
 
     folders: tuple[Path, ...]
     memory: Path | None
 
     def entrances(self) -> list[int]:
-        """Descriptors; who writes 0 to one is in."""
+        """Return descriptors; a process that writes 0 to one joins the group."""
         return [
             os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders
         ]
 
     def oom_kills(self) -> int:
-        """How many processes were killed because the memory was used up."""
+        """Return how many processes were killed because the memory limit was reached."""
         if self.memory is None:
             return 0
         for name in ("memory.events", "memory.oom_control"):
@@ -48,32 +51,38 @@ class Group:
 def make_group(
     uid: str, instance: str, *, cores: float | None, memory_bytes: int | None
 ) -> tuple[Group, list[str]]:
-    """And what could not be limited, in words. Without limits it is no group at all."""
+    """Return the group, and messages about limits that could not be set.
+
+    Without limits the group is empty.
+    """
     folders: list[Path] = []
     troubles: list[str] = []
     memory: Path | None = None
     if memory_bytes is not None:
         try:
-            memory = _folder("memory", uid, instance)
+            memory = _make_folder("memory", uid, instance)
             _limit_memory(memory, memory_bytes)
             folders.append(memory)
         except OSError as error:
             memory = None
-            troubles.append(f"memory is not limited: {_why(error)}")
+            troubles.append(f"memory is not limited: no cgroup can be made ({error.strerror})")
     if cores is not None:
         try:
-            cpu = _folder("cpu", uid, instance)
+            cpu = _make_folder("cpu", uid, instance)
             _limit_cpu(cpu, cores)
             if cpu not in folders:
                 folders.append(cpu)
         except OSError as error:
-            troubles.append(f"cpu is not limited: {_why(error)}")
+            troubles.append(f"cpu is not limited: no cgroup can be made ({error.strerror})")
     return Group(tuple(folders), memory), troubles
 
 
 def group_places(uid: str) -> list[str]:
-    """The folders that hold a job's groups, if any are made from here. Who removes them may be in
-    another session, and would look elsewhere."""
+    """Return the folders that hold a job's groups, if this process makes any.
+
+    They are recorded: the process that removes them may be in another session, where its own
+    group, and so these places, differ.
+    """
     places: list[str] = []
     for controller in ("memory", "cpu"):
         with contextlib.suppress(OSError):
@@ -82,14 +91,16 @@ def group_places(uid: str) -> list[str]:
 
 
 def remove_groups(places: Iterable[str]) -> None:
-    """All of the job's."""
+    """Remove all groups of a job."""
     remove_folders(groups_in(places))
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
-    """Their processes have been killed; the kernel may still be burying them. One that stays busy
-    is left: somebody else's processes are in it too."""
-    until_s = time.monotonic() + _EMPTIES_WITHIN_S
+    """Remove groups whose processes have been killed, once the kernel has reaped these.
+
+    A group that stays busy is left: it holds processes of others too.
+    """
+    until_s = time.monotonic() + _REMOVE_TIMEOUT_S
     for folder in folders:
         while folder.exists():
             with contextlib.suppress(OSError):
@@ -101,7 +112,7 @@ def remove_folders(folders: Iterable[Path]) -> None:
 
 
 def groups_in(places: Iterable[str]) -> list[Path]:
-    """Folders; what lies in another comes before it."""
+    """Return the groups' folders, children before parents."""
     found: list[Path] = []
     for place in places:
         with contextlib.suppress(OSError):
@@ -110,62 +121,64 @@ def groups_in(places: Iterable[str]) -> list[Path]:
     return found
 
 
-def _folder(controller: str, uid: str, instance: str) -> Path:
+def _make_folder(controller: str, uid: str, instance: str) -> Path:
     home = _home(controller)
     top = home / _name(uid)
     folder = top / instance
-    is_second = (home / "cgroup.controllers").exists()
-    if is_second:
+    is_v2 = (home / "cgroup.controllers").exists()
+    if is_v2:
         _enable(home, controller)
     top.mkdir(exist_ok=True)
-    if is_second:
+    if is_v2:
         _enable(top, controller)
     folder.mkdir(exist_ok=True)
     return folder
 
 
 def _enable(folder: Path, controller: str) -> None:
-    wanted = folder / "cgroup.subtree_control"
-    if controller not in wanted.read_text().split():
-        wanted.write_text(f"+{controller}")
+    enabled = folder / "cgroup.subtree_control"
+    if controller not in enabled.read_text().split():
+        enabled.write_text(f"+{controller}")
 
 
 def _home(controller: str) -> Path:
-    """The folder in which this process may make groups. In version 2 a group that holds processes
-    may not have groups with limits below it, so it is the one above."""
-    second: str | None = None
+    """Return the folder in which this process may make groups.
+
+    In v2 a group that holds processes may not have child groups with limits, so it is the parent.
+    """
+    v2_path: str | None = None
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, names, path = line.split(":", 2)
         if controller in names.split(",") and (_ROOT / names).is_dir():
             return _ROOT / names / path.lstrip("/")
         if number == "0":
-            second = path
-    if second is None:
+            v2_path = path
+    if v2_path is None:
         raise FileNotFoundError(2, f"there is no controller for {controller}")
     for top in (_ROOT, _ROOT / "unified"):
         offered = top / "cgroup.controllers"
         if offered.exists() and controller in offered.read_text().split():
-            here = top / second.lstrip("/")
+            here = top / v2_path.lstrip("/")
             return here if here == top else here.parent
     raise FileNotFoundError(2, f"there is no controller for {controller}")
 
 
 def _limit_memory(folder: Path, size_bytes: int) -> None:
-    if (folder / "memory.max").exists():
+    if (folder / "memory.max").exists():  # v2
         (folder / "memory.max").write_text(str(size_bytes))
-        with contextlib.suppress(OSError):  # there is no swap
+        with contextlib.suppress(OSError):  # the kernel has no swap
             (folder / "memory.swap.max").write_text("0")
         with contextlib.suppress(OSError):
             (folder / "memory.oom.group").write_text("1")
         return
     (folder / "memory.limit_in_bytes").write_text(str(size_bytes))
-    with contextlib.suppress(OSError):  # swap is not counted here
+    with contextlib.suppress(OSError):  # this kernel does not account for swap
         (folder / "memory.memsw.limit_in_bytes").write_text(str(size_bytes))
 
 
 def _limit_cpu(folder: Path, cores: float) -> None:
     quota = max(_LEAST_QUOTA_US, round(cores * _PERIOD_US))
-    if (folder / "cpu.max").exists():
+    if (folder / "cpu.max").exists():  # v2
         (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
         return
     (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
@@ -174,7 +187,3 @@ def _limit_cpu(folder: Path, cores: float) -> None:
 
 def _name(uid: str) -> str:
     return f"penstock-job-{uid}"
-
-
-def _why(error: OSError) -> str:
-    return f"no cgroup can be made ({error.strerror})"

@@ -1,4 +1,4 @@
-"""The data sets of a job: whether they are there, and from where they are bound. Mostly pure."""
+"""The data sets of a job: whether they are ready, and what of them the job mounts. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,29 +13,28 @@ Json = dict[str, Any]
 
 
 def job_datasets(job: Stored) -> list[ResourceKey]:
-    data: list[Json] = job.spec.get("data") or []
-    return list(dict.fromkeys(dataset_of(job.key, one) for one in data))
+    return list(dict.fromkeys(dataset_of(job.key, one) for one in _data(job)))
 
 
 def dataset_of(job: ResourceKey, one: Json) -> ResourceKey:
-    """Which data set this entry of the job's spec.data means."""
+    """Return the data set that an entry of the job's spec.data names."""
     return ResourceKey("Dataset", one.get("namespace") or job.namespace, one["dataset"])
 
 
 def missing_data(
     job: Stored, resources: Mapping[ResourceKey, Stored], is_served: Served
 ) -> str | None:
-    """What the job waits for, in words; None if all of it is there."""
+    """Return why the job has to wait for its data, in words; None if all of it is ready."""
     return next((why for _, why in missing_datasets(job, resources, is_served)), None)
 
 
 def missing_datasets(
     job: Stored, resources: Mapping[ResourceKey, Stored], is_served: Served
 ) -> Iterator[tuple[ResourceKey, str]]:
-    """The data sets that the job waits for, each with why."""
+    """Yield the data sets that are not ready, each with the reason."""
     for key in job_datasets(job):
         found = resources.get(key)
-        name = _named(key, job.key)
+        name = _name_for(key, job.key)
         if found is None:
             yield key, describe_missing(key, job.key, resources)
         elif found.deleting is not None:
@@ -48,38 +47,42 @@ def missing_datasets(
 
 
 def describe_missing(key: ResourceKey, job: ResourceKey, known: Iterable[ResourceKey]) -> str:
-    """Return that there is no such data set, with what may have been meant."""
-    return f"there is no data set {_named(key, job)}" + _near(key, known)
+    """Say that the data set does not exist, and which one may have been meant."""
+    return f"there is no data set {_name_for(key, job)}" + _suggestion(key, known)
 
 
-def _named(key: ResourceKey, job: ResourceKey) -> str:
+def what_to_load(job: Stored, resources: Mapping[ResourceKey, Stored]) -> list[list[str]]:
+    """Return (uid of the data set, path below it) for each entry of spec.data.
+
+    The result is stored once these are loaded; if it differs later, they must be loaded again.
+    """
+    return [
+        [resources[dataset_of(job.key, one)].uid, (one.get("subPath") or "").strip("/")]
+        for one in _data(job)
+    ]
+
+
+def sources(job: Stored, resources: Mapping[ResourceKey, Stored]) -> list[tuple[Path, str, str]]:
+    """Return (mount point, path below it, mount path in the job) for each entry of spec.data."""
+    found: list[tuple[Path, str, str]] = []
+    for one in _data(job):
+        mountpoint = Path(resources[dataset_of(job.key, one)].note["mountpoint"])
+        found.append((mountpoint, (one.get("subPath") or "").strip("/"), one["mountPath"]))
+    return found
+
+
+def _data(job: Stored) -> list[Json]:
+    return job.spec.get("data") or []
+
+
+def _name_for(key: ResourceKey, job: ResourceKey) -> str:
     return key.name if key.namespace == job.namespace else f"{key.namespace}/{key.name}"
 
 
-def _near(key: ResourceKey, known: Iterable[ResourceKey]) -> str:
+def _suggestion(key: ResourceKey, known: Iterable[ResourceKey]) -> str:
     datasets = [one for one in known if one.kind == "Dataset"]
     names = [one.name for one in datasets if one.namespace == key.namespace]
     if hint := did_you_mean(key.name, names):
         return f" ({hint})"
     others = [one for one in datasets if one.name == key.name]
     return f" (there is one in the namespace {others[0].namespace})" if others else ""
-
-
-def what_to_load(job: Stored, resources: Mapping[ResourceKey, Stored]) -> list[list[str]]:
-    """(uid of the data set, path below it) of each; they are there. What was loaded for another
-    list than this is not what the job will read."""
-    data: list[Json] = job.spec.get("data") or []
-    return [
-        [resources[dataset_of(job.key, one)].uid, (one.get("subPath") or "").strip("/")]
-        for one in data
-    ]
-
-
-def sources(job: Stored, resources: Mapping[ResourceKey, Stored]) -> list[tuple[Path, str, str]]:
-    """(mount point, path below it, mount path in the job) of each; they are there."""
-    data: list[Json] = job.spec.get("data") or []
-    found: list[tuple[Path, str, str]] = []
-    for one in data:
-        mountpoint = Path(resources[dataset_of(job.key, one)].note["mountpoint"])
-        found.append((mountpoint, (one.get("subPath") or "").strip("/"), one["mountPath"]))
-    return found

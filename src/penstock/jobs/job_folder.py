@@ -1,4 +1,4 @@
-"""The files of a job."""
+"""The files of one job, in `STATE/jobs/UID`, which is kept until the job is deleted."""
 
 import json
 import os
@@ -11,22 +11,21 @@ LOG_SUFFIX = ".log"
 
 
 def job_folder(state_folder: Path, uid: str) -> Path:
-    """Private. Kept until the job is deleted."""
     return state_folder / "jobs" / uid
 
 
 def lock_path(folder: Path) -> Path:
-    """Held by the job's supervisor for as long as it lives."""
+    """The lock that the job's supervisor holds while it lives."""
     return folder / "lock"
 
 
 def keeper_lock_path(folder: Path) -> Path:
-    """Held by the keeper of the attempt that runs."""
+    """The lock that the keeper of the running attempt holds."""
     return folder / "keeper.lock"
 
 
 def attempt_path(folder: Path) -> Path:
-    """What the keeper tells of the newest attempt, as JSON."""
+    """The keeper's record of the newest attempt, as JSON."""
     return folder / "attempt.json"
 
 
@@ -35,7 +34,7 @@ def log_path(folder: Path, instance: str) -> Path:
 
 
 def instance_logs(folder: Path) -> list[Path]:
-    """Those that there are."""
+    """Return the logs that exist."""
     return sorted((folder / "logs").glob(f"*{LOG_SUFFIX}"))
 
 
@@ -47,10 +46,11 @@ def read_record(path: Path) -> Json | None:
 
 
 def write_record(path: Path, record: Json) -> None:
+    """Replace the record at once: a reader sees the old one or the new one, whole."""
     fresh = path.with_suffix(".new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump(record, file)
         file.flush()
-        os.fsync(descriptor)  # what ran before a power cut is not started as if it had not
+        os.fsync(descriptor)  # after a power cut, an attempt that ran must not look unstarted
     fresh.replace(path)

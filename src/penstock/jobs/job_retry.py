@@ -1,4 +1,4 @@
-"""Why an attempt ended. Pure."""
+"""Why an attempt of a job ended, and whether the job is retried. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,34 @@ from penstock.jobs.job_status import SUCCEEDED
 
 Json = dict[str, Any]
 
-_MPIRUN = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)")
-_RULE = re.compile(r"-{40,}")
-# How launchers begin to speak of the end of those that they have launched.
-_MPIRUN_SPEAKS = ("Primary job", "mpirun ", "mpiexec ")
-_TORCHRUN_SPEAKS = re.compile(
+# Before the second attempt, the third, …: like the back-off of a pod that keeps failing.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+
+# How launchers begin their own report of a process that has failed.
+_MPIRUN_RESULT = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)")
+_MPIRUN_RULE = re.compile(r"-{40,}")
+_MPIRUN_REPORT = ("Primary job", "mpirun ", "mpiexec ")
+_TORCHRUN_REPORT = re.compile(
     r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] (failed \(exitcode|Sending process)"
 )
+
+# The outcome of an attempt whose keeper died before it could write one.
+LOST: Json = {
+    "ok": False,
+    "reason": "Lost",
+    "message": "its processes are gone: they were killed, or the machine was restarted",
+}
+
+
+def retry_pause_s(outcome: Json, attempt: int, retries: int) -> float | None:
+    """Return the pause before the next attempt; None if there is none.
+
+    `attempt`: the number of the one that ended, from 1. A final outcome is never retried: the job
+    could not be started, so it would fail in the same way again.
+    """
+    if outcome["ok"] or outcome.get("final") or attempt > retries:
+        return None
+    return min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
 
 
 def outcome(
@@ -25,8 +46,11 @@ def outcome(
     timeout_s: float | None = None,
     limit: str | None = None,
 ) -> Json:
-    """Why an attempt ended. `stopped`: Timeout or Stopped, if it did not end by itself; `limit`:
-    the memory that was too little, in words."""
+    """Return why an attempt ended.
+
+    `stopped`: Timeout or Stopped, if it was ended from outside. `limit`: the memory limit that was
+    exceeded, as text.
+    """
     if stopped == "Timeout":
         return _failed("Timeout", f"timeout after {timeout_s:g}s")
     if stopped is not None:
@@ -34,7 +58,7 @@ def outcome(
     failed = [one for one in instances if one["awaited"] and one["phase"] != SUCCEEDED]
     if not failed:
         return {"ok": True, "reason": "Completed", "message": "done"}
-    # The others were ended because of it.
+    # The first one that failed by itself; the others were stopped because of it.
     first = min(failed, key=lambda one: (one.get("stopped", False), one.get("ended_s", 1e12)))
     who = str(first["name"]).removeprefix(f"{job}-")
     if any(one.get("oom") for one in instances):
@@ -46,30 +70,33 @@ def outcome(
     if "code" not in first:
         return _failed("Lost", f"{who} is gone")
     code, text = first["code"], str(first.get("tail") or "")
-    if first["role"] == "launcher" and (told := _MPIRUN.search(text)) is not None:
-        who, code = f"rank {told[1]}", int(told[2])
+    if first["role"] == "launcher" and (found := _MPIRUN_RESULT.search(text)) is not None:
+        who, code = f"rank {found[1]}", int(found[2])
     what = f"{who} ended with exit code {code}"
     if code == 127:
         what += " (no such command)"
-    elif code == 137:  # 128 and SIGKILL: a shell's or a container's way to say it
+    elif code == 137:  # 128 and SIGKILL, as shells and containers report it
         what += f" (killed; it may use {limit} of memory)" if limit else " (killed)"
     last = last_words(text)
-    return _failed("Error", what + (f"; it said last: {last}" if last else ""))
+    return _failed("Error", what + (f"; its last output: {last}" if last else ""))
 
 
 def last_words(text: str) -> str:
-    """The last line that somebody of the job wrote, and not the launcher, whose words come after:
-    mpirun's between lines of dashes, torchrun's with a traceback and a table of their own."""
+    """Return the last line that the job itself wrote, not its launcher.
+
+    A launcher reports a failure after the job's own output: mpirun between lines of dashes,
+    torchrun with a traceback and a table.
+    """
     lines = [line.strip() for line in text.splitlines()]
     for at, line in enumerate(lines):
         after = lines[at + 1] if at + 1 < len(lines) else ""
-        if _TORCHRUN_SPEAKS.search(line) or (
-            _RULE.fullmatch(line) and after.startswith(_MPIRUN_SPEAKS)
+        if _TORCHRUN_REPORT.search(line) or (
+            _MPIRUN_RULE.fullmatch(line) and after.startswith(_MPIRUN_REPORT)
         ):
             lines = lines[:at]
             break
-    told = [line for line in lines if any(map(str.isalnum, line)) and not line.startswith("--- ")]
-    return told[-1][:300] if told else ""
+    lines = [line for line in lines if any(map(str.isalnum, line)) and not line.startswith("--- ")]
+    return lines[-1][:300] if lines else ""
 
 
 def _failed(reason: str, message: str) -> Json:

@@ -1,4 +1,9 @@
-"""What the keeper tells of an attempt, in a file that is whole at any moment. Pure but for it."""
+"""The phases of a job and of its instances, and how a job's status shows them. Pure.
+
+PENDING ──data bound──> QUEUING ──GPUs and cores allotted──> PENDING ──instances run──> RUNNING
+RUNNING ──an attempt fails, retries are left──> PENDING
+RUNNING ──done──> SUCCEEDED;  any ──> FAILED when it cannot start or no retries are left
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +18,12 @@ ENDED = (SUCCEEDED, FAILED)
 
 
 def instance_record(name: str, role: str, gpus: Sequence[int], *, awaited: bool) -> Json:
+    """Return an instance as the keeper records it."""
     return {"name": name, "role": role, "phase": PENDING, "gpus": list(gpus), "awaited": awaited}
 
 
 def shown_instance(one: Mapping[str, Any]) -> Json:
-    """As a job's status has it."""
+    """Return a recorded instance as a job's status shows it."""
     shown = {key: one[key] for key in ("name", "role", "phase", "gpus")}
     for key, name in (("begun_s", "startTime"), ("ended_s", "completionTime")):
         if key in one:
@@ -29,10 +35,10 @@ def shown_instance(one: Mapping[str, Any]) -> Json:
 
 
 def last_instances(record: Mapping[str, Any], now_s: float) -> list[Json]:
-    """As they are shown when nobody keeps the attempt any more: one that it says runs is gone."""
-    gone: Json = {"phase": FAILED, "ended_s": now_s, "pid": None}
+    """Return the instances of an attempt that has no keeper any more: none of them runs."""
+    ended: Json = {"phase": FAILED, "ended_s": now_s, "pid": None}
     return [
-        shown_instance({**one, **gone} if one["phase"] == RUNNING else one)
+        shown_instance({**one, **ended} if one["phase"] == RUNNING else one)
         for one in record["instances"]
     ]
 
@@ -40,7 +46,7 @@ def last_instances(record: Mapping[str, Any], now_s: float) -> list[Json]:
 def ended_status(
     phase: str, reason: str, message: str, record: Mapping[str, Any] | None, now_s: float
 ) -> Json:
-    """Of a job that has ended; `record`: of its last attempt, if it had one."""
+    """Return the status of a job that has ended. `record`: of its last attempt, if it had one."""
     condition = Condition(phase.capitalize(), True, reason, message)
     status: Json = {
         "phase": phase,

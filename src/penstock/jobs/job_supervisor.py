@@ -1,8 +1,8 @@
 """The supervisor of one job: `python -Pm penstock.jobs.job_supervisor UID`.
 
-Started by the loop, which has taken the lock for it: to load the job's data sets, if it wants them
-loaded first; then, when it was allotted what it needs, to see its attempts through. Killed, it is
-started again, and finds the attempt that runs by the lock of its keeper: nothing is started twice.
+The loop takes the job's lock and starts it: first to load the job's data sets, if the job asks for
+that; then, once GPUs and cores are allotted, to run its attempts. If it is killed, the loop starts
+it again, and it finds a running attempt by the lock of that attempt's keeper: nothing starts twice.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ from penstock.jobs.job_folder import (
     lock_path,
     read_record,
 )
+from penstock.jobs.job_retry import LOST, retry_pause_s
 from penstock.jobs.job_status import (
     FAILED,
     PENDING,
@@ -44,64 +45,25 @@ from penstock.reconcile.conditions import stamp
 from penstock.reconcile.live_status import served_mounts
 from penstock.reconcile.loop_control import wake_loop
 from penstock.reconcile.resource_process import is_worker, release_lock, start_as_worker
-from penstock.reconcile.snapshot import Stored
+from penstock.reconcile.snapshot import Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.store.redaction import redact
 from penstock.units import format_size
-
-# Loads the data sets of a job before it starts. Begun again, it passes over what is cached.
-
-
-def load_first(
-    places: Iterable[tuple[str, Path, str]],
-    tell: Callable[[str], None],
-    note: Callable[[str], None],
-) -> None:
-    """(name, mount point, path below it) of each. `tell` gets how far it is, often; `note` what
-    should be remembered."""
-    for name, mountpoint, below in places:
-
-        def progress(told: dict[str, Any], name: str = name) -> None:
-            total = told["bytes"]
-            share = 100 * told.get("done_bytes", 0) // total if total else 0
-            tell(f"loading {name}: {min(share, 99)}%")
-
-        def started(told: dict[str, Any], name: str = name) -> None:
-            if not told["fits"]:
-                note(
-                    f"{name}: {format_size(told['bytes'])} are more than the cache holds; about "
-                    f"{format_size(told['fitting_bytes'])} will fit"
-                )
-
-        tell(f"loading {name}")
-        with Warming(mountpoint, Wish(started=started, progress=progress)) as warming:
-            if below:
-                warming.add_patterns([below])
-            answer = warming.run()
-        if answer["failed_files"]:
-            first = answer["failures"][0]
-            raise StoreError(
-                f"{answer['failed_files']:,} of {answer['files']:,} files of {name} could not be "
-                f"loaded; {first['path']}: {first['why']}",
-                hint="applied again, it goes on where it was",
-            )
-
 
 log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
 _LOOK_S = 0.5
+# Keepers of one attempt that die in a row before the job is given up.
 _MOST_KEEPERS = 4
-# One that has lived so long is not counted among those that die one after the other.
-_ALIVE_S = 10.0
-_KEEPER_ENDS_WITHIN_S = 20.0
-# Before the second attempt, the third, …: as a pod that fails again and again.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+# A supervisor that lived this long no longer counts as one of several that die in a row.
+_STABLE_S = 10.0
+_KEEPER_END_TIMEOUT_S = 20.0
 
 
-class _NotThere(Exception):
-    """A data set that was there when the supervisor was started."""
+class _DataNotReady(Exception):
+    """A data set that was ready when the supervisor was started is not any more."""
 
 
 class Supervisor:
@@ -111,12 +73,12 @@ class Supervisor:
         self._folder = job_folder(state.folder, job.uid)
         self._record = attempt_path(self._folder)
         self._lock = keeper_lock_path(self._folder)
-        self._told: set[tuple[str, str]] = set()
+        self._shown_notes: set[tuple[str, str]] = set()
         self._seen_ns = 0
 
     @property
     def is_kept(self) -> bool:
-        """Whether an attempt runs."""
+        """Does an attempt run?"""
         return locks.is_taken(self._lock)
 
     def run(self) -> None:
@@ -124,66 +86,66 @@ class Supervisor:
             self._load_data()
             return
         run: str | None = self._job.note.get("run")
-        number: int = self._job.note.get("attempt", 0)
+        attempt: int = self._job.note.get("attempt", 0)
         if run is None:
-            run, number = uuid.uuid4().hex, 1
-            self._state.observe(self._job.uid, note={"run": run, "attempt": number})
+            run, attempt = uuid.uuid4().hex, 1
+            self._state.observe(self._job.uid, note={"run": run, "attempt": attempt})
         while True:
-            record = self._see_through(run, number)
+            record = self._run_attempt(run, attempt)
             if record["outcome"] is None:
                 clear(self._job.uid, record)
-            outcome: Json = record["outcome"] or _LOST
-            if outcome["ok"]:
-                self._finish(SUCCEEDED, outcome, record)
+            outcome: Json = record["outcome"] or LOST
+            pause_s = retry_pause_s(outcome, attempt, self._job.spec.get("retries") or 0)
+            if pause_s is None:
+                self._finish(SUCCEEDED if outcome["ok"] else FAILED, outcome, record)
                 return
-            retries = self._job.spec.get("retries") or 0
-            if outcome.get("final") or number > retries:
-                self._finish(FAILED, outcome, record)
-                return
-            self._pause(number, outcome, record)
-            number += 1
-            self._state.observe(self._job.uid, note={"attempt": number})
+            self._pause(attempt, outcome, record, pause_s)
+            attempt += 1
+            self._state.observe(self._job.uid, note={"attempt": attempt})
 
     # -- an attempt ----------------------------------------------------------------------
 
-    def _see_through(self, run: str, number: int) -> Json:
-        """What its keeper wrote of it. Starts it, unless it was started before."""
+    def _run_attempt(self, run: str, attempt: int) -> Json:
+        """Return its keeper's record. Start the attempt, unless it was started before."""
         for _ in range(_MOST_KEEPERS):
             if locks.is_taken(self._lock):
                 self._wait_for_keeper()
             found = read_record(self._record)
-            if found is not None and (found["run"], found["attempt"]) == (run, number):
+            if found is not None and (found["run"], found["attempt"]) == (run, attempt):
                 self._show(found)
                 return found
-            self._start(run, number)
+            self._start(run, attempt)
         raise PenstockError(
-            f"its keeper ended {_MOST_KEEPERS} times without a word",
+            f"its keeper died {_MOST_KEEPERS} times",
             hint=f"its log: {self._folder / 'supervisor.log'}",
         )
 
-    def _start(self, run: str, number: int) -> None:
+    def _start(self, run: str, attempt: int) -> None:
         self._observe(
-            phase=PENDING, reason="Starting", message="its processes are started", attempts=number
+            phase=PENDING, reason="Starting", message="its processes are started", attempts=attempt
         )
-        snapshot = self._state.snapshot()
-        if (why := missing_data(self._job, snapshot.resources, served_mounts())) is not None:
-            raise _NotThere(why)
-        gpus = tuple(self._job.note["allotted"]["gpus"])
-        attempt = prepare(
+        snapshot = self._snapshot_with_data()
+        prepared = prepare(
             self._state,
             self._job,
             snapshot.resources,
             self._folder,
             run=run,
-            number=number,
-            gpus=gpus,
+            number=attempt,
+            gpus=tuple(self._job.note["allotted"]["gpus"]),
         )
         lock = locks.take(self._lock)
         if lock is None:
             return
-        start_keeper(self._job, attempt, lock, sys.stderr.fileno())
-        names = ", ".join(one.name for one in attempt.instances[:8])
-        self._tell("Started", f"attempt {number} ({attempt.launch}): {names}")
+        start_keeper(self._job, prepared, lock, sys.stderr.fileno())
+        names = ", ".join(one.name for one in prepared.instances[:8])
+        self._add_event("Started", f"attempt {attempt} ({prepared.launch}): {names}")
+
+    def _snapshot_with_data(self) -> Snapshot:
+        snapshot = self._state.snapshot()
+        if (why := missing_data(self._job, snapshot.resources, served_mounts())) is not None:
+            raise _DataNotReady(why)
+        return snapshot
 
     def _wait_for_keeper(self) -> None:
         ended = threading.Event()
@@ -195,9 +157,9 @@ class Supervisor:
             ended.set()
 
         threading.Thread(target=wait, daemon=True).start()
-        lived_s = time.monotonic()
+        started_s = time.monotonic()
         while not ended.wait(_LOOK_S):
-            if self._job.note.get("deaths") and time.monotonic() - lived_s > _ALIVE_S:
+            if self._job.note.get("deaths") and time.monotonic() - started_s > _STABLE_S:
                 self._state.observe(self._job.uid, note={"deaths": None})
             try:
                 changed_ns = self._record.stat().st_mtime_ns
@@ -208,33 +170,33 @@ class Supervisor:
                 self._show(found)
 
     def _show(self, record: Json) -> None:
+        """Copy the keeper's record into the job's status and events."""
         for reason, message in record["notes"]:
-            if (reason, message) not in self._told:
-                self._told.add((reason, message))
-                self._tell(reason, message)
+            if (reason, message) not in self._shown_notes:
+                self._shown_notes.add((reason, message))
+                self._add_event(reason, message)
         instances = [shown_instance(one) for one in record["instances"]]
-        if record["outcome"] is not None or not any(
-            "begun_s" in one for one in record["instances"]
-        ):
+        if record["outcome"] is not None or not _has_run(record):
             self._observe(instances=instances)
             return
-        now = self._state.by_uid(self._job.uid)
-        begun = now.status.get("startTime") if now is not None else None
-        gpus = self._job.note["allotted"]["gpus"]
         self._observe(
             phase=RUNNING,
             reason="Running",
             message=f"attempt {record['attempt']} runs",
-            startTime=begun or stamp(record["begun_s"]),
-            gpusAllocated=len(gpus),
-            node=os.uname().nodename,
+            gpusAllocated=len(self._job.note["allotted"]["gpus"]),
             instances=instances,
+            **self._started(record),
         )
 
-    def _pause(self, number: int, outcome: Json, record: Json) -> None:
-        pause_s = min(_FIRST_PAUSE_S * 2 ** (number - 1), _LONGEST_PAUSE_S)
-        message = redact(f"attempt {number}: {outcome['message']}; again in {pause_s:g}s")
-        self._tell("Retrying", message, kind="Warning")
+    def _started(self, record: Json) -> Json:
+        """Return where the job runs, and since when: the start of its first attempt."""
+        now = self._state.by_uid(self._job.uid)
+        earlier = now.status.get("startTime") if now is not None else None
+        return {"startTime": earlier or stamp(record["begun_s"]), "node": os.uname().nodename}
+
+    def _pause(self, attempt: int, outcome: Json, record: Json, pause_s: float) -> None:
+        message = redact(f"attempt {attempt}: {outcome['message']}; next attempt in {pause_s:g}s")
+        self._add_event("Retrying", message, kind="Warning")
         self._observe(
             phase=PENDING,
             reason="Retrying",
@@ -246,14 +208,10 @@ class Supervisor:
     # -- before and after ----------------------------------------------------------------
 
     def _load_data(self) -> None:
-        # merged
-
-        snapshot = self._state.snapshot()
-        if (why := missing_data(self._job, snapshot.resources, served_mounts())) is not None:
-            raise _NotThere(why)
+        snapshot = self._snapshot_with_data()
         last_s = 0.0
 
-        def tell(message: str) -> None:
+        def report(message: str) -> None:
             nonlocal last_s
             if time.monotonic() - last_s >= _LOOK_S:
                 last_s = time.monotonic()
@@ -265,42 +223,40 @@ class Supervisor:
             (name, mountpoint, below)
             for name, (mountpoint, below, _) in zip(names, found, strict=True)
         ]
-        load_first(places, tell, lambda message: self._tell("DoesNotFit", message))
+        _load_datasets(places, report, lambda message: self._add_event("DoesNotFit", message))
         loaded = what_to_load(self._job, snapshot.resources)
         self._state.observe(self._job.uid, note={"loaded": loaded, "loading": None, "pid": None})
-        self._tell("Loaded", "its data sets are in the cache, as far as they fit")
+        self._add_event("Loaded", "its data sets are in the cache, as far as they fit")
 
     def _finish(self, phase: str, outcome: Json, record: Json | None) -> None:
         now_s = time.time()
         message = redact(outcome["message"])
         hint = outcome.get("hint")
-        said = f"{message} (hint: {hint})" if hint else message
-        status = ended_status(phase, outcome["reason"], said, record, now_s)
-        if record is not None and any("begun_s" in one for one in record["instances"]):
-            now = self._state.by_uid(self._job.uid)
-            begun = now.status.get("startTime") if now is not None else None
-            status |= {"startTime": begun or stamp(record["begun_s"]), "node": os.uname().nodename}
+        text = f"{message} (hint: {hint})" if hint else message
+        status = ended_status(phase, outcome["reason"], text, record, now_s)
+        if record is not None and _has_run(record):
+            status |= self._started(record)
         trouble = None if phase == SUCCEEDED else {"what": message, "hint": hint, "exit_code": 2}
-        gone: Json = dict.fromkeys(("pid", "allotted", "loading", "deaths"))
+        removed: Json = dict.fromkeys(("pid", "allotted", "loading", "deaths"))
         self._state.observe(
-            self._job.uid, status=status, note={**gone, "ended_s": now_s, "trouble": trouble}
+            self._job.uid, status=status, note={**removed, "ended_s": now_s, "trouble": trouble}
         )
         kind = "Normal" if phase == SUCCEEDED else "Warning"
-        self._tell(outcome["reason"], said, kind=kind)
+        self._add_event(outcome["reason"], text, kind=kind)
 
     def fail(self, reason: str, message: str, hint: str | None = None) -> None:
         self._stop_keeper()
         record = read_record(self._record)
         now = self._state.by_uid(self._job.uid)
         if record is not None and (now is None or record["run"] != now.note.get("run")):
-            record = None  # of a run before this one
+            record = None  # of an earlier run of this job
         if record is not None and record["outcome"] is None:
             clear(self._job.uid, record)
         self._finish(FAILED, {"reason": reason, "message": message, "hint": hint}, record)
 
     def _stop_keeper(self) -> None:
-        """Nothing goes on of a job that has failed."""
-        until_s = time.monotonic() + _KEEPER_ENDS_WITHIN_S
+        """End a running attempt: nothing of a job that has failed may run on."""
+        until_s = time.monotonic() + _KEEPER_END_TIMEOUT_S
         while locks.is_taken(self._lock):
             record = read_record(self._record)
             if record is not None and is_worker(KEEPER, self._job.uid, record["keeper"]):
@@ -312,21 +268,55 @@ class Supervisor:
     def _observe(self, **status: Any) -> None:
         self._state.observe(self._job.uid, status=status)
 
-    def _tell(self, reason: str, message: str, kind: str = "Normal") -> None:
+    def _add_event(self, reason: str, message: str, kind: str = "Normal") -> None:
         self._state.add_event(self._job.uid, reason, redact(message), kind=kind)
 
 
-_LOST: Json = {
-    "ok": False,
-    "reason": "Lost",
-    "message": "its processes are gone: they were killed, or the machine was restarted",
-}
+def _has_run(record: Json) -> bool:
+    return any("begun_s" in one for one in record["instances"])
+
+
+def _load_datasets(
+    places: Iterable[tuple[str, Path, str]],
+    report: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> None:
+    """Load each (name, mount point, path below it); repeated, it skips what is cached.
+
+    `report` gets the progress, often.
+    """
+    for name, mountpoint, below in places:
+
+        def progress(load: Json, name: str = name) -> None:
+            total = load["bytes"]
+            share = 100 * load.get("done_bytes", 0) // total if total else 0
+            report(f"loading {name}: {min(share, 99)}%")
+
+        def started(load: Json, name: str = name) -> None:
+            if not load["fits"]:
+                warn(
+                    f"{name}: {format_size(load['bytes'])} are more than the cache holds; about "
+                    f"{format_size(load['fitting_bytes'])} will fit"
+                )
+
+        report(f"loading {name}")
+        with Warming(mountpoint, Wish(started=started, progress=progress)) as warming:
+            if below:
+                warming.add_patterns([below])
+            answer = warming.run()
+        if answer["failed_files"]:
+            first = answer["failures"][0]
+            raise StoreError(
+                f"{answer['failed_files']:,} of {answer['files']:,} files of {name} could not be "
+                f"loaded; {first['path']}: {first['why']}",
+                hint="apply the job again: loading continues where it stopped",
+            )
 
 
 def main() -> int:
-    if (begun := start_as_worker()) is None:
+    if (started := start_as_worker()) is None:
         return 0
-    state, job = begun
+    state, job = started
     if not run_job(state, job):
         return 1
     release_lock(lock_path(job_folder(state.folder, job.uid)))
@@ -335,12 +325,14 @@ def main() -> int:
 
 
 def run_job(state: State, job: Stored) -> bool:
-    """False: what happened could not be read or written down. The job goes on without us, and the
-    loop has another look for it."""
+    """Run the job to its end. False: the outcome could not be read or written down.
+
+    Then the job itself runs on, and the loop starts another supervisor for it.
+    """
     supervisor = Supervisor(state, job)
     try:
         supervisor.run()
-    except _NotThere as error:
+    except _DataNotReady as error:
         state.observe(
             job.uid,
             note={"allotted": None, "loading": None, "pid": None},
@@ -354,9 +346,9 @@ def run_job(state: State, job: Stored) -> bool:
     except PenstockError as error:
         log.warning("%s: %s", job.key, error)
         supervisor.fail("CannotStart", str(error), error.hint)
-    except Exception as error:  # a bug is told where people look
+    except Exception as error:  # a bug is reported in the job's status
         log.exception("%s", job.key)
-        # A database that somebody has locked for long, or a full disk.
+        # The database has been locked for long, or the disk is full.
         if isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and supervisor.is_kept):
             return False
         supervisor.fail("Bug", f"{type(error).__name__}: {error}")

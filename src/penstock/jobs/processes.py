@@ -1,4 +1,8 @@
-"""Processes of a job, found by looking at all of them."""
+"""Find and end the processes of a job.
+
+Where the attempt has a PID namespace, its processes are those in that namespace. Elsewhere they are
+found by the mark in their environment, which forks and daemons inherit.
+"""
 
 import contextlib
 import os
@@ -13,7 +17,7 @@ from penstock.jobs.cgroups import remove_groups
 from penstock.jobs.containers import remove_containers
 
 MARK = "PENSTOCK_JOB"
-_DIES_WITHIN_S = 5.0
+_END_TIMEOUT_S = 5.0
 
 
 def children_of(pid: int) -> list[int]:
@@ -21,13 +25,13 @@ def children_of(pid: int) -> list[int]:
 
 
 def inner_pid(pid: int) -> int | None:
-    """The number that it has in the innermost namespace that it is in."""
+    """Return the process's id in its innermost PID namespace."""
     numbers = procfs.status(pid).get("NSpid", "").split()
     return int(numbers[-1]) if numbers else None
 
 
 def pids_of(uid: str, init: int | None) -> list[int]:
-    """All of a job: those in the namespace of its init, and those that bear its mark."""
+    """Return all processes of a job."""
     namespace = procfs.namespace(init, "pid") if init is not None else None
     if namespace is not None and namespace != procfs.namespace(os.getpid(), "pid"):
         return [pid for pid in procfs.pids() if procfs.namespace(pid, "pid") == namespace]
@@ -42,10 +46,13 @@ def marked(uid: str) -> Iterator[int]:
 
 
 def end_marked(uid: str, but: Collection[int] = ()) -> None:
-    """Ends what bears the mark, until two looks find none: it may fork behind our back, and in the
-    middle of an exec a process has no environment to be known by. One that waits in the kernel dies
-    when that answers, which nobody waits for."""
-    until_s, empty_looks = time.monotonic() + _DIES_WITHIN_S, 0
+    """Kill the processes that bear the job's mark, until two looks in a row find none.
+
+    One look is not enough: a process may fork meanwhile, and in the middle of an exec it has no
+    environment. A process that is stuck in the kernel dies when its call returns; it is not
+    awaited beyond the timeout.
+    """
+    until_s, empty_looks = time.monotonic() + _END_TIMEOUT_S, 0
     while empty_looks < 2 and time.monotonic() < until_s:
         found = [pid for pid in marked(uid) if pid not in but and not procfs.is_gone(pid)]
         empty_looks = 0 if found else empty_looks + 1
@@ -55,11 +62,11 @@ def end_marked(uid: str, but: Collection[int] = ()) -> None:
         time.sleep(0.01)
 
 
-# What an attempt leaves whose keeper was killed, and could clear nothing itself.
-
-
 def clear(uid: str, record: dict[str, Any]) -> None:
-    """Processes, containers, cgroups and files, by what the keeper wrote down at its beginning."""
+    """Remove what is left of an attempt whose keeper was killed.
+
+    These are processes, containers, cgroups and files; the keeper recorded them when it started.
+    """
     end_marked(uid)
     if record["engine"]:
         remove_containers(record["engine"], uid)

@@ -1,8 +1,8 @@
-"""Training jobs as the loop sees them: who waits for what, who may start, who goes.
+"""Training jobs as the loop sees them: which wait for what, which may start, which are removed.
 
-The loop allots GPUs and cores, alone and in one thread, and writes down what it has allotted before
-it starts the job's supervisor; a job gives it back in the same moment in which it has ended. So
-what is held is known from the state alone, whoever was killed.
+The loop allots GPUs and cores, alone and in one thread, and records them before it starts the job's
+supervisor. The record is removed in the same transaction in which the job ends. So what is allotted
+is known from the state alone, whichever process was killed.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ from penstock.specs.jobs import cores
 Json = dict[str, Any]
 
 SUPERVISOR = "penstock.jobs.job_supervisor"
-# Supervisors that die one after the other without having ended the job.
+# Supervisors of one job that die in a row before it is given up.
 _MOST_DEATHS = 5
-# A supervisor that was killed is missed after so long.
+# Within this time a supervisor that was killed is noticed.
 _RUNNING_S = 2.0
-# Whatever a job waits for wakes the loop when it comes; this is for what nobody tells.
+# Whatever a job waits for wakes the loop when it is ready; this is for changes that send no wake.
 _WAITING_S = 30.0
 _LONGEST_SLEEP_S = 3600.0
-# After it was asked to stop; the keeper itself gives the job less.
-_KEEPER_ENDS_WITHIN_S = 20.0
+# After a keeper was asked to end, before it is killed; the keeper itself gives the job less.
+_KEEPER_END_TIMEOUT_S = 20.0
 
 
 class Jobs:
@@ -54,8 +54,10 @@ class Jobs:
         self._stopping: dict[str, float] = {}  # uid: when its keeper was asked to end
 
     def look(self, snapshot: Snapshot, is_served: Served, *, leaving: bool) -> float | None:
-        """Begins and ends what is due. Seconds until the next look; None if there is nothing to
-        look for."""
+        """Start and end the jobs that are due. Return the seconds until the next look.
+
+        None: no job needs one. `leaving`: the loop ends, so nothing is started.
+        """
         self._children = [child for child in self._children if child.poll() is None]
         pauses: list[float] = []
         candidates: list[Stored] = []
@@ -69,7 +71,7 @@ class Jobs:
                 continue
             elif job.status.get("phase") in ENDED:
                 pauses += self._expire(job)
-            elif self._has_begun(job):
+            elif self._resume(job):
                 pauses.append(_RUNNING_S)
             elif self._is_ready(snapshot, job, is_served):
                 candidates.append(job)
@@ -83,7 +85,7 @@ class Jobs:
     # -- before it starts ----------------------------------------------------------------
 
     def _is_ready(self, snapshot: Snapshot, job: Stored, is_served: Served) -> bool:
-        """For the queue; what it waits for is told."""
+        """Is the job's data ready, so that it may queue for GPUs and cores?"""
         why = missing_data(job, snapshot.resources, is_served)
         if why is not None:
             self._wait(job, PENDING, "DataNotReady", why)
@@ -103,7 +105,7 @@ class Jobs:
         ]
         waiting = [
             Waiting(
-                one.key.name, _order(one), one.spec.get("priority") or 0, gpus_of(one), _cores(one)
+                one.key.name, _order(one), one.spec.get("priority") or 0, _gpus(one), _cores(one)
             )
             for one in candidates
         ]
@@ -115,7 +117,7 @@ class Jobs:
             if verdict.gpus is None:
                 self._wait(job, QUEUING, "Queuing", verdict.why)
                 continue
-            # Written down before it runs: nobody else gets it from here on.
+            # Recorded before the job runs: from here on no other job gets them.
             held = {"gpus": list(verdict.gpus), "cores": _cores(job)}
             self._state.observe(job.uid, note={"allotted": held, "waits": None})
             if held["gpus"]:
@@ -126,15 +128,7 @@ class Jobs:
         if job.note.get("waits") == why and job.status.get("phase") == phase:
             return
         self._state.observe(
-            job.uid,
-            note={"waits": why},
-            status={
-                "phase": phase,
-                "reason": reason,
-                "message": why,
-                "gpusRequested": gpus_of(job),
-                "gpusAllocated": 0,
-            },
+            job.uid, note={"waits": why}, status=_not_running(job, phase, reason, why)
         )
         self._state.add_event(job.uid, reason, why)
 
@@ -145,52 +139,47 @@ class Jobs:
         if lock is None:
             return
         if job.status.get("phase") in (None, QUEUING):
-            self._state.observe(
-                job.uid,
-                status={
-                    "phase": PENDING,
-                    "reason": "Starting",
-                    "message": "it is about to start",
-                    "gpusRequested": gpus_of(job),
-                    "gpusAllocated": 0,
-                },
-            )
+            status = _not_running(job, PENDING, "Starting", "it is about to start")
+            self._state.observe(job.uid, status=status)
         child = start_worker(SUPERVISOR, job.uid, lock, folder / "supervisor.log")
         self._children.append(child)
 
-    def _has_begun(self, job: Stored) -> bool:
-        """One that was allotted what it needs, or loads its data, and whose supervisor is gone."""
+    def _resume(self, job: Stored) -> bool:
+        """Restart the supervisor of a job that was started before, but has none. False: it wasn't.
+
+        Such a job has its GPUs and cores, or loads its data; its supervisor was killed.
+        """
         now = self._state.by_uid(job.uid)  # it may have ended since the snapshot was taken
         if now is None or now.status.get("phase") in ENDED:
             return True
         if now.note.get("allotted") is None and not now.note.get("loading"):
             return False
         if now.note.get("pid") is None:
-            self._start(now)  # whoever allotted it was killed before it could
+            self._start(now)  # the loop that allotted them was killed before it started the job
             return True
         deaths = now.note.get("deaths", 0) + 1
         if deaths > _MOST_DEATHS:
             self._give_up(now, deaths)
             return True
         self._state.observe(job.uid, note={"deaths": deaths})
-        self._state.add_event(job.uid, "Died", "its supervisor; another takes over", kind="Warning")
+        self._state.add_event(job.uid, "Died", "its supervisor; restarted", kind="Warning")
         self._start(now)
         return True
 
     def _give_up(self, job: Stored, deaths: int) -> None:
         if not self._end_processes(job):
             return
-        what = f"its supervisor ended {deaths} times without a word"
+        what = f"its supervisor died {deaths} times"
         log = job_folder(self._state.folder, job.uid) / "supervisor.log"
-        gone: Json = dict.fromkeys(("allotted", "loading", "pid", "deaths"))
+        removed: Json = dict.fromkeys(("allotted", "loading", "pid", "deaths"))
         trouble = {"what": what, "hint": f"its log: {log}", "exit_code": 1}
         now_s = time.time()
         record = read_record(attempt_path(job_folder(self._state.folder, job.uid)))
         if record is not None and record["run"] != job.note.get("run"):
-            record = None  # of a run before this one
+            record = None  # of an earlier run of this job
         self._state.observe(
             job.uid,
-            note={**gone, "ended_s": now_s, "trouble": trouble},
+            note={**removed, "ended_s": now_s, "trouble": trouble},
             status=ended_status(FAILED, "Died", what, record, now_s),
         )
         self._state.add_event(job.uid, "Died", what, kind="Warning")
@@ -208,7 +197,7 @@ class Jobs:
         return [] if self._remove(job) else [_RUNNING_S]
 
     def _remove(self, job: Stored) -> bool:
-        """False: it has not ended yet, and is looked at again in a moment."""
+        """End the job and remove all of it. False: its processes have not ended yet."""
         end_worker(SUPERVISOR, job.uid, job.note.get("pid"))
         if locks.is_taken(self._lock(job)) or not self._end_processes(job):
             return False
@@ -217,14 +206,14 @@ class Jobs:
         return True
 
     def _end_processes(self, job: Stored) -> bool:
-        """All that an attempt runs. False: not yet."""
+        """End everything that an attempt runs. False: it has not ended yet."""
         folder = job_folder(self._state.folder, job.uid)
         record = read_record(attempt_path(folder))
         if locks.is_taken(keeper_lock_path(folder)):
             asked_s = self._stopping.setdefault(job.uid, time.monotonic())
             pid = record["keeper"] if record is not None else None
             if pid is not None and is_worker(KEEPER, job.uid, pid):
-                late = time.monotonic() - asked_s > _KEEPER_ENDS_WITHIN_S
+                late = time.monotonic() - asked_s > _KEEPER_END_TIMEOUT_S
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
             return False
@@ -237,14 +226,24 @@ class Jobs:
         return lock_path(job_folder(self._state.folder, job.uid))
 
 
-def gpus_of(job: Stored) -> int:
-    """That all its workers together ask for."""
+def _not_running(job: Stored, phase: str, reason: str, message: str) -> Json:
+    return {
+        "phase": phase,
+        "reason": reason,
+        "message": message,
+        "gpusRequested": _gpus(job),
+        "gpusAllocated": 0,
+    }
+
+
+def _gpus(job: Stored) -> int:
+    """Return the GPUs that all workers of the job need together."""
     return (job.spec.get("gpus") or 0) * (job.spec.get("workers") or 1)
 
 
 def _cores(job: Stored) -> float:
-    said = job.spec.get("cpu")
-    return 0.0 if said is None else cores(str(said)) * (job.spec.get("workers") or 1)
+    cpu = job.spec.get("cpu")
+    return 0.0 if cpu is None else cores(str(cpu)) * (job.spec.get("workers") or 1)
 
 
 def _order(job: Stored) -> tuple[float, str]:
