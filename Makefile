@@ -6,7 +6,9 @@ MINUTES ?= 10
 SECONDS ?= 60
 # More than cores: a test mostly waits for a mount to start or to end.
 WORKERS ?= 4
-LINTED := src tests examples tools/compare-s3-servers tools/mutants
+LINTED := src tests examples tools/compare-s3-servers tools/mutants tools/publish-figures
+# SET="dataset.files=300 repeats=2" changes a plan's values.
+BENCH = $(BIN)/penstock bench run $(SET:%=--set %)
 # A mount is three Python processes. Where the environment forbids to keep what is compiled, each
 # compiles all of its modules anew: a fifth of its CPU, about a thousand times in `make test`.
 export PYTHONDONTWRITEBYTECODE :=
@@ -24,11 +26,11 @@ setup: .venv/ready  ## makes .venv with `penstock` in it
 .venv/demo-ready: pyproject.toml constraints.txt tools/system-packages
 	tools/system-packages fuse3
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $@
 
 demo: .venv/demo-ready  ## an ImageNet-like set over real S3: Penstock and rclone mount, side by side
-	$(BIN)/python -m penstock.bench.demo
+	$(BENCH) plans/demo.yaml
 
 test: lint  ## lint, types, layers and every test that is not slow: real S3 servers, mounts, programs
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
@@ -58,16 +60,16 @@ soak: .venv/ready  ## readers, kills, changes, faults at once; MINUTES=10, SEED=
 fuzz: .venv/ready  ## arbitrary bytes for each parser, SECONDS=60 each; TARGETS="yaml plan" for some
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
 
-bench: .venv/ready  ## native, Penstock, JuiceFS, Alluxio, rclone, s3fs in one run; needs root
+bench: .venv/ready  ## native, Penstock, JuiceFS, Alluxio, rclone, s3fs in one run, and the goals; needs root
 	tools/system-packages s3fs redis-server $(if $(PENSTOCK_ALLUXIO_HOME),openjdk-17-jre-headless libfuse2)
-	$(BIN)/python -m penstock.bench.peers --out bench-results
+	$(BENCH) plans/peers.yaml --skip-missing
 
 bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-up, none, rclone, JuiceFS, Alluxio; needs root
 	tools/system-packages redis-server $(if $(PENSTOCK_ALLUXIO_HOME),openjdk-17-jre-headless libfuse2)
-	$(BIN)/python -m penstock.bench.epoch --out bench-results
+	$(BENCH) plans/epoch.yaml --skip-missing
 
 bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs, Penstock warm and cold, rclone; needs root
-	$(BIN)/python -m penstock.bench.gpu --out bench-results
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BENCH) plans/gpu.yaml
 
 clean:
 	rm -rf .venv bench-results soak-results fuzz-results

@@ -20,6 +20,7 @@ from penstock.bench.s3server import S3Server
 from penstock.bench.workspace import BenchError, Workspace, find_program
 from tests.support.bench_ground import assert_nothing_left
 
+PLANS = Path(__file__).parent.parent.parent / "plans"
 JAVA = """#!/bin/sh
 echo "$@" >> {log}
 case "$*" in
@@ -132,28 +133,28 @@ def test_one_that_does_not_start_says_why_and_leaves_nothing(
     assert_nothing_left(medium)
 
 
-def test_a_comparison_leaves_out_what_the_machine_lacks(medium: Path, tmp_path: Path) -> None:
-    command = [
-        *(sys.executable, "-m", "penstock.bench.peers", "--arms", "native,alluxio,s3fs"),
-        *("--files", "5", "--large", "0", "--readers", "1", "--quick"),
-        *("--cache-medium", medium, "--out", tmp_path / "out"),
-    ]
+def test_a_run_leaves_out_what_the_machine_lacks_and_says_why(medium: Path, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != HOME_VARIABLE}
-    environment["PATH"] = str(tmp_path)
+    environment |= {"PATH": str(tmp_path), "PENSTOCK_STATE_DIR": str(tmp_path / "state")}
+    command = [
+        *(sys.executable, "-m", "penstock", "bench", "run", PLANS / "peers.yaml", "--skip-missing"),
+        *("--set", "arms=[native, alluxio, s3fs-cold]", "--set", "goals=[]"),
+        *("--set", "datasets=[{name: small, form: small, files: 5}]"),
+        *("--set", "workloads=[{name: read, kind: states, readers: 1}]"),
+        *("--medium", medium, "--out", tmp_path / "out"),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    absent = [line for line in done.stderr.splitlines() if " is left out: " in line]
-    assert [line.split()[0] for line in absent] == ["alluxio", "s3fs"]
-    assert absent[1].endswith("s3fs: no such program; install the system's package s3fs")
-    for line in absent:
-        name, why = line.split(" is left out: ")
-        assert f"left out: {name}: {why}" in done.stdout.splitlines()
-    results = json.loads((tmp_path / "out" / "peers.json").read_text())
-    assert list(results["left_out"]) == ["alluxio", "s3fs"]
-    assert {row["arm"] for row in results["rows"]} == {"native"}
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert any(f"alluxio is left out (1 experiments): {HOME_VARIABLE} is not" in n for n in notes)
+    assert any("s3fs is left out (1 experiments): s3fs: no such program" in n for n in notes)
+    assert "native files" in done.stdout
+    results = Path(done.stdout.splitlines()[-1])
+    skipped = json.loads((results / "summary.json").read_text())["skipped"]
+    assert {one["id"].split("-")[0] for one in skipped} == {"alluxio", "s3fs"}
     assert_nothing_left(medium)
     # With nothing left there is nothing to compare.
-    command[command.index("native,alluxio,s3fs")] = "alluxio"
+    command[command.index("arms=[native, alluxio, s3fs-cold]")] = "arms=[alluxio]"
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "error: no system is left to compare" in done.stderr
+    assert done.returncode == 2
+    assert "no experiment is left to run" in done.stderr

@@ -124,7 +124,7 @@ def test_a_run_ends_with_its_results_and_nothing_else(ground: Ground) -> None:
         "plan.json",
         "environment.json",
         "storage-config.yaml",
-        "dataset.json",
+        "datasets",
         "workflow.json",
         "logs",
         "experiments",
@@ -329,7 +329,7 @@ def test_what_is_put_into_a_bucket_is_removed_from_it(
     assert told.found.problems == []
     order = next(one.order for one in told.experiments if one.arm.system == "juicefs")
     juicefs = f"{bucket.source}/penstock-bench-…-e{order}"
-    assert told.writes_to == (juicefs, f"{bucket.source}/sets/penstock-bench-…")
+    assert told.writes_to == (juicefs, f"{bucket.source}/sets/penstock-bench-…/data")
 
     def keys() -> list[str]:
         return [path.key for path in bucket.rglob()]
@@ -428,10 +428,10 @@ def test_the_command_says_what_it_would_do_and_does_nothing(ground: Ground) -> N
     assert len(told["experiments"]) == 8
     assert told["steps"][:2] == ["check", "make-dataset"]
     assert told["dataset_bytes"] == 298 * SMALL_BYTES  # whole files, about 32 MiB
-    plan.write_text(plan.read_text().replace("arms:", "arm:"))
+    plan.write_text(plan.read_text().replace("repeats:", "repeat:"))
     wrong = penstock("bench", "run", plan, cwd=ground.folder)
     assert wrong.returncode == 2
-    assert "arm: unknown field" in wrong.stderr
-    assert "hint: did you mean arms?" in wrong.stderr
+    assert "repeat: unknown field" in wrong.stderr
+    assert "hint: did you mean repeats?" in wrong.stderr
     assert not (ground.folder / "bench-results").exists()
     assert penstock("bench", "clean").stderr == "nothing to clean\n"

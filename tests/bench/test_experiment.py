@@ -96,7 +96,9 @@ class Bench:
         named = f"{arm.name}-{self.runs}"
         config = model.ExperimentConfig(
             run="test",
-            experiment=model.Experiment(named, arm, workload, shape or Shape("plain"), 0, 0, 7),
+            experiment=model.Experiment(
+                named, arm, workload, shape or Shape("plain"), "data", 0, 0, 7
+            ),
             store=model.StoreAccess(
                 True,
                 endpoint or self.server.endpoint,

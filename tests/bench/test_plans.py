@@ -1,6 +1,7 @@
 """A plan says what is measured; what is wrong with it is said with its line."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from penstock.bench.plans.model import (
     Plan,
     expand,
     medium_bytes,
+    plan_from_json,
     read_bytes,
     store_bytes,
 )
 from penstock.bench.plans.reading import read_plan, read_plan_file
-from penstock.errors import ManifestError
+from penstock.errors import ManifestError, UsageError
 from penstock.units import KIB, MIB
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,8 +50,9 @@ def test_the_shipped_plans_can_be_read() -> None:
     assert expand(plan(template))
     assert [name for name in ARMS if name not in template] == []
     paths = sorted((ROOT / "plans").glob("*.yaml"))
-    assert [path.name for path in paths] == ["quick.yaml", "seed-001.yaml"]
-    assert all(expand(read_plan_file(path)) for path in paths)
+    names = ["demo", "epoch", "gpu", "many", "peers", "quick", "seed-001"]
+    assert [path.stem for path in paths if path.stem != "gpu-job"] == names
+    assert all(expand(read_plan_file(path)) for path in paths if path.stem != "gpu-job")
 
 
 def test_an_arm_can_be_changed_or_be_ones_own() -> None:
@@ -60,6 +63,50 @@ def test_an_arm_can_be_changed_or_be_ones_own() -> None:
     assert arms["penstock-warm"].options == {"mode": "passthrough"}
     mine = arms["mine"]
     assert (mine.system, mine.state, mine.drops_pages) == ("juicefs", "cold", True)
+
+
+SEVERAL = """
+name: several
+datasets: [{name: small, form: small, files: 3}, {name: large, form: large, files: 1}]
+arms: [native, penstock-cold, {name: penstock-passthrough, datasets: [large]}]
+workloads:
+  - {name: read, kind: states, readers: [8, 1], arms: [native, penstock-cold, penstock-passthrough]}
+  - {name: names, kind: catalog, count: 10}
+"""
+
+
+def test_arms_and_workloads_choose_their_data_sets_and_some_read_none() -> None:
+    found = expand(plan(SEVERAL))
+    read = {(one.arm.name, one.dataset) for one in found if one.workload.name == "read"}
+    both = {(arm, name) for arm in ("native", "penstock-cold") for name in ("small", "large")}
+    assert read == {*both, ("penstock-passthrough", "large")}
+    # Only Penstock has a catalog that can be measured.
+    names = {(one.arm.name, one.dataset) for one in found if one.workload.name == "names"}
+    assert names == {("penstock-cold", ""), ("penstock-passthrough", "")}
+    assert {one.workload.reader_counts for one in found if one.dataset} == {(1, 8)}
+    # What an experiment is given survives JSON.
+    whole = plan_from_json(json.loads(json.dumps(asdict(plan(SEVERAL)))))
+    assert whole == plan(SEVERAL)
+
+
+def test_values_of_a_plan_can_be_set_by_name_or_place() -> None:
+    changes = [
+        "datasets.small.files=7",
+        "workloads.0.readers=[2, 4]",
+        "repeats=2",
+        "arms.0=s3fs-cold",
+    ]
+    changes.append("workloads.read.arms=[s3fs-cold]")
+    changed = read_plan(SEVERAL, "plan.yaml", Path(), changes)
+    assert (changed.datasets[0].files, changed.repeats) == (7, 2)
+    assert changed.workloads[0].reader_counts == (2, 4)
+    assert changed.arms[0].name == "s3fs-cold"
+    with pytest.raises(UsageError, match="the plan has no tiny there"):
+        read_plan(SEVERAL, "plan.yaml", Path(), ["datasets.tiny.files=7"])
+    with pytest.raises(UsageError, match="not PATH=VALUE"):
+        read_plan(SEVERAL, "plan.yaml", Path(), ["repeats"])
+    with pytest.raises(ManifestError, match="repeats: must be 1 or more"):
+        read_plan(SEVERAL, "plan.yaml", Path(), ["repeats=0"])
 
 
 def test_every_repeat_has_each_experiment_once_in_an_order_of_its_own() -> None:
@@ -90,12 +137,13 @@ def test_how_much_an_experiment_moves_is_known_before() -> None:
     assert read_bytes(found["rclone", "fed"], 100) == 600  # three epochs, by one and by two
     assert store_bytes(found["rclone", "read"], 100) == 200
     assert store_bytes(found["penstock-50", "read"], 100) == 150
-    alone = medium_bytes(plan(), expand(plan()), 1000)
+    sizes = {"data": 1000}
+    alone = medium_bytes(plan(), expand(plan()), sizes)
     # One more cache at a time: half of the data, and a quarter more.
-    assert medium_bytes(replace(plan(), parallel=2), expand(plan()), 1000) == alone + 625
+    assert medium_bytes(replace(plan(), parallel=2), expand(plan()), sizes) == alone + 625
     # A local store has a copy of the data set.
     elsewhere = replace(plan(), store=replace(plan().store, local=False))
-    assert alone - medium_bytes(elsewhere, expand(plan()), 1000) == 1000
+    assert alone - medium_bytes(elsewhere, expand(plan()), sizes) == 1000
     # Room is looked for in whole files.
     assert planned_bytes(DatasetPlan("tfrecord", size_bytes=48 * MIB)) == 130_000_000
     assert planned_bytes(DatasetPlan("small", files=3)) == 3 * 110 * KIB
@@ -113,16 +161,22 @@ def test_how_much_an_experiment_moves_is_known_before() -> None:
         ("size: 1MiB", "size: lots", "dataset.size: 'lots' is not a size"),
         ("size: 1MiB", "size: 1MiB, files: 3", "dataset: has both files and size"),
         ("50Mbit", "50Mb", "network.1.bandwidth: '50Mb' may mean bits or bytes"),
-        ("accelerator: h100, ", "", "an emulated workload wants model and accelerator"),
+        ("accelerator: h100, ", "", "kind: emulated needs model and accelerator"),
         ("h100", "b200", "there is no published step time of resnet50 on b200"),
         ("rclone", "native", "arms: 'native' stands twice"),
         ("repeats: 3", "repeats: 0", "repeats: must be 1 or more"),
-        ("repeats: 3", "storageBackend: s3", "storageBackend: s3 wants s3DatasetPath"),
+        ("repeats: 3", "storageBackend: s3", "storageBackend: s3 needs s3DatasetPath"),
         ("network: [near, {name: far, latency: 20ms, bandwidth: 50Mbit}]",
          "parallel: 2\nstorageBackend: s3\ns3DatasetPath: s3://b/sets",
          "a store that speaks TLS is counted for the whole machine"),
         ("repeats: 3", "s3ResultPath: bucket/x", "'bucket/x' is not a source"),
         ("rclone", "{name: rclone, options: {s3-secret-access-key: x}}", "keys do not belong"),
+        ("- read", "- {name: read, readers: [1, 2]}", "go with kind: states"),
+        ("- read", "- {name: read, kind: states}",
+         "arms: rclone: the workload read reads in every state"),
+        ("- read", "- {name: read, arms: [rclon]}", "arms: 'rclon' is not in this plan"),
+        ("dataset: {form: jpeg, size: 1MiB}", "", "dataset: is missing"),
+        ("repeats: 3", "goals: [{arm: native, measure: busy}]", "needs atLeast or atMost"),
         (SMALL, "- a list", "is not a plan"),
     ],
 )  # fmt: skip

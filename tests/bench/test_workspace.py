@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,15 +20,14 @@ import pytest
 from obstore.store import S3Store
 
 from penstock.bench import measure, s3server
-from penstock.bench import workspace as workspaces
 from penstock.bench.arms import Rclone, Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import SMALL_BYTES, Dataset, Entry, make_large, make_small
+from penstock.bench.experiments.states import Trial, settle
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
 from penstock.bench.readers import list_files, read_epoch
 from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload
-from penstock.bench.trial import Trial
-from penstock.bench.workspace import MARK, BenchError, Workspace, choose_medium, free_port
+from penstock.bench.workspace import MARK, BenchError, Workspace, free_port
 from penstock.units import MIB
 from tests.support.bench_ground import assert_nothing_left, sockets_of
 from tests.support.s3 import S3, ObjectPath
@@ -321,27 +319,13 @@ def test_a_users_own_keys_do_not_reach_the_systems(
     assert "PATH=" in printed
 
 
-def test_memory_is_the_medium_only_when_it_is_large_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = {workspaces.SHARED_MEMORY: 10, Path(tempfile.gettempdir()): 20}
-    with monkeypatch.context() as patch:
-        patch.setattr(measure, "free_bytes", free.__getitem__)
-        assert [choose_medium(None, needed) for needed in (9, 10)] == list(free)
-    assert choose_medium(tmp_path, 1) == tmp_path
-    with pytest.raises(BenchError, match="free"):
-        choose_medium(tmp_path, 1 << 60)
-    with pytest.raises(BenchError, match="free"):
-        choose_medium(tmp_path / "missing", 1)
-
-
 def test_a_mounted_peer_is_measured_cold_and_warm(
     workspace: Workspace, server: S3Server, small: Dataset
 ) -> None:
     trial = Trial(Rclone(Site(workspace, server, small.name, small)))
     with trial.running():
         cold = trial.cold(2, small.entries)
-        trial.settle()
+        settle(trial.arm)
         (warm, *_) = trial.warm(2)
     assert (cold.files, cold.size_bytes) == (20, small.size_bytes)
     assert cold.memory_bytes > 1_000_000
@@ -367,7 +351,7 @@ def test_juicefs_is_filled_once_and_then_mounted_read_only(
         with trial.running():
             assert "--read-only" in arm.command
             assert trial.cold(2, small.entries).files == 20
-            trial.settle()
+            settle(arm)
             with pytest.raises(OSError, match="Read-only"):
                 (arm.root / "new").touch()
             # It is two processes, and a killed one does not remove its socket.

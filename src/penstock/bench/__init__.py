@@ -1,4 +1,4 @@
-"""Benchmark and demo: real data, a real S3 server, and the systems we compare ourselves with.
+"""The benchmark: real data, a real S3 server, and the systems that Penstock is compared with.
 
 Nothing here is imported by the rest of the package, and Penstock is driven through its command line
 like every other system, so all are measured in the same way.
@@ -10,14 +10,10 @@ like every other system, so all are measured in the same way.
     readers     an epoch of open, read, close       bareclient   the same bytes by plain GETs
     measure     CPU, memory, page cache, FUSE messages
     arms        one small class per system          juicefs, alluxio  larger ones
-    trial       states, samples, neighbours
-    report      tables and JSON                     targets      what the design asks for
-    peers       the whole comparison                demo         the short one
-    train       a training script                   accelerators what it feeds, emulated
-    epochruns   ways to train two epochs            epoch        the whole epoch benchmark
-    gpu         a real training on a GPU, fed in several ways
+    accelerators emulated, as MLPerf Storage publishes them
 
-`penstock bench` is made of four packages, each on top of the one before it:
+`penstock bench` is made of four packages, each on top of the one before it; plans/ of the
+repository has the plans that `make demo` and `make bench` run:
 
     plans       what is to be measured              experiments  one measurement
     workflow    the run, from nothing to a report   reporting    tables and pictures

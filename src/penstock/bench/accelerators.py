@@ -20,9 +20,6 @@ from dataclasses import dataclass
 
 from penstock.errors import UsageError
 
-RESNET50_BATCH = 400
-RESNET50_STEP_S = 0.224
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -56,10 +53,6 @@ class EpochFigures:
     first_batch_s: float  # from the request for the first batch until it is there
 
     @property
-    def stall_s(self) -> float:
-        return self.seconds - self.busy_s
-
-    @property
     def busy_share(self) -> float:
         return self.busy_s / self.seconds
 
@@ -68,15 +61,11 @@ class EpochFigures:
         """The same without the wait for the first batch."""
         return self.busy_s / (self.seconds - self.first_batch_s)
 
-    @property
-    def samples_per_s(self) -> float:
-        return self.samples / self.seconds
-
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
     batch: int
-    step_s: float = RESNET50_STEP_S
+    step_s: float
 
     @property
     def samples_per_s(self) -> float:
@@ -127,11 +116,6 @@ class Accelerator:
             loader_start_s=loader_start_s,
             first_batch_s=first_batch_s,
         )
-
-
-def scaled(scale: float) -> Accelerator:
-    """ResNet-50 on `scale` of an H100."""
-    return Accelerator(max(1, round(RESNET50_BATCH * scale)))
 
 
 _RESNET50 = (114_660, 8)  # bytes of a sample, reader threads; the same in all versions

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.bench.arms import TRUSTED_S, Mount, Site
+from penstock.bench.arms import TRUSTED_S, Mount
 from penstock.bench.workspace import BenchError, Process, find_program, free_port, wait_until
 from penstock.units import GIB
 
@@ -48,9 +48,9 @@ class Alluxio(Mount):
     name = "alluxio"
     ready_s = 120.0  # a Java runtime starts in 5 s on two idle cores, and there are four
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._configuration = self.place / "conf"
+    @property
+    def _configuration(self) -> Path:
+        return self.place / "conf"
 
     @classmethod
     def require(cls) -> None:

@@ -18,7 +18,6 @@ stdout as JSON lines.
 """
 
 import hashlib
-import io
 import json
 import os
 import random
@@ -29,7 +28,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from penstock.bench.plans.model import DatasetPlan
 from penstock.bench.samples import (
@@ -38,15 +37,11 @@ from penstock.bench.samples import (
     class_name,
     count_samples,
     is_tar,
-    make_texture,
     record,
     tar_members,
 )
 from penstock.errors import PenstockError, UsageError
 from penstock.units import KIB, MIB
-
-if TYPE_CHECKING:
-    pass
 
 SMALL_BYTES = 110 * KIB  # the mean of ImageNet's training images
 LARGE_BYTES = 128 * MIB
@@ -54,7 +49,6 @@ _FILES_PER_CLASS = 250
 # Random bytes are made once and cut differently for each file: 1 GiB then costs what writing it
 # costs, where the generator alone would take 3 s.
 _POOL_BYTES = 16 * MIB
-_TEXTURE_PIXELS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +66,6 @@ class Dataset:
     @property
     def size_bytes(self) -> int:
         return sum(entry.size_bytes for entry in self.entries)
-
-
-def make_jpegs(root: Path, files: int, *, seed: int = 0) -> Dataset:
-    """Pictures of 500 by 375 pixels give or take, 110 KiB in the mean, in class folders."""
-    draw = random.Random(seed)
-    side = _TEXTURE_PIXELS
-    texture = make_texture(draw, side)
-
-    def encode(index: int) -> bytes:
-        scale = min(max(draw.lognormvariate(0, 0.22), 0.35), 2.5)
-        width, height = int(500 * scale), int(375 * scale)
-        left, top = draw.randrange(side - width), draw.randrange(side - height)
-        buffer = io.BytesIO()
-        texture.crop((left, top, left + width, top + height)).save(buffer, "JPEG", quality=94)
-        return buffer.getvalue()
-
-    return _write(root, "jpegs", _class_paths(files, "JPEG"), encode)
 
 
 def make_small(root: Path, files: int, *, seed: int = 0, size_bytes: int = SMALL_BYTES) -> Dataset:

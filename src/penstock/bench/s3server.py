@@ -87,6 +87,7 @@ def seaweedfs(folder: Path, *, access_key: str, secret_key: str) -> SeaweedFS:
     with os.fdopen(descriptor, "w") as file:
         json.dump({"identities": [identity]}, file)
     ports = {part + kind: free_port() for part in _PARTS for kind in ("", ".grpc")}
+    ports["metrics"] = free_port()
     (folder / _PORTS).write_text(json.dumps(ports))
     command = (
         str(find_program("weed")),
@@ -100,6 +101,7 @@ def seaweedfs(folder: Path, *, access_key: str, secret_key: str) -> SeaweedFS:
         *(f"-{part}.port={ports[part]}" for part in _PARTS),
         *(f"-{part}.port.grpc={ports[part + '.grpc']}" for part in _PARTS),
         f"-s3.config={config}",
+        f"-metricsPort={ports['metrics']}",
         # Features that would each take one more port.
         "-s3.iam=false",
         "-s3.port.iceberg=0",
@@ -159,6 +161,7 @@ class S3Server:
     secret_key: str
     region: str = REGION
     session_token: str | None = None
+    metrics_port: int | None = None  # of a local one: Prometheus metrics at /metrics
 
     def aws_environment(self) -> dict[str, str]:
         """The keys the way their users have them."""
@@ -231,7 +234,9 @@ def serve_s3(workspace: Workspace) -> Iterator[S3Server]:
     try:
         # 3 s on an idle machine.
         wait_until(is_ready, timeout_s=60, what="the S3 server")
-        yield S3Server(server.endpoint, access_key, secret_key)
+        yield S3Server(
+            server.endpoint, access_key, secret_key, metrics_port=server.ports["metrics"]
+        )
     finally:
         process.kill()  # its own graceful stop takes 15 s
         remove_sockets(folder)

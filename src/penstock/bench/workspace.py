@@ -27,7 +27,6 @@ from typing import IO
 
 from penstock.bench import measure
 from penstock.errors import PenstockError
-from penstock.units import format_size
 
 PREFIX = "penstock-bench-"
 MARK = "PENSTOCK_BENCH"
@@ -56,19 +55,6 @@ class BenchError(PenstockError):
     """A run that cannot go on: a missing program, a daemon that died, a file read short."""
 
 
-def exit_code_of(work: Callable[[], int]) -> int:
-    """What a benchmark ends with, whatever ends it."""
-    try:
-        return work()
-    except KeyboardInterrupt:
-        print("interrupted; nothing is left behind", file=sys.stderr)
-        return 130
-    except BenchError as error:
-        hint = f"\nhint: {error.hint}" if error.hint else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return error.exit_code
-
-
 def wait_until(ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:
     """Polls, because none of the programs we drive can tell us when it is ready."""
     deadline = time.monotonic() + timeout_s
@@ -76,23 +62,6 @@ def wait_until(ready: Callable[[], bool], *, timeout_s: float, what: str) -> Non
         if time.monotonic() > deadline:
             raise BenchError(f"{what}: not after {timeout_s:g} s")
         time.sleep(0.01)
-
-
-def choose_medium(wanted: Path | None, needed_bytes: int) -> Path:
-    """The folder that holds data and caches: memory when it is large enough, else the disk.
-
-    Containers often have a /dev/shm of 64 MiB, and some machines one as large as all memory,
-    hence the look at what is really free.
-    """
-    candidates = [wanted] if wanted else [SHARED_MEMORY, Path(tempfile.gettempdir())]
-    for medium in candidates:
-        if medium.is_dir() and measure.free_bytes(medium) > needed_bytes:
-            return medium
-    names = " and ".join(str(medium) for medium in candidates)
-    raise BenchError(
-        f"{names}: less than {format_size(needed_bytes)} free",
-        hint="give a folder with more space with --cache-medium, or fewer files",
-    )
 
 
 @dataclass
@@ -380,11 +349,6 @@ def find_program(name: str) -> Path:
         hint = _HINTS.get(name, "pip install 'penstock[demo]'")
         raise BenchError(f"{name}: no such program", hint=hint)
     return Path(found)
-
-
-def require_fuse() -> None:
-    if not os.path.exists("/dev/fuse"):
-        raise BenchError("/dev/fuse: not there", hint="load the kernel module: modprobe fuse")
 
 
 def free_port() -> int:

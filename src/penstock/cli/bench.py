@@ -70,6 +70,13 @@ def init() -> None:
     help="Go on with a run that was ended; what it has measured is not measured again.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, check, and do nothing.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Change a value of the plan, as in dataset.files=300; repeatable.",
+)
 @click.option("--skip-missing", is_flag=True, help="Leave out arms whose program is not installed.")
 @click.option(
     "--medium",
@@ -84,7 +91,7 @@ def init() -> None:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How --dry-run answers.",
+    help="How figures are printed, or what --dry-run would do.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def run(
@@ -92,52 +99,57 @@ def run(
     out: Path,
     resume: Path | None,
     dry_run: bool,
+    overrides: tuple[str, ...],
     skip_missing: bool,
     medium: Path | None,
     output: str,
     quiet: bool,
 ) -> int:
-    """Run a benchmark and write its results and report; prints the folder of results.
+    """Run a benchmark, write its results and report, and print its figures.
 
+    The last line of stdout is the folder of results; with -o json stdout is summary.json.
     Everything that the run starts, mounts or makes is gone at the end, however it ends; after a
     kill -9, `penstock bench clean` or the next run removes it.
 
     \b
     Example:
       penstock bench run plan.yaml --dry-run
-      penstock bench run plan.yaml
+      penstock bench run plan.yaml --set dataset.files=300
       penstock bench run --resume bench-results/first-look-20260102-030405
     """
     from penstock.bench.workflow.run import Settings
 
     if plan is not None and resume is not None:
-        raise UsageError("--resume and a plan at once", hint="a run that goes on has its own plan")
+        raise UsageError("--resume and a plan at once", hint="a resumed run has its own plan")
     if plan is None and resume is None:
         raise UsageError("give a plan, or --resume a run", hint="penstock bench run plan.yaml")
     settings = Settings(out, shlex.join(["penstock", *sys.argv[1:]]), medium, skip_missing)
     if dry_run:
         if plan is None:
             raise UsageError("--dry-run goes with a plan", hint="leave --resume out")
-        return _preview(plan, settings, output)
+        return _preview(plan, overrides, settings, output)
     from penstock.bench.workflow import run as running
     from penstock.bench.workflow.view import view_for
 
     view = view_for(quiet=quiet)
     if resume is not None:
-        return _tell(running.resume_run(resume.absolute(), settings, view))
+        if overrides:
+            raise UsageError("--resume and --set at once", hint="a resumed run has its own plan")
+        return _print_outcome(running.resume_run(resume.absolute(), settings, view), output)
     assert plan is not None
     from penstock.bench.plans.reading import read_plan_file
 
-    read = read_plan_file(plan)
-    return _tell(running.run_plan(read, plan.read_text(), settings, view))
+    read = read_plan_file(plan, overrides)
+    text = plan.read_text() + "".join(f"# --set {one}\n" for one in overrides)
+    return _print_outcome(running.run_plan(read, text, settings, view), output)
 
 
-def _preview(path: Path, settings: object, output: str) -> int:
+def _preview(path: Path, overrides: tuple[str, ...], settings: object, output: str) -> int:
     from penstock.bench.plans.reading import read_plan_file
     from penstock.bench.workflow.run import Settings, preview
 
     assert isinstance(settings, Settings)
-    seen = preview(read_plan_file(path), settings)
+    seen = preview(read_plan_file(path, overrides), settings)
     if output == "json":
         click.echo(json.dumps(seen.to_json(), indent=2))
     else:
@@ -147,7 +159,7 @@ def _preview(path: Path, settings: object, output: str) -> int:
     return 0
 
 
-def _tell(outcome: "Outcome") -> int:
+def _print_outcome(outcome: "Outcome", output: str) -> int:
     total = outcome.done + len(outcome.failed) + outcome.skipped
     notify(f"{outcome.done} of {total} experiments measured")
     for name, why in outcome.invalid:
@@ -158,6 +170,14 @@ def _tell(outcome: "Outcome") -> int:
             notify(f"  hint: {step.hint}")
     if outcome.exit_code:
         notify(f"hint: go on with: penstock bench run --resume {shlex.quote(str(outcome.results))}")
+    if output == "json" and (outcome.results / "summary.json").exists():
+        click.echo((outcome.results / "summary.json").read_text(), nl=False)
+        return outcome.exit_code
+    if outcome.done:
+        from penstock.bench.reporting.console import output_console, print_summary
+        from penstock.bench.reporting.summary import summary_of
+
+        print_summary(summary_of(outcome.results), output_console())
     click.echo(str(outcome.results))
     return outcome.exit_code
 

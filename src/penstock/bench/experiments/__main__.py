@@ -11,12 +11,15 @@ from pathlib import Path
 
 from penstock.bench.arms import Site
 from penstock.bench.datasets import as_dataset, manifest_from_json
+from penstock.bench.experiments.management import measure_management
+from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import Result, head_of, workload_head
 from penstock.bench.experiments.running import Running
 from penstock.bench.experiments.storeline import open_line
 from penstock.bench.plans.model import ExperimentConfig, config_from_json
 from penstock.bench.workspace import Workspace
 from penstock.errors import PenstockError
+from penstock.release import __version__
 
 
 def main(config: ExperimentConfig) -> int:
@@ -41,15 +44,22 @@ def main(config: ExperimentConfig) -> int:
 
 
 def _run(config: ExperimentConfig, result: Result) -> None:
+    workload = config.experiment.workload
+    if config.dataset is None:
+        result.head["workload"] = workload_head(workload, None)
+        _measure_management(config, result)
+        return
     manifest = manifest_from_json(json.loads(Path(config.dataset.manifest).read_text()))
-    result.head["workload"] = workload_head(config.experiment.workload, manifest)
+    result.head["workload"] = workload_head(workload, manifest)
     if manifest.layout != "files":
         result.latency_of = "read of one sample of a shard"
     access = config.store
     prefix = access.prefix.strip("/")
     with (
         Workspace(Path(config.medium)) as workspace,
-        open_line(workspace, access, config.experiment.shape) as line,
+        open_line(
+            workspace, access, config.experiment.shape, direct=workload.kind == "states"
+        ) as line,
     ):
         site = Site(
             workspace,
@@ -58,6 +68,17 @@ def _run(config: ExperimentConfig, result: Result) -> None:
             as_dataset(manifest, Path(config.dataset.root)),
         )
         Running(config, site, manifest, line, result, _say).run()
+    _say("done", 1.0)
+
+
+def _measure_management(config: ExperimentConfig, result: Result) -> None:
+    result.head["arm"]["version"] = __version__
+    _say("measuring", 0.0)
+    with Workspace(Path(config.medium)) as workspace:
+        result.figures = measure_management(workspace, config.experiment.workload)
+    count = result.figures.get("files", result.figures.get("datasets"))
+    wanted = config.experiment.workload.count
+    result.proofs.append(Proof("all-there", count == wanted, f"{count:,} of {wanted:,}"))
     _say("done", 1.0)
 
 

@@ -254,7 +254,7 @@ class Rank:
                     "figures": figures,
                     "steps": [asdict(step) for step in steps],
                     "seconds": [round(seconds, 6) for seconds in log.seconds],
-                    **_series(log, go_s),
+                    **series_of(log, go_s),
                 },
             )
             self._line.sendall(_ENDED)
@@ -361,8 +361,8 @@ def _memory_reader(order: Order) -> SampleReader:
     return make
 
 
-def _series(log: Log, go_s: float) -> dict[str, list[int]]:
-    """Bytes and samples of each stretch of INTERVAL_S since the epoch began."""
+def series_of(log: Log, go_s: float) -> dict[str, list[int]]:
+    """Return bytes and samples of each stretch of INTERVAL_S since the epoch began."""
     last = max(log.ends_s, default=go_s) - go_s
     sizes, samples = [0] * (int(last / INTERVAL_S) + 1), [0] * (int(last / INTERVAL_S) + 1)
     for end_s, size_bytes in zip(log.ends_s, log.sizes, strict=True):

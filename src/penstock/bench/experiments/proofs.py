@@ -119,6 +119,18 @@ def from_the_store(came: Came, dataset: Dataset, epoch: int, read_share: float =
     return Proof(name, share >= (1 if read_share == 1 else 1 - _SHARE_SLACK), detail)
 
 
+def all_from_the_store(name: str, came: Came, size_bytes: int) -> Proof:
+    """Check a cold epoch that read so many bytes: all of them had to come from there."""
+    detail = f"{_counted(came)}, {came.get_bytes / size_bytes:.3f} of the data read"
+    return Proof(name, came.get_bytes >= size_bytes, detail)
+
+
+def little_from_the_store(name: str, came: Came, size_bytes: int) -> Proof:
+    """Check an epoch from caches; a system may fetch again what it could not keep of one file."""
+    share = came.get_bytes / size_bytes
+    return Proof(name, share <= _FEW, f"{_counted(came)}, {share:.4f} of the data read")
+
+
 def rest_from_the_store(came: Came, dataset: Dataset, epoch: int, cache_share: float) -> Proof:
     """An epoch with a cache for a share of the data: the rest must come from there, or something
     else has kept it."""

@@ -43,6 +43,7 @@ def head_of(config: ExperimentConfig) -> dict[str, Any]:
             "latency_s": shape.latency_s,
             "bytes_per_s": shape.bytes_per_s,
         },
+        "dataset": experiment.dataset,
         "repeat": experiment.repeat,
         "order": experiment.order,
         "seed": experiment.seed,
@@ -50,29 +51,29 @@ def head_of(config: ExperimentConfig) -> dict[str, Any]:
     }
 
 
-def workload_head(workload: WorkloadPlan, manifest: DatasetManifest) -> dict[str, Any]:
-    """What result.json says of the workload. Emulated ones are labelled so, with their source."""
+def workload_head(workload: WorkloadPlan, manifest: DatasetManifest | None) -> dict[str, Any]:
+    """Return the workload of result.json. Emulated ones are labelled so, with their source."""
     head: dict[str, Any] = {
         "name": workload.name,
         "kind": workload.kind,
         "model": workload.model,
         "accelerator": workload.accelerator,
         "accelerators": workload.accelerators[0],
-        "emulated": workload.kind == "emulated",
+        "emulated": workload.emulates,
         "batch": None,
         "step_s": None,
         "samples_per_s_wanted": None,
         "scale": workload.scale,
         "readers": workload.readers,
-        "sample_bytes": manifest.size_bytes / manifest.samples,
+        "sample_bytes": manifest.size_bytes / manifest.samples if manifest else None,
     }
-    if workload.kind == "emulated":
+    if workload.emulates:
         row, accelerator = published(workload.model, workload.accelerator), accelerator_of(workload)
         head |= {
             "batch": accelerator.batch,
             "step_s": accelerator.step_s,
             "samples_per_s_wanted": accelerator.samples_per_s,
-            "readers": row.read_threads,
+            "readers": workload.workers if workload.kind == "loader" else row.read_threads,
             "published": {
                 "batch": row.batch,
                 "step_s": row.step_s,
@@ -104,6 +105,17 @@ class EpochRead:
     def load(cls, folder: Path, epoch: int, ranks: int) -> "EpochRead":
         files = [folder / f"epoch-{epoch}-rank-{rank}.json" for rank in range(ranks)]
         return cls(epoch, [json.loads(file.read_text()) for file in files])
+
+    def begun_earlier(self, seconds: float) -> "EpochRead":
+        """Return this epoch with so much waiting before its first batch."""
+        shift = {"start_s", "end_s"}
+        return EpochRead(
+            self.epoch,
+            [
+                {name: value + seconds if name in shift else value for name, value in rank.items()}
+                for rank in self.ranks
+            ],
+        )
 
     @property
     def seconds(self) -> float:
@@ -202,9 +214,10 @@ class Result:
     epochs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     reads: list[EpochRead] = field(default_factory=list[EpochRead])
     runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    samples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # of states
+    figures: dict[str, float] = field(default_factory=dict[str, float])  # of management
     failure: dict[str, Any] | None = None
     latency_of: str = "open, read and close of one file"
-    extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def valid(self) -> bool:
@@ -220,7 +233,8 @@ class Result:
             "failure": self.failure,
             "epochs": self.epochs,
             "accelerator_runs": self.runs,
-            **self.extra,
+            "samples": self.samples,
+            "figures": self.figures,
         }
         series: dict[str, Any] = {
             "interval_s": INTERVAL_S,

@@ -5,6 +5,8 @@
     accelerators more of them, one epoch each, from the same state
     proofs       collected on the way
 
+A workload that reads in every state is in `states`.
+
 Whatever ends it, the arm is stopped. Main thread only, as its workspace.
 """
 
@@ -12,6 +14,7 @@ import contextlib
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,11 +29,11 @@ from penstock.bench.experiments.feeding import Item, Order
 from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
+from penstock.bench.experiments.states import BARE, StatesRun, settle
 from penstock.bench.experiments.storeline import Came, StoreLine
 from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
 from penstock.bench.plans.model import ExperimentConfig
 from penstock.bench.readers import read_epoch
-from penstock.bench.trial import settle
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
 
@@ -100,7 +103,7 @@ class Running:
         self._is_cold = self._plan.state != "warm"
         # A cache for a share of the data is not seen behind pages that the kernel keeps of all.
         self._drops = self._plan.drops_pages or self._plan.cache_share < 1
-        if self._plan.system == "ceiling" or self._workload.kind == "job":
+        if self._plan.system == "ceiling" or self._workload.kind in ("job", "states"):
             self._drops = False
         self._counts = self._workload.accelerators if self._workload.kind == "emulated" else (1,)
         self._epochs_left = self._workload.epochs + len(self._counts) - 1
@@ -123,6 +126,11 @@ class Running:
     def _check(self) -> None:
         if self._drops and not measure.can_drop_pages():
             raise BenchError(f"{self._plan.name}: pages cannot be dropped", hint="run it as root")
+        if self._plan.state == "loaded" and self._workload.kind != "loader":
+            raise UsageError(
+                f"{self._plan.name}: the state loaded goes with workloads of the kind loader",
+                hint="name the workload's arms in its field `arms`",
+            )
         files, ranks = len(self._site.dataset.entries), max(self._counts)
         if self._manifest.layout != "files" and files < ranks:
             raise UsageError(
@@ -131,6 +139,9 @@ class Running:
             )
 
     def _measure(self) -> None:
+        if self._workload.kind == "states":
+            self._states()
+            return
         if self._workload.kind == "job":
             with self._mounted():
                 self._job()
@@ -147,6 +158,21 @@ class Running:
             for count in more:
                 with self._mounted():
                     self._epochs(count, 1, main=False)
+
+    def _states(self) -> None:
+        run = StatesRun(
+            self._arm,
+            self._workload,
+            self._line,
+            seed=self._config.experiment.seed,
+            progress=lambda phase: self._say(phase, 0.5),
+            prove=self._prove,
+        )
+        for sample in run.run():
+            name = sample.arm if sample.arm == BARE else self._plan.name
+            self._result.samples.append(replace(sample, arm=name).to_json())
+            self._result.head["arm"]["command"] = " ".join(self._arm.command)
+            self._keep_logs()
 
     @contextlib.contextmanager
     def _mounted(self) -> Iterator[None]:
@@ -198,12 +224,15 @@ class Running:
         shares: list[float] = []
         self._about = "" if main else f" ({count} accelerators)"
         before = look(self._arm, self._line)
+        loading_s = self._load() if self._plan.state == "loaded" else 0.0
         self._say("epoch 1", self._done)
         with self._program(order) as program:
             for epoch in range(epochs):
                 program.wait_for(epoch)
                 after = look(self._arm, self._line)
                 read = EpochRead.load(folder, epoch, order.ranks)
+                if epoch == 0:
+                    read = read.begun_earlier(loading_s)
                 figures = self._figures(read, before, after)
                 self._prove_epoch(read, before, after, order)
                 if main:
@@ -217,7 +246,9 @@ class Running:
                     if self._drops:
                         measure.drop_pages()
                     before = look(self._arm, self._line)
-                program.go_on()
+                # A loader's script ends after its last epoch.
+                if epoch + 1 < epochs or self._workload.kind != "loader":
+                    program.go_on()
         if shares:
             # Cold is only the first epoch; warm are all.
             self._result.runs.append(
@@ -228,14 +259,23 @@ class Running:
                 }
             )
 
+    def _load(self) -> float:
+        """Load everything before the first epoch, and return how long that took."""
+        arm = self._arm
+        assert isinstance(arm, Penstock)
+        self._say("loading", self._done)
+        start_s = time.monotonic()
+        arm.warm()
+        return time.monotonic() - start_s
+
     def _job(self) -> None:
-        """A real training. It does not stop between epochs, so counters are read as it goes on:
-        what the next one asks for in that moment counts as the last one's."""
+        """Run a real training. It does not stop between epochs, so counters are read while it goes
+        on: what the next epoch fetches in that moment counts as the last one's."""
         state = self._arm.reader_environment().get("PENSTOCK_STATE_DIR")
         workspace, epochs = self._site.workspace, self._workload.epochs
         job = TrainingRun(workspace, self._workload.job, Path(state) if state else None)
         before = look(self._arm, self._line)
-        job.submit(self._arm.root, epochs, planned=self._plan.state == "planned")
+        job.submit(self._arm.root, epochs, planned=self._is_planned)
         try:
             self._say("epoch 1", self._done)
             for epoch in job.epochs(epochs):
@@ -269,7 +309,11 @@ class Running:
         def command(gate: Path) -> list[str]:
             path = Path(order.output) / "order.json"
             path.write_text(json.dumps(order.to_json() | {"gate": str(gate)}))
-            return [sys.executable, "-Pm", "penstock.bench.experiments.feeding", str(path)]
+            module = "loading" if self._workload.kind == "loader" else "feeding"
+            script = [sys.executable, "-Pm", f"penstock.bench.experiments.{module}", str(path)]
+            if self._workload.kind == "loader" and self._is_planned and not order.planned:
+                return [sys.executable, "-m", "penstock", "run", "--", *script]
+            return script
 
         return GatedProgram(
             self._site.workspace,
@@ -281,20 +325,24 @@ class Running:
 
     def _order(self, count: int, epochs: int, folder: Path) -> Order:
         workload, dataset = self._workload, self._site.dataset
-        emulated = workload.kind == "emulated"
-        accelerator = accelerator_of(workload) if emulated else None
-        threads = published(workload.model, workload.accelerator).read_threads if emulated else 1
+        accelerator = accelerator_of(workload) if workload.emulates else None
+        threads, planned = 1, self._is_planned
+        if workload.kind == "emulated":
+            threads = published(workload.model, workload.accelerator).read_threads
+        elif workload.kind == "loader":
+            threads = workload.workers
+            planned = planned and self._plan.planned_by == "sampler"
         return Order(
             root=None if self._plan.system == "ceiling" else str(self._arm.root),
             layout=self._manifest.layout,
             items=_items(dataset, self._manifest.samples),
-            ranks=count if emulated else workload.readers,
+            ranks=count if workload.emulates else workload.readers,
             threads=threads,
             batch=accelerator.batch if accelerator is not None else None,
             step_s=accelerator.step_s if accelerator is not None else 0.0,
             epochs=epochs,
             seed=self._config.experiment.seed,
-            planned=self._plan.state == "planned",
+            planned=planned,
             gate="",
             output=str(folder),
         )
@@ -315,7 +363,7 @@ class Running:
             files = len(dataset.entries)
             self._prove(
                 proofs.hinted(plans, order.ranks, files)
-                if order.planned
+                if self._is_planned
                 else proofs.unhinted(plans)
             )
         self._prove_store(epoch, came)
@@ -338,6 +386,10 @@ class Running:
 
     def _prove(self, proof: Proof) -> None:
         self._result.proofs.append(replace(proof, detail=proof.detail + self._about))
+
+    @property
+    def _is_planned(self) -> bool:
+        return self._plan.state == "planned"
 
     @property
     def _done(self) -> float:

@@ -6,9 +6,11 @@ plan adds, which come last and so win. There is one arm in an experiment.
 
 from pathlib import Path
 
+from penstock.bench.alluxio import Alluxio
 from penstock.bench.arms import Arm, Mount, Native, Penstock, Rclone, S3fs, Site
 from penstock.bench.juicefs import JuiceFS
 from penstock.bench.plans.model import ARMS, ArmPlan, StoreAccess
+from penstock.bench.workspace import Process
 from penstock.errors import UsageError
 from penstock.units import MIB
 
@@ -18,19 +20,24 @@ _TITLES = {
     "rclone": "rclone mount",
     "s3fs": "s3fs",
     "juicefs": "JuiceFS",
+    "alluxio": "Alluxio",
     "penstock": "Penstock",
 }
 
 
 def title_of(plan: ArmPlan) -> str:
-    """As a person would call it: `Penstock, cold, cache of 25%`."""
+    """Return its name as people write it: `Penstock, cold, cache of 25%`."""
     words = [_TITLES[plan.system]]
     if plan.system == "ceiling":
         return words[0]
     if plan.cache_share == 0:
         words.append("no cache")
     else:
-        words.append(plan.state)
+        words.append("loaded first" if plan.state == "loaded" else plan.state)
+        if plan.planned_by == "sampler":
+            words.append("PlannedSampler")
+        if plan.options.get("mode") == "passthrough":
+            words.append("passthrough")
         if plan.cache_share < 1:
             words.append(f"cache of {plan.cache_share:.0%}")
     if plan.name not in ARMS:
@@ -39,10 +46,10 @@ def title_of(plan: ArmPlan) -> str:
 
 
 def make_arm(plan: ArmPlan, site: Site, access: StoreAccess) -> Arm:
-    if plan.state == "planned" and plan.system != "penstock":
+    if plan.state in ("planned", "loaded") and plan.system != "penstock":
         raise UsageError(
-            f"{plan.name}: {_TITLES[plan.system]} cannot be told an order",
-            hint="only penstock has the state planned",
+            f"{plan.name}: {_TITLES[plan.system]} has no state {plan.state}",
+            hint="only penstock has it",
         )
     match plan.system:
         case "native":
@@ -57,6 +64,8 @@ def make_arm(plan: ArmPlan, site: Site, access: StoreAccess) -> Arm:
             return PlannedS3fs(site, plan)
         case "juicefs":
             return PlannedJuiceFS(site, plan, access)
+        case "alluxio":
+            return PlannedAlluxio(site, plan)
 
 
 def quota_bytes(plan: ArmPlan, site: Site) -> int:
@@ -130,6 +139,19 @@ class PlannedS3fs(_Planned, S3fs):
                 hint="it has no limit for its cache; give a share of 0 or 1",
             )
         return super().cache_options()
+
+    def extra_options(self) -> list[str]:
+        return [f"{name}={value}" if value else name for name, value in self.plan.options.items()]
+
+
+class PlannedAlluxio(_Planned, Alluxio):
+    def launch(self) -> Process:
+        if self.plan.cache_share < 1:
+            raise UsageError(
+                f"{self.plan.name}: Alluxio is measured with room for all data only",
+                hint="leave cacheShare out",
+            )
+        return super().launch()
 
     def extra_options(self) -> list[str]:
         return [f"{name}={value}" if value else name for name, value in self.plan.options.items()]

@@ -5,11 +5,23 @@ s3ResultPath, storageBackend, experiments, …). Checked by the machinery of man
 has its line, and a slip of the pen its nearest name.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from penstock.bench.plans.model import ARMS, Accelerator, CacheState, Form, Model, System
+from penstock.bench.plans.model import (
+    ARMS,
+    WITHOUT_DATA,
+    Accelerator,
+    CacheState,
+    Form,
+    Measure,
+    Model,
+    PlannedBy,
+    ReadState,
+    System,
+)
 from penstock.errors import OptionError, SourceError, did_you_mean
 from penstock.specs.fields import Count, Fields, TextMap, field, invalid
 from penstock.specs.resource import Name
@@ -53,6 +65,11 @@ SourceText = Annotated[str, AfterValidator(_source)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+def _as_list(value: Any) -> Any:
+    """`readers: 4` means `readers: [4]`."""
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
+
+
 def _named(value: Any) -> Any:
     """`- penstock-warm` means `- name: penstock-warm`."""
     return {"name": value} if isinstance(value, str) else value
@@ -67,7 +84,8 @@ class ArmFields(Fields):
     system: System | None = field("What reads; for a name of your own.")
     state: CacheState | None = field(
         "cold: nothing is cached when the first epoch begins; warm: the cache is full before; "
-        "planned: cold, and told the order of each epoch."
+        "planned: cold, and the mount knows the order of each epoch; loaded: cold, and `penstock "
+        "warm` loads everything first, which counts as waiting (with kind: loader)."
     )
     cache_share: Share | None = field(
         "How much of the data set the cache has room for, from 0 (no cache) to 1."
@@ -76,6 +94,11 @@ class ArmFields(Fields):
         "More options of the system's own command line, by their long names.", factory=dict
     )
     drops_pages: bool | None = field("Whether the kernel's pages are dropped before each epoch.")
+    planned_by: PlannedBy | None = field(
+        "Of a planned arm with kind: loader: `run` starts the script with `penstock run`, and "
+        "`sampler` lets the script wrap its sampler in PlannedSampler."
+    )
+    datasets: list[str] = field("Only these data sets; all if not said.", factory=list)
 
     _accepts_name = model_validator(mode="before")(staticmethod(_named))
 
@@ -88,12 +111,16 @@ class ArmFields(Fields):
 
 
 class WorkloadFields(Fields):
-    """What reads the data set."""
+    """What reads the data set, or what else is measured."""
 
     name: Name = field("Its name in ids and tables.", required=True)
-    kind: Literal["read", "emulated"] = field(
-        "read: epochs of open, read, close, as fast as they go; emulated: an accelerator that is "
-        "busy for MLPerf Storage's published step time on each batch.",
+    kind: Literal["read", "states", "emulated", "loader", "catalog", "resources"] = field(
+        "read: epochs of open, read, close, as fast as they go; states: such epochs cold, cached "
+        "and warm, by each of `readers`, each beside native files, and Penstock's cold ones beside "
+        "a bare client too; emulated: an accelerator that is busy for MLPerf Storage's published "
+        "step time on each batch; loader: the same, fed by a real PyTorch DataLoader; catalog: "
+        "Penstock mounts `count` names from a saved catalog; resources: Penstock applies, lists "
+        "and deletes `count` Datasets.",
         default="read",
     )
     model: Model | None = field("Of an emulated accelerator: what it trains.")
@@ -102,27 +129,57 @@ class WorkloadFields(Fields):
         "How many emulated accelerators read at once; each count is measured.", factory=lambda: [1]
     )
     epochs: Annotated[Count, Field(ge=1)] = field("How often the data set is read.", default=2)
-    readers: Annotated[Count, Field(ge=1)] = field("Processes that read.", default=4)
+    readers: Annotated[
+        list[Annotated[Count, Field(ge=1)]], BeforeValidator(_as_list), Field(min_length=1)
+    ] = field(
+        "Processes that read; for `states` also a list, of which each is measured.",
+        factory=lambda: [4],
+    )
     scale: Annotated[float, Field(gt=0, le=1)] = field(
         "Makes an emulated accelerator smaller: its step takes as long, its batch shrinks. For "
         "machines that could not feed a whole one; the report says it.",
         default=1.0,
     )
+    workers: Annotated[Count, Field(ge=1)] = field("Of a loader: its worker processes.", default=8)
+    states: Annotated[list[ReadState], Field(min_length=1)] = field(
+        "Of `states`: which are measured.", factory=lambda: ["cold", "cached", "warm"]
+    )
+    rounds: Annotated[Count, Field(ge=1)] = field(
+        "Of `states`: how many warm epochs are measured.", default=5
+    )
+    cold_rounds: Annotated[Count, Field(ge=1)] = field(
+        "Of `states`: how often Penstock's cold epochs are measured, each with a fresh mount.",
+        default=1,
+    )
+    count: Annotated[Count, Field(ge=1)] | None = field(
+        "Of `catalog` and `resources`: how many names, or Datasets."
+    )
+    arms: list[str] = field("Only these arms; all if not said.", factory=list)
+    datasets: list[str] = field("Only these data sets; all if not said.", factory=list)
 
     _accepts_name = model_validator(mode="before")(staticmethod(_named))
 
     @model_validator(mode="after")
     def _is_whole(self) -> "WorkloadFields":
-        if self.kind == "emulated" and (self.model is None or self.accelerator is None):
+        emulates = self.kind in ("emulated", "loader")
+        if emulates and (self.model is None or self.accelerator is None):
             hint = "for example model: resnet50 and accelerator: h100"
-            raise invalid("an emulated workload wants model and accelerator", hint)
-        if self.kind == "read" and (self.model or self.accelerator):
-            raise invalid("model and accelerator go with kind: emulated", "kind: emulated")
+            raise invalid(f"kind: {self.kind} needs model and accelerator", hint)
+        if not emulates and (self.model or self.accelerator):
+            raise invalid(
+                "model and accelerator go with kind: emulated or loader", "kind: emulated"
+            )
         if (self.model == "retinanet") != (self.accelerator == "b200") and self.model:
             raise invalid(
                 f"there is no published step time of {self.model} on {self.accelerator}",
                 "resnet50, unet3d and cosmoflow have v100, a100 and h100; retinanet has b200",
             )
+        if self.kind != "states" and len(self.readers) > 1:
+            raise invalid("several counts of readers go with kind: states", "kind: states")
+        if self.kind != "emulated" and self.accelerators != [1]:
+            raise invalid("accelerators go with kind: emulated", "kind: emulated")
+        if (self.kind in WITHOUT_DATA) != (self.count is not None):
+            raise invalid("count goes with kind: catalog and kind: resources", "count: 200")
         return self
 
 
@@ -144,8 +201,9 @@ class NetworkFields(Fields):
 
 
 class DatasetFields(Fields):
-    """What is read: made anew from its seed for each run, or given."""
+    """What is read: made from its seed for each run, or given."""
 
+    name: Name = field("Its name, where a plan has several.", default="data")
     form: Form = field(
         "jpeg: single pictures, sizes as in ImageNet; tfrecord: records of such pictures in files "
         "of 130 MB; webdataset: the same in tars; small: files of 110 KiB; large: files of 128 "
@@ -184,12 +242,55 @@ class ExperimentFields(Fields):
     experiment: Name = field("Its name in ids and tables.", required=True)
     training_job_config: str = field(
         "A file with a TrainingJob; a relative path begins at the plan. The job finds the data "
-        "set in the folder $DATA_DIR and the number of epochs in $EPOCHS; its own `data` and "
-        "`warm` are left out. After each epoch it prints one line of JSON with `epoch`, "
-        "`images_per_s`, `data_wait_share` and `seconds`.",
+        "set in the folder $DATA_DIR, the number of epochs in $EPOCHS and the plan's folder in "
+        "$PLAN_DIR; its own `data` and `warm` are left out. After each epoch it prints one line of "
+        "JSON with `epoch`, `images_per_s`, `data_wait_share` and `seconds`.",
         required=True,
     )
     epochs: Annotated[Count, Field(ge=1)] = field("How many epochs the job trains.", default=1)
+    env: TextMap = field("More environment variables of the job.", factory=dict)
+    arms: list[str] = field("Only these arms; all if not said.", factory=list)
+    datasets: list[str] = field("Only these data sets; all if not said.", factory=list)
+
+
+class GoalFields(Fields):
+    """A figure that an arm must reach; the report says whether it did."""
+
+    arm: str = field("The arm whose figure it is.", required=True)
+    measure: Measure = field(
+        "files-per-s: of a `states` workload, or samples/s of training; busy: the share of an "
+        "epoch in which the accelerator works, the wait for the first batch included; fetched: "
+        "bytes fetched from the store over bytes read; first-batch-round-trips: the wait for the "
+        "first batch beyond that of native files and beyond the transfer of its bytes, over "
+        "the latency; hits: the share of the bytes read that the local cache served; ready-s and "
+        "memory-mb: of a `catalog` workload.",
+        required=True,
+    )
+    at_least: float | None = field("What the figure must reach.")
+    at_most: float | None = field("What the figure must not exceed.")
+    of: str | None = field(
+        "What the figure is divided by: native (files read beside it), client (the bare client "
+        "beside it), peers (the fastest other system), or an arm's name."
+    )
+    workload: str | None = field("Only this workload.")
+    dataset: str | None = field("Only this data set.")
+    state: ReadState | None = field("Of a `states` workload: which state.")
+    readers: Annotated[Count, Field(ge=1)] | Literal["most"] | None = field(
+        "Of a `states` workload: only this number of readers, or the most of the run."
+    )
+    epoch: Literal["first", "later"] = field("Of training: which epochs.", default="first")
+    least_cores: Count = field("Only on machines with so many cores or more.", default=0)
+    most_cores: Annotated[Count, Field(ge=1)] | None = field(
+        "Only on machines with so many cores or fewer."
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "GoalFields":
+        if (self.at_least is None) == (self.at_most is None):
+            raise invalid("needs atLeast or atMost", "for example atLeast: 0.95")
+        if self.of is not None and self.measure != "files-per-s":
+            raise invalid("of goes with measure: files-per-s", "leave it out")
+        return self
 
 
 def _is_plain(endpoint: str | None) -> bool:
@@ -242,7 +343,10 @@ class PlanFields(Fields):
         default="AWS_SECRET_ACCESS_KEY",
         alias="s3SecretSecretaccesskeyKeyName",
     )
-    dataset: DatasetFields = field("What is read.", required=True)
+    dataset: DatasetFields | None = field("What is read.")
+    datasets: list[DatasetFields] = field(
+        "Several data sets, each with a name, in place of `dataset`.", factory=list
+    )
     arms: Annotated[list[ArmFields], Field(min_length=1)] = field(
         "The systems that are compared: names, or maps.", required=True
     )
@@ -254,12 +358,17 @@ class PlanFields(Fields):
     experiments: list[ExperimentFields] = field(
         "Real training jobs, besides the workloads.", factory=list
     )
+    goals: list[GoalFields] = field("What the figures must reach.", factory=list)
+
+    @property
+    def all_datasets(self) -> list[DatasetFields]:
+        return self.datasets if self.dataset is None else [self.dataset, *self.datasets]
 
     @model_validator(mode="after")
     def _is_whole(self) -> "PlanFields":
         if self.storage_backend == "s3" and self.s3_dataset_path is None:
             raise invalid(
-                "storageBackend: s3 wants s3DatasetPath", "for example s3://bucket/imagenet"
+                "storageBackend: s3 needs s3DatasetPath", "for example s3://bucket/imagenet"
             )
         if self.storage_backend == "local" and self.s3_dataset_path is not None:
             raise invalid("s3DatasetPath goes with storageBackend: s3", "storageBackend: s3")
@@ -277,19 +386,78 @@ class PlanFields(Fields):
             )
         if self.s3_dataset_path and not self.s3_dataset_path.startswith("s3://"):
             raise invalid("s3DatasetPath: not all systems read it", "s3://bucket/prefix")
-        if self.dataset.form == "given" and not (self.dataset.path or self.s3_dataset_path):
-            raise invalid("a given data set wants dataset.path", "or storageBackend: s3")
         if not self.workloads and not self.experiments:
             raise invalid("has no workloads and no experiments", "for example `workloads: [read]`")
+        self._check_datasets()
+        self._check_states()
+        self._check_names()
+        return self
+
+    def _check_datasets(self) -> None:
+        datasets = self.all_datasets
+        if self.dataset is not None and self.datasets:
+            raise invalid("has both dataset and datasets", "keep one of them")
+        reads = self.experiments or any(one.kind not in WITHOUT_DATA for one in self.workloads)
+        if reads and not datasets:
+            raise invalid("dataset: is missing", "for example dataset: {form: jpeg, size: 64MiB}")
+        for one in datasets:
+            if one.form == "given" and not (one.path or self.s3_dataset_path):
+                raise invalid("a given data set needs dataset.path", "or storageBackend: s3")
+            if one.form == "given" and not one.path and len(datasets) > 1:
+                raise invalid(
+                    "datasets: what lies at s3DatasetPath is one data set",
+                    "write it as `dataset`, alone",
+                )
+
+    def _check_states(self) -> None:
+        states = [one for one in self.workloads if one.kind == "states"]
+        if states and self.parallel > 1:
+            raise invalid(
+                "parallel: a workload of the kind states measures times, and needs the machine "
+                "for itself",
+                "parallel: 1",
+            )
+        for arm, workload in ((arm, one) for one in states for arm in self.arms):
+            if workload.arms and arm.name not in workload.arms:
+                continue
+            known = ARMS[arm.name][0] if arm.name in ARMS else None
+            state = arm.state or (known.state if known else "cold")
+            share = 1.0 if known is None else known.cache_share
+            share = share if arm.cache_share is None else arm.cache_share
+            system = arm.system or (known.system if known else None)
+            if system not in ("native", "ceiling") and (state != "cold" or share < 1):
+                raise invalid(
+                    f"arms: {arm.name}: the workload {workload.name} reads in every state, and "
+                    "needs arms that begin cold and have room for all data",
+                    "name such arms in its field `arms`",
+                )
+
+    def _check_names(self) -> None:
+        arms, datasets = [one.name for one in self.arms], [one.name for one in self.all_datasets]
+        workloads = [one.name for one in self.workloads]
+        workloads += [one.experiment for one in self.experiments]
         for what, names in (
-            ("arms", [arm.name for arm in self.arms]),
-            (
-                "workloads",
-                [one.name for one in self.workloads] + [one.experiment for one in self.experiments],
-            ),
+            ("arms", arms),
+            ("datasets", datasets),
+            ("workloads", workloads),
             ("network", [one.name for one in self.network]),
         ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise invalid(f"{what}: {twice[0]!r} stands twice", "give one of them another name")
-        return self
+        for one in self.arms:
+            _require_known("datasets", one.datasets, datasets)
+        for one in (*self.workloads, *self.experiments):
+            _require_known("arms", one.arms, arms)
+            _require_known("datasets", one.datasets, datasets)
+        for goal in self.goals:
+            _require_known("goals: arm", [goal.arm], arms)
+            _require_known("goals: workload", [goal.workload], workloads)
+            _require_known("goals: dataset", [goal.dataset], datasets)
+            _require_known("goals: of", [goal.of], ["native", "client", "peers", *arms])
+
+
+def _require_known(what: str, names: Sequence[str | None], known: list[str]) -> None:
+    for name in names:
+        if name is not None and name not in known:
+            raise invalid(f"{what}: {name!r} is not in this plan", f"known: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The values of a benchmark: a plan, its experiments, and what one experiment is told. Pure.
+"""The values of a benchmark: a plan, its experiments, and what one experiment is given. Pure.
 
 A plan is what a person wrote, with every default filled in. `Experiment` is one measurement of
 it. `ExperimentConfig` is the CONFIG.json that the process of one experiment is started with; it
@@ -12,14 +12,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-System = Literal["native", "rclone", "s3fs", "juicefs", "penstock", "ceiling"]
-CacheState = Literal["cold", "warm", "planned"]
-WorkloadKind = Literal["read", "emulated", "job"]
+System = Literal["native", "rclone", "s3fs", "juicefs", "alluxio", "penstock", "ceiling"]
+CacheState = Literal["cold", "warm", "planned", "loaded"]
+WorkloadKind = Literal["read", "states", "emulated", "loader", "job", "catalog", "resources"]
+PlannedBy = Literal["run", "sampler"]
+ReadState = Literal["cold", "cached", "warm"]
+Measure = Literal[
+    "files-per-s", "busy", "fetched", "first-batch-round-trips", "hits", "ready-s", "memory-mb"
+]
 Model = Literal["resnet50", "unet3d", "cosmoflow", "retinanet"]
 Accelerator = Literal["v100", "a100", "h100", "b200"]
 Form = Literal["jpeg", "tfrecord", "webdataset", "small", "large", "given"]
 
-SCHEMA = 1  # of CONFIG.json
+# They measure Penstock's own management of many names or many mounts, and read no data set.
+WITHOUT_DATA: tuple[WorkloadKind, ...] = ("catalog", "resources")
+SCHEMA = 2  # of CONFIG.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,8 @@ class ArmPlan:
 
     cold: nothing is cached anywhere when the first epoch begins. warm: the whole data set (or
     what of it the cache may hold) is in the system's cache before. planned: cold, and the system
-    is told the order of each epoch (`penstock run`), which makes the run a hinted one.
+    knows the order of each epoch, which makes the run a hinted one. loaded: cold, and the data set
+    is loaded before the first epoch while the accelerator waits: that time counts.
     """
 
     name: str
@@ -37,14 +45,19 @@ class ArmPlan:
     cache_share: float = 1.0  # of the data set's bytes; 0: without a cache
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     drops_pages: bool = True  # the kernel's pages are dropped before each epoch, too
+    planned_by: PlannedBy = "run"  # with a loader: `penstock run`, or a sampler in the script
+    datasets: tuple[str, ...] = ()  # only these; all if empty
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """What reads the data set.
+    """What reads the data set, or what else is measured.
 
-    read: epochs of open, read, close. emulated: an accelerator that is busy for MLPerf Storage's
-    published step time on each batch. job: a TrainingJob, whose manifest (a map) is in `job`.
+    read: epochs of open, read, close. states: the same in the states cold, cached and warm, beside
+    native files and a bare client. emulated: an accelerator that is busy for MLPerf Storage's
+    published step time on each batch. loader: the same behind a real PyTorch DataLoader. job: a
+    TrainingJob, whose manifest (a map) is in `job`. catalog: a mount of `count` names from its
+    saved catalog. resources: `count` Datasets that are applied, listed and deleted.
     """
 
     name: str
@@ -54,8 +67,21 @@ class WorkloadPlan:
     accelerators: tuple[int, ...] = (1,)  # how many at once; each count is measured
     epochs: int = 2
     readers: int = 4
-    scale: float = 1.0  # of the accelerator's hunger: the step stays, the batch shrinks
+    scale: float = 1.0  # of the accelerator's demand: the step stays, the batch shrinks
     job: Mapping[str, Any] | None = None
+    reader_counts: tuple[int, ...] = ()  # of states: each is measured, in rising order
+    states: tuple[ReadState, ...] = ()  # of states: which are measured
+    rounds: int = 5  # of states: how often a warm epoch is repeated
+    cold_rounds: int = 1  # of states: how often Penstock's cold epochs are repeated
+    workers: int = 8  # of a loader
+    count: int | None = None  # of catalog and resources
+    arms: tuple[str, ...] = ()  # only these; all if empty
+    datasets: tuple[str, ...] = ()  # only these; all if empty
+
+    @property
+    def emulates(self) -> bool:
+        """Return whether an accelerator is emulated."""
+        return self.kind in ("emulated", "loader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +107,34 @@ class DatasetPlan:
     seed: int = 1
     keep: bool = False  # stays in the bucket after the run
     path: str | None = None  # of `given`
+    name: str = "data"
+
+    @property
+    def is_in_bucket(self) -> bool:
+        """Return whether the run finds it in the bucket, and does not put it there."""
+        return self.form == "given" and self.path is None
+
+
+@dataclass(frozen=True, slots=True)
+class GoalPlan:
+    """A figure that an arm must reach. Fields that are None or empty apply to everything.
+
+    `of` is what the figure is divided by: native (files read beside it), client (the bare client
+    beside it), peers (the fastest other system of the run), or the name of an arm.
+    """
+
+    arm: str
+    measure: Measure
+    at_least: float | None = None
+    at_most: float | None = None
+    of: str | None = None
+    workload: str | None = None
+    dataset: str | None = None
+    state: ReadState | None = None
+    readers: int | Literal["most"] | None = None
+    epoch: Literal["first", "later"] = "first"
+    least_cores: int = 0
+    most_cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +161,11 @@ class Plan:
     timeout_s: float  # of one experiment
     retries: int  # of one experiment
     store: StorePlan
-    dataset: DatasetPlan
+    datasets: tuple[DatasetPlan, ...]
     arms: tuple[ArmPlan, ...]
     workloads: tuple[WorkloadPlan, ...]
     network: tuple[Shape, ...]
+    goals: tuple[GoalPlan, ...] = ()
     result_path: str | None = None  # s3ResultPath: where the results are copied to
 
 
@@ -122,6 +177,7 @@ class Experiment:
     arm: ArmPlan
     workload: WorkloadPlan
     shape: Shape
+    dataset: str  # its name; empty for a workload that reads none
     repeat: int
     order: int
     seed: int
@@ -147,14 +203,15 @@ class StoreAccess:
     keys_file: str | None
     scratch_bucket: str
     scratch_name: str
+    metrics_port: int | None = None  # of a local server: its own counters
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetAccess:
-    """The data set as files: `root` is read by the native arm, and by whoever wants the truth.
+    """The data set as files: `root` is read by the native arm, and compared with.
 
-    `manifest` is dataset.json as `make_dataset` described it: form, files, size_bytes, sha256,
-    seed, samples. Paths below `root` are the keys below the store's prefix.
+    `manifest` is datasets/NAME.json as `make_dataset` described it: form, files, size_bytes,
+    sha256, seed, samples. Paths below `root` are the keys below the store's prefix.
     """
 
     manifest: str
@@ -168,7 +225,7 @@ class ExperimentConfig:
     run: str
     experiment: Experiment
     store: StoreAccess
-    dataset: DatasetAccess
+    dataset: DatasetAccess | None
     output: str  # result.json, series.json, steps.json, latencies.json
     logs: str  # of the systems; standard error goes to one there already
     medium: str
@@ -185,7 +242,7 @@ def config_from_json(value: Mapping[str, Any]) -> ExperimentConfig:
         run=value["run"],
         experiment=experiment_from_json(value["experiment"]),
         store=StoreAccess(**value["store"]),
-        dataset=DatasetAccess(**value["dataset"]),
+        dataset=DatasetAccess(**value["dataset"]) if value["dataset"] else None,
         output=value["output"],
         logs=value["logs"],
         medium=value["medium"],
@@ -195,9 +252,10 @@ def config_from_json(value: Mapping[str, Any]) -> ExperimentConfig:
 def experiment_from_json(value: Mapping[str, Any]) -> Experiment:
     return Experiment(
         id=value["id"],
-        arm=ArmPlan(**value["arm"]),
+        arm=_arm_from_json(value["arm"]),
         workload=_workload_from_json(value["workload"]),
         shape=Shape(**value["shape"]),
+        dataset=value["dataset"],
         repeat=value["repeat"],
         order=value["order"],
         seed=value["seed"],
@@ -207,8 +265,9 @@ def experiment_from_json(value: Mapping[str, Any]) -> Experiment:
 def plan_from_json(value: Mapping[str, Any]) -> Plan:
     whole = dict(value)
     whole["store"] = StorePlan(**whole["store"])
-    whole["dataset"] = DatasetPlan(**whole["dataset"])
-    whole["arms"] = tuple(ArmPlan(**arm) for arm in whole["arms"])
+    whole["datasets"] = tuple(DatasetPlan(**one) for one in whole["datasets"])
+    whole["goals"] = tuple(GoalPlan(**one) for one in whole["goals"])
+    whole["arms"] = tuple(map(_arm_from_json, whole["arms"]))
     whole["workloads"] = tuple(map(_workload_from_json, whole["workloads"]))
     whole["network"] = tuple(Shape(**shape) for shape in whole["network"])
     return Plan(**whole)
@@ -218,9 +277,15 @@ def config_path(run: Path, experiment_id: str) -> Path:
     return run / "experiments" / experiment_id / "config" / "experiment.json"
 
 
+def _arm_from_json(value: Mapping[str, Any]) -> ArmPlan:
+    whole: dict[str, Any] = {**value, "datasets": tuple(value["datasets"])}
+    return ArmPlan(**whole)
+
+
 def _workload_from_json(value: Mapping[str, Any]) -> WorkloadPlan:
     whole: dict[str, Any] = dict(value)
-    whole["accelerators"] = tuple(whole["accelerators"])
+    for name in ("accelerators", "reader_counts", "states", "arms", "datasets"):
+        whole[name] = tuple(whole[name])
     return WorkloadPlan(**whole)
 
 
@@ -240,8 +305,16 @@ ARMS: Mapping[str, tuple[ArmPlan, str]] = {
             "rclone mount without a cache: each read goes to the store",
         ),
         (
+            ArmPlan("rclone-cold", "rclone", "cold", drops_pages=False),
+            "rclone mount, its cache empty when the first epoch begins",
+        ),
+        (
             ArmPlan("s3fs", "s3fs", "cold", 0.0),
             "s3fs without a cache: each read goes to the store",
+        ),
+        (
+            ArmPlan("s3fs-cold", "s3fs", "cold", drops_pages=False),
+            "s3fs, its cache empty when the first epoch begins",
         ),
         (
             ArmPlan("juicefs-none", "juicefs", "cold", 0.0),
@@ -256,6 +329,10 @@ ARMS: Mapping[str, tuple[ArmPlan, str]] = {
             "JuiceFS, its cache full before the first epoch",
         ),
         (
+            ArmPlan("alluxio", "alluxio", "cold", drops_pages=False),
+            "Alluxio, its caches empty when the first epoch begins",
+        ),
+        (
             ArmPlan("penstock-none", "penstock", "cold", 0.0),
             "Penstock without a cache: each read goes to the store",
         ),
@@ -264,8 +341,25 @@ ARMS: Mapping[str, tuple[ArmPlan, str]] = {
             "Penstock, its cache empty when the first epoch begins",
         ),
         (
+            ArmPlan(
+                "penstock-passthrough", "penstock", "cold", 1.0, {"mode": "passthrough"}, False
+            ),
+            "the same in passthrough mode: the kernel reads complete files of the cache itself",
+        ),
+        (
             ArmPlan("penstock-planned", "penstock", "planned", drops_pages=False),
-            "the same, told the order of each epoch; reported as hinted",
+            "the same, and `penstock run` tells the mount the order of each epoch; reported as "
+            "hinted",
+        ),
+        (
+            ArmPlan(
+                "penstock-sampler", "penstock", "planned", drops_pages=False, planned_by="sampler"
+            ),
+            "for a loader: the script wraps its sampler in PlannedSampler; reported as hinted",
+        ),
+        (
+            ArmPlan("penstock-loaded", "penstock", "loaded", drops_pages=False),
+            "for a loader: `penstock warm` loads everything first, and its time counts as waiting",
         ),
         (
             ArmPlan("penstock-warm", "penstock", "warm", drops_pages=False),
@@ -284,19 +378,24 @@ ARMS: Mapping[str, tuple[ArmPlan, str]] = {
 
 
 def expand(plan: Plan) -> tuple[Experiment, ...]:
+    """Return every experiment of a plan: all of them once, then all again, in seeded orders."""
     draw = random.Random(f"{plan.name} {plan.seed}")
     found: list[Experiment] = []
     for repeat in range(plan.repeats):
         combinations = list(_combinations(plan))
         draw.shuffle(combinations)
-        for arm, workload, shape in combinations:
+        for arm, workload, shape, dataset in combinations:
             tail = "".join(draw.choices(string.ascii_lowercase, k=4))
+            named = [arm.name, workload.name, shape.name]
+            if len(plan.datasets) > 1 and dataset:
+                named.append(dataset)
             found.append(
                 Experiment(
-                    id=f"{arm.name}-{workload.name}-{shape.name}-r{repeat}-{tail}",
+                    id="-".join([*named, f"r{repeat}", tail]),
                     arm=arm,
                     workload=workload,
                     shape=shape,
+                    dataset=dataset,
                     repeat=repeat,
                     order=len(found),
                     # The same for all arms: they read the same files in the same order.
@@ -306,49 +405,64 @@ def expand(plan: Plan) -> tuple[Experiment, ...]:
     return tuple(found)
 
 
-def _combinations(plan: Plan) -> Iterator[tuple[ArmPlan, WorkloadPlan, Shape]]:
+def _combinations(plan: Plan) -> Iterator[tuple[ArmPlan, WorkloadPlan, Shape, str]]:
+    names = [dataset.name for dataset in plan.datasets]
     for arm in plan.arms:
         for workload in plan.workloads:
+            if workload.arms and arm.name not in workload.arms:
+                continue
             # Without I/O there is nothing to read, and no file for a job to open.
             if arm.system == "ceiling" and workload.kind != "emulated":
                 continue
+            if workload.kind in WITHOUT_DATA:
+                if arm.system == "penstock":
+                    yield arm, workload, plan.network[0], ""
+                continue
             for shape in plan.network:
-                yield arm, workload, shape
+                for name in names:
+                    if name in (workload.datasets or names) and name in (arm.datasets or names):
+                        yield arm, workload, shape, name
 
 
 def read_bytes(experiment: Experiment, size_bytes: int) -> int:
-    """What it reads in all of its epochs."""
+    """Return what it reads in all of its epochs, about; native neighbours are left out."""
+    workload = experiment.workload
     if experiment.arm.system == "ceiling":
         return 0
-    workload = experiment.workload
+    if workload.kind == "states":  # each count of readers cold, cached and warm
+        cold = len(workload.reader_counts) * workload.cold_rounds
+        return size_bytes * (cold + len(workload.reader_counts) * (3 + workload.rounds))
     passes = len(workload.accelerators) if workload.kind == "emulated" else 1
     return size_bytes * workload.epochs * passes
 
 
 def store_bytes(experiment: Experiment, size_bytes: int) -> int:
-    """What of it comes from the store, about: the data set once; with a small cache, what does not
-    fit in it again and again."""
-    arm = experiment.arm
+    """Return what of it comes from the store, about: the data set once; with a small cache, what
+    does not fit into it again and again."""
+    arm, workload = experiment.arm, experiment.workload
     if arm.system in ("native", "ceiling"):
         return 0
+    if workload.kind == "states":
+        return size_bytes * len(workload.reader_counts) * workload.cold_rounds
     epochs = read_bytes(experiment, size_bytes) // size_bytes if size_bytes else 0
     missed = (epochs - 1) * (1 - arm.cache_share) if epochs else 0
     return int(size_bytes * (1 + missed))
 
 
-def medium_bytes(plan: Plan, experiments: tuple[Experiment, ...], size_bytes: int) -> int:
-    """What must be free: the data set as files and as objects of a local store, the caches of the
-    experiments that run at once, and JuiceFS's objects."""
+def medium_bytes(plan: Plan, experiments: tuple[Experiment, ...], sizes: Mapping[str, int]) -> int:
+    """Return what must be free: the data sets as files and as objects of a local store, the caches
+    of the experiments that run at once, and JuiceFS's objects."""
 
     def one(experiment: Experiment) -> int:
-        arm = experiment.arm
+        arm, size_bytes = experiment.arm, sizes.get(experiment.dataset, 0)
         if arm.system in ("native", "ceiling"):
             return 0
-        cache = int(size_bytes * arm.cache_share * 1.25)
+        caches = 2 if arm.system == "alluxio" else 1  # the worker's, and the FUSE process's
+        cache = int(size_bytes * arm.cache_share * 1.25) * caches
         # A local store frees the space of an experiment's objects when the next one has ended.
         copies = 0 if arm.system != "juicefs" else 2 if plan.store.local else 1
         return cache + copies * size_bytes
 
     largest = sorted(map(one, experiments), reverse=True)[: plan.parallel]
     copies = 2 if plan.store.local else 1
-    return copies * size_bytes + sum(largest) + (256 << 20)
+    return copies * sum(sizes.values()) + sum(largest) + (256 << 20)

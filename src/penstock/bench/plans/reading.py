@@ -1,6 +1,6 @@
 """A plan's YAML to a Plan, or all that is wrong with it. Reads the manifests that it names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +10,7 @@ from penstock.bench.plans.fields import (
     ArmFields,
     DatasetFields,
     ExperimentFields,
+    GoalFields,
     PlanFields,
     WorkloadFields,
 )
@@ -17,12 +18,13 @@ from penstock.bench.plans.model import (
     ARMS,
     ArmPlan,
     DatasetPlan,
+    GoalPlan,
     Plan,
     Shape,
     StorePlan,
     WorkloadPlan,
 )
-from penstock.errors import ManifestError, Problem
+from penstock.errors import ManifestError, Problem, UsageError
 from penstock.specs import documents
 from penstock.specs.secret_fields import names_a_secret, take_secrets
 from penstock.specs.validation import Mistake, refusals, unknown_in
@@ -32,16 +34,17 @@ JOB_KIND = "TrainingJob"
 _NOT_A_PLAN = "`penstock bench init` prints one to begin with"
 
 
-def read_plan_file(path: Path) -> Plan:
+def read_plan_file(path: Path, overrides: Sequence[str] = ()) -> Plan:
+    """Read a plan; each of `overrides` is PATH=VALUE, as --set takes it."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ManifestError(f"{path}: {error.strerror}", hint=_NOT_A_PLAN) from error
-    return read_plan(documents.decode(data, str(path)), str(path), path.parent)
+    return read_plan(documents.decode(data, str(path)), str(path), path.parent, overrides)
 
 
-def read_plan(text: str, file: str, folder: Path) -> Plan:
-    """Paths in it begin at `folder`. Raises ManifestError with all of its mistakes."""
+def read_plan(text: str, file: str, folder: Path, overrides: Sequence[str] = ()) -> Plan:
+    """Read a plan whose paths begin at `folder`. Raise ManifestError with all of its mistakes."""
     problems: list[Problem] = []
     trees = [tree for tree in read_trees(text, file, problems) if tree.value is not None]
     if not problems and len(trees) != 1:
@@ -49,7 +52,58 @@ def read_plan(text: str, file: str, folder: Path) -> Plan:
         problems.append(Problem(file, what, _NOT_A_PLAN))
     if problems:
         raise ManifestError.of(problems)
+    for override in overrides:
+        set_value(trees[0].value, override)
     return _Reader(trees[0], file, folder).read()
+
+
+def set_value(plan: Any, override: str) -> None:
+    """Change one value of a plan: `dataset.files=300`, `workloads.states.readers=[1, 8]`.
+
+    An item of a list goes by its name, or by its place from 0.
+    """
+    path, sign, text = override.partition("=")
+    problems: list[Problem] = []
+    values = [tree.value for tree in read_trees(text, "--set", problems)]
+    if not sign or problems or len(values) != 1:
+        raise UsageError(f"--set {override}: not PATH=VALUE", hint="--set dataset.files=300")
+    *above, last = path.split(".")
+    place = plan
+    for step in above:
+        place = _below(place, step, override)
+    if isinstance(place, list):
+        items = cast("list[Any]", place)
+        items[_place_of(items, last, override)] = values[0]
+    elif isinstance(place, dict):
+        cast("dict[str, Any]", place)[last] = values[0]
+    else:
+        raise _no_such_place(last, override)
+
+
+def _below(place: Any, step: str, override: str) -> Any:
+    if isinstance(place, list):
+        items = cast("list[Any]", place)
+        return items[_place_of(items, step, override)]
+    if isinstance(place, dict):
+        return cast("dict[str, Any]", place).setdefault(step, {})
+    raise _no_such_place(step, override)
+
+
+def _place_of(items: list[Any], step: str, override: str) -> int:
+    for place, item in enumerate(items):
+        named = cast("dict[str, Any]", item) if isinstance(item, dict) else {"name": item}
+        if step in (named.get("name"), named.get("experiment")):
+            return place
+    if step.isdigit() and int(step) < len(items):
+        return int(step)
+    raise _no_such_place(step, override)
+
+
+def _no_such_place(step: str, override: str) -> UsageError:
+    return UsageError(
+        f"--set {override}: the plan has no {step} there",
+        hint="a path is made of field names, and names or numbers of list items",
+    )
 
 
 class _Reader:
@@ -82,7 +136,7 @@ class _Reader:
             fields = PlanFields.model_validate(given)
         except ValidationError as error:
             for mistake in refusals(PlanFields, error):
-                # What is missing is there under a wrong name, which is said already.
+                # A missing field may be there under a wrong name, which is reported already.
                 if not (unknown and mistake[1].endswith(": is missing")):
                     self._say(mistake)
             raise ManifestError.of(self._problems) from None
@@ -116,7 +170,21 @@ class _Reader:
                 f"{path}: holds a secret, and is kept with the results",
                 hint="let the job read it from a file",
             )
-        return WorkloadPlan(one.experiment, "job", epochs=one.epochs, job=jobs[0].raw)
+        job = jobs[0].raw
+        spec = cast("dict[str, Any]", job["spec"])
+        given = cast("list[dict[str, Any]]", spec.get("env") or [])
+        env = {"PLAN_DIR": str(self._folder.absolute()), **one.env}
+        kept = [entry for entry in given if entry.get("name") not in env]
+        added = [{"name": name, "value": value} for name, value in env.items()]
+        job = {**job, "spec": {**spec, "env": [*kept, *added]}}
+        return WorkloadPlan(
+            one.experiment,
+            "job",
+            epochs=one.epochs,
+            job=job,
+            arms=tuple(one.arms),
+            datasets=tuple(one.datasets),
+        )
 
     def _say(self, mistake: Mistake) -> None:
         path, what, hint = mistake
@@ -141,11 +209,12 @@ def _plan(fields: PlanFields, jobs: list[WorkloadPlan], folder: Path) -> Plan:
             access_key_name=fields.s3_secret_accesskeyid_key_name,
             secret_key_name=fields.s3_secret_secretaccesskey_key_name,
         ),
-        dataset=_dataset(fields.dataset, folder),
+        datasets=tuple(_dataset(one, folder) for one in fields.all_datasets),
         arms=tuple(map(_arm, fields.arms)),
         workloads=(*map(_workload, fields.workloads), *jobs),
         network=tuple(Shape(one.name, one.latency, one.bandwidth) for one in fields.network)
         or (Shape("plain"),),
+        goals=tuple(map(_goal, fields.goals)),
         result_path=fields.s3_result_path,
     )
 
@@ -162,8 +231,10 @@ def _arm(fields: ArmFields) -> ArmPlan:
         system=fields.system or (known.system if known else "penstock"),
         state=state,
         cache_share=share,
-        options=dict(fields.options),
+        options={**(known.options if known else {}), **fields.options},
         drops_pages=drops if fields.drops_pages is None else fields.drops_pages,
+        planned_by=fields.planned_by or (known.planned_by if known else "run"),
+        datasets=tuple(fields.datasets),
     )
 
 
@@ -175,9 +246,21 @@ def _workload(fields: WorkloadFields) -> WorkloadPlan:
         accelerator=fields.accelerator,
         accelerators=tuple(sorted(set(fields.accelerators))),
         epochs=fields.epochs,
-        readers=fields.readers,
+        readers=fields.readers[-1],
         scale=fields.scale,
+        reader_counts=tuple(sorted(set(fields.readers))) if fields.kind == "states" else (),
+        states=tuple(fields.states) if fields.kind == "states" else (),
+        rounds=fields.rounds,
+        cold_rounds=fields.cold_rounds,
+        workers=fields.workers,
+        count=fields.count,
+        arms=tuple(fields.arms),
+        datasets=tuple(fields.datasets),
     )
+
+
+def _goal(fields: GoalFields) -> GoalPlan:
+    return GoalPlan(**fields.model_dump())
 
 
 def _dataset(fields: DatasetFields, folder: Path) -> DatasetPlan:
@@ -187,5 +270,6 @@ def _dataset(fields: DatasetFields, folder: Path) -> DatasetPlan:
         size_bytes=fields.size,
         seed=fields.seed,
         keep=fields.keep,
+        name=fields.name,
         path=None if fields.path is None else str((folder / fields.path).absolute()),
     )

@@ -127,9 +127,17 @@ def _figure(value: float | None, unit: str) -> str:
 def _warnings(left: Run, right: Run) -> list[str]:
     """Return what makes the runs unlike; what is unknown counts as unlike."""
     return [
-        *_differing("data set", ("sha256",), left.dataset, right.dataset, "dataset.json"),
+        *_differing("data set", ("sha256",), _together(left), _together(right), "datasets/*.json"),
         *_differing("machine", _MACHINE, left.environment, right.environment, "environment.json"),
     ]
+
+
+def _together(run: Run) -> dict[str, Any]:
+    """Return the hashes of all data sets of a run as one value."""
+    hashes = {name: text(one.get("sha256")) for name, one in run.datasets.items()}
+    if len(hashes) < 2:
+        return {"sha256": "".join(hashes.values())}
+    return {"sha256": ", ".join(f"{name} {value}" for name, value in hashes.items())}
 
 
 def _differing(

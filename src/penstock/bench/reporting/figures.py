@@ -5,7 +5,7 @@ A figure without data is a `Missing` with the reason. Long lists are read when t
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +38,7 @@ from penstock.bench.reporting.reading import (
 )
 from penstock.bench.reporting.results import Arm, Result, Run
 from penstock.bench.reporting.rows import GOAL, METHOD, TRAINING_EPOCHS, Row, Setting
+from penstock.bench.reporting.states import HEAD, StateRow, name_of, setting_of
 from penstock.bench.reporting.summary import Summary
 from penstock.bench.reporting.verdict import REFERENCES
 from penstock.units import format_size
@@ -102,6 +103,37 @@ class Missing:
     panels: tuple[Panel, ...] = ()
 
 
+def states(summary: Summary) -> list[Figure]:
+    """Return a figure for each data set that was read cold, cached and warm."""
+    found: list[Figure] = []
+    for number, (setting, rows) in enumerate(summary.state_settings()):
+        panels: list[Panel] = []
+        for state, most in {row.state: 0 for row in rows}.items():
+            here = [row for row in rows if row.state == state]
+            most = max(row.readers for row in here)
+            bars = [_state_bar(row) for row in here if row.readers == most]
+            what = f"{state}, {most} reading: files per second"
+            panels.append(Panel(what, setting.shape.details, draw_bars(bars, label=what)))
+        found.append(
+            Figure(
+                f"states-{number}",
+                summary.title_of(setting),
+                "Medians over samples. Shares of native files and of the bare client are medians "
+                "of neighbouring measurements, and no quotients of the columns. CPU and memory are "
+                "those of all processes of a system, without the readers and the store.",
+                tuple(panels),
+                Table(HEAD, tuple(row.cells for row in rows)),
+                tuple(one.raw for one in summary.run.counted if setting_of(one).key == setting.key),
+            )
+        )
+    return found
+
+
+def _state_bar(row: StateRow) -> Bar:
+    look = system_look(replace(row.arm, state="warm"))
+    return Bar(name_of(row.arm), f"{row.files_per_s:,.0f}", (Part(row.files_per_s, look),))
+
+
 def speed(summary: Summary) -> Figure | Missing:
     """How fast each arm was, with intervals."""
     rows = [row for row in summary.rows if row.speed is not None]
@@ -126,7 +158,7 @@ def speed(summary: Summary) -> Figure | Missing:
 
 def _speed_panel(setting: Setting, rows: Sequence[Row]) -> tuple[str, Picture]:
     busy = [(row, row.busy_share) for row in rows if row.busy_share is not None]
-    if setting.workload.kind == "emulated" and len(busy) == len(rows):
+    if setting.workload.emulated and len(busy) == len(rows):
         what = "busy share of accelerators"
         bars = [
             _speed_bar(row, found, estimates.share(found.mean), row.later_busy_share)

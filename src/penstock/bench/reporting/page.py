@@ -18,10 +18,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.drawing import clean, system_look
-from penstock.bench.reporting.figures import FIGURES, Table
+from penstock.bench.reporting.figures import FIGURES, Figure, Missing, Table, states
 from penstock.bench.reporting.reading import mapping, number, sequence, text
 from penstock.bench.reporting.results import Arm, Run
 from penstock.bench.reporting.rows import DEFAULT_PRICE, Price
+from penstock.bench.reporting.states import HEAD
 from penstock.bench.reporting.summary import (
     DISCLAIMER,
     METHOD,
@@ -80,12 +81,20 @@ def page(summary: Summary, *, prefix: str = "") -> str:
         started=_when(run.environment.get("started")),
         badges=_badges(summary),
         tiles=tiles(summary),
-        figures=[draw(summary) for draw in FIGURES],
+        figures=_figures(summary),
         proofs=_proofs(run),
         environment=_machine_table(run),
         arms=_arms(summary),
         longest_s=max((step.seconds or 0.0 for step in run.steps), default=0.0) or 1.0,
     )
+
+
+def _figures(summary: Summary) -> list[Figure | Missing]:
+    """Return all figures; a run that only read in all states has none of those about epochs."""
+    found: list[Figure | Missing] = [*states(summary)]
+    if summary.rows or not found:
+        found += [draw(summary) for draw in FIGURES]
+    return found
 
 
 def markdown(summary: Summary) -> str:
@@ -127,7 +136,7 @@ def _common(summary: Summary) -> dict[str, Any]:
     settings, lines = glance(summary)
     given = [redact(text(one)) for one in sequence(run.environment.get("commands"))]
     machine = (
-        _dataset(run.dataset),
+        *(_dataset(one) for one in run.datasets.values()),
         _processor(run.environment),
         _size(run.environment.get("memory_bytes")),
     )
@@ -136,6 +145,9 @@ def _common(summary: Summary) -> dict[str, Any]:
         "verdict": summary.verdict,
         "settings": settings,
         "glance": lines,
+        "goals": summary.goals,
+        "states": [(summary.title_of(one), rows) for one, rows in summary.state_settings()],
+        "states_head": HEAD,
         "method": METHOD,
         "disclaimer": DISCLAIMER,
         "machine": [part for part in machine if part],
@@ -202,7 +214,7 @@ def _proofs(run: Run) -> Table:
 def _machine_table(run: Run) -> Table:
     found = run.environment
     rows = [
-        ("data set", _dataset(run.dataset)),
+        *((f"data set {name}", _dataset(one)) for name, one in run.datasets.items()),
         ("processor", _processor(found)),
         ("memory", _size(found.get("memory_bytes"))),
         ("kernel", text(found.get("kernel"))),

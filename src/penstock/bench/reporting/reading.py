@@ -20,6 +20,7 @@ from penstock.bench.reporting.results import (
     Proof,
     Result,
     Run,
+    Sample,
     Shape,
     Step,
     Workload,
@@ -63,11 +64,20 @@ def read_run(folder: Path) -> Run:
         results=tuple(sorted(results, key=lambda one: (one.order, one.id))),
         unfinished=tuple(unfinished),
         environment=read_map(folder / "environment.json", notes),
-        dataset=read_map(folder / "dataset.json", notes),
+        datasets=_datasets(folder, notes),
+        goals=tuple(_maps(read_map(folder / "plan.json", notes).get("goals"))),
         state=text(workflow.get("state")),
         steps=steps,
         notes=tuple(notes),
     )
+
+
+def _datasets(folder: Path, notes: list[str]) -> dict[str, dict[str, Any]]:
+    """Read a description for each data set; up to release 0.1.0 a run had one of them."""
+    found = {path.stem: path for path in sorted((folder / "datasets").glob("*.json"))}
+    one = folder / "dataset.json"
+    found |= {"data": one} if one.exists() else {}
+    return {name: read_map(path, notes) for name, path in found.items()}
 
 
 def read_map(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -147,6 +157,7 @@ def _result(folder: Path, path: Path, notes: list[str]) -> Result | None:
         arm=_arm(mapping(found.get("arm"))),
         workload=_workload(mapping(found.get("workload"))),
         shape=_shape(mapping(found.get("shape"))),
+        dataset=text(found.get("dataset")),
         repeat=int(repeat or 0),
         order=int(order or 0),
         seed=None if seed is None else int(seed),
@@ -164,6 +175,8 @@ def _result(folder: Path, path: Path, notes: list[str]) -> Result | None:
         failure=Failure(text(failure.get("what")), text(failure.get("hint"))) if failure else None,
         epochs=_epochs(found.get("epochs")),
         accelerator_runs=tuple(_accelerator_runs(found.get("accelerator_runs"))),
+        samples=tuple(_samples(found.get("samples"))),
+        figures=_shares(found.get("figures")),
     )
 
 
@@ -196,6 +209,7 @@ def _workload(found: Mapping[str, Any]) -> Workload:
         step_s=number(found.get("step_s")),
         scale=_scale(found),
         readers=int(readers) if readers else None,
+        sample_bytes=number(found.get("sample_bytes")),
     )
 
 
@@ -234,6 +248,7 @@ def _epochs(found: Any) -> tuple[Epoch, ...]:
                 samples=number(one.get("samples")) or 0.0,
                 size_bytes=number(one.get("bytes")) or 0.0,
                 busy_share=share,
+                busy_s=number(one.get("busy_s")),
                 first_batch_s=number(one.get("first_batch_s")),
                 gets=number(store.get("gets")),
                 get_bytes=number(store.get("get_bytes")),
@@ -245,6 +260,32 @@ def _epochs(found: Any) -> tuple[Epoch, ...]:
             )
         )
     return tuple(epochs)
+
+
+def _samples(found: Any) -> list[Sample]:
+    samples: list[Sample] = []
+    for one in _maps(found):
+        seconds, size_bytes = number(one.get("seconds")), number(one.get("size_bytes"))
+        if not seconds or not size_bytes:
+            continue
+        samples.append(
+            Sample(
+                arm=text(one.get("arm")),
+                state=text(one.get("state")),
+                readers=int(number(one.get("readers")) or 0),
+                epochs=int(number(one.get("epochs")) or 1),
+                seconds=seconds,
+                files=number(one.get("files")) or 0.0,
+                size_bytes=size_bytes,
+                cpu_s=number(one.get("daemon_cpu_s")) or 0.0,
+                memory_bytes=number(one.get("memory_bytes")) or 0.0,
+                messages=number(one.get("messages")),
+                native_ratio=number(one.get("native_ratio")),
+                bare_ratio=number(one.get("bare_ratio")),
+                mode=text(one.get("mode")),
+            )
+        )
+    return samples
 
 
 def _accelerator_runs(found: Any) -> list[tuple[int, float]]:

@@ -15,7 +15,8 @@ from penstock.units import format_bit_rate
 SYSTEMS = ("ceiling", "native", "penstock", "juicefs", "alluxio", "rclone", "s3fs")
 REPORT = "report"  # the workflow's step in which all this is written
 OPEN = ("waiting", "running")
-_STATES = ("warm", "planned", "cold")
+_STATES = ("warm", "planned", "loaded first", "cold")
+_WITHOUT_EPOCHS = ("states", "catalog", "resources")
 _MODELS = {
     "resnet50": "ResNet-50",
     "unet3d": "UNet3D",
@@ -30,13 +31,43 @@ class Epoch:
     seconds: float
     samples: float
     size_bytes: float
-    busy_share: float | None = None
+    busy_share: float | None = None  # without the wait for the first batch
+    busy_s: float | None = None
     first_batch_s: float | None = None
     gets: float | None = None
     get_bytes: float | None = None
     hit_bytes: Mapping[str, float] | None = None
     cpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
     memory_bytes: float | None = None
+
+    @property
+    def busy_with_first_batch(self) -> float | None:
+        """Return the share of the whole epoch in which the accelerator worked."""
+        return None if self.busy_s is None else self.busy_s / self.seconds
+
+    @property
+    def hits(self) -> float | None:
+        """Return the bytes that the local cache served; None for a system that does not say."""
+        return None if self.hit_bytes is None else sum(self.hit_bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One epoch, or several in a row, of the workload `states`. `arm`: its name, or bare client."""
+
+    arm: str
+    state: str
+    readers: int
+    epochs: int
+    seconds: float
+    files: float
+    size_bytes: float
+    cpu_s: float  # of all processes of the system
+    memory_bytes: float
+    messages: float | None = None
+    native_ratio: float | None = None
+    bare_ratio: float | None = None
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +117,11 @@ class Workload:
     step_s: float | None = None
     scale: float = 1.0
     readers: int | None = None
+    sample_bytes: float | None = None
+
+    @property
+    def has_epochs(self) -> bool:
+        return self.kind not in _WITHOUT_EPOCHS
 
     @property
     def accelerator_name(self) -> str | None:
@@ -107,6 +143,8 @@ class Workload:
             parts.append(f"{count}{self.accelerator_name}")
         if self.scaled:
             parts.append(f"at scale {self.scale:.3g}")
+        if self.kind == "loader":
+            parts.append(f"{self.readers} loader workers")
         return ", ".join(parts) or {"read": "files are read whole"}.get(self.kind, self.kind)
 
 
@@ -115,6 +153,10 @@ class Shape:
     name: str
     latency_s: float = 0.0
     bytes_per_s: float | None = None
+
+    @property
+    def plain(self) -> bool:
+        return not self.latency_s and self.bytes_per_s is None
 
     @property
     def details(self) -> str:
@@ -145,6 +187,7 @@ class Result:
     arm: Arm
     workload: Workload
     shape: Shape
+    dataset: str = ""
     repeat: int = 0
     order: int = 0
     seed: int | None = None
@@ -155,6 +198,8 @@ class Result:
     failure: Failure | None = None
     epochs: tuple[Epoch, ...] = ()
     accelerator_runs: tuple[tuple[int, float], ...] = ()
+    samples: tuple[Sample, ...] = ()  # of the workload `states`
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])  # of management
 
     @property
     def counted(self) -> bool:
@@ -170,7 +215,7 @@ class Result:
             return "invalid: " + "; ".join(f"{p.name}: {p.detail}".rstrip(": ") for p in failed)
         if not self.valid:
             return "invalid: marked so, without a failed proof"
-        if not self.epochs:
+        if not (self.epochs or self.samples or self.figures):
             return "no epoch was measured"
         return ""
 
@@ -216,7 +261,10 @@ class Run:
     results: tuple[Result, ...] = ()
     unfinished: tuple[str, ...] = ()  # ids of experiments without a result
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    dataset: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    datasets: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )  # by name
+    goals: tuple[Mapping[str, Any], ...] = ()  # of the plan
     state: str = ""
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()

@@ -51,15 +51,18 @@ def stated_price(dollars: float | None) -> Price:
 class Setting:
     workload: Workload
     shape: Shape
+    dataset: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
         """A result that failed early has only the name and the kind of its workload."""
-        return self.workload.name, self.workload.kind, self.shape.name
+        return self.workload.name, self.workload.kind, self.shape.name, self.dataset
 
     @property
     def title(self) -> str:
-        return f"{self.workload.name} · {self.shape.name}"
+        """Name workload and network, and a data set that is not the only one."""
+        dataset = f" · {self.dataset}" if self.dataset not in ("", "data") else ""
+        return f"{self.workload.name} · {self.shape.name}{dataset}"
 
     @property
     def details(self) -> str:
@@ -105,11 +108,14 @@ class Row:
 
 
 def settings_of(run: Run) -> list[Setting]:
-    """Return all settings by workload name, each from the nearest store to the farthest."""
+    """Return the settings of all workloads that have epochs, by workload name, each from the
+    nearest store to the farthest."""
     found: dict[tuple[str, ...], Setting] = {}
     # Counted results first: one that failed early has no details of its workload.
     for result in sorted(run.results, key=lambda one: not one.counted):
-        setting = Setting(result.workload, result.shape)
+        if not result.workload.has_epochs:
+            continue
+        setting = Setting(result.workload, result.shape, result.dataset)
         found.setdefault(setting.key, setting)
     return sorted(
         found.values(),
@@ -119,6 +125,7 @@ def settings_of(run: Run) -> list[Setting]:
             one.shape.latency_s,
             -(one.shape.bytes_per_s or float("inf")),
             one.shape.name,
+            one.dataset,
         ),
     )
 
@@ -129,7 +136,7 @@ def rows_of(run: Run) -> list[Row]:
     for setting in settings_of(run):
         groups: dict[str, list[Result]] = {}
         for result in run.results:
-            if Setting(result.workload, result.shape).key == setting.key:
+            if Setting(result.workload, result.shape, result.dataset).key == setting.key:
                 groups.setdefault(result.arm.name, []).append(result)
         for group in sorted(groups.values(), key=lambda group: group[0].arm.rank):
             rows.append(_row(setting, group))

@@ -10,12 +10,15 @@ from typing import Any
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import Estimate
-from penstock.bench.reporting.reading import read_run
+from penstock.bench.reporting.goals import Judged, judge_goals
+from penstock.bench.reporting.reading import number, read_run
 from penstock.bench.reporting.results import Arm, Result, Run
 from penstock.bench.reporting.rows import DEFAULT_PRICE, Price, Row, Setting, rows_of
+from penstock.bench.reporting.states import StateRow, state_rows
 from penstock.bench.reporting.verdict import Verdict, difference, judge
+from penstock.units import format_size
 
-SCHEMA = 1
+SCHEMA = 2
 METHOD = (
     "Means over repeats with 95% intervals by Student's t; from one repeat no interval. "
     "The first epoch of cold and planned arms, all epochs of warm ones."
@@ -29,6 +32,8 @@ class Summary:
     rows: tuple[Row, ...]
     verdict: Verdict
     price: Price
+    states: tuple[StateRow, ...] = ()
+    goals: tuple[Judged, ...] = ()
 
     @property
     def settings(self) -> list[Setting]:
@@ -36,6 +41,23 @@ class Summary:
 
     def of(self, setting: Setting) -> list[Row]:
         return [row for row in self.rows if row.setting == setting]
+
+    def state_settings(self) -> list[tuple[Setting, list[StateRow]]]:
+        """Return the rows of the workload `states`, one list for each setting."""
+        settings = {row.setting.key: row.setting for row in self.states}
+        return [
+            (setting, [row for row in self.states if row.setting.key == key])
+            for key, setting in settings.items()
+        ]
+
+    def title_of(self, setting: Setting) -> str:
+        """Return the heading of a table of states: `small: 1,000 files, 107.4 MiB; plain`."""
+        dataset = self.run.datasets.get(setting.dataset, {})
+        files, size_bytes = number(dataset.get("files")), number(dataset.get("size_bytes"))
+        title = f"{setting.workload.name} · {setting.dataset}"
+        if files is not None and size_bytes is not None:
+            title += f": {files:,.0f} files, {format_size(size_bytes)}"
+        return title if setting.shape.plain else f"{title}; {setting.shape.details}"
 
     def to_json(self) -> dict[str, Any]:
         run = self.run
@@ -47,10 +69,17 @@ class Summary:
             "verdict": _verdict(self.verdict),
             "method": METHOD,
             "disclaimer": DISCLAIMER,
-            "dataset": dict(run.dataset),
+            "datasets": {name: dict(one) for name, one in run.datasets.items()},
             "environment": dict(run.environment),
             "price_of_1000_gets": asdict(self.price),
             "rows": [_row(row, self.price) for row in self.rows],
+            "states": [_state_row(row) for row in self.states],
+            "figures": [
+                {"arm": asdict(one.arm), "workload": one.workload.name, **one.figures}
+                for one in run.counted
+                if one.figures
+            ],
+            "goals": [asdict(goal) for goal in self.goals],
             "left_out": [
                 {"id": one.id, "why": one.why_not, "raw": one.raw} for one in run.left_out
             ],
@@ -62,8 +91,15 @@ class Summary:
 
 def summary_of(folder: Path, price: Price = DEFAULT_PRICE) -> Summary:
     run = read_run(folder)
-    rows = rows_of(run)
-    return Summary(run, tuple(rows), judge(run, rows), price)
+    rows, states = rows_of(run), state_rows(run)
+    return Summary(
+        run,
+        tuple(rows),
+        judge(run, rows, states),
+        price,
+        tuple(states),
+        tuple(judge_goals(run, rows, states)),
+    )
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -79,12 +115,33 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
+def _state_row(row: StateRow) -> dict[str, Any]:
+    return {
+        "arm": asdict(row.arm),
+        "workload": row.setting.workload.name,
+        "shape": row.setting.shape.name,
+        "dataset": row.setting.dataset,
+        "state": row.state,
+        "readers": row.readers,
+        "samples": row.samples,
+        "files_per_s": row.files_per_s,
+        "mb_per_s": row.mb_per_s,
+        "native_ratio": row.native_ratio,
+        "bare_ratio": row.bare_ratio,
+        "cpu_s_per_gb": row.cpu_s_per_gb,
+        "memory_mb": row.memory_mb,
+        "messages_per_epoch": row.messages_per_epoch,
+        "modes": sorted(row.modes),
+    }
+
+
 def _row(row: Row, price: Price) -> dict[str, Any]:
     gets = row.gets.mean if row.gets else None
     return {
         "arm": asdict(row.arm),
         "workload": asdict(row.setting.workload),
         "shape": asdict(row.setting.shape),
+        "dataset": row.setting.dataset,
         "repeats": len(row.results),
         "bytes_per_s": _estimate(row.bytes_per_s),
         "samples_per_s": _estimate(row.samples_per_s),
@@ -155,7 +212,7 @@ def _glance_cell(row: Row | None) -> Cell:
         word, _, why = result.why_not.partition(": ")
         return Cell(word or "no figure", why, struck=True)
     kind = row.setting.workload.kind
-    if kind == "emulated" and row.busy_share is not None:
+    if row.setting.workload.emulated and row.busy_share is not None:
         fed = f", feeds {estimates.accelerators(row.fed)}" if row.fed else ""
         text = f"{estimates.share(row.busy_share.mean)} busy{fed}"
         note = estimates.interval(row.busy_share, percent=True)

@@ -13,6 +13,7 @@ from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, ratio, welch
 from penstock.bench.reporting.results import Run
 from penstock.bench.reporting.rows import METHOD, Row, Setting
+from penstock.bench.reporting.states import StateRow, sentence
 
 OURS = "penstock"
 REFERENCES = ("native", "ceiling")
@@ -51,14 +52,23 @@ class _Finding:
         return self.ours is not None, against, self.fed, shape.latency_s, slowness
 
 
-def judge(run: Run, rows: Sequence[Row]) -> Verdict:
+def judge(run: Run, rows: Sequence[Row], states: Sequence[StateRow] = ()) -> Verdict:
     settings = list({row.setting.key: row.setting for row in rows}.values())
     findings = [_finding(s, [row for row in rows if row.setting == s]) for s in settings]
+    further = _states(states)
+    if not findings and further:
+        (_, first_sentence), *rest = further
+        return Verdict(first_sentence, None, None, (), None, (), tuple(rest))
+    if not findings and any(one.figures for one in run.counted):
+        count = len(run.counted)
+        return Verdict(
+            f"{count} measured; this run compares nothing.", None, None, (), None, (), ()
+        )
     if not findings:
         why = "no experiment has a result yet" if run.unfinished else "it has no results"
         return Verdict(f"This run has no verdict: {why}.", None, None, (), None, (), ())
     first = max(findings, key=lambda one: one.weight)
-    others = tuple((one.setting, one.sentence) for one in findings if one is not first)
+    others = [(one.setting, one.sentence) for one in findings if one is not first]
     return Verdict(
         sentence=first.sentence,
         setting=first.setting,
@@ -66,8 +76,19 @@ def judge(run: Run, rows: Sequence[Row]) -> Verdict:
         peers=first.peers,
         native=first.native,
         notes=tuple(_notes(run, rows, first)),
-        others=others,
+        others=(*others, *further),
     )
+
+
+def _states(rows: Sequence[StateRow]) -> list[tuple[Setting, str]]:
+    """Return a sentence for each setting of the workload `states` that has one."""
+    settings = {row.setting.key: row.setting for row in rows}
+    found = [
+        (setting, sentence([row for row in rows if row.setting.key == key]))
+        for key, setting in settings.items()
+    ]
+    # Many small files first: they are what a mount is slow at.
+    return sorted((one for one in found if one[1]), key=lambda one: one[0].dataset == "large")
 
 
 def difference(ours: Row, theirs: Row) -> tuple[Estimate | None, bool | None]:

@@ -22,10 +22,18 @@ import yaml
 
 from penstock import procfs
 from penstock.bench import measure
-from penstock.bench.arms import Rclone, S3fs
+from penstock.bench.alluxio import Alluxio
+from penstock.bench.arms import Rclone, S3fs, lacking
 from penstock.bench.datasets import planned_bytes
 from penstock.bench.juicefs import JuiceFS
-from penstock.bench.plans.model import Experiment, Plan, StoreAccess, System, medium_bytes
+from penstock.bench.plans.model import (
+    DatasetPlan,
+    Experiment,
+    Plan,
+    StoreAccess,
+    System,
+    medium_bytes,
+)
 from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import now
 from penstock.bench.workspace import SHARED_MEMORY, BenchError, find_program
@@ -50,7 +58,7 @@ class Found:
     missing: dict[System, str] = field(default_factory=dict[System, str])  # with its hint
     unreachable: StoreError | None = None
     medium: Path = SHARED_MEMORY
-    size_bytes: int = 0  # of the data set, about
+    sizes: dict[str, int] = field(default_factory=dict[str, int])  # of the data sets, about
     needed_bytes: int = 0  # on the medium
 
     def refuse(self) -> None:
@@ -106,7 +114,7 @@ def _programs(
         count = sum(one.arm.system == system for one in experiments)
         if skip_missing:
             found.missing[system] = hint
-            found.notes.append(f"{system} is not installed: {count} experiments are skipped")
+            found.notes.append(f"{system} is left out ({count} experiments): {hint}")
         else:
             arms = ", ".join(
                 dict.fromkeys(one.arm.name for one in experiments if one.arm.system == system)
@@ -123,20 +131,18 @@ def _programs(
     if missing := [name for name in ("jinja2", "matplotlib", "scipy") if not _importable(name)]:
         what = f"{', '.join(missing)}: not installed, and the report needs it"
         found.problems.append((what, "pip install 'penstock[bench]'"))
-    if plan.dataset.form in ("jpeg", "tfrecord", "webdataset") and not _importable("PIL"):
-        what = f"Pillow is not installed, and makes data sets of the form {plan.dataset.form}"
+    forms = {dataset.form for dataset in plan.datasets}
+    if forms & {"jpeg", "tfrecord", "webdataset"} and not _importable("PIL"):
+        what = "Pillow is not installed, and makes data sets of pictures"
         found.problems.append((what, "pip install 'penstock[bench]'"))
+    if any(one.workload.kind == "loader" for one in experiments) and not _importable("torch"):
+        what = "PyTorch is not installed, and feeds workloads of the kind loader"
+        found.problems.append((what, "pip install torch"))
 
 
 def _lacks(system: System) -> str | None:
-    """How to get its program; None if it is there."""
-    try:
-        for arm in (JuiceFS, Rclone, S3fs):
-            if arm.name == system:
-                arm.require()
-    except BenchError as error:
-        return error.hint
-    return None
+    """Return what it lacks and how to get it; None if it can run."""
+    return lacking((Alluxio, JuiceFS, Rclone, S3fs)).get(system)
 
 
 def _has_program(name: str) -> bool:
@@ -171,22 +177,29 @@ def _rights(plan: Plan, experiments: Sequence[Experiment], found: Found) -> None
 
 
 def _sizes(plan: Plan, found: Found) -> None:
-    planned = planned_bytes(plan.dataset)
+    for dataset in plan.datasets:
+        found.sizes[dataset.name] = 0
+        _size_of(dataset, plan, found)
+
+
+def _size_of(dataset: DatasetPlan, plan: Plan, found: Found) -> None:
+    planned = planned_bytes(dataset)
     if planned is not None:
-        found.size_bytes = planned
+        found.sizes[dataset.name] = planned
         return
-    if plan.dataset.path is None:
+    if dataset.path is None:
         path = plan.store.dataset_path
         assert path is not None
 
         def ask() -> None:
-            count, found.size_bytes = remote.size_of(remote.place(path, plan.store))
+            count, size = remote.size_of(remote.place(path, plan.store))
+            found.sizes[dataset.name] = size
             if not count:
                 found.problems.append((f"{path}: holds nothing", "check s3DatasetPath"))
 
         _ask(found, ask)
         return
-    folder = Path(plan.dataset.path)
+    folder = Path(dataset.path)
     if not folder.is_dir():
         found.problems.append((f"dataset.path: {folder}: no such folder", None))
         return
@@ -197,14 +210,14 @@ def _sizes(plan: Plan, found: Found) -> None:
     ]
     if not sizes:
         found.problems.append((f"dataset.path: {folder}: holds no files", None))
-    found.size_bytes = sum(sizes)
+    found.sizes[dataset.name] = sum(sizes)
 
 
 def _room(
     plan: Plan, experiments: tuple[Experiment, ...], found: Found, wanted: Path | None
 ) -> None:
     """Memory when it is large enough, else the disk; a container's /dev/shm is often 64 MiB."""
-    found.needed_bytes = medium_bytes(plan, experiments, found.size_bytes)
+    found.needed_bytes = medium_bytes(plan, experiments, found.sizes)
     memory = _MEMORY_OF_ONE * plan.parallel
     candidates = [wanted] if wanted else [SHARED_MEMORY, Path(tempfile.gettempdir())]
     for medium in candidates:

@@ -77,7 +77,7 @@ class Measuring:
             run=self.run,
             experiment=experiment,
             store=access,
-            dataset=self.site.dataset_access(),
+            dataset=self.site.dataset_access(experiment),
             output=str(output),
             logs=str(logs),
             medium=str(place),
@@ -416,8 +416,9 @@ def places_of(
     """The folders in object stores that a run writes to, all named like its own folder; the copy
     of the results is none of them, since it is to stay."""
     places = list(scratch_places(plan, experiments, folder))
-    if not plan.store.local and not (plan.dataset.form == "given" and plan.dataset.path is None):
-        places.append(dataset_place(plan, folder))
+    if not plan.store.local:
+        made = (one for one in plan.datasets if not one.is_in_bucket)
+        places += [dataset_place(plan, one, folder) for one in made]
     if plan.result_path is not None:
         places.append(remote.place(plan.result_path, plan.store).below(folder.name))
     return tuple(places)
@@ -442,14 +443,13 @@ class Preview:
     writes_to: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        size_bytes = self.found.size_bytes
         return {
             "name": self.plan.name,
-            "dataset_bytes": size_bytes,
+            "dataset_bytes": sum(self.found.sizes.values()),
             "medium": str(self.found.medium),
             "medium_bytes": self.found.needed_bytes,
-            "read_bytes": sum(read_bytes(one, size_bytes) for one in self.experiments),
-            "store_bytes": sum(store_bytes(one, size_bytes) for one in self.experiments),
+            "read_bytes": sum(map(self._read_bytes, self.experiments)),
+            "store_bytes": sum(map(self._store_bytes, self.experiments)),
             "writes_to": list(self.writes_to),
             "steps": [*BEFORE, *(one.id for one in self.experiments), *AFTER],
             "experiments": [
@@ -458,10 +458,11 @@ class Preview:
                     "arm": one.arm.name,
                     "workload": one.workload.name,
                     "network": one.shape.name,
+                    "dataset": one.dataset,
                     "repeat": one.repeat,
-                    "read_bytes": read_bytes(one, size_bytes),
-                    "store_bytes": store_bytes(one, size_bytes),
-                    "least_s": least_s(one, size_bytes),
+                    "read_bytes": self._read_bytes(one),
+                    "store_bytes": self._store_bytes(one),
+                    "least_s": self._least_s(one),
                 }
                 for one in self.experiments
             ],
@@ -470,16 +471,15 @@ class Preview:
         }
 
     def lines(self) -> Iterator[str]:
-        size_bytes = self.found.size_bytes
         yield f"{self.plan.name}: {len(self.experiments)} experiments, {self.plan.parallel} at once"
-        yield (
-            f"data set: {self.plan.dataset.form}, about {format_size(size_bytes)}; "
-            f"{format_size(self.found.needed_bytes)} on {self.found.medium}"
-        )
-        reads = sum(read_bytes(one, size_bytes) for one in self.experiments)
-        moves = sum(store_bytes(one, size_bytes) for one in self.experiments)
+        for dataset in self.plan.datasets:
+            size_bytes = self.found.sizes.get(dataset.name, 0)
+            yield f"data set {dataset.name}: {dataset.form}, about {format_size(size_bytes)}"
+        yield f"{format_size(self.found.needed_bytes)} on {self.found.medium}"
+        reads = sum(map(self._read_bytes, self.experiments))
+        moves = sum(map(self._store_bytes, self.experiments))
         yield f"reads {format_size(reads)}, about {format_size(moves)} of it from the store"
-        lines = sum(least_s(one, size_bytes) for one in self.experiments)
+        lines = sum(map(self._least_s, self.experiments))
         if lines:
             yield f"the network alone takes {lines:,.0f} s"
         for shape in self.plan.network:
@@ -492,11 +492,22 @@ class Preview:
         yield f"steps: {', '.join(BEFORE)}"
         width = max(len(one.id) for one in self.experiments) if self.experiments else 0
         for one in self.experiments:
-            moved = format_size(store_bytes(one, size_bytes))
-            yield f"  {one.id:{width}}  {format_size(read_bytes(one, size_bytes)):>10}  {moved:>10}"
+            read, moved = format_size(self._read_bytes(one)), format_size(self._store_bytes(one))
+            yield f"  {one.id:{width}}  {read:>10}  {moved:>10}"
         yield f"steps: {', '.join(AFTER)}"
         for note in self.found.notes:
             yield f"note: {note}"
+
+    def _read_bytes(self, one: Experiment) -> int:
+        return read_bytes(one, self.found.sizes.get(one.dataset, 0))
+
+    def _store_bytes(self, one: Experiment) -> int:
+        return store_bytes(one, self.found.sizes.get(one.dataset, 0))
+
+    def _least_s(self, one: Experiment) -> float:
+        """Return what the network's bandwidth alone takes: no experiment is faster."""
+        bytes_per_s = one.shape.bytes_per_s
+        return 0.0 if bytes_per_s is None else self._store_bytes(one) / bytes_per_s
 
 
 def preview(plan: Plan, settings: Settings) -> Preview:
@@ -513,9 +524,3 @@ def preview(plan: Plan, settings: Settings) -> Preview:
     if places:
         found.notes.append("not tried: whether the buckets can be written")
     return Preview(plan, left, found, tuple(map(str, places)))
-
-
-def least_s(experiment: Experiment, size_bytes: int) -> float:
-    """What the network's bandwidth alone makes of it: no experiment is faster."""
-    bytes_per_s = experiment.shape.bytes_per_s
-    return 0.0 if bytes_per_s is None else store_bytes(experiment, size_bytes) / bytes_per_s

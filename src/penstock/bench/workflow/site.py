@@ -1,6 +1,6 @@
-"""Where a run's data set lies: as files, and in a store; and what of both goes at the end.
+"""The data sets of a run, as files and in a store, and the removal of both at the end.
 
-    FOLDER/data       the files; a local server has them in the bucket `data`, too
+    FOLDER/data/NAME  the files; a local server has them in the bucket `bench-NAME`, too
     FOLDER/s3         of a local server
     FOLDER/keys.json  for the experiments; only its owner can read it
 
@@ -15,7 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from penstock.bench.juicefs import juicefs_bucket
-from penstock.bench.plans.model import DatasetAccess, Experiment, Plan, StoreAccess
+from penstock.bench.plans.model import (
+    DatasetAccess,
+    DatasetPlan,
+    Experiment,
+    Plan,
+    StoreAccess,
+)
 from penstock.bench.s3server import (
     REGION,
     S3Server,
@@ -30,8 +36,6 @@ from penstock.bench.workflow.engine import Child, Progress, Ticket, write_json
 from penstock.bench.workspace import BenchError, Workspace, tail
 from penstock.errors import UsageError
 from penstock.store.source import parse_source
-
-_BUCKET = "data"
 
 
 def _report(run: Path) -> None:
@@ -62,44 +66,49 @@ class Site:
         self._server = contextlib.ExitStack()
         self._near: S3Server | None = None
         self._keys: Path | None = None
-        self.root = workspace.folder / _BUCKET
-
-    @property
-    def manifest(self) -> Path:
-        return self._results / "dataset.json"
+        self._root = workspace.folder / "data"
 
     def make(self, ticket: Ticket, progress: Progress) -> None:
-        self.root.mkdir(parents=True)
-        plan = self._plan.dataset
-        if plan.form == "given" and plan.path is None:
+        (self._results / "datasets").mkdir(exist_ok=True)
+        for plan in self._plan.datasets:
+            self._make(plan, ticket, progress)
+
+    def _make(self, plan: DatasetPlan, ticket: Ticket, progress: Progress) -> None:
+        root, manifest = self._root / plan.name, self._manifest(plan.name)
+        root.mkdir(parents=True)
+        if plan.is_in_bucket:
             progress("copying from the store", None)
-            remote.download(self._given_place(), self.root, ticket.check)
-            plan = replace(plan, path=str(self.root))
+            remote.download(self._given_place(), root, ticket.check)
+            plan = replace(plan, path=str(root))
         settings = self._workspace.folder / "dataset-settings.json"
         described = self._workspace.folder / "dataset.json"
         write_json(
             settings,
-            {"plan": asdict(plan), "folder": str(self.root), "manifest": str(described)},
+            {"plan": asdict(plan), "folder": str(root), "manifest": str(described)},
         )
         child = Child(
             self._workspace, self._workspace.folder / "m", self._results / "logs", "make-dataset"
         )
         status = child.run([*self._parts.dataset_command, str(settings)], ticket, progress)
         if status != 0:
-            raise BenchError(f"the data set was not made: {tail(child.errors)}")
-        if self.manifest.exists() and self.manifest.read_bytes() != described.read_bytes():
+            raise BenchError(f"the data set {plan.name} was not made: {tail(child.errors)}")
+        if manifest.exists() and manifest.read_bytes() != described.read_bytes():
             raise UsageError(
-                "the data set is not the one that this run has measured before",
-                hint=f"compare {self.manifest}; or begin a new run",
+                f"the data set {plan.name} is not the one that this run has measured before",
+                hint=f"compare {manifest}; or begin a new run",
             )
-        self.manifest.write_bytes(described.read_bytes())
+        manifest.write_bytes(described.read_bytes())
+
+    def _manifest(self, name: str) -> Path:
+        return self._results / "datasets" / f"{name}.json"
 
     def start(self) -> None:
-        """Starts the local server; or takes the keys of the one that is there."""
+        """Start the local server, or read the keys of the one that is there."""
         if self._plan.store.local:
             near = self._server.enter_context(self._parts.serve(self._workspace))
-            create_bucket(near, _BUCKET)
-            create_bucket(near, juicefs_bucket(_BUCKET))
+            for bucket in map(_bucket, self._plan.datasets):
+                create_bucket(near, bucket)
+                create_bucket(near, juicefs_bucket(bucket))
             keys = {"access_key": near.access_key, "secret_key": near.secret_key}
             self._near = near
         else:
@@ -109,18 +118,21 @@ class Site:
         write_json(self._keys, keys, mode=0o600)
 
     def upload(self, ticket: Ticket) -> None:
-        if self._near is not None:
-            upload(self._near, _BUCKET, self.root, ticket.check)
-        elif self._plan.dataset.form != "given" or self._plan.dataset.path is not None:
-            remote.upload(self.dataset_place(), self.root, ticket.check)
+        for dataset in self._plan.datasets:
+            root = self._root / dataset.name
+            if self._near is not None:
+                upload(self._near, _bucket(dataset), root, ticket.check)
+            elif not dataset.is_in_bucket:
+                remote.upload(self._dataset_place(dataset), root, ticket.check)
 
     def stop(self) -> None:
         self._server.close()
 
     def remove(self) -> None:
-        """What the run has put into stores."""
-        if self._plan.dataset.keep and not self._plan.store.local:
-            self._forget(self.dataset_place())
+        """Remove what the run has put into stores."""
+        for dataset in self._plan.datasets:
+            if dataset.keep and not self._plan.store.local:
+                self._forget(self._dataset_place(dataset))
         for place in self.entry.remote:
             remote.remove(place)
             self._forget(place)
@@ -129,18 +141,23 @@ class Site:
         store = self._plan.store
         name = _scratch_name(self._workspace.folder, experiment)
         keys = None if self._keys is None else str(self._keys)
+        dataset = self._dataset(experiment)
         if self._near is not None:
+            bucket = "" if dataset is None else _bucket(dataset)
             return StoreAccess(
                 local=True,
                 endpoint=self._near.endpoint,
                 region=REGION,
-                bucket=_BUCKET,
+                bucket=bucket,
                 prefix="",
                 keys_file=keys,
-                scratch_bucket=juicefs_bucket(_BUCKET),
+                scratch_bucket=juicefs_bucket(bucket),
                 scratch_name=name,
+                metrics_port=self._near.metrics_port,
             )
-        source = parse_source(str(self.dataset_place()))
+        assert store.dataset_path is not None
+        place = store.dataset_path if dataset is None else str(self._dataset_place(dataset))
+        source = parse_source(place)
         return StoreAccess(
             local=False,
             endpoint=store.endpoint,
@@ -152,11 +169,18 @@ class Site:
             scratch_name=name,
         )
 
-    def dataset_access(self) -> DatasetAccess:
-        return DatasetAccess(str(self.manifest), str(self.root))
+    def dataset_access(self, experiment: Experiment) -> DatasetAccess | None:
+        if not experiment.dataset:
+            return None
+        root = self._root / experiment.dataset
+        return DatasetAccess(str(self._manifest(experiment.dataset)), str(root))
+
+    def _dataset(self, experiment: Experiment) -> DatasetPlan | None:
+        named = (one for one in self._plan.datasets if one.name == experiment.dataset)
+        return next(named, None)
 
     def lend_scratch(self, access: StoreAccess) -> remote.Place | None:
-        """Notes down where an experiment may write before it does."""
+        """Record where an experiment may write before it does."""
         if access.local:
             return None
         place = _scratch_place(self._plan, access.scratch_bucket, access.scratch_name)
@@ -173,11 +197,11 @@ class Site:
         remote.remove(place)
         self._forget(place)
 
-    def dataset_place(self) -> remote.Place:
+    def _dataset_place(self, dataset: DatasetPlan) -> remote.Place:
         """In a bucket: below a folder of the run's own name, or where it was given."""
-        if self._plan.dataset.form == "given" and self._plan.dataset.path is None:
+        if dataset.is_in_bucket:
             return self._given_place()
-        return dataset_place(self._plan, self._workspace.folder)
+        return dataset_place(self._plan, dataset, self._workspace.folder)
 
     def _given_place(self) -> remote.Place:
         assert self._plan.store.dataset_path is not None
@@ -212,6 +236,11 @@ def _scratch_name(folder: Path, experiment: Experiment) -> str:
     return f"{folder.name}-e{experiment.order}"
 
 
-def dataset_place(plan: Plan, folder: Path) -> remote.Place:
+def dataset_place(plan: Plan, dataset: DatasetPlan, folder: Path) -> remote.Place:
     assert plan.store.dataset_path is not None
-    return remote.place(plan.store.dataset_path, plan.store).below(folder.name)
+    place = remote.place(plan.store.dataset_path, plan.store)
+    return place.below(f"{folder.name}/{dataset.name}")
+
+
+def _bucket(dataset: DatasetPlan) -> str:
+    return f"bench-{dataset.name}"

@@ -1,4 +1,4 @@
-"""Samples: one epoch through one system in one state, with what it cost on every side.
+"""The workload `states`: one arm in the states cold, cached and warm, by several counts of readers.
 
     cold     nothing in any cache: a fresh cache folder and a fresh mount
     cached   in the local cache, not in the page cache: pages dropped before the epoch
@@ -6,26 +6,28 @@
 
 Noise is met by neighbours. Next to each epoch the same files are read natively, next to each cold
 epoch of Penstock they are also fetched by the bare client, and a ratio is taken from neighbours
-only. Knows the arms by their common face; what is asked of the figures is not
-known here.
+only. What is asked of the figures is not known here. Main thread only.
 """
 
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from penstock.bench import measure, s3server
-from penstock.bench.arms import Arm, Mount, Native, Site
+from penstock.bench import measure
+from penstock.bench.arms import Arm, Mount, Native, Penstock, Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import Entry
+from penstock.bench.experiments import proofs
+from penstock.bench.experiments.proofs import Proof
+from penstock.bench.experiments.storeline import Came, StoreLine
 from penstock.bench.measure import MessageCounter, count_messages
+from penstock.bench.plans.model import ReadState, WorkloadPlan
 from penstock.bench.readers import Epoch, list_files, read_epoch
 from penstock.bench.workspace import BenchError
 
-State = Literal["cold", "cached", "warm"]
 BARE = "bare client"
 
 # A warm epoch of a fast system takes 0.2 s: too short for processes that start together on
@@ -36,13 +38,18 @@ _MOST_PASSES = 8
 # figure far from native need not be told from it.
 _LONG_S = 2.0
 _FAR_FROM_NATIVE = 0.5
+# One reader needs long for a cold epoch and shows the same speed on a part of it: every fourth
+# file, from the first to the last.
+_SINGLE_READER_STRIDE = 4
+_SINGLE_READER_FILES = 1000
+
+Progress = Callable[[str], None]  # what is measured now
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     arm: str
-    dataset: str
-    state: State
+    state: ReadState
     readers: int
     epochs: int  # read in a row
     seconds: float
@@ -50,12 +57,13 @@ class Sample:
     size_bytes: int
     reader_cpu_s: float
     daemon_cpu_s: float  # of all processes of the system
-    server_cpu_s: float  # of the S3 server; nothing when the data came from a cache
     memory_bytes: int  # of all processes of the system, after the epoch
-    messages: int | None  # to the daemon, counted by the kernel, else as the daemon says
+    messages: int | None  # to the daemon, counted by the kernel, else by the daemon itself
     mode: str | None = None
     native_ratio: float | None = None  # its speed over that of its native neighbour
     bare_ratio: float | None = None  # its speed over that of its bare-client neighbours
+    gets: int | None = None  # that the store answered; None: they were not counted
+    get_bytes: int | None = None
 
     @property
     def files_per_s(self) -> float:
@@ -65,21 +73,17 @@ class Sample:
     def bytes_per_s(self) -> float:
         return self.size_bytes / self.seconds
 
-    @property
-    def cpu_s_per_gb(self) -> float:
-        """Of the system alone: neither of the readers nor of the S3 server."""
-        return self.daemon_cpu_s / self.size_bytes * 1e9
-
-    @property
-    def reader_cpu_s_per_gb(self) -> float:
-        return self.reader_cpu_s / self.size_bytes * 1e9
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 class Trial:
     """One arm on one data set, from its start to its end. A context manager by `running`."""
 
-    def __init__(self, arm: Arm, *, seed: int = 0) -> None:
+    def __init__(self, arm: Arm, *, seed: int = 0, line: StoreLine | None = None) -> None:
+        """`line` counts what comes from the store; without one, nothing is counted."""
         self.arm = arm
+        self._line = line
         self.site = arm.site
         self._native = Native(arm.site)
         self._native.start()
@@ -114,14 +118,11 @@ class Trial:
         beside = (before.bytes_per_s + after.bytes_per_s) / 2
         return [before, replace(sample, bare_ratio=sample.bytes_per_s / beside), after]
 
-    def settle(self) -> None:
-        settle(self.arm)
-
     def cached(self, readers: int, *, rounds: int = 3) -> list[Sample]:
         return self._rounds("cached", readers, rounds, passes=1)
 
     def make_warm(self, readers: int) -> None:
-        """Reads everything once: the state cached leaves nothing in the page cache."""
+        """Read everything once: the state cached leaves nothing in the page cache."""
         self._read(self.arm, readers, self.site.dataset.entries, passes=1)
 
     def warm(self, readers: int, *, rounds: int = 5) -> list[Sample]:
@@ -136,7 +137,7 @@ class Trial:
         passes = min(max(math.ceil(_SHORTEST_S / first.seconds), 1), _MOST_PASSES)
         return self._rounds("warm", readers, rounds, passes)
 
-    def _rounds(self, state: State, readers: int, rounds: int, passes: int) -> list[Sample]:
+    def _rounds(self, state: ReadState, readers: int, rounds: int, passes: int) -> list[Sample]:
         """Native, sample, native, sample, native: each is held against both its neighbours."""
         entries = self.site.dataset.entries
 
@@ -187,16 +188,16 @@ class Trial:
         return self._counter.count() if self._counter else self.arm.messages()
 
     def _sample(
-        self, state: State, readers: int, entries: Sequence[Entry], passes: int = 1
+        self, state: ReadState, readers: int, entries: Sequence[Entry], passes: int = 1
     ) -> Sample:
-        messages = self._messages()
-        before, server_before = self.arm.usage(), _server_cpu_s(self.site)
+        messages, came = self._messages(), self._came()
+        before = self.arm.usage()
         epoch = self._read(self.arm, readers, entries, passes)
-        used, server_after = self.arm.usage().since(before), _server_cpu_s(self.site)
-        messages_after = self._messages()
+        used = self.arm.usage().since(before)
+        messages_after, came_after = self._messages(), self._came()
+        counted = None if came is None or came_after is None else came_after.since(came)
         return Sample(
             arm=self.arm.name,
-            dataset=self.site.dataset.name,
             state=state,
             readers=readers,
             epochs=passes,
@@ -205,15 +206,115 @@ class Trial:
             size_bytes=epoch.size_bytes,
             reader_cpu_s=epoch.cpu_s,
             daemon_cpu_s=used.cpu_s,
-            server_cpu_s=server_after - server_before,
             memory_bytes=used.memory_bytes,
             messages=_difference(messages_after, messages),
             mode=self._mode,
+            gets=None if counted is None else counted.gets,
+            get_bytes=None if counted is None else counted.get_bytes,
         )
+
+    def _came(self) -> Came | None:
+        return None if self._line is None else self._line.came()
+
+
+class StatesRun:
+    """All samples of one arm. `run` is called once, with an arm that was prepared."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        workload: WorkloadPlan,
+        line: StoreLine,
+        *,
+        seed: int,
+        progress: Progress,
+        prove: Callable[[Proof], None],
+    ) -> None:
+        self._trial = Trial(arm, seed=seed, line=line)
+        self._workload, self._progress, self._prove = workload, progress, prove
+
+    def run(self) -> Iterator[Sample]:
+        with measure.memory_kept_in_guest():
+            for sample in self._samples():
+                if sample.arm != BARE:
+                    self._prove_sample(sample)
+                yield sample
+
+    def _samples(self) -> Iterator[Sample]:
+        *fewer, most = self._workload.reader_counts
+        if isinstance(self._trial.arm, Native):
+            # Beside itself: how far its ratio is from 1 is the noise of this machine.
+            with self._trial.running():
+                yield from self._read_again()
+            return
+        if "cold" in self._workload.states:
+            for readers in fewer:
+                yield from self._cold(readers, self._cold_rounds)
+            # The last mount is filled by the cold epoch of the most readers, and read on.
+            yield from self._cold(most, self._cold_rounds - 1)
+        with self._fresh_mount():
+            yield from self._first_epoch(most)
+            self._progress("settling")
+            settle(self._trial.arm)
+            yield from self._read_again()
+
+    @property
+    def _cold_rounds(self) -> int:
+        """A cold epoch cannot be repeated on one mount, so only Penstock's are."""
+        return self._workload.cold_rounds if isinstance(self._trial.arm, Penstock) else 1
+
+    @contextlib.contextmanager
+    def _fresh_mount(self) -> Iterator[None]:
+        arm = self._trial.arm
+        if isinstance(arm, Mount):
+            self._prove(proofs.cache_empty(arm.cache))
+        with self._trial.running():
+            yield
+
+    def _cold(self, readers: int, rounds: int) -> Iterator[Sample]:
+        for _ in range(rounds):
+            with self._fresh_mount():
+                yield from self._first_epoch(readers)
+
+    def _first_epoch(self, readers: int) -> list[Sample]:
+        self._progress(f"cold, {readers} reading")
+        entries = self._cold_entries(readers)
+        if isinstance(self._trial.arm, Penstock):
+            return self._trial.cold_beside_bare(readers, entries)
+        return [self._trial.cold(readers, entries)]
+
+    def _cold_entries(self, readers: int) -> Sequence[Entry]:
+        entries = self._trial.site.dataset.entries
+        fills_cache = readers == self._workload.reader_counts[-1]
+        if readers > 1 or fills_cache or len(entries) < _SINGLE_READER_FILES:
+            return entries
+        return entries[::_SINGLE_READER_STRIDE]
+
+    def _read_again(self) -> Iterator[Sample]:
+        counts, states = self._workload.reader_counts, self._workload.states
+        if "cached" in states and measure.can_drop_pages():
+            for readers in counts:
+                self._progress(f"cached, {readers} reading")
+                yield from self._trial.cached(readers)
+            self._trial.make_warm(counts[-1])
+        if "warm" in states:
+            for readers in counts:
+                self._progress(f"warm, {readers} reading")
+                yield from self._trial.warm(readers, rounds=self._workload.rounds)
+
+    def _prove_sample(self, sample: Sample) -> None:
+        if sample.get_bytes is None:
+            return
+        name = f"{sample.state}-{sample.readers}-reading"
+        came = Came(sample.gets, sample.get_bytes, None)
+        if sample.state == "cold" and isinstance(self._trial.arm, Mount):
+            self._prove(proofs.all_from_the_store(name, came, sample.size_bytes))
+        else:
+            self._prove(proofs.little_from_the_store(name, came, sample.size_bytes))
 
 
 def settle(arm: Arm) -> None:
-    """Waits until the daemon has written its cache: until it is idle, or for 10 s."""
+    """Wait until the daemon has written its cache: until it is idle, or for 10 s."""
     arm.fill_cache()
     deadline = time.monotonic() + 10
     before = arm.usage().cpu_s
@@ -227,11 +328,9 @@ def settle(arm: Arm) -> None:
 
 def bare_sample(site: Site, readers: int, entries: Sequence[Entry]) -> Sample:
     """The same objects by plain GETs, at the same concurrency."""
-    before = _server_cpu_s(site)
     epoch = get_epoch(site.workspace, site.server, site.bucket, entries, readers=readers)
     return Sample(
         arm=BARE,
-        dataset=site.dataset.name,
         state="cold",
         readers=readers,
         epochs=1,
@@ -240,7 +339,6 @@ def bare_sample(site: Site, readers: int, entries: Sequence[Entry]) -> Sample:
         size_bytes=epoch.size_bytes,
         reader_cpu_s=epoch.cpu_s,
         daemon_cpu_s=0.0,
-        server_cpu_s=_server_cpu_s(site) - before,
         memory_bytes=0,
         messages=None,
         bare_ratio=1.0,
@@ -255,10 +353,6 @@ def _beside(sample: Sample, *natives: Epoch) -> Sample:
 def _stands_alone(sample: Sample) -> bool:
     far = sample.native_ratio is not None and sample.native_ratio < _FAR_FROM_NATIVE
     return sample.seconds > _LONG_S or (far and sample.seconds > _SHORTEST_S)
-
-
-def _server_cpu_s(site: Site) -> float:
-    return measure.usage(site.workspace.processes(s3server.PART)).cpu_s
 
 
 def _difference(after: int | None, before: int | None) -> int | None:

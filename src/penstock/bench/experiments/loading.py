@@ -1,0 +1,132 @@
+"""A training script as people write it: files below a folder, a shuffling DataLoader, epochs.
+
+    python -m penstock.bench.experiments.loading ORDER.json
+
+It knows nothing of Penstock (but for PlannedSampler, the one line that a user would add), so that
+it runs the same over every file system. The workers open and read each file whole; nothing is
+decoded, because the question is whether storage keeps up. The accelerator is emulated.
+
+Like the program of `feeding` it writes the figures of an epoch to OUTPUT/epoch-N-rank-0.json,
+prints a line, and reads a FIFO before the next epoch, so that counters can be read meanwhile.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
+
+from penstock.bench import measure
+from penstock.bench.accelerators import Accelerator, Batch, Step
+from penstock.bench.experiments.feeding import MOST_STEPS, Log, Order, order_from_json, series_of
+
+
+class Files(Dataset[int]):
+    """Every file below a folder. A sample is its size: its bytes have been read, and stay behind.
+
+    Passing them on to the trainer would cost the same over every file system, and CPU that a
+    small machine needs for the store and the mount.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.paths = sorted(
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(root)
+            for name in names
+            if not name.startswith(".")  # JuiceFS shows control files in its root
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        with open(self.paths[index], "rb") as file:
+            return len(file.read())
+
+
+class _Recorded:
+    """The batches of a loader, with a log of when each was there."""
+
+    def __init__(self, loader: Iterable[Batch]) -> None:
+        self._loader = loader
+        self.log = Log()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches(iter(self._loader))  # starts the workers now, as the loader does
+
+    def _batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            now_s = time.monotonic()
+            for size_bytes in _shares(batch):
+                self.log.add(now_s, now_s, size_bytes)
+            yield batch
+
+
+def _shares(batch: Batch) -> list[int]:
+    """Return its bytes shared out over its samples."""
+    share, rest = divmod(batch.size_bytes, batch.samples)
+    return [share + rest, *[share] * (batch.samples - 1)]
+
+
+def collate(sizes: list[int]) -> Batch:
+    return Batch(len(sizes), sum(sizes))
+
+
+def make_loader(order: Order) -> Iterable[Batch]:
+    assert order.root is not None
+    assert order.batch is not None
+    files = Files(order.root)
+    generator = torch.Generator().manual_seed(order.seed)
+    sampler: Sampler[int] = RandomSampler(files, generator=generator)
+    if order.planned:
+        from penstock.integrations.torch import PlannedSampler
+
+        sampler = PlannedSampler(sampler, files, seed=order.seed)
+    return DataLoader(
+        files,
+        batch_size=order.batch,
+        sampler=sampler,
+        num_workers=order.threads,
+        persistent_workers=True,
+        collate_fn=collate,
+    )
+
+
+def run(order: Order) -> None:
+    loader = make_loader(order)
+    assert order.batch is not None
+    accelerator = Accelerator(order.batch, order.step_s)
+    for epoch in range(order.epochs):
+        if epoch:
+            Path(order.gate).read_bytes()
+        steps: list[Step] = []
+        recorded = _Recorded(loader)
+        cpu_before, start_s = _cpu_s(), time.monotonic()
+        figures = accelerator.train(recorded, epoch=epoch, on_step=steps.append)
+        found = {
+            "start_s": 0.0,
+            "end_s": figures.seconds,
+            "samples": figures.samples,
+            "bytes": figures.size_bytes,
+            "cpu_s": _cpu_s() - cpu_before,
+            "figures": asdict(figures),
+            "steps": [asdict(step) for step in steps[:MOST_STEPS]],
+            "seconds": [],
+            **series_of(recorded.log, start_s),
+        }
+        Path(order.output, f"epoch-{epoch}-rank-0.json").write_text(json.dumps(found))
+        print(json.dumps({"epoch": epoch}), flush=True)
+
+
+def _cpu_s() -> float:
+    """Of this process and its workers, which live as long as the loader."""
+    return measure.usage(measure.with_descendants([os.getpid()])).cpu_s
+
+
+if __name__ == "__main__":
+    run(order_from_json(json.loads(Path(sys.argv[1]).read_text())))
