@@ -159,7 +159,7 @@ class JobFailed(PenstockError):
 
 
 class CatalogDamaged(PenstockError):
-    default_hint = "it is made anew from a listing; `penstock refresh` does that at once"
+    default_hint = "it is rebuilt from a listing; `penstock refresh` does that at once"
 
 
 class StaleInode(PenstockError):

@@ -10,7 +10,7 @@ import pytest
 from penstock.catalog import listing
 from penstock.catalog.names import KEY_MAX_BYTES
 from penstock.catalog.refresh import Mounted, Summary, refresh
-from penstock.catalog.staging import Incoming
+from penstock.catalog.staging import StagedListing
 from penstock.catalog.tree import ROOT, Tree
 from penstock.errors import SourceError, StoreError
 from penstock.store import Level, ObjectInfo
@@ -68,7 +68,7 @@ def test_a_listing_that_repeats_itself_is_given_up(
     with pytest.raises(SourceError, match="repeats itself") as caught:
         take_in_pages(tree, pages)
     assert caught.value.hint
-    assert sent <= 4 * len(cycle) + 10 + listing._WAITING_PAGES + 2
+    assert sent <= 4 * len(cycle) + 10 + listing._QUEUED_PAGES + 2
     assert names(tree) == ["there"], "the tree is as it was"
 
 
@@ -98,15 +98,15 @@ def test_an_entry_that_comes_three_times_is_one_entry_as_it_was_told_last(tree: 
 
 def left_behind() -> list[threading.Thread]:
     """Idle ones may take a moment to end."""
-    return [thread for thread in listing._left_behind if thread.is_alive()]
+    return [thread for thread in listing._abandoned if thread.is_alive()]
 
 
 def test_requests_that_never_end_end_the_listing_and_do_not_pile_up(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go = threading.Event()
-    monkeypatch.setattr(listing, "_THREADS_END_WITHIN_S", 0.1)
-    monkeypatch.setattr(listing, "_MOST_LEFT_BEHIND", 2)
+    monkeypatch.setattr(listing, "_JOIN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(listing, "_MAX_ABANDONED", 2)
 
     def pages() -> Iterator[list[ObjectInfo]]:
         let_go.wait()
@@ -114,13 +114,13 @@ def test_requests_that_never_end_end_the_listing_and_do_not_pile_up(
 
     store = Mounted("", Pages(pages))
     for number in (1, 2):
-        with pytest.raises(StoreError, match=r"nothing for 0\.1 s"):
+        with pytest.raises(StoreError, match=r"no progress for 0\.1 s"):
             refresh(tree, [store], lambda *_: None, silence_s=0.1)
         wait_until(lambda number=number: len(left_behind()) == number)
-    with pytest.raises(StoreError, match="2 requests of earlier listings still wait"):
+    with pytest.raises(StoreError, match="2 requests of earlier listings still hang"):
         refresh(tree, [store], lambda *_: None, silence_s=0.01)
     assert names(tree) == ["there"]
-    waiting = list(listing._left_behind)
+    waiting = list(listing._abandoned)
     assert all(thread.daemon for thread in waiting), "the process can end without them"
     let_go.set()
     for thread in waiting:
@@ -131,7 +131,7 @@ def test_requests_that_never_end_end_the_listing_and_do_not_pile_up(
 def test_a_tree_of_very_many_prefixes_does_not_queue_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listing, "_WAITING_PREFIXES", 20)
+    monkeypatch.setattr(listing, "_QUEUED_PREFIXES", 20)
     monkeypatch.setattr(listing, "_FULL_PAGE", 200)
     levels, all_queued = list[str](), threading.Event()
 
@@ -236,7 +236,7 @@ def test_an_answer_that_the_library_stumbles_over_is_a_source_error(tree: Tree) 
         raise error
 
     for error in (KeyError("Size"), ValueError("year 20000"), EOFError(), RecursionError()):
-        with pytest.raises(SourceError, match=f"cannot be understood .{type(error).__name__}"):
+        with pytest.raises(SourceError, match=f"cannot be parsed .{type(error).__name__}"):
             take_in_pages(tree, lambda error=error: pages(error))
     assert names(tree) == ["there"]
 
@@ -261,14 +261,14 @@ def test_of_very_many_hidden_objects_the_first_are_listed_and_all_are_counted(tr
 def test_directories_that_were_forgotten_meanwhile_are_found_again(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.catalog.staging._DIRECTORIES_REMEMBERED", 3)
-    remember, remembered = Incoming._remember, list[int]()
+    monkeypatch.setattr("penstock.catalog.staging._DIRECTORIES_CACHED", 3)
+    remember, remembered = StagedListing._remember, list[int]()
 
-    def note(self: Incoming, path: str, found: int | str) -> None:
+    def note(self: StagedListing, path: str, found: int | str) -> None:
         remember(self, path, found)
         remembered.append(len(self._directories))
 
-    monkeypatch.setattr(Incoming, "_remember", note)
+    monkeypatch.setattr(StagedListing, "_remember", note)
     keys = [f"{a}/{b}/{c}" for c in range(3) for b in range(4) for a in range(5)]
     first, again = (take_in(tree, [entry(key) for key in keys]) for _ in range(2))
     assert first.files == again.files == 60

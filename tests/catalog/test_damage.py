@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.catalog import tree as tree_module
+from penstock.catalog import database as database_module
 from penstock.catalog.file_set import FileSet
-from penstock.catalog.page_sums import Seal, Sealed, damaged_pages, is_held_by_the_dead
+from penstock.catalog.page_sums import PageSums, SumsFile, damaged_pages, is_held_by_the_dead
 from penstock.catalog.refresh import Mounted, numbered, refresh, unlisted
 from penstock.catalog.salvage import _salvage
 from penstock.catalog.tree import ROOT, Node, Tree
@@ -182,7 +182,7 @@ def test_files_keep_their_numbers_if_their_own_pages_are_not_damaged(
         lambda: list(tree.files()),
         lambda: FileSet(tree),
     ):
-        with pytest.raises(CatalogDamaged, match="made anew"):
+        with pytest.raises(CatalogDamaged, match="rebuilt"):
             ask()
     take_in(tree, store_of(keys()))
     after = nodes_of(tree)
@@ -291,7 +291,7 @@ def test_pages_that_are_free_tell_nothing_of_files_that_were_rewritten(tmp_path:
         tree.close()
     tree = Tree(path)
     expected = set(tree.connection().execute("SELECT * FROM nodes"))
-    sealed = Seal(path).read()
+    sealed = SumsFile(path).read()
     with open(path, "rb") as file:
         found = [
             row
@@ -412,7 +412,7 @@ def test_a_catalog_without_checksums_that_lacks_files_is_made_anew(
     tree = Tree(path)
     damage = tree.damage()
     assert damage is not None
-    assert "1,499 files are in it, and 1,500 were listed" in damage
+    assert "it has 1,499 files, and 1,500 were listed" in damage
     tree.close()
 
 
@@ -437,14 +437,14 @@ def test_a_catalog_that_is_locked_for_a_moment_is_waited_for(
 ) -> None:
     busy = sqlite3.OperationalError("database is locked")
     busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
-    failures, connect = [busy, busy], tree_module._connect_once
+    failures, connect = [busy, busy], database_module._connect_once
 
     def connect_at_last(address: str, *, read_only: bool) -> sqlite3.Connection:
         if failures:
             raise failures.pop()
         return connect(address, read_only=read_only)
 
-    monkeypatch.setattr(tree_module, "_connect_once", connect_at_last)
+    monkeypatch.setattr(database_module, "_connect_once", connect_at_last)
     reader = Tree(put(tmp_path, sealed[0]), read_only=True)
     assert nodes_of(reader) == sealed[1]
     assert not failures
@@ -536,7 +536,7 @@ def test_damage_just_before_a_transaction_is_sealed_is_found_and_costs_few_numbe
     files, before = sealed
     path = put(tmp_path, files)
     tree = Tree(path)
-    seal, move_log = Tree.checkpoint, tree_module._move_log
+    seal, move_log = Tree.checkpoint, database_module._move_log
 
     def damage_and_seal(tree: Tree) -> None:
         damage(path)
@@ -549,7 +549,7 @@ def test_damage_just_before_a_transaction_is_sealed_is_found_and_costs_few_numbe
 
     with monkeypatch.context() as patch:
         if moment == "afterwards":
-            patch.setattr(tree_module, "_move_log", move_and_damage)
+            patch.setattr(database_module, "_move_log", move_and_damage)
         else:
             patch.setattr(Tree, "checkpoint", damage_and_seal)
         with pytest.raises(CatalogDamaged, match="1 of its"), tree.writing() as database:
@@ -569,7 +569,7 @@ def test_damage_is_found_though_a_reader_keeps_the_log_from_being_moved(
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tree_module, "_CHECKPOINT_WAIT_MS", 10)
+    monkeypatch.setattr(database_module, "_CHECKPOINT_WAIT_MS", 10)
     path = put(tmp_path, sealed[0])
     tree = Tree(path)
     reader = sqlite3.connect(path, isolation_level=None)
@@ -595,7 +595,7 @@ def test_readers_who_need_different_parts_of_the_log_are_no_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SQLite moves the pages that the second one does not need, and no others."""
-    monkeypatch.setattr(tree_module, "_CHECKPOINT_WAIT_MS", 10)
+    monkeypatch.setattr(database_module, "_CHECKPOINT_WAIT_MS", 10)
     path = put(tmp_path, sealed[0])
     tree = Tree(path)
     first, second = (sqlite3.connect(path, isolation_level=None) for _ in range(2))
@@ -684,7 +684,7 @@ def test_a_new_catalog_is_not_checked_while_readers_are_locked_out(
     path = put(tmp_path, sealed[0])
     tree = Tree(path)
     _spoil_a_leaf(path)
-    monkeypatch.delattr(tree_module, "_check_all")  # 3 s for a million files
+    monkeypatch.delattr(database_module, "_check_all")  # 3 s for a million files
     assert tree.repair() is not None
     tree.verify()
     assert tree.node(ROOT).ino == ROOT
@@ -702,11 +702,11 @@ def test_a_damaged_catalog_is_compared_once_for_all_who_ask(
     _spoil_a_leaf(path)
     comparisons: list[int] = []
 
-    def counted(descriptor: int, sealed: Sealed) -> set[int]:
+    def counted(descriptor: int, sealed: PageSums) -> set[int]:
         comparisons.append(descriptor)
         return damaged_pages(descriptor, sealed)
 
-    monkeypatch.setattr(tree_module, "damaged_pages", counted)
+    monkeypatch.setattr(database_module, "damaged_pages", counted)
     for _ in range(3):
         with pytest.raises(CatalogDamaged, match="1 of its"):
             tree.node(ROOT)
@@ -735,7 +735,7 @@ def test_a_listing_ends_when_the_catalog_that_it_is_for_was_replaced(
             yield keys()[at : at + 1]
 
     mounts = [Mounted("", Pages(listing)), Mounted("other", store_of(keys(3)))]
-    with pytest.raises(CatalogDamaged, match="made anew meanwhile"):
+    with pytest.raises(CatalogDamaged, match="rebuilt meanwhile"):
         refresh(tree, mounts, lambda *_: None, only=mounts[:1], in_use=True)
     assert len(listed) < 700
     tree.close()
@@ -758,7 +758,7 @@ def test_a_transaction_on_a_catalog_that_was_replaced_before_it_was_sealed_fails
 
     with monkeypatch.context() as patch:
         patch.setattr(Tree, "checkpoint", replaced_before)
-        with pytest.raises(CatalogDamaged, match="made anew meanwhile"), tree.writing() as database:
+        with pytest.raises(CatalogDamaged, match="rebuilt meanwhile"), tree.writing() as database:
             database.execute("UPDATE meta SET value = 7 WHERE key = 'bytes'")
     take_in(tree, store_of(keys()))
     assert nodes_of(tree).keys() == sealed[1].keys()
@@ -780,7 +780,7 @@ def test_a_lock_of_a_killed_process_that_cannot_end_keeps_nobody_waiting(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
-    seal = Seal(path)
+    seal = SumsFile(path)
     before = seal.read()
     words = [sys.executable, "-c", HALF_DEAD, str(seal.path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
@@ -789,7 +789,7 @@ def test_a_lock_of_a_killed_process_that_cannot_end_keeps_nobody_waiting(
             assert holder.stdout.readline() == "locked\n"
             state = Path(f"/proc/{holder.pid}/stat")
             wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z", "ended")
-            with seal.alone():
+            with seal.exclusive():
                 assert seal.read() == before
             tree = Tree(path)
             assert tree.found_damaged is None
@@ -799,7 +799,7 @@ def test_a_lock_of_a_killed_process_that_cannot_end_keeps_nobody_waiting(
 
 
 def test_a_lock_of_a_process_that_lives_is_waited_for(tmp_path: Path) -> None:
-    seal = Seal(tmp_path / "c.sqlite")
+    seal = SumsFile(tmp_path / "c.sqlite")
     with seal.shared():
         descriptor = os.open(seal.path, os.O_RDONLY)
         assert not is_held_by_the_dead(descriptor)

@@ -280,7 +280,7 @@ def test_what_a_reader_has_kept_in_the_log_is_sealed_when_he_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.daemon.refresher._FIRST_LISTING_AGAIN_S", 0.1)
-    monkeypatch.setattr("penstock.catalog.tree._CHECKPOINT_WAIT_MS", 10)
+    monkeypatch.setattr("penstock.catalog.database._CHECKPOINT_WAIT_MS", 10)
     some, refresher, _ = started({"a": b"a"})
     seal, attempts = Tree.checkpoint, list[Tree]()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.catalog.names import plausible_mtime_ns, why_not_believed
+from penstock.catalog.names import plausible_mtime_ns, why_implausible
 from penstock.errors import PenstockError
 from penstock.store import ObjectInfo
 from penstock.store.indexpage import IndexEntry, read_index
@@ -22,7 +22,7 @@ def _check_infos(found: list[ObjectInfo]) -> None:
         assert isinstance(info.key, str)
         assert isinstance(info.version, str)
         assert isinstance(info.size_bytes, int)
-        if why_not_believed(info) is None:
+        if why_implausible(info) is None:
             assert 0 <= info.size_bytes < 1 << 63
             assert 0 <= plausible_mtime_ns(info) < 1 << 63
 

@@ -58,7 +58,7 @@ def third(bad: str | bytes) -> Page:
 
 NO_STORE = "does not answer as an object"
 REPEATS = "its listing repeats itself"
-UNCLEAR = "a listing that cannot be understood"
+UNCLEAR = "the listing cannot be parsed"
 # Each ends with exit 2: the endpoint is no object store. The first needs most: 15 pages.
 REFUSED: dict[str, tuple[Page, str]] = {
     "the same page for ever": (lambda _: page(keys(0), "again"), REPEATS),
@@ -112,7 +112,7 @@ def list_anew(tree: Tree, store: Store, **limits: int) -> None:
 def test_a_refresh_that_meets_it_fails_and_leaves_the_tree_as_it_was(
     liar: Liar, store: Store, tree: Tree, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("penstock.catalog.staging._REPEATS_FORGIVEN", 1000)
+    monkeypatch.setattr("penstock.catalog.staging._REPEATS_ALLOWED", 1000)
     liar.answer = lambda _: GOOD
     list_anew(tree, store)
     listed_at, files = tree.listed_at(), list(tree.files())
@@ -192,10 +192,10 @@ def test_empty_pages_end_after_so_many_and_before_that_after_a_silence(
     with pytest.raises(SourceError, match="1001 empty pages"):
         list_anew(tree, store)
     assert tree.listed_at() is None
-    monkeypatch.setattr("penstock.catalog.listing._THREADS_END_WITHIN_S", 0.1)
+    monkeypatch.setattr("penstock.catalog.listing._JOIN_TIMEOUT_S", 0.1)
     ended = threading.Event()
     liar.answer = lambda _query: page([]) if ended.wait(60) else ""
-    with pytest.raises(StoreError, match=r"has brought nothing for 0\.2 s"):
+    with pytest.raises(StoreError, match=r"has made no progress for 0\.2 s"):
         list_anew(tree, store, silence_s=0.2)
     ended.set()  # lets the thread in the store go
 
@@ -287,5 +287,5 @@ def test_a_level_that_ends_without_its_end_is_refused(liar: Liar) -> None:
     with pytest.raises(SourceError, match="does not answer as an object store"):
         opened(liar).list_level("")
     liar.answer = lambda _: endless(page(below_p(0)))
-    with pytest.raises(SourceError, match="no word of where"):
+    with pytest.raises(SourceError, match="no continuation token"):
         opened(liar).list_level("")

@@ -380,7 +380,7 @@ LIES: dict[str, tuple[Lie, Outcome, Outcome, Outcome]] = {
     ),
     "more, and no word of where": (
         listing(lambda _: page(truly()).replace("false", "true")),
-        Fails(SourceError, "no word of where"), RIGHT, RIGHT,
+        Fails(SourceError, "no continuation token"), RIGHT, RIGHT,
     ),
     "no word of whether there is more": (
         listing(lambda _: page(truly()).replace("<IsTruncated>false</IsTruncated>", "")),

@@ -1,9 +1,9 @@
-"""Files picked from the catalog, each once, put into an order.
+"""Sets of files of a catalog, in an order.
 
-They are gathered in a scratch table of SQLite, so that picking a million of them, twice over,
-takes no memory here; what comes out are inode numbers, 8 bytes each.
+A set is a scratch table of SQLite, so that adding a million files twice takes no memory here; the
+result is inode numbers, 8 bytes each.
 
-Threading: one thread, the one that made it.
+Threading: one thread, the one that made the set.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from urllib.parse import quote
 from penstock.catalog.tree import ROOT, Tree
 from penstock.errors import PenstockError
 
-# By name means folder by folder: files of one folder come together, as they do in a listing.
+# By name means folder by folder, as in a listing.
 ORDERS = {
     "name": "nodes.source, directories.path, nodes.name",
     "newest": "nodes.mtime DESC, nodes.ino",
@@ -32,10 +32,10 @@ WITH RECURSIVE below(ino) AS (
     SELECT nodes.ino FROM nodes JOIN below ON nodes.parent = below.ino
     WHERE nodes.dead = 0 AND nodes.size IS NULL
 )
-INSERT OR IGNORE INTO picked SELECT nodes.ino FROM nodes JOIN below ON nodes.parent = below.ino
+INSERT OR IGNORE INTO file_set SELECT nodes.ino FROM nodes JOIN below ON nodes.parent = below.ino
 WHERE nodes.dead = 0 AND nodes.size IS NOT NULL
 """
-_ALL = "INSERT OR IGNORE INTO picked SELECT ino FROM nodes WHERE dead = 0 AND size IS NOT NULL"
+_ALL = "INSERT OR IGNORE INTO file_set SELECT ino FROM nodes WHERE dead = 0 AND size IS NOT NULL"
 
 
 class Selection(NamedTuple):
@@ -48,8 +48,8 @@ class FileSet:
         self._tree = tree
         with tree.reading() as database:
             database.executescript(
-                "DROP TABLE IF EXISTS temp.picked; "
-                "CREATE TEMP TABLE picked (ino INTEGER PRIMARY KEY);"
+                "DROP TABLE IF EXISTS temp.file_set; "
+                "CREATE TEMP TABLE file_set (ino INTEGER PRIMARY KEY);"
             )
 
     def add(self, inos: Iterable[int]) -> None:
@@ -57,11 +57,11 @@ class FileSet:
         if rows:
             with self._tree.reading() as database:
                 database.execute("BEGIN")
-                database.executemany("INSERT OR IGNORE INTO picked VALUES (?)", rows)
+                database.executemany("INSERT OR IGNORE INTO file_set VALUES (?)", rows)
                 database.execute("COMMIT")
 
     def add_below(self, folder: int) -> None:
-        """All files in this folder and in those below it."""
+        """Add all files in this folder and in those below it."""
         with self._tree.reading() as database:
             if folder == ROOT:
                 database.execute(_ALL)
@@ -69,38 +69,37 @@ class FileSet:
                 database.execute(_BELOW, (folder,))
 
     def take(self, order: str) -> Selection:
-        """All that was picked, in one of ORDERS; then it is empty."""
+        """Return the files in one of ORDERS, and drop the set."""
         inos = array("Q")
         with self._tree.reading() as database:
             rows = database.execute(
-                "SELECT picked.ino FROM picked CROSS JOIN nodes USING (ino) "
+                "SELECT file_set.ino FROM file_set CROSS JOIN nodes USING (ino) "
                 f"JOIN directories ON directories.ino = nodes.parent ORDER BY {ORDERS[order]}"
             )
             while some := rows.fetchmany(10_000):
                 inos.extend(ino for (ino,) in some)
             (size,) = database.execute(
-                "SELECT coalesce(sum(size), 0) FROM picked JOIN nodes USING (ino)"
+                "SELECT coalesce(sum(size), 0) FROM file_set JOIN nodes USING (ino)"
             ).fetchone()
-            database.execute("DROP TABLE temp.picked")
+            database.execute("DROP TABLE temp.file_set")
         return Selection(inos, size)
 
 
-# The sizes of a catalog's files, for whoever only wants to know what they are like.
-#
-# Reads the file of a catalog that a mount may be using, without entering it as a user.
-
-
 def read_sizes(catalog: Path, most: int) -> "array[int]":
-    """At most `most`: of more files every so-manieth, in the order of their numbers."""
+    """Return the sizes of files, evenly sampled if there are more than `most`.
+
+    Reads the file of a catalog that a mount may be using, without registering as a user.
+    """
     try:
         # as_uri() would refuse a relative path, and a plain one may hold `?` and `%`.
         address = f"file:{quote(str(catalog))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=60)) as database:
-            # Not by their numbers: a catalog that was made anew leaves out most of them.
+            # Not by their numbers: those of a rebuilt catalog have large gaps.
             files = "FROM nodes NOT INDEXED WHERE dead = 0 AND size IS NOT NULL"
             (count,) = database.execute(f"SELECT count(*) {files}").fetchone()
             step = max(1, -(-count // most))
-            rows = database.execute(f"SELECT size {files}")  # the index by name would jump about
+            # Not through the index by name either: that would make the reads random.
+            rows = database.execute(f"SELECT size {files}")
             return array("q", (size for (size,) in islice(rows, step - 1, None, step)))
     except sqlite3.Error as error:
         raise PenstockError(f"{catalog}: {error}") from error

@@ -1,4 +1,4 @@
-"""Makes the catalog equal to what is in the scratch tables, in one transaction.
+"""Makes the catalog equal to a staged listing, in one transaction.
 
 Threading: one thread, the one that refreshes.
 """
@@ -8,42 +8,42 @@ from collections.abc import Mapping
 
 from penstock.catalog.schema import INCOMPLETE, ROOT
 from penstock.catalog.sources import NOBODY, all_sources, note_listed, note_present, note_totals
-from penstock.catalog.staging import Incoming
+from penstock.catalog.staging import StagedListing
 from penstock.catalog.tree import Tree
 
-# How many changes are remembered for other mounts of the same catalog. One that misses more
-# than these within one refresh keeps old names for at most --entry-cache.
+# How many changes are kept for other mounts of the same catalog. A mount that misses more than
+# these within one refresh keeps old names for at most --entry-cache.
 _CHANGES_KEPT = 1_000_000
-# So many hidden objects of a source are listed by name; the rest are counted by their reason.
+# How many hidden objects of a source are listed by name; the rest are counted by their reason.
 _HIDDEN_KEPT = 10_000
 _MOST_BYTES = 2**63 - 1
 
 
-class Comparison:
+class Merge:
     def __init__(
-        self, tree: Tree, incoming: Incoming, paths: Mapping[int, str], *, in_use: bool
+        self, tree: Tree, staged: StagedListing, paths: Mapping[int, str], *, in_use: bool
     ) -> None:
         self._tree = tree
         self._database = tree.connection()
-        self._incoming = incoming
-        self._source = incoming.source  # the one that was listed, or NOBODY
+        self._staged = staged
+        self._source = staged.source  # the listed one, or NOBODY
         self._mounted = set(paths)
         self._in_use = in_use
         self._now = time.time_ns()
 
     def apply(self) -> int:
-        """Returns how many names changed."""
+        """Apply the listing; return how many names changed."""
         with self._tree.writing() as database:
             run = database.execute
             before = self._last_seq()
             rows = {row.number: row for row in all_sources(database)}
             gone = [n for n, row in rows.items() if row.present and n not in self._mounted]
             is_first = self._source == NOBODY or rows[self._source].listed_at is None
-            self._bury(gone)
-            self._plant(is_first=is_first)
+            self._mark_dead(gone)
+            self._insert_new(is_first=is_first)
             known = run("SELECT 1 FROM meta WHERE key = 'listed_at'").fetchone() is not None
             if not known and not self._in_use:
-                run("DELETE FROM changes")  # the first listing is news to nobody
+                run("DELETE FROM changes")  # no kernel knows the names of before the first listing
             self._note_totals(gone)
             run(
                 "DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?",
@@ -52,11 +52,11 @@ class Comparison:
             changed: int = run("SELECT count(*) FROM changes WHERE seq > ?", (before,)).fetchone()[
                 0
             ]
-            # Numbers are never used again, not even those of nodes that were cleared away.
+            # Numbers are never used again, not even those of nodes that were deleted.
             run(
                 "INSERT OR REPLACE INTO meta SELECT 'next_ino', max(ino) + 1 FROM "
                 "(SELECT max(ino) AS ino FROM nodes UNION ALL SELECT ?)",
-                (self._incoming.next_ino - 1,),
+                (self._staged.next_ino - 1,),
             )
         return changed
 
@@ -66,8 +66,8 @@ class Comparison:
         ).fetchone()
         return row[0] if row is not None else 0
 
-    def _bury(self, gone: list[int]) -> None:
-        """Nodes that are gone or rewritten die; their rows stay for readers that hold them."""
+    def _mark_dead(self, gone: list[int]) -> None:
+        """Mark nodes that are gone or rewritten; their rows stay for readers that hold them."""
         run = self._database.execute
         run("CREATE TABLE scratch.dying (ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB)")
         into = "INSERT OR IGNORE INTO scratch.dying SELECT n.ino, n.parent, n.name FROM "
@@ -87,7 +87,7 @@ class Comparison:
                 f"{into} nodes n WHERE n.dead = 0 AND n.size IS NOT NULL "
                 f"AND n.source IN ({', '.join(map(str, gone))})"
             )
-        # What another source is mounted over now, and all that lies below what dies.
+        # Nodes that another source is mounted over now, and all nodes below dying directories.
         run(
             f"{into} seen s JOIN nodes n ON n.parent = s.parent AND n.name = s.name "
             "WHERE n.dead = 0 AND n.ino != s.ino"
@@ -103,7 +103,7 @@ class Comparison:
         run("UPDATE nodes SET dead = 1 WHERE ino IN (SELECT ino FROM dying)")
         run("INSERT INTO changes (parent, name, buried) SELECT parent, name, ino FROM dying")
 
-    def _plant(self, *, is_first: bool) -> None:
+    def _insert_new(self, *, is_first: bool) -> None:
         run = self._database.execute
         run(
             "INSERT INTO nodes SELECT s.ino, s.parent, s.name, s.source, NULL, ?, NULL, 0 "
@@ -114,14 +114,14 @@ class Comparison:
             f"UPDATE nodes SET source = (SELECT s.source FROM seen s WHERE s.ino = nodes.ino) "
             f"WHERE source = {NOBODY} AND ino IN (SELECT ino FROM seen WHERE source != {NOBODY})"
         )
-        # Of a million new names no kernel knows those in directories that are new themselves.
-        known = f"AND parent < {self._incoming.first_ino}" if is_first else ""
+        # Names in new directories are no changes: no kernel knows them, and there may be a million.
+        known = f"AND parent < {self._staged.first_ino}" if is_first else ""
         run(
             "INSERT INTO changes (parent, name, buried) SELECT s.parent, s.name, 0 FROM seen s "
             f"WHERE s.ino NOT IN (SELECT ino FROM directories) {known}"
         )
         run("INSERT OR REPLACE INTO directories SELECT ino, path FROM seen")
-        first = self._incoming.next_ino
+        first = self._staged.next_ino
         run(
             "INSERT INTO nodes SELECT ? + row_number() OVER (ORDER BY i.parent, i.name), "
             "i.parent, i.name, i.source, i.size, i.mtime, i.version, 0 FROM incoming i "
@@ -136,7 +136,7 @@ class Comparison:
             (first,),
         )
 
-    # -- what is known of each source -------------------------------------------------------
+    # -- what the catalog keeps of each source -----------------------------------------
 
     def _note_totals(self, gone: list[int]) -> None:
         database = self._database
@@ -144,15 +144,15 @@ class Comparison:
         if self._source != NOBODY:
             note_totals(database, self._source, *self._totals("incoming"))
             note_listed(
-                database, self._source, self._incoming.covered, self._note_hidden(self._source)
+                database, self._source, self._staged.covered, self._note_hidden(self._source)
             )
-        # Of those that were not listed now, what another one hides is not theirs any more.
-        poorer = database.execute(
+        # Sources that were not listed now lose the files that another source hides.
+        reduced = database.execute(
             "SELECT DISTINCT n.source FROM dying d JOIN nodes n ON n.ino = d.ino "
             "WHERE n.size IS NOT NULL AND n.source != ?",
             (self._source,),
         ).fetchall()
-        for (number,) in poorer:
+        for (number,) in reduced:
             if number in self._mounted:
                 alive = f"nodes WHERE dead = 0 AND size IS NOT NULL AND source = {number}"
                 note_totals(database, number, *self._totals(alive))
@@ -162,15 +162,15 @@ class Comparison:
             "INSERT OR REPLACE INTO meta VALUES ('files', ?), ('bytes', ?)",
             (files, min(size, _MOST_BYTES)),
         )
-        # What is shown is as old as its oldest listing.
+        # The tree is as old as the oldest listing in it.
         listed = [row.listed_at for row in rows if row.listed_at is not None]
         if listed:
             database.execute("INSERT OR REPLACE INTO meta VALUES ('listed_at', ?)", (min(listed),))
-        if len(listed) == len(rows):  # one that was made anew has all of its names again
+        if len(listed) == len(rows):  # a rebuilt catalog is complete again
             database.execute("DELETE FROM meta WHERE key = ?", (INCOMPLETE,))
 
     def _totals(self, files_in: str) -> tuple[int, int]:
-        # In two halves: sizes can be such that SQLite's own sum would overflow, and raise.
+        # In two halves: SQLite's own sum would overflow and raise for extreme sizes.
         files, high, low = self._database.execute(
             "SELECT count(*), coalesce(sum(size >> 32), 0), coalesce(sum(size & 0xffffffff), 0) "
             f"FROM {files_in}"

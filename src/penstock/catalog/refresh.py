@@ -1,8 +1,8 @@
-"""Takes new listings into the catalog: what is new, gone, rewritten, hidden.
+"""Lists the sources of a mount and updates the catalog: new, gone, rewritten and hidden objects.
 
-A listing goes into scratch tables on disk and is compared in SQL, so memory does not grow with the
-bucket, and readers see the old tree until the new one is complete. Each source of a mount is
-listed and taken in by itself: one that fails keeps its old tree, and costs the others nothing.
+A listing is staged in scratch tables on disk and merged in SQL, so memory does not grow with the
+bucket, and readers see the old tree until the new one is complete. Each source of a mount is listed
+and merged by itself: one that fails keeps its old tree, and does not affect the others.
 """
 
 import fcntl
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.catalog.listing import SILENCE_S, list_in_parallel
-from penstock.catalog.merge import Comparison
+from penstock.catalog.merge import Merge
 from penstock.catalog.sources import all_sources, covered_by_others, number_of
-from penstock.catalog.staging import MOST_FILES, SCRATCH_SCHEMA, Incoming
+from penstock.catalog.staging import MOST_FILES, SCRATCH_SCHEMA, StagedListing
 from penstock.catalog.tree import Tree
 from penstock.errors import CatalogDamaged, PenstockError, UsageError
 from penstock.store import Store
@@ -34,7 +34,7 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A source that could not be listed; what was known of it stays."""
+    """A source that could not be listed; its old tree stays."""
 
     path: str
     error: PenstockError
@@ -53,7 +53,7 @@ class Summary:
 
 
 def numbered(tree: Tree, mounts: list[Mounted]) -> dict[int, Mounted]:
-    """By the numbers that the catalog knows them by."""
+    """Return the sources by their numbers in the catalog."""
     places = [(mounted.path, mounted.store.identity) for mounted in mounts]
     known = {(row.path, row.identity): row.number for row in tree.sources()}
     if not known.keys() >= set(places):
@@ -63,7 +63,7 @@ def numbered(tree: Tree, mounts: list[Mounted]) -> dict[int, Mounted]:
 
 
 def unlisted(tree: Tree, mounts: list[Mounted]) -> list[Mounted]:
-    """Those that were never listed, or when other sources than now hid a part of them."""
+    """Return the sources that were never listed, or whose covered paths have changed since."""
     numbers = numbered(tree, mounts)
     paths = [mounted.path for mounted in mounts]
     rows = {row.number: row for row in tree.sources()}
@@ -85,46 +85,47 @@ def refresh(
     silence_s: float = SILENCE_S,
     in_use: bool = False,
 ) -> Summary:
-    """Makes the tree equal to what is found: sources that are not mounted any more are gone, new
-    ones have their directories at once, and then every store, or `only` some, is listed. One at a
-    time per catalog.
+    """List the stores, or `only` some of them, and make the tree equal to what is found.
 
-    A listing that fails, that repeats itself, that makes it more than `most_files` files and
-    directories or says nothing for `silence_s` leaves what was there as it was. Of a mount of one
-    source that is raised; of several the others go on. `in_use`: a kernel may know this tree, so
-    that even its first listing is news. Raises CatalogDamaged before it lists anything, and
-    once another catalog has taken the place of this one.
+    First removes sources that are not mounted any more and creates the directories of new ones.
+    One refresh at a time per catalog.
+
+    A listing that fails, repeats itself, has more than `most_files` files and directories, or makes
+    no progress for `silence_s` leaves the tree of its source as it was. The error is raised if the
+    mount has one source; else the other sources are still listed. `in_use`: a kernel may know this
+    tree, so that even its first listing is recorded as changes. Raises CatalogDamaged before
+    anything is listed, and once the catalog was replaced by another one.
     """
     tree.verify()
     numbers = numbered(tree, mounts)
-    tree.checkpoint()  # what readers have kept in the log until now
+    tree.checkpoint()  # pages that readers have kept in the log until now
     database = tree.connection()
     paths = {number: mounted.path for number, mounted in numbers.items()}
     wanted = {n: one for n, one in numbers.items() if only is None or one in only}
     failures: list[Failure] = []
     listed = size_bytes = 0
     try:
-        with _only_one(tree):
-            changed = _arrange(tree, paths)
+        with _locked(tree):
+            changed = _update_mounted(tree, paths)
             for number, mounted in wanted.items():
                 others = sum(row.files for row in all_sources(database) if row.number != number)
                 with _scratch(database):
-                    incoming = Incoming(database, paths, number, most_files, others)
+                    staged = StagedListing(database, paths, number, most_files, others)
                     try:
                         with closing(list_in_parallel(mounted.store, silence_s=silence_s)) as pages:
                             for page in pages:
                                 tree.check_in_place()
-                                incoming.add(page, mounted.store)
-                                progress(listed + incoming.listed, size_bytes + incoming.size_bytes)
+                                staged.add(page, mounted.store)
+                                progress(listed + staged.listed, size_bytes + staged.size_bytes)
                     except CatalogDamaged:
                         raise
                     except PenstockError as error:
                         failures.append(Failure(mounted.path, error))
                         continue
-                    incoming.settle()
-                    changed += Comparison(tree, incoming, paths, in_use=in_use).apply()
-                    listed += incoming.listed
-                    size_bytes += incoming.size_bytes
+                    staged.settle()
+                    changed += Merge(tree, staged, paths, in_use=in_use).apply()
+                    listed += staged.listed
+                    size_bytes += staged.size_bytes
     except sqlite3.Error as error:
         if (damage := tree.as_damage(error)) is not None:
             raise damage from error
@@ -132,8 +133,8 @@ def refresh(
             raise
         raise UsageError(
             f"{tree.path}: {error}",
-            hint="the catalog needs room there, and while it lists in /var/tmp (or where "
-            "SQLITE_TMPDIR says)",
+            hint="the catalog needs space there, and during a listing in /var/tmp (or in "
+            "SQLITE_TMPDIR)",
         ) from error
     if failures and len(mounts) == 1:
         raise failures[0].error
@@ -142,15 +143,15 @@ def refresh(
     return Summary(files, size, changed, hidden, tuple(failures))
 
 
-def _arrange(tree: Tree, paths: dict[int, str]) -> int:
-    """Directories for what is mounted now, and nothing of what is not any more."""
+def _update_mounted(tree: Tree, paths: dict[int, str]) -> int:
+    """Create the directories of new sources, and remove sources that are not mounted any more."""
     database = tree.connection()
     rows = all_sources(database)
     if {row.number for row in rows if row.present} == set(paths):
         return 0
     with _scratch(database):
-        incoming = Incoming(database, paths, None, MOST_FILES)
-        return Comparison(tree, incoming, paths, in_use=True).apply()
+        staged = StagedListing(database, paths, None, MOST_FILES)
+        return Merge(tree, staged, paths, in_use=True).apply()
 
 
 @contextmanager
@@ -167,8 +168,8 @@ def _scratch(database: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _only_one(tree: Tree) -> Iterator[None]:
-    """Two mounts of one source share its catalog; their refreshes take turns."""
+def _locked(tree: Tree) -> Iterator[None]:
+    """Wait for the refresh of another mount that shares this catalog."""
     descriptor = os.open(f"{tree.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,10 +1,11 @@
-"""The stores whose objects a catalog holds, each with a number that is never given to another.
+"""The sources of a catalog: the stores whose objects it holds, each with a number of its own.
 
-A node says which store it is of by that number, and the kernel may hold the node for days: so what
-is mounted at the same path and is the same data keeps its number while others come and go.
+A number is never given to another store. A node names its store by that number, and the kernel may
+hold the node for days: so a source that is mounted at the same path and has the same data keeps its
+number while others come and go.
 
-Threading: any thread may read, with the connection of its own that it hands in; numbers are given
-in a transaction, since two processes may prepare to serve one catalog.
+Threading: any thread may read, with its own connection; numbers are given out in a transaction,
+since two processes may prepare to serve one catalog.
 """
 
 import json
@@ -15,24 +16,6 @@ from typing import NamedTuple
 
 from penstock.catalog.names import why_no_name
 from penstock.errors import OptionError
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS sources (
-    number INTEGER PRIMARY KEY,
-    path TEXT NOT NULL,           -- where its tree begins; '' for the root
-    identity TEXT NOT NULL,
-    present INTEGER NOT NULL,     -- is it in the tree, if only as an empty directory?
-    files INTEGER NOT NULL,
-    bytes INTEGER NOT NULL,
-    listed_at REAL,               -- NULL: never
-    covered TEXT NOT NULL,        -- JSON: paths of its own that other sources hid at that time
-    hidden TEXT NOT NULL,         -- JSON: how many of its objects are hidden for each reason
-    UNIQUE (path, identity)
-);
-CREATE TABLE IF NOT EXISTS hidden_of (
-    source INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL
-);
-"""
 
 
 class SourceRow(NamedTuple):
@@ -56,7 +39,7 @@ class SourceRow(NamedTuple):
 
 
 def has_tables(database: sqlite3.Connection) -> bool:
-    """Not if it is a catalog from before a mount could have several."""
+    """Return False for a catalog from before a mount could have several sources."""
     found = database.execute(
         "SELECT count(*) FROM sqlite_master WHERE name IN ('sources', 'hidden_of')"
     ).fetchone()
@@ -72,22 +55,25 @@ def all_sources(database: sqlite3.Connection) -> list[SourceRow]:
 
 
 def number_of(database: sqlite3.Connection, path: str, identity: str) -> int:
-    """The number of what is mounted there: the one that it has, or a new one. In a transaction."""
-    what = path, identity
+    """Return the number of the store mounted at `path`: its old one or a new one.
+
+    Call it in a transaction.
+    """
+    place = path, identity
     found = "SELECT number FROM sources WHERE path = ? AND identity = ?"
-    if (row := database.execute(found, what).fetchone()) is not None:
+    if (row := database.execute(found, place).fetchone()) is not None:
         return row[0]
     (number,) = database.execute("SELECT coalesce(max(number) + 1, 0) FROM sources").fetchone()
     database.execute(
-        "INSERT INTO sources VALUES (?, ?, ?, 0, 0, 0, NULL, '[]', '{}')", (number, *what)
+        "INSERT INTO sources VALUES (?, ?, ?, 0, 0, 0, NULL, '[]', '{}')", (number, *place)
     )
     if number == 0:
-        _take_over_what_was_listed(database)
+        _migrate_single_source(database)
     return number
 
 
-def _take_over_what_was_listed(database: sqlite3.Connection) -> None:
-    """Of a catalog from before: there was one store, at the root, and it had this number."""
+def _migrate_single_source(database: sqlite3.Connection) -> None:
+    """Migrate a catalog from before: it had one store, at the root, with the number 0."""
     run = database.execute
     meta = dict(run("SELECT key, value FROM meta").fetchall())
     if "listed_at" not in meta:
@@ -128,10 +114,10 @@ def note_listed(
     )
 
 
-# Which source a place of the tree belongs to, where several are mounted. Pure.
+# -- which source a path belongs to --------------------------------------------------------
 #
-# Paths are below the mount point, without slashes at their ends; "" is all of it. Of two that lie
-# in one another the deeper one has what is below it, and hides what the other has there.
+# Paths are below the mount point, without slashes at their ends; "" is the mount point. Of two
+# nested sources the deeper one owns what is below its path, and hides what the other has there.
 
 NOBODY = -1
 
@@ -140,13 +126,13 @@ def check_paths(paths: list[str]) -> None:
     for path in paths:
         for name in path.split("/") if path else []:
             if why := why_no_name(name):
-                raise OptionError(f"{path!r} is no path below a mount point: {why}")
+                raise OptionError(f"{path!r} is not a path below a mount point: {why}")
     if twice := sorted({path for path in paths if paths.count(path) > 1}):
-        raise OptionError(f"two sources are to be mounted at {twice[0] or '/'!r}")
+        raise OptionError(f"two sources have the same path: {twice[0] or '/'!r}")
 
 
 def owner_of(path: str, numbers: Mapping[str, int]) -> tuple[int, str]:
-    """Whose directory this is, and its path inside that one."""
+    """Return the number of the source that a directory belongs to, and its path inside it."""
     above = path
     while above not in numbers:
         if not above:
@@ -156,7 +142,7 @@ def owner_of(path: str, numbers: Mapping[str, int]) -> tuple[int, str]:
 
 
 def covered_by_others(path: str, others: list[str]) -> list[str]:
-    """What lies below `path` and is hidden by what is mounted there, as paths inside it."""
+    """Return which of the other sources are mounted below `path`, as paths inside it."""
     start = f"{path}/" if path else ""
     return sorted(
         other[len(start) :] for other in others if other != path and other.startswith(start)

@@ -1,7 +1,7 @@
-"""A listing on its way into the scratch tables: each entry becomes a file, a directory or hidden.
+"""Stages a listing in scratch tables: each entry becomes a file, a directory or a hidden object.
 
-Everything that grows with the bucket lies in those tables, on disk; what is kept in memory has a
-bound. A listing that cannot end (it repeats itself, or always brings something new) is given up.
+All that grows with the bucket is in those tables, on disk; memory is bounded. A listing that cannot
+end (it repeats itself, or always has something new) is given up.
 
 Threading: one thread, the one that refreshes.
 """
@@ -15,11 +15,11 @@ from penstock.catalog.names import (
     MARKER_WITH_DATA,
     decode,
     encode,
-    note_of,
     plausible_mtime_ns,
+    printable_key,
+    why_implausible,
     why_no_key,
     why_no_name,
-    why_not_believed,
 )
 from penstock.catalog.sources import NOBODY, covered_by_others, owner_of
 from penstock.catalog.tree import ROOT
@@ -28,13 +28,13 @@ from penstock.store import ObjectInfo, Store
 
 MOST_FILES = 100_000_000
 
-# The same entry may come again for good reasons: a listing that starts over in the exact way, a
-# marker beside its prefix. That is twice or three times, never four; the rest is for small ones.
-_MOST_TIMES_LISTED = 4
-_REPEATS_FORGIVEN = 10_000
-# Directories remembered by path; when full, all are forgotten, and found again in SQL. Listings
-# come in order, so it is nearly always the one before that is asked for.
-_DIRECTORIES_REMEMBERED = 16_384
+# An entry may come again for good reasons: a listing that restarts, a marker beside its prefix.
+# That is two or three times, never four. Small listings may repeat more.
+_MAX_TIMES_LISTED = 4
+_REPEATS_ALLOWED = 10_000
+# Directories cached by path; when the cache is full it is cleared, and they are found in SQL.
+# Listings come in order, so the directory of an entry is nearly always that of the one before.
+_DIRECTORIES_CACHED = 16_384
 
 SCRATCH_SCHEMA = (
     "CREATE TABLE scratch.incoming (parent INTEGER, name BLOB, source INTEGER, size INTEGER, "
@@ -45,7 +45,7 @@ SCRATCH_SCHEMA = (
 )
 
 
-class Incoming:
+class StagedListing:
     def __init__(
         self,
         database: sqlite3.Connection,
@@ -54,7 +54,7 @@ class Incoming:
         most_files: int,
         files_of_others: int = 0,
     ) -> None:
-        """`paths`: where each source of the mount begins; `source`: which of them is listed."""
+        """`paths`: where each source of the mount begins; `source`: the one that is listed."""
         self._database = database
         self._most_files = most_files
         self._files_of_others = files_of_others
@@ -63,9 +63,9 @@ class Incoming:
             "coalesce((SELECT value FROM meta WHERE key = 'next_ino'), 0))"
         ).fetchone()[0]
         self.next_ino = self.first_ino
-        self.listed = 0  # entries that came
+        self.listed = 0  # entries received
         self.size_bytes = 0  # of all of them
-        self._found = 0  # files, directories and hidden objects that they were
+        self._found = 0  # files, directories and hidden objects among them
         self._roots: dict[int, int] = {}
         self._directories: dict[str, int | str] = {}
         database.execute("INSERT INTO seen VALUES (?, 0, x'', ?, x'')", (ROOT, NOBODY))
@@ -77,7 +77,7 @@ class Incoming:
         self._covered = tuple((path, f"{path}/") for path in self.covered)
 
     def _make_roots(self, paths: Mapping[int, str]) -> None:
-        """Where something is mounted there is a directory, whatever its listing says."""
+        """Create a directory where each source is mounted, whatever the listings say."""
         numbers = {path: number for number, path in paths.items()}
         for number, path in paths.items():
             ino, walked = ROOT, ""
@@ -96,14 +96,14 @@ class Incoming:
             parent = why_no_key(info.key) or self._why_covered(info) or self._parent(folder, slash)
             if isinstance(parent, str):
                 if name or info.size_bytes or parent is not COVERED:
-                    unshown.append((self._note_of(info.key), parent))
+                    unshown.append((self._printable_key(info.key), parent))
             elif not name:
                 if info.size_bytes:
-                    unshown.append((self._note_of(info.key), MARKER_WITH_DATA))
+                    unshown.append((self._printable_key(info.key), MARKER_WITH_DATA))
             elif reason := (
-                why_no_name(name) or store.why_unreadable(info.key) or why_not_believed(info)
+                why_no_name(name) or store.why_unreadable(info.key) or why_implausible(info)
             ):
-                unshown.append((self._note_of(info.key), reason))
+                unshown.append((self._printable_key(info.key), reason))
             else:
                 mtime_ns = plausible_mtime_ns(info)
                 files.append(
@@ -125,13 +125,13 @@ class Incoming:
         self._check_that_it_ends(store)
 
     def settle(self) -> None:
-        """Where a key is a file and a directory, the directory stays."""
+        """Hide files whose key is a directory too."""
         twice = self._database.execute(
             "SELECT i.key FROM incoming i JOIN seen s ON s.parent = i.parent AND s.name = i.name"
         )
         self._database.executemany(
             "INSERT OR IGNORE INTO unshown VALUES (?, ?)",
-            ((self._note_of(decode(row[0])), DOUBLE_ROLE) for row in twice),
+            ((self._printable_key(decode(row[0])), DOUBLE_ROLE) for row in twice),
         )
         self._database.execute(
             "DELETE FROM incoming WHERE EXISTS (SELECT 1 FROM seen s "
@@ -144,9 +144,9 @@ class Incoming:
                 return COVERED
         return None
 
-    def _note_of(self, key: str) -> str:
+    def _printable_key(self, key: str) -> str:
         """By its path in the mount: two sources may have the same key."""
-        return note_of(f"{self._shown_below}{key}")
+        return printable_key(f"{self._shown_below}{key}")
 
     # -- rows -----------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Incoming:
                 f"{store.identity}: more than {self._most_files:,} files and directories",
                 hint="mount a prefix of it, or raise --max-files",
             )
-        if self.listed > _MOST_TIMES_LISTED * self._found + _REPEATS_FORGIVEN:
+        if self.listed > _MAX_TIMES_LISTED * self._found + _REPEATS_ALLOWED:
             raise SourceError(
                 f"{store.identity}: its listing repeats itself: {self.listed:,} entries came, and "
                 f"only {self._found:,} of them are different",
@@ -181,15 +181,15 @@ class Incoming:
     def _parent(self, folder: str, slash: str) -> int | str:
         if folder:
             return self._directory(folder)
-        # `/name` has no folder and yet a slash: its first segment is empty.
+        # `/name` has no folder but a slash: its first segment is empty.
         return why_no_name("") or "" if slash else self._roots[self.source]
 
     def _directory(self, path: str) -> int | str:
-        """The directory's number, or why there can be none."""
+        """Return the directory's number, or why there can be none."""
         found = self._directories.get(path)
         if found is not None:
             return found
-        missing: list[str] = []  # from here up to what is known
+        missing: list[str] = []  # from here up to a known directory
         above = path
         while found is None:
             missing.append(above)
@@ -207,9 +207,9 @@ class Incoming:
         place = parent, encode(name)
         if seen := run("SELECT ino FROM seen WHERE parent = ? AND name = ?", place).fetchone():
             return seen[0]
-        # One that was another's stays that one's, under its number, for those who hold its files:
-        # they are found by its path. One without files of its own may become anybody's, or
-        # nobody's again.
+        # A directory of another source keeps that source and its number: readers may hold its
+        # files, which are found by its path. A directory of no source may get one, and lose it
+        # again.
         row: tuple[int, int, bytes] | None = run(
             "SELECT n.ino, n.source, d.path FROM nodes n JOIN directories d ON d.ino = n.ino "
             "WHERE n.parent = ? AND n.name = ? AND n.dead = 0 AND n.size IS NULL",
@@ -226,7 +226,7 @@ class Incoming:
         return ino
 
     def _remember(self, path: str, found: int | str) -> None:
-        if len(self._directories) >= _DIRECTORIES_REMEMBERED:
+        if len(self._directories) >= _DIRECTORIES_CACHED:
             self._directories.clear()
         self._directories[path] = found
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote
 
-from penstock.catalog.tree import SCHEMA_VERSION, Tree
+from penstock.catalog.schema import SCHEMA_VERSION
+from penstock.catalog.tree import Tree
 from penstock.daemon.warming import Warming, Wish
 from penstock.errors import UsageError
 from penstock.operations.work import Work

@@ -265,8 +265,8 @@ def read_page(pieces: Iterable[bytes], where: str) -> Page:
         return Page(objects, prefixes, None)
     if not (token := facts.get("NextContinuationToken")):
         raise SourceError(
-            f"{where}: a listing that cannot be understood: there is more of it, and no word of "
-            "where",
+            f"{where}: the listing cannot be parsed: a page is truncated, and has no continuation "
+            "token",
             hint=_HINT,
         )
     return Page(objects, prefixes, token)

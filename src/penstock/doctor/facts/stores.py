@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from penstock.catalog.names import why_no_key, why_no_name, why_not_believed
+from penstock.catalog.names import why_implausible, why_no_key, why_no_name
 from penstock.doctor.findings import TooSlow, within
 from penstock.errors import AccessDenied, ObjectNotFound, PenstockError, StoreError
 from penstock.metrics import Counters
@@ -300,7 +300,7 @@ def _measure(store: Store, page: list[ObjectInfo], seen: StoreFacts) -> StoreFac
 
 def _is_readable(store: Store, one: ObjectInfo) -> bool:
     """Whether a mount would read it: keys of a bucket may be anything, such as `../etc`."""
-    if not one.size_bytes or why_not_believed(one) is not None:
+    if not one.size_bytes or why_implausible(one) is not None:
         return False
     if why_no_key(one.key) is not None or store.why_unreadable(one.key) is not None:
         return False
