@@ -127,7 +127,7 @@ def test_a_damaged_backup_is_refused_without_trace(made: Made, tmp_path: Path, d
             archive.add(path, path.name)
     if damage in ("cut", "noise"):
         file.write_bytes(file.read_bytes()[:1000] if damage == "cut" else b"noise" * 1000)
-    said = "another Penstock" if damage == "other" else "not a backup"
+    said = "another release" if damage == "other" else "cannot be read as a backup"
     with pytest.raises(UsageError, match=said):
         restore(file, tmp_path / "catalogs/set.sqlite")
     assert not list((tmp_path / "catalogs").glob("*"))

@@ -74,7 +74,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(
 def test_what_does_not_fit_is_told(mount_bucket: Mounter, tmp_path: Path) -> None:
     mount = mount_bucket("load-large", "--cache-size", "512KiB")
     infos, work = run(load(tmp_path, mount))
-    assert [reason for reason, _ in work.told] == ["DoesNotFit"]
+    assert [reason for reason, _ in work.events] == ["DoesNotFit"]
     assert not infos["Cached"].endswith("(100%)")
 
 

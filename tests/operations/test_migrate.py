@@ -12,7 +12,8 @@ import pytest
 
 from penstock.errors import StoreError, UsageError
 from penstock.metrics import Counters
-from penstock.operations.copying import Copier, Found
+from penstock.operations.copying import Copier
+from penstock.operations.locations import Found
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.etags import PART_BYTES
 from penstock.store.faulty import WRONG_BYTES, FaultyStore
@@ -73,7 +74,7 @@ def test_all_is_copied_once_and_written_over_only_as_wished(target: Path, copy: 
     infos, work = copy(**{"check-all": "true"})
     assert read_tree(target) == FILES
     assert infos["Copied"].startswith(f"{len(FILES)} files")
-    assert [reason for reason, _ in work.told] == ["NoEffect"]  # an option of another engine
+    assert [reason for reason, _ in work.events] == ["NoEffect"]  # an option of another engine
     inodes = {path: path.stat().st_ino for path in target.rglob("*")}
     infos, _ = copy()
     assert (infos["Copied"], infos["Skipped"]) == ("0 files, 0 B", f"{len(FILES)} files")
@@ -152,7 +153,7 @@ def test_an_upload_of_many_parts_that_is_killed_leaves_none_behind(s3: S3, tmp_p
     _, work = run(bench)
     assert uploads() == ["large-too"]  # somebody else's
     assert (bucket / "large").read_bytes() == data
-    assert [reason for reason, _ in work.told] == ["NotRefreshed"]  # it is not mounted
+    assert [reason for reason, _ in work.events] == ["NotRefreshed"]  # it is not mounted
     infos, _ = run(bench)
     assert infos["Copied"] == "0 files, 0 B"
 
@@ -250,7 +251,7 @@ def test_a_flipped_bit_never_arrives(s3: S3, tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     local = open_store(parse_source(f"file://{tmp_path}/target"), StoreOptions(), Counters())
     faulty = FaultyStore(real, {WRONG_BYTES: 0.4}, seed=1)
-    copier = Copier(bucket=None, moved=lambda _: None, stopping=threading.Event())
+    copier = Copier(rate_limit=None, moved=lambda _: None, stopping=threading.Event())
     target = RetryingStore(local, Counters(), deadline_s=60, time=Timing(sleep=lambda _: None))
     for page in real.list_all(""):
         for info in page:
@@ -268,7 +269,7 @@ def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(target: Path, cop
 
 @pytest.mark.parametrize(
     ("to", "options", "what"),
-    [("/source/below", {}, "overlap"), ("https://host/folder", {}, "not written to"),
+    [("/source/below", {}, "overlap"), ("https://host/folder", {}, "cannot write to"),
      ("/target", {"exclud": "x"}, "exclud is not an option"),
      ("/target", {"threads": "many"}, "threads: 'many'"),
      ("/target", {"rate": "10Gb/s"}, "rate: '10Gb/s'")],

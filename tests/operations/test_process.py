@@ -76,17 +76,17 @@ def test_a_pod_is_run_as_the_command_of_its_first_container(process: Process) ->
     bench = process({"job": {"podSpec": {"containers": [first, second]}}})
     _, work = run(bench)
     assert output_of(bench) == "hello $(WORD) hello\n/usr\n"
-    assert any("first container" in message for _, message in work.told)
+    assert any("first container" in message for _, message in work.events)
 
 
 def test_a_script_may_be_restarted(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESTART_PAUSES_S", (0.0, 0.0))
     source = "echo x >> tries; echo no such column >&2; test $(wc -l < tries) = 6"
     bench = process(script(source, restartPolicy="OnFailure"))
-    with pytest.raises(PenstockError, match="ended with status 1; it said last: no such column"):
+    with pytest.raises(PenstockError, match="ended with status 1; its last line: no such column"):
         run(bench)  # three times
     assert run(bench)[0]["Attempts"] == "3"
-    with pytest.raises(PenstockError, match="was ended by SIGTERM"):
+    with pytest.raises(PenstockError, match="was killed by SIGTERM"):
         run(process(script("kill -TERM $$")))
     with pytest.raises(UsageError, match="no such command"):
         run(process(script("", command=["no-such-program"])))

@@ -13,7 +13,7 @@ import pytest
 from penstock.api import resources as api
 from penstock.daemon import locks
 from penstock.operations import lifecycle
-from penstock.operations.lifecycle import Operating
+from penstock.operations.lifecycle import OperationRunner
 from penstock.reconcile.conditions import BOUND, COMPLETE, EXECUTING, stamp
 from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
@@ -175,9 +175,9 @@ def test_one_that_ended_is_not_begun_again(load: Stored, monkeypatch: pytest.Mon
     state = State()
     state.observe(load.uid, status={"phase": EXECUTING})
     before = state.snapshot()
-    Operating(state).finish(load, COMPLETE, "DataLoadComplete", "done")
+    OperationRunner(state).finish(load, COMPLETE, "DataLoadComplete", "done")
     monkeypatch.setattr(lifecycle.subprocess, "Popen", Mock(side_effect=AssertionError("begun")))
-    assert Operating(state).look(before, leaving=False)
+    assert OperationRunner(state).step(before, leaving=False)
     assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
@@ -185,24 +185,24 @@ def test_one_that_is_done_at_once_stays_done(load: Stored, monkeypatch: pytest.M
     state = State()
 
     def quick(*_: Any, **__: Any) -> Mock:
-        Operating(state).finish(load, COMPLETE, "DataLoadComplete", "done")
+        OperationRunner(state).finish(load, COMPLETE, "DataLoadComplete", "done")
         return Mock(pid=1)
 
     monkeypatch.setattr(lifecycle.subprocess, "Popen", quick)
-    Operating(state).look(state.snapshot(), leaving=False)
+    OperationRunner(state).step(state.snapshot(), leaving=False)
     assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
 def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored) -> None:
     resources = State()
     resources.mark_deleted(load.uid, {"at_s": time.time()})
-    folder = Operating(resources).folder(load.uid)
+    folder = OperationRunner(resources).folder(load.uid)
     folder.mkdir(parents=True)
     held = locks.take(folder / "lock")
     assert held is not None
-    assert Operating(resources).look(resources.snapshot(), leaving=False)
+    assert OperationRunner(resources).step(resources.snapshot(), leaving=False)
     assert resources.find(LOAD) is not None
     locks.let_go(folder / "lock", held)
-    assert not Operating(resources).look(resources.snapshot(), leaving=False)
+    assert not OperationRunner(resources).step(resources.snapshot(), leaving=False)
     assert resources.find(LOAD) is None
     assert not folder.exists()

@@ -10,7 +10,7 @@ from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import Tree
 from penstock.errors import OptionError, SourceError
 from penstock.metrics import Counters
-from penstock.operations.copying import Location
+from penstock.operations.locations import Location
 from penstock.settings import Part
 from penstock.store import Level, ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
@@ -155,7 +155,7 @@ def test_what_a_migration_copies_has_the_bound_of_a_mount(
     parts = (Part("", parse_source(f"file://{tmp_path}"), StoreOptions()),)
     location = Location(parts, "", "here", Counters())
     assert sum(map(len, location.list_all())) == 30
-    monkeypatch.setattr("penstock.operations.copying.MOST_FILES", 29)
+    monkeypatch.setattr("penstock.operations.locations.MOST_FILES", 29)
     with pytest.raises(SourceError, match="more than 29 objects") as refused:
         list(location.list_all())
     assert refused.value.hint

@@ -41,7 +41,7 @@ class BenchWork:
         self.resource: Resource = model_of(bench.manifest)
         self.folder = Path(bench.folder)
         self.reports: list[Json] = []
-        self.told: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
 
     def mountpoint(self, name: str, namespace: str) -> Path:
         return Path(self._bench.datasets[f"{namespace}/{name}"][0])
@@ -68,8 +68,8 @@ class BenchWork:
     def report(self, progress: Json) -> None:
         self.reports.append(progress)
 
-    def tell(self, reason: str, message: str) -> None:
-        self.told.append((reason, message))
+    def add_event(self, reason: str, message: str) -> None:
+        self.events.append((reason, message))
 
 
 class _PrintingWork(BenchWork):

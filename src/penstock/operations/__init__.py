@@ -1,8 +1,13 @@
-"""Data operations: what DataLoad, DataMigrate, DataProcess and DataBackup do.
+"""Data operations: DataLoad, DataMigrate, DataProcess and DataBackup.
 
-Charter: each is one function that gets its `Work`, blocks until it is done, and may be killed
-anywhere: begun again, it finds by looking how far it was. It knows nothing of the loop that
-starts it, and nothing of how state is kept.
+    schedule, lifecycle    when an operation starts, retries and is removed
+    main                   the process of one operation
+    load, migrate, process, backup    run(work) of each kind
+    locations, copying, migration_journal    parts of a migration
+
+Charter: each kind is one function that gets its `Work` and blocks until it is done. It may be
+killed at any time; started again, it finds out by itself how far it had come. It knows neither the
+loop that starts it nor how state is stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.operations.work import Work
 
 
-def _later(module: str) -> "Callable[[Work], dict[str, Any]]":
-    """The loop, which only asks what is due, need not wait for the import of stores."""
+def _lazy(module: str) -> "Callable[[Work], dict[str, Any]]":
+    """Import the module when it runs: the loop only decides what is due, and needs no stores."""
 
     def run(work: "Work") -> dict[str, Any]:
         return import_module(f"{__name__}.{module}").run(work)
@@ -23,8 +28,8 @@ def _later(module: str) -> "Callable[[Work], dict[str, Any]]":
 
 
 RUN: "Mapping[str, Callable[[Work], dict[str, Any]]]" = {
-    "DataLoad": _later("load"),
-    "DataMigrate": _later("migrate"),
-    "DataProcess": _later("process"),
-    "DataBackup": _later("backup"),
+    "DataLoad": _lazy("load"),
+    "DataMigrate": _lazy("migrate"),
+    "DataProcess": _lazy("process"),
+    "DataBackup": _lazy("backup"),
 }

@@ -1,11 +1,11 @@
-"""DataBackup: a data set's catalog and the list of what is cached, in one file; and back.
+"""DataBackup: save a data set's catalog and the list of its cached files, and restore them.
 
     manifest.json     which data set, which mounts, when, by which Penstock
-    catalog.sqlite    as the mount has it: names, sizes, versions
+    catalog.sqlite    the mount's catalog: names, sizes, versions
     cached.jsonl      path, version, size and cached bytes of each file of which something is cached
 
-The bytes themselves are not in it: they are in the bucket, and are loaded again. No key and no
-password is in it either; names are, so the file is its owner's alone.
+The data itself is in the bucket, and is loaded again. The backup holds no keys and no passwords. It
+holds names of files, so only its owner can read it.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ ENDING = ".penstock-backup.tar.gz"
 _FORMAT = 1
 _MANIFEST, _CATALOG, _CACHED = "manifest.json", "catalog.sqlite", "cached.jsonl"
 _MOST_MANIFEST_BYTES = 1 << 20
-# The longest path, each byte of it escaped, fits several times.
+# Enough for the longest path, with each byte escaped.
 _LINE_MAX = 131_072
 
 
@@ -84,10 +84,11 @@ def restore(
     name: str | None = None,
     parts: tuple[Part, ...] | None = None,
 ) -> None:
-    """Puts the catalog in place, before the mount that will use it. `location` is the backup or the
-    folder that holds it, there called by `name` (DATASET-NAMESPACE). A catalog that is there
-    already stays. With `parts`, a backup of other mounts is refused: its versions would mean other
-    objects."""
+    """Restore the catalog, before the mount that will use it. An existing catalog is kept.
+
+    `location` is the backup or its folder, where `name` (DATASET-NAMESPACE) finds it. With `parts`,
+    a backup of other mounts is refused: its versions would belong to other objects.
+    """
     with _opened(location, name) as (archive, file):
         manifest = _read_manifest(archive, file)
         if parts is not None and manifest.get("parts") != _parts(parts):
@@ -100,7 +101,7 @@ def restore(
 
 
 def cached_paths(location: Path, name: str | None = None) -> list[str]:
-    """The files that were cached when the backup was made."""
+    """Return the paths of files that were cached when the backup was made."""
     with _opened(location, name) as (archive, file):
         _read_manifest(archive, file)
         with _member(archive, _CACHED, file) as lines:
@@ -120,7 +121,7 @@ def _opened(location: Path, name: str | None) -> Iterator[tuple[tarfile.TarFile,
 
 
 def local_folder(location: str, field: str) -> Path:
-    """`local:///folder` as a path; what no machine can hold by itself is refused."""
+    """Return the path of `local:///folder`; raises UsageError for any other address."""
     scheme, separator, rest = location.partition("://")
     if separator and scheme in ("local", "file") and rest.startswith("/"):
         return Path(unquote(rest) if scheme == "file" else rest)
@@ -134,15 +135,15 @@ def local_folder(location: str, field: str) -> Path:
 
 
 def _copy_catalog(catalog: Path, to: Path) -> Json:
-    """As it is at one moment, while the mount goes on with it."""
+    """Copy a consistent snapshot, while the mount uses it; return its totals."""
     to.unlink(missing_ok=True)
     os.close(os.open(to, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with (
         Tree(catalog, read_only=True).reading() as source,
         contextlib.closing(sqlite3.connect(to)) as copy,
     ):
-        source.backup(copy)  # in one step: no refresh can come between
-        # No kernel holds inodes of a mount that will be: what is gone from the bucket stays out.
+        source.backup(copy)  # in one step: no refresh can happen in between
+        # A future mount has no inodes in a kernel, so deleted files need not be kept.
         copy.executescript(
             "PRAGMA journal_mode = DELETE; BEGIN; DELETE FROM nodes WHERE dead = 1; "
             "DELETE FROM changes; COMMIT; VACUUM;"
@@ -158,7 +159,7 @@ def _pack(folder: Path, to: Path, name: str, owner: tuple[int | None, int | None
         with open(partial, "wb", opener=open_private) as file:
             with tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as archive:
                 for member in (_MANIFEST, _CATALOG, _CACHED):
-                    archive.add(folder / member, member, filter=_nobody)
+                    archive.add(folder / member, member, filter=_anonymous)
             file.flush()
             os.fsync(file.fileno())
         if owner != (None, None):
@@ -170,13 +171,13 @@ def _pack(folder: Path, to: Path, name: str, owner: tuple[int | None, int | None
         partial.unlink(missing_ok=True)
         raise UsageError(
             f"{to}: {error.strerror or error}",
-            hint="name a folder with room, that you may write to",
+            hint="name a folder that you can write to, with enough space",
         ) from error
     for member in (_MANIFEST, _CATALOG, _CACHED):
         (folder / member).unlink()
 
 
-def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o600
@@ -211,8 +212,8 @@ def _read_manifest(archive: tarfile.TarFile, file: Path) -> Json:
         manifest: Json = json.loads(member.read(_MOST_MANIFEST_BYTES))
     if manifest["format"] != _FORMAT or manifest["catalog"]["schema"] != SCHEMA_VERSION:
         raise UsageError(
-            f"{file} is a backup of another Penstock ({manifest.get('penstock')})",
-            hint="leave dataRestoreLocation out: the catalog is built again from the bucket",
+            f"{file} is a backup of another release of Penstock ({manifest.get('penstock')})",
+            hint="leave dataRestoreLocation out: the catalog is rebuilt from the bucket",
         )
     return manifest
 
@@ -231,7 +232,7 @@ def _put_catalog(archive: tarfile.TarFile, file: Path, path: Path) -> None:
             verdict = catalog.execute("PRAGMA quick_check(1)").fetchone()[0]
         if version != SCHEMA_VERSION or verdict != "ok":
             raise _broken(file, f"its catalog: {verdict}, schema {version}")
-        # Those of a catalog that was deleted are not this one's.
+        # Checksums of a deleted catalog do not match this one.
         path.with_name(f"{path.name}.sums").unlink(missing_ok=True)
         os.rename(fresh, path)
     except sqlite3.Error as error:
@@ -256,6 +257,6 @@ def _member(archive: tarfile.TarFile, name: str, file: Path) -> IO[bytes]:
 
 def _broken(file: Path, why: str) -> UsageError:
     return UsageError(
-        f"{file} is not a backup that can be read: {why}",
-        hint="leave dataRestoreLocation out: the catalog is built again from the bucket",
+        f"{file} cannot be read as a backup: {why}",
+        hint="leave dataRestoreLocation out: the catalog is rebuilt from the bucket",
     )

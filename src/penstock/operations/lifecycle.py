@@ -1,7 +1,7 @@
-"""Data operations as the loop sees them: when one begins, whether it still runs, when it goes.
+"""Start, watch, retry and remove data operations. Called by the loop.
 
-Each runs in a process of its own (`penstock.operations.main`), which holds the lock in its folder
-for as long as it lives.
+Each operation runs in a process of its own (`penstock.operations.main`), which holds the lock in
+the operation's folder until it ends.
 """
 
 import logging
@@ -34,18 +34,21 @@ log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-# Deaths in a row without a word; one that reports progress before it dies is no such.
-_MOST_DEATHS = 5
+# Crashes in a row without progress.
+_MOST_CRASHES = 5
 _WORKER = "penstock.operations.main"
 
 
-class Operating:
+class OperationRunner:
     def __init__(self, state: State) -> None:
         self._state = state
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def look(self, snapshot: Snapshot, *, leaving: bool) -> bool:
-        """Begins and ends what is due. True while something runs or is due soon."""
+    def step(self, snapshot: Snapshot, *, leaving: bool) -> bool:
+        """Start and remove what is due. True while an operation runs or is due soon.
+
+        `leaving`: the loop is about to end, and starts nothing.
+        """
         self._children = [child for child in self._children if child.poll() is None]
         busy = False
         for operation in snapshot.operations():
@@ -54,15 +57,15 @@ class Operating:
             elif locks.is_taken(self._lock(operation)):
                 busy = True
             elif not leaving:
-                busy |= self._go_on(snapshot, operation)
+                busy |= self._advance(snapshot, operation)
         return busy
 
-    def _go_on(self, snapshot: Snapshot, operation: Stored) -> bool:
-        """One that does not run. True if it does now, or will soon."""
+    def _advance(self, snapshot: Snapshot, operation: Stored) -> bool:
+        """Start an idle operation if it is due. True if it runs now, or will soon."""
         if operation.status.get("phase") == EXECUTING:
             # It may have ended after the snapshot was taken and before its lock was looked at.
             now = self._state.by_uid(operation.uid)
-            return now is None or now.status.get("phase") != EXECUTING or self._died(now)
+            return now is None or now.status.get("phase") != EXECUTING or self._restart(now)
         decision = decide(
             model_of(operation.manifest),
             operation.status,
@@ -72,12 +75,12 @@ class Operating:
             created_s=operation.created_s,
         )
         if decision.action is Action.EXPIRE:
-            self._state.add_event(operation.uid, "Expired", "ttlSecondsAfterFinished is over")
+            self._state.add_event(operation.uid, "Expired", "ttlSecondsAfterFinished has passed")
             self._remove(operation)
         elif decision.action is Action.START:
             if (missing := self._not_bound(snapshot, operation)) is not None:
                 self._wait(operation, f"data set {missing} is not bound")
-                return False  # whoever binds it wakes us
+                return False  # the loop is woken when it is bound
             if decision.change is not None:
                 self._state.observe(operation.uid, status={"lastChange": decision.change})
             self._start(operation)
@@ -96,7 +99,7 @@ class Operating:
         if lock is None:
             return
         now_s = time.time()
-        # Before it runs: its own words, of which the last may be that it is done, come after.
+        # Before it starts: its own reports, the last of which may be that it is done, come later.
         self._state.observe(
             operation.uid,
             status={
@@ -112,18 +115,20 @@ class Operating:
         self._children.append(child)
         self._state.add_event(operation.uid, "Started", f"as process {child.pid}")
 
-    def _died(self, operation: Stored) -> bool:
-        """It says that it runs, and does not: it was killed, or the machine was."""
+    def _restart(self, operation: Stored) -> bool:
+        """Restart an operation whose process crashed; fail it after too many crashes."""
         progress: Json = operation.status.get("progress") or {}
         far = [progress.get("files", 0), progress.get("bytes", 0)]
-        deaths = 1 if far != operation.note.get("far") else operation.note.get("deaths", 0) + 1
-        if deaths > _MOST_DEATHS:
+        crashes = 1 if far != operation.note.get("far") else operation.note.get("deaths", 0) + 1
+        if crashes > _MOST_CRASHES:
             self.finish(
-                operation, FAILED, "Died", f"its process ended {deaths} times without a word"
+                operation, FAILED, "Died", f"its process crashed {crashes} times without progress"
             )
             return False
-        self._state.observe(operation.uid, note={"deaths": deaths, "far": far})
-        self._state.add_event(operation.uid, "Died", "it is begun again", kind="Warning")
+        self._state.observe(operation.uid, note={"deaths": crashes, "far": far})
+        self._state.add_event(
+            operation.uid, "Died", "its process ended; it is restarted", kind="Warning"
+        )
         self._start(operation)
         return True
 
@@ -135,9 +140,9 @@ class Operating:
         message: str,
         *,
         infos: Json | None = None,
-        trouble: Json | None = None,
+        failure: Json | None = None,
     ) -> None:
-        """`trouble`: what, hint and exit_code, for whoever waits for it."""
+        """Record the end. `failure` has what, hint and exit_code, for a client that waits."""
         now_s = time.time()
         begun_s = operation.note.get("begun_s", now_s)
         status = {
@@ -150,13 +155,13 @@ class Operating:
             **({"lastSuccessfulTime": stamp(now_s)} if phase == COMPLETE else {}),
         }
         gone: Json = dict.fromkeys(("pid", "begun_s", "deaths", "far"))
-        self._state.observe(operation.uid, status=status, note={**gone, "trouble": trouble})
+        self._state.observe(operation.uid, status=status, note={**gone, "trouble": failure})
         kind = "Warning" if phase == FAILED else "Normal"
         self._state.add_event(operation.uid, reason, message, kind=kind)
 
     def _wait(self, operation: Stored, why: str) -> None:
         if operation.status.get("phase") in (COMPLETE, FAILED):
-            return  # until its next time it is what it was
+            return  # it keeps its phase until it starts again
         if operation.note.get("waits") != why:
             self._state.observe(
                 operation.uid,
@@ -166,7 +171,7 @@ class Operating:
             self._state.add_event(operation.uid, "Waiting", why)
 
     def _remove(self, operation: Stored) -> bool:
-        """False: it has not ended yet, and is looked at again in a moment."""
+        """End and remove it. False if its process has not ended yet: try again."""
         end_worker(_WORKER, operation.uid, operation.note.get("pid"))
         if locks.is_taken(self._lock(operation)):
             return False
@@ -180,10 +185,10 @@ class Operating:
     def _lock(self, operation: Stored) -> Path:
         return self.folder(operation.uid) / "lock"
 
-    # -- what it depends on --------------------------------------------------------------
+    # -- dependencies --------------------------------------------------------------------
 
     def _preceding_done(self, snapshot: Snapshot, operation: Stored) -> bool | None:
-        """None: it comes after nothing."""
+        """Whether the operation of runAfter is complete; None if there is none."""
         after = operation.spec.get("runAfter")
         if not after:
             return None
@@ -217,7 +222,7 @@ class Operating:
 
 
 def duration(seconds: float) -> str:
-    """`1m3s`, as Go prints it."""
+    """Format a duration as Go does: 1m3s."""
     whole = round(seconds)
     hours, minutes = whole // 3600, whole % 3600 // 60
     text = f"{hours}h" if hours else ""

@@ -1,7 +1,7 @@
-"""DataLoad: brings a data set, or parts of it, into the cache before anyone reads them.
+"""DataLoad: load a data set, or parts of it, into the cache.
 
-What `penstock warm` does, over the same socket. Nothing is kept of a load but what it has cached:
-begun again, it passes over that.
+Does what `penstock warm` does, over the same socket. A load keeps no state but the cache: started
+again, it skips what is cached.
 """
 
 import time
@@ -30,14 +30,14 @@ def run(work: Work) -> Json:
     spec = resource.spec
     options = read_load_options(spec.options)
     for line in options.without_effect:
-        work.tell("NoEffect", line)
+        work.add_event("NoEffect", line)
     namespace = spec.dataset.namespace or resource.metadata.namespace
     mountpoint = work.mountpoint(spec.dataset.name, namespace)
     if spec.load_metadata or options.metadata_only:
         work.report({"phase": "listing"})
         ask(find_served(mountpoint).socket_path, "refresh", timeout_s=_LISTING_TAKES_AT_MOST_S)
     if options.metadata_only:
-        return {"Loaded": "the names alone"}
+        return {"Loaded": "metadata only"}
     if options.backup is not None:
         name = f"{spec.dataset.name}-{namespace}"
         listed = cached_paths(local_folder(options.backup, "spec.options.backup"), name)
@@ -47,10 +47,10 @@ def run(work: Work) -> Json:
 
 
 def load_listed(
-    mountpoint: Path, paths: Iterable[str], progress: Callable[[Json], None] = lambda _told: None
+    mountpoint: Path, paths: Iterable[str], progress: Callable[[Json], None] = lambda _report: None
 ) -> Json:
-    """Those of these files that are there, for a data set that was restored."""
-    wish = Wish(skip_missing=True, progress=lambda told: progress(_progress(told)))
+    """Load those of the listed files that exist, for a data set that was restored."""
+    wish = Wish(skip_missing=True, progress=lambda report: progress(_progress(report)))
     with Warming(mountpoint, wish) as warming:
         warming.add_listed(paths)
         return warming.run(everything=False)
@@ -59,20 +59,20 @@ def load_listed(
 def _load(work: Work, mountpoint: Path, paths: list[str], options: LoadOptions) -> Json:
     until_s = None if options.timeout_s is None else time.monotonic() + options.timeout_s
 
-    def progress(told: Json) -> None:
+    def progress(report: Json) -> None:
         if until_s is not None and time.monotonic() > until_s:
             raise UsageError(
                 "spec.options.timeout is over",
-                hint="applied again, it goes on where it was; a longer timeout helps",
+                hint="apply it again, with a longer timeout: it continues where it stopped",
             )
-        work.report(_progress(told))
+        work.report(_progress(report))
 
-    def started(told: Json) -> None:
-        if not told["fits"]:
-            work.tell(
+    def started(plan: Json) -> None:
+        if not plan["fits"]:
+            work.add_event(
                 "DoesNotFit",
-                f"{told['files']:,} files, {format_size(told['bytes'])}, are more than the cache "
-                f"holds; about {format_size(told['fitting_bytes'])} will fit",
+                f"{plan['files']:,} files, {format_size(plan['bytes'])}, do not fit the cache; "
+                f"about {format_size(plan['fitting_bytes'])} will be cached",
             )
 
     wish = Wish(
@@ -91,7 +91,7 @@ def _load(work: Work, mountpoint: Path, paths: list[str], options: LoadOptions) 
         raise StoreError(
             f"{answer['failed_files']:,} of {answer['files']:,} files could not be loaded; "
             f"{first['path']}: {first['why']}",
-            hint="applied again, it goes on where it was",
+            hint="apply it again: it continues where it stopped",
         )
     work.report(
         {
@@ -105,13 +105,13 @@ def _load(work: Work, mountpoint: Path, paths: list[str], options: LoadOptions) 
     return _infos(answer)
 
 
-def _progress(told: Json) -> Json:
+def _progress(report: Json) -> Json:
     return {
-        "phase": told["phase"],
-        "files": told.get("done_files", told.get("looked_files", 0)),
-        "ofFiles": told["files"],
-        "bytes": told.get("done_bytes", 0),
-        "ofBytes": told["bytes"],
+        "phase": report["phase"],
+        "files": report.get("done_files", report.get("looked_files", 0)),
+        "ofFiles": report["files"],
+        "bytes": report.get("done_bytes", 0),
+        "ofBytes": report["bytes"],
     }
 
 

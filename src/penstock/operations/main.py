@@ -1,7 +1,7 @@
 """The process of one data operation: `python -Pm penstock.operations.main UID`.
 
-Started by the loop, which has taken the lock for it. What it tells goes into the operation's
-status; killed, it is begun again, and each kind of operation finds by itself how far it was.
+The loop takes the operation's lock, then starts this process. Progress goes into the operation's
+status. If the process is killed, the loop starts it again.
 """
 
 import logging
@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.fluid.sources import locate
 from penstock.fluid.values import Report, Written
 from penstock.operations import RUN
-from penstock.operations.lifecycle import Operating
+from penstock.operations.lifecycle import OperationRunner
 from penstock.reconcile.command_environment import named_secret
 from penstock.reconcile.conditions import BOUND, COMPLETE, FAILED
 from penstock.reconcile.loop_control import wake_loop
@@ -34,8 +34,8 @@ Json = dict[str, Any]
 _REPORT_S = 0.5
 
 
-class Work:
-    """What an operation gets to see of the rest: penstock.operations.work.Work."""
+class StateWork:
+    """The Work of an operation in the state of this machine."""
 
     def __init__(self, state: State, operation: Stored, folder: Path) -> None:
         self._state = state
@@ -44,6 +44,7 @@ class Work:
         self.resource = model_of(operation.manifest, state.secrets(operation))
         self._reported_s = 0.0
         self._progress: Json | None = None
+        self._settings: dict[tuple[str, str], MountSettings] = {}
 
     def mountpoint(self, name: str, namespace: str) -> Path:
         dataset = self._dataset(name, namespace)
@@ -55,7 +56,7 @@ class Work:
         return Path(dataset.note["mountpoint"])
 
     def parts(self, name: str, namespace: str) -> tuple[Part, ...]:
-        return self._settings(name, namespace).parts
+        return self._settings_of(name, namespace).parts
 
     def external(self, uri: str, options: dict[str, str]) -> Part:
         written = Written.at("options", options)
@@ -71,7 +72,7 @@ class Work:
         return Part("", place.source, place.store)
 
     def catalog(self, name: str, namespace: str) -> Path:
-        catalog = self._settings(name, namespace).catalog
+        catalog = self._settings_of(name, namespace).catalog
         assert catalog is not None
         return catalog_path(self._state.folder, catalog)
 
@@ -85,21 +86,25 @@ class Work:
             self._reported_s = now_s
             self._state.observe(self._operation.uid, status={"progress": progress})
 
-    def report_last(self) -> None:
-        """What was said last is told, too, however soon after the one before it came."""
+    def flush_report(self) -> None:
+        """Write the last report, which report() may have skipped."""
         if self._progress is not None:
             self._state.observe(self._operation.uid, status={"progress": self._progress})
 
-    def tell(self, reason: str, message: str) -> None:
+    def add_event(self, reason: str, message: str) -> None:
         self._state.add_event(self._operation.uid, reason, redact(message))
 
-    def _settings(self, name: str, namespace: str) -> MountSettings:
+    def _settings_of(self, name: str, namespace: str) -> MountSettings:
+        if (settings := self._settings.get((namespace, name))) is not None:
+            return settings
         snapshot = self._state.snapshot()
         pair = snapshot.pair(namespace, name)
         dataset = self._dataset(name, namespace)
         if pair.runtime is None:
             raise UsageError(f"data set {namespace}/{name} has no runtime")
-        return plan_of(self._state, snapshot, dataset, pair.runtime).settings
+        settings = plan_of(self._state, snapshot, dataset, pair.runtime).settings
+        self._settings[namespace, name] = settings
+        return settings
 
     def _dataset(self, name: str, namespace: str) -> Stored:
         found = self._state.find(ResourceKey("Dataset", namespace, name))
@@ -109,25 +114,25 @@ class Work:
 
 
 def main() -> int:
-    if (begun := start_as_worker()) is None:
+    if (started := start_as_worker()) is None:
         return 0
-    state, operation = begun
-    operating = Operating(state)
-    work = Work(state, operation, operating.folder(operation.uid))
+    state, operation = started
+    runner = OperationRunner(state)
+    work = StateWork(state, operation, runner.folder(operation.uid))
     try:
         infos = RUN[operation.key.kind](work)
     except PenstockError as error:
         log.warning("%s: %s", operation.key, error)
         message = redact(f"{error}" + (f" (hint: {error.hint})" if error.hint else ""))
-        trouble = {"what": redact(str(error)), "hint": error.hint, "exit_code": error.exit_code}
-        operating.finish(operation, FAILED, type(error).__name__, message, trouble=trouble)
-    except Exception as error:  # a bug is told where people look
+        failure = {"what": redact(str(error)), "hint": error.hint, "exit_code": error.exit_code}
+        runner.finish(operation, FAILED, type(error).__name__, message, failure=failure)
+    except Exception as error:  # a bug must show in the status, not only in the log
         log.exception("%s", operation.key)
-        operating.finish(operation, FAILED, "Bug", redact(f"{type(error).__name__}: {error}"))
+        runner.finish(operation, FAILED, "Bug", redact(f"{type(error).__name__}: {error}"))
     else:
-        work.report_last()
+        work.flush_report()
         reason = f"{operation.key.kind}Complete"
-        operating.finish(operation, COMPLETE, reason, "done", infos=infos)
+        runner.finish(operation, COMPLETE, reason, "done", infos=infos)
     wake_loop(state.folder)
     return 0
 

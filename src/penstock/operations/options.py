@@ -1,7 +1,7 @@
-"""Options of data operations, by the names that people know from Fluid's engines. Pure.
+"""Options of data operations, under the names that people know from Fluid's engines. Pure.
 
-A name that nobody knows is a mistake, and the nearest right one is told. One that means something
-elsewhere and nothing here is told with its reason.
+An unknown name is an error that suggests the nearest one. An option of another engine that has no
+effect here is reported with its reason.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ class LoadOptions:
     metadata_only: bool = False
     timeout_s: float | None = None
     without_effect: list[str] = field(default_factory=list[str])
-    backup: str | None = None  # load what was cached when this was made
+    backup: str | None = None  # load the files that were cached when this backup was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class MigrateOptions:
     start: str = ""
     end: str = ""
     limit: int | None = None
-    update: bool = False  # only what is newer than what is there
-    force: bool = False  # all, whatever is there
-    existing: bool = True  # False: what is there is left as it is
-    missing: bool = True  # False: what is not there is not made
+    update: bool = False  # copy only objects that are newer than the target's
+    force: bool = False  # copy all objects
+    existing: bool = True  # False: leave objects that the target has
+    missing: bool = True  # False: add no objects to the target
     delete_to: bool = False
     delete_from: bool = False
     dry_run: bool = False
@@ -48,75 +48,52 @@ class MigrateOptions:
 
 
 _LOAD_NAMES = (
-    "loadMemorydata",
-    "loadMemoryData",
-    "page-cache",
-    "order",
-    "concurrency",
-    "threads",
-    "rate",
-    "loadMetadataOnly",
-    "timeout",
-    "backup",
-)
+    "loadMemorydata", "loadMemoryData", "page-cache", "order", "concurrency",
+    "threads", "rate", "loadMetadataOnly", "timeout", "backup",
+)  # fmt: skip
 _LOAD_ELSEWHERE = {
-    "atomicCache": "a file is in the cache when all of it is; there is nothing else to ask for",
+    "atomicCache": "a file counts as cached only when all of it is",
     "cacheListReplica": "one machine holds one copy",
     "hdfsConfig": "HDFS is not read",
-    "enableForceLoad": "what is cached and has not changed is right, and is not fetched again",
+    "enableForceLoad": "cached data that has not changed is not fetched again",
     "background": "it runs in the background already",
     "b": "it runs in the background already",
     "no-color": "there is no terminal",
     "quiet": "there is no terminal",
-    "verbose": "`penstock describe` tells how it goes",
-    "check": "`penstock warm --check` looks at what is cached",
-    "evict": "`penstock warm --evict` lets go of what is cached",
+    "verbose": "`penstock describe` shows its progress",
+    "check": "`penstock warm --check` shows what is cached",
+    "evict": "`penstock warm --evict` removes data from the cache",
 }
 
 _MIGRATE_NAMES = (
-    "threads",
-    "concurrency",
-    "include",
-    "exclude",
-    "start",
-    "end",
-    "limit",
-    "update",
-    "force-update",
-    "ignore-existing",
-    "existing",
-    "delete-dst",
-    "delete-src",
-    "dry",
-    "dry-run",
-    "bwlimit",
-    "rate",
-    "timeout",
-)
-_ALWAYS_VERIFIED = "what is copied is always compared, by size and by MD5 where there is one"
+    "threads", "concurrency", "include", "exclude", "start", "end", "limit", "update",
+    "force-update", "ignore-existing", "existing", "delete-dst", "delete-src", "dry", "dry-run",
+    "bwlimit", "rate", "timeout",
+)  # fmt: skip
+_ALWAYS_VERIFIED = "copies are always verified, by size, and by MD5 where there is one"
 _MIGRATE_ELSEWHERE = {
     "check-all": _ALWAYS_VERIFIED,
     "check-new": _ALWAYS_VERIFIED,
     "check-change": _ALWAYS_VERIFIED,
     "perms": "objects have no owner and no mode",
-    "links": "a link is copied as what it leads to",
-    "dirs": "folders are not copied by themselves: files make them",
-    "inplace": "a file is seen when it is whole",
-    "list-threads": "listings find their own number of requests",
-    "list-depth": "listings find their own number of requests",
-    "no-https": "the address of the endpoint says it",
+    "links": "a link is copied as its target",
+    "dirs": "only files are copied; their folders come with them",
+    "inplace": "a file shows when it is complete",
+    "list-threads": "Penstock chooses the number of listing requests",
+    "list-depth": "Penstock chooses the number of listing requests",
+    "no-https": "the endpoint's address has http or https",
     "no-color": "there is no terminal",
-    "verbose": "`penstock describe` tells how it goes",
-    "quiet": "`penstock describe` tells how it goes",
-    "http-port": "nothing listens on the network",
+    "verbose": "`penstock describe` shows its progress",
+    "quiet": "`penstock describe` shows its progress",
+    "http-port": "no port is opened",
     "worker": "one process copies, many objects at once",
     "manager-addr": "one process copies, many objects at once",
-    "storage-class": "objects get the bucket's own class",
+    "storage-class": "objects get the bucket's default class",
 }
 
 
 def read_load_options(options: Mapping[str, str]) -> LoadOptions:
-    ignored = _judge(options, _LOAD_NAMES, _LOAD_ELSEWHERE, "DataLoad")
+    ignored = _check_names(options, _LOAD_NAMES, _LOAD_ELSEWHERE, "DataLoad")
     reader = _Reader(options)
     order = options.get("order", "name")
     if order not in ("name", "newest", "largest"):
@@ -134,7 +111,7 @@ def read_load_options(options: Mapping[str, str]) -> LoadOptions:
 
 
 def read_migrate_options(options: Mapping[str, str]) -> MigrateOptions:
-    ignored = _judge(options, _MIGRATE_NAMES, _MIGRATE_ELSEWHERE, "DataMigrate")
+    ignored = _check_names(options, _MIGRATE_NAMES, _MIGRATE_ELSEWHERE, "DataMigrate")
     reader = _Reader(options)
     return MigrateOptions(
         threads=reader.count("threads", "concurrency") or _THREADS,
@@ -156,7 +133,7 @@ def read_migrate_options(options: Mapping[str, str]) -> MigrateOptions:
     )
 
 
-def _judge(
+def _check_names(
     options: Mapping[str, str], known: Iterable[str], elsewhere: Mapping[str, str], kind: str
 ) -> list[str]:
     ignored: list[str] = []
@@ -203,7 +180,7 @@ class _Reader:
         return [word for word in self._options.get(name, "").split(",") if word.strip("/ ")]
 
     def rate(self) -> int | None:
-        """`rate` as everywhere here; `bwlimit` is a number of Mbit/s, as in JuiceFS."""
+        """Read `rate`, or `bwlimit`, which is a number of Mbit/s as in JuiceFS."""
         if (text := self._options.get("rate")) is None:
             if (megabits := self.number("bwlimit")) is None:
                 return None
@@ -224,6 +201,4 @@ class _Reader:
 
 
 def _wrong(name: str, text: str, hint: str) -> UsageError:
-    return UsageError(
-        f"spec.options.{name}: {text[:40]!r} is not a value of it", hint=f"write {hint}"
-    )
+    return UsageError(f"spec.options.{name}: {text[:40]!r} is not valid", hint=f"write {hint}")

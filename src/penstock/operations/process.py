@@ -1,9 +1,8 @@
-"""DataProcess: a script of the user's, run with the data set at a path of its own.
+"""DataProcess: run a script of the user that sees the data set at a given path.
 
-It runs on this machine as whoever applied it, in no container: images are not used, and all that
-it writes goes where it says. What it prints is kept in `output` of the operation's folder. Killed
-in the middle it is run again from its beginning, as a pod would be; nothing of the one before is
-left running.
+It runs on this machine, as the user who applied it, without a container: images are not used, and
+it can write wherever that user can. Its output is kept in `output` of the operation's folder. If it
+is killed, it runs again from the beginning, as a pod would; no process of an earlier run is left.
 """
 
 import contextlib
@@ -27,10 +26,6 @@ from penstock.specs.operations import DataProcess, JobProcessor, Processor, Scri
 from penstock.store.redaction import redact
 from penstock.units import MIB
 
-# What a DataProcess runs: its script, or its pod's first container, as a command of this machine.
-#
-# No image is used, so the command must be one that this machine has.
-
 Json = dict[str, Any]
 
 
@@ -38,12 +33,12 @@ Json = dict[str, Any]
 class Command:
     argv: list[str]
     env: dict[str, str]
-    folder: Path  # where it begins
-    restarts: bool  # when it fails
+    folder: Path  # its working directory
+    restarts: bool  # after a failure
     script: Path | None = None
 
-    def forget(self) -> None:
-        """What is not needed any more is not kept: people write keys into scripts."""
+    def delete_script(self) -> None:
+        """Delete the script once it has run: people write keys into scripts."""
         if self.script is not None:
             self.script.unlink(missing_ok=True)
 
@@ -75,9 +70,9 @@ def _of_job(work: Work, job: JobProcessor) -> Command:
     where = "spec.processor.job.podSpec"
     containers = cast(list[Json], pod.get("containers") or [])
     if not containers:
-        raise UsageError(f"{where}.containers is empty", hint="write what is to be run")
+        raise UsageError(f"{where}.containers is empty", hint="name the container to run")
     if len(containers) > 1 or pod.get("initContainers"):
-        work.tell("NoEffect", f"{where}: only the first container is run")
+        work.add_event("NoEffect", f"{where}: only the first container is run")
     container = containers[0]
     if not container.get("command"):
         raise UsageError(
@@ -85,7 +80,7 @@ def _of_job(work: Work, job: JobProcessor) -> Command:
             hint="write the command that the image would run",
         )
     if container.get("volumeMounts"):
-        work.tell("NoEffect", f"{where}: volumes: the folders of this machine are as they are")
+        work.add_event("NoEffect", f"{where}: volumes: folders of this machine are used directly")
     variables = [Env.model_validate(one) for one in cast(list[Json], container.get("env") or [])]
     env = _environment(work, variables, f"{where}.containers.0.env")
     words = [str(word) for name in ("command", "args") for word in _list(container, name)]
@@ -100,7 +95,7 @@ def _list(container: Json, name: str) -> list[Any]:
 
 
 def _own_folder(work: Work) -> Path:
-    """Names without a folder must not end up in the machine's root."""
+    """Create its working directory: relative paths must not end up in the root of the machine."""
     folder = work.folder / "run"
     folder.mkdir(exist_ok=True, mode=0o700)
     return folder
@@ -111,18 +106,21 @@ def _environment(work: Work, variables: list[Env], where: str) -> dict[str, str]
     return environment(variables, where, lambda name, key: work.secret(namespace, name, key))[0]
 
 
-# What a process says, kept: cleaned of secrets, and never more than so much of it.
-#
-# Threading: one thread reads; any may ask how much there was.
+# -- output ------------------------------------------------------------------------------------
 
 # The last 16 to 32 MiB are kept: in two files, of which the older one goes.
 MOST_BYTES = 16 * MIB
 _PIECE_BYTES = 64 * 1024
-# A line without an end is cut here.
+# A longer line is cut.
 _LINE_BYTES = 1 * MIB
 
 
 class Output:
+    """The kept output of a process: limited in size, without secrets.
+
+    Threading: one thread reads; any may read `size_bytes`.
+    """
+
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
         self.size_bytes = 0  # in all
@@ -131,7 +129,7 @@ class Output:
         self._held = b""
 
     def take_all(self, descriptor: int) -> None:
-        """Until nobody holds the other end any more."""
+        """Read until every writer has closed its end."""
         while piece := os.read(descriptor, _PIECE_BYTES):
             self.size_bytes += len(piece)
             lines, newline, rest = (self._held + piece).rpartition(b"\n")
@@ -141,9 +139,6 @@ class Output:
             self._write(lines + newline)
         self._write(self._held)
         self._held = b""
-
-    def note(self, line: str) -> None:
-        self._write(line.encode() + b"\n")
 
     def last_line(self) -> str:
         with open(self.path, "rb") as file:
@@ -165,10 +160,12 @@ class Output:
         self._file.write(clean)
 
 
-# As a Job in Kubernetes that may restart: so long it waits before each further try.
+# -- running -----------------------------------------------------------------------------------
+
+# The pauses of a Kubernetes Job before each retry.
 RESTART_PAUSES_S = (10.0, 20.0, 40.0)
 _REPORT_S = 0.5
-# By this a process of an earlier try is known.
+# This variable in its environment marks a process of this operation.
 _MARK = "PENSTOCK_OPERATION"
 
 
@@ -180,7 +177,7 @@ def run(work: Work) -> Json:
     command = command_of(work, resource.spec.processor)
     namespace = dataset.namespace or resource.metadata.namespace
     source = work.mountpoint(dataset.name, namespace) / dataset.sub_path.strip("/")
-    _end_earlier(work.folder)
+    _kill_marked(work.folder)
     output = Output(work.folder / "output")
     pauses = list(RESTART_PAUSES_S if command.restarts else ())
     attempt = 1
@@ -188,17 +185,17 @@ def run(work: Work) -> Json:
         bind = source, Path(dataset.mount_path)
         while (status := _run_once(work, command, bind, output, attempt)) != 0 and pauses:
             pause_s = pauses.pop(0)
-            work.tell("Restarting", f"the process {_ended(status)}; again in {pause_s:g} s")
+            work.add_event("Restarting", f"the process {_ended(status)}; retried in {pause_s:g} s")
             time.sleep(pause_s)
             attempt += 1
         last = output.last_line()
     finally:
         output.close()
-        command.forget()
+        command.delete_script()
     if status:
         raise PenstockError(
-            f"the process {_ended(status)}" + (f"; it said last: {last}" if last else ""),
-            hint=f"all that it said: {output.path}",
+            f"the process {_ended(status)}" + (f"; its last line: {last}" if last else ""),
+            hint=f"its whole output: {output.path}",
         )
     return {"ExitCode": "0", "Attempts": str(attempt), "Output": str(output.path)}
 
@@ -226,26 +223,26 @@ def _run_once(
         if process.poll() is None:
             process.kill()
             process.wait()
-        # What it left running in the background would hold the output open, and the mount.
-        _end_earlier(work.folder)
+        # Background processes would hold the output and the mount open.
+        _kill_marked(work.folder)
         listener.join()
         os.close(reader)
 
 
 def _ended(status: int) -> str:
     if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
+        return f"was killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
 
 
-def _end_earlier(folder: Path) -> None:
-    """Ends what runs with this mark in its environment: of an earlier try, or left behind."""
+def _kill_marked(folder: Path) -> None:
+    """Kill all processes with this mark: of an earlier attempt, or left in the background."""
     wanted = os.fsencode(f"{_MARK}={folder}")
-    while _end_marked(wanted):
-        time.sleep(0.01)  # until a look finds none: it may have forked behind our back
+    while _kill_marked_once(wanted):
+        time.sleep(0.01)  # again until none is found: they may fork meanwhile
 
 
-def _end_marked(wanted: bytes) -> bool:
+def _kill_marked_once(wanted: bytes) -> bool:
     found = False
     for pid in procfs.pids():
         if pid != os.getpid() and wanted in procfs.environment(pid):

@@ -1,10 +1,10 @@
-"""When a data operation begins, and when it goes. Pure: the clock is handed in.
+"""Decide when a data operation starts, and when it is removed. Pure: the caller passes the time.
 
-    Once      as soon as what it comes after is complete
-    Cron      at the times of its schedule, by this machine's clock; of times that were missed, once
-    OnEvent   once, and then whenever the data set's files have changed since the last run began
+    Once      when the operation of runAfter is complete
+    Cron      at the times of its schedule, by this machine's clock; missed times count once
+    OnEvent   once, and then whenever files of the data set changed after the last run started
 
-What runs is not asked about: an operation never runs twice at a time.
+Only for operations that are not running: none runs twice at a time.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from penstock.specs.operations import OperationSpec, ScheduledSpec
 from penstock.specs.resource import Resource
 
 _FINISHED = ("Complete", "Failed")
-# Of a schedule without a beginning: what was due so long ago is due now.
+# For a schedule without a start: a time that passed this long ago is due now.
 _JUST_NOW_S = 60.0
 _WORDS = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *",
@@ -30,16 +30,16 @@ _WORDS = {
 class Action(Enum):
     START = "start"
     WAIT = "wait"
-    EXPIRE = "expire"  # it has been kept long enough after its end
-    NOTHING = "nothing"  # it has ended, and stays
+    EXPIRE = "expire"  # remove it: ttlSecondsAfterFinished has passed
+    NOTHING = "nothing"  # it has ended, and is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     action: Action
     why: str = ""
-    until_s: float | None = None  # None: until something happens
-    # With START: the data set's change that this run knows of, to be kept as status.lastChange.
+    until_s: float | None = None  # None: until an event
+    # With START: the data set's change that this run sees, to be stored as status.lastChange.
     change: int | None = None
 
 
@@ -52,9 +52,12 @@ def decide(
     last_change: int | None,
     created_s: float | None = None,
 ) -> Decision:
-    """For an operation that does not run. `preceding_done`: None if it comes after nothing.
-    `last_change`: the number of the last change of the data set's catalog, None if not known.
-    Of `status` phase, conditions, lastScheduleTime and lastChange are read."""
+    """Decide for an operation that is not running.
+
+    `preceding_done` is None without runAfter. `last_change` is the number of the last change in the
+    data set's catalog, None if it is not known. Reads phase, conditions, lastScheduleTime and
+    lastChange of `status`.
+    """
     spec: Any = operation.__dict__["spec"]
     assert isinstance(spec, OperationSpec)
     finished = status.get("phase") in _FINISHED
@@ -82,7 +85,7 @@ def _by_schedule(
     try:
         due_s = next_time(schedule, since_s)
     except (CronSimError, StopIteration) as error:
-        what = str(error) or "it never comes"
+        what = str(error) or "it has no next time"
         return Decision(Action.WAIT, f"spec.schedule {schedule!r}: {what.lower()}")
     if due_s <= now_s:
         return Decision(Action.START, f"it was due at {_clock(due_s)}")
@@ -90,7 +93,7 @@ def _by_schedule(
 
 
 def next_time(schedule: str, since_s: float) -> float:
-    """When it is due first after that moment, by this machine's clock and time zone."""
+    """Return the first time after `since_s`, by this machine's clock and time zone."""
     text = " ".join(schedule.split())
     times = CronSim(_WORDS.get(text, text), datetime.fromtimestamp(since_s))
     return next(times).timestamp()
@@ -100,8 +103,7 @@ def _by_change(status: dict[str, Any], last_change: int | None, *, finished: boo
     if not finished:
         return Decision(Action.START, change=last_change)
     seen = status.get("lastChange")
-    # A number below the one that was seen is that of a catalog that was opened anew, and that
-    # counts on from where it was.
+    # A lower number comes from a catalog that was reopened, and counts on from where it was.
     if last_change is None or seen is None or last_change <= seen:
         return Decision(Action.WAIT, "it runs when files of the data set change")
     return Decision(Action.START, "files of the data set have changed", change=last_change)

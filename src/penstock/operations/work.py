@@ -1,4 +1,4 @@
-"""What an operation gets to see of the rest."""
+"""The interface that an operation gets: its own resource, data sets, secrets, and how to report."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,36 +10,36 @@ from penstock.specs.resource import Resource
 class Work(Protocol):
     @property
     def resource(self) -> Resource:
-        """The operation itself, as its kind's model; secrets in place."""
+        """The operation itself, as the model of its kind, with its secrets."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Private, and kept for as long as the operation is: journals, output."""
+        """Private folder for journals and output, kept as long as the operation."""
         ...
 
     def mountpoint(self, name: str, namespace: str) -> Path:
-        """Where that data set is mounted; raises if it is not bound."""
+        """Return where a data set is mounted; raises if it is not bound."""
         ...
 
     def parts(self, name: str, namespace: str) -> tuple[Part, ...]:
-        """Where its data is, with keys: to write there, or to read past the mount."""
+        """Return its sources with their keys, to write there or to read without the mount."""
         ...
 
     def external(self, uri: str, options: dict[str, str]) -> Part:
-        """A store that is no data set; its path is "". Raises for one that nobody can open."""
+        """Return a store that is not a data set, with the path ""; raises for a wrong address."""
         ...
 
     def catalog(self, name: str, namespace: str) -> Path:
-        """The catalog's file of that data set's mount."""
+        """Return the catalog file of its mount."""
         ...
 
     def secret(self, namespace: str, name: str, key: str) -> str: ...
 
     def report(self, progress: dict[str, Any]) -> None:
-        """How far it is. Cheap: call it often."""
+        """Report progress. Cheap: call it often."""
         ...
 
-    def tell(self, reason: str, message: str) -> None:
-        """Something a person should see in the operation's events, now."""
+    def add_event(self, reason: str, message: str) -> None:
+        """Add an event to the operation, for the user to see now."""
         ...

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from penstock.environment import take_inherited_keys
 from penstock.errors import PenstockError
 from penstock.jobs.scheduler import Jobs
-from penstock.operations.lifecycle import Operating
+from penstock.operations.lifecycle import OperationRunner
 from penstock.reconcile.dataset_phases import is_settled, retries_soon
 from penstock.reconcile.datasets import Datasets
 from penstock.reconcile.live_status import Busy, served_mounts
@@ -43,7 +43,7 @@ class Loop:
         self._stay = stay
         self._snapshot = state.snapshot()
         self._datasets = Datasets(state, state.snapshot, self._node)
-        self._operating = Operating(state)
+        self._operations = OperationRunner(state)
         self._jobs = Jobs(state)
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="reconcile")
         self._running: dict[str, Future[None]] = {}  # by the label of the pair
@@ -89,7 +89,7 @@ class Loop:
                     self._running[pair.label] = future
             elif retries_soon(pair, now_s, attempts=_ATTEMPTS):
                 idle = False
-        if self._operating.look(self._snapshot, leaving=stopping):
+        if self._operations.step(self._snapshot, leaving=stopping):
             idle = False
         pause_s = self._jobs.look(self._snapshot, is_served, leaving=stopping)
         return pause_s if idle else min(_LOOK_S, pause_s or _LOOK_S)
