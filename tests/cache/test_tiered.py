@@ -51,7 +51,7 @@ def build(
     counters: Counters,
     *specs: TierSpec,
     policy: str = "keep",
-    say: Callable[[str], None] = lambda _line: None,
+    warn: Callable[[str], None] = lambda _line: None,
 ) -> Cache:
     return build_cache(
         list(specs),
@@ -60,7 +60,7 @@ def build(
         buffer_bytes=1 << 30,
         large_threads=4,
         counters=counters,
-        warn=say,
+        warn=warn,
     )
 
 

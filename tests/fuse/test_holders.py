@@ -114,7 +114,7 @@ def test_a_mount_that_nobody_uses_has_no_holders_but_what_is_mounted_inside_it(
 def test_a_process_with_open_files_is_named_with_their_number(mount: Mount) -> None:
     with process(OPEN, mount.path / "a/file", mount.path / "b") as pid:
         holder = only(holders(mount.path))
-    assert (holder.pid, holder.user, holder.how) == (pid, "root", "2 open files")
+    assert (holder.pid, holder.user, holder.usage) == (pid, "root", "2 open files")
     assert holder.command.startswith("python")
     assert len(str(holder).splitlines()) == 1
 
@@ -122,7 +122,7 @@ def test_a_process_with_open_files_is_named_with_their_number(mount: Mount) -> N
 def test_a_working_directory_and_a_program_on_the_mount_are_named(mount: Mount) -> None:
     with process("", cwd=mount.path / "a") as pid:
         holder = only(holders(mount.path))
-        assert (holder.pid, holder.how) == (pid, "cwd")
+        assert (holder.pid, holder.usage) == (pid, "cwd")
         busy = penstock("umount", mount.path)
         assert (busy.returncode, "is in use" in busy.stderr) == (2, True)
     child = subprocess.Popen([mount.path / "sleep", "1000"])
@@ -134,7 +134,7 @@ def test_a_working_directory_and_a_program_on_the_mount_are_named(mount: Mount) 
         child.kill()
         child.wait(20)
     assert (holder.pid, holder.command) == (child.pid, "sleep 1000")
-    assert holder.how == "program, 1 mapped file"
+    assert holder.usage == "program, 1 mapped file"
 
 
 def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
@@ -146,7 +146,7 @@ def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
     for folder, name in ((mount.path, "a/file"), (passthrough.path, "file")):
         with process(MAP, folder / name) as pid:
             holder = only(holders(folder))
-        assert (holder.pid, holder.how) == (pid, "1 mapped file")
+        assert (holder.pid, holder.usage) == (pid, "1 mapped file")
 
 
 def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(mount: Mount) -> None:
@@ -172,7 +172,7 @@ def test_an_ordinary_user_is_told_that_others_may_hold_it_too(mount: Mount) -> N
     with process(OPEN, mount.path / "b"):
         command = [sys.executable, "-c", AS_NOBODY, mount.path]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert re.fullmatch(r"perhaps one of \d+ process(es)? that you may not look into\n", said)
+    assert re.fullmatch(r"perhaps one of \d+ process(es)? that you may not inspect\n", said)
 
 
 def test_root_hears_of_processes_that_it_may_not_look_into_only_if_no_holder_is_known(

@@ -212,7 +212,7 @@ def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: 
 
 
 def test_who_fetches_an_answer_lets_another_take_the_next_request(kernel: Kernel) -> None:
-    session = kernel.session = Session(kernel.end.fileno(), 1, kernel.counters, most_takers=3)
+    session = kernel.session = Session(kernel.end.fileno(), 1, kernel.counters, max_receivers=3)
     fetching: list[threading.Thread] = []
     left_to_others: list[Callable[[], object]] = []
 
@@ -247,9 +247,9 @@ def test_who_fetches_an_answer_lets_another_take_the_next_request(kernel: Kernel
     left_to_others.pop()()
     assert {kernel.receive()[0] for _ in range(3)} == {10, 12, 16}
     for number in range(20, 40, 2):
-        wait_until(lambda: session._standing_by == 2)
+        wait_until(lambda: session._idle_receivers == 2)
         assert kernel.ask(p.Op.READ, number) == (number, 0, b"bytes")
-    assert len(session._hands) == 3, "those that were started take turns"
+    assert len(session._receivers) == 3, "those that were started take turns"
 
 
 class Arriving:
@@ -320,12 +320,12 @@ def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kerne
     second.store.send(b"stop")
     assert kernel.receive() == (12, 0, b"so farstop")
     wait_until(lambda: events.count("put away") == 2)
-    kernel.session._landed.append((monotonic(), third))  # as if it had not been stored yet
+    kernel.session._to_store.append((monotonic(), third))  # as if it had not been stored yet
     del events[:]
     assert kernel.ask(p.Op.GETXATTR, 20) == (20, 0, b"")
     assert events == ["put away", "asked"], "a handler may wait for what is stored"
-    assert len(kernel.session._hands) == 1
-    kernel.session._begun.clear()
+    assert len(kernel.session._receivers) == 1
+    kernel.session._started.clear()
 
 
 def test_a_bug_in_what_was_begun_costs_one_answer_and_not_the_mount(kernel: Kernel) -> None:
@@ -485,7 +485,7 @@ def test_a_taker_that_hangs_is_replaced_and_its_request_answered_once_more(
         session.replace_stuck_receivers(5)
         assert [kernel.receive(), kernel.receive()] == [(10, 0, b"bytes"), (12, 0, b"\x4d")]
         assert disk.asked == [b"this", b"this"]
-        wait_until(lambda: not any(hand.unique for hand in session._hands))
+        wait_until(lambda: not any(receiver.unique for receiver in session._receivers))
         time.now_s += 100
         session.replace_stuck_receivers(5)
         assert session.stuck_for_s() == 0, "who waits for a request does not hang"
@@ -615,8 +615,8 @@ def test_a_request_that_waits_for_a_disk_that_hangs_is_served_by_the_next_taker(
     session.replace_stuck_receivers(5)
     assert kernel.receive() == (12, 0, b"now")
     kernel.gate.set()
-    if session.requests().get("GETXATTR") == 1 and len(session._hands) == 1:
-        wait_until(lambda: not any(hand.unique for hand in session._hands))
+    if session.requests().get("GETXATTR") == 1 and len(session._receivers) == 1:
+        wait_until(lambda: not any(receiver.unique for receiver in session._receivers))
     kernel.peer.settimeout(0.5)
     with suppress(TimeoutError):
         assert kernel.receive() == (12, 0, b"now"), "again, which the kernel does not mind"

@@ -160,7 +160,7 @@ def test_users_are_looked_for_while_others_may_write(monkeypatch: pytest.MonkeyP
     found = put(state)
     state.observe(found.uid, note={"mountpoint": "/nowhere"})
 
-    def look(_mountpoint: Path, *, but_self: bool) -> Holders:
+    def look(_mountpoint: Path, *, skip_self: bool) -> Holders:
         with ThreadPoolExecutor(1) as other:
             other.submit(lambda: State().add_event(found.uid, "Seen", "meanwhile")).result()
         return Holders([], [], 0)

@@ -291,7 +291,7 @@ class Server:
         resend = can_resend(settings)
         journal = None if resend else Journal(self._memory("journal", new_journal))
         self._session = Session(
-            descriptor, DISK_WAITERS, self._counters, journal, most_takers=settings.threads
+            descriptor, DISK_WAITERS, self._counters, journal, max_receivers=settings.threads
         )
         readahead = Readahead(settings.block_bytes, settings.prefetch_blocks)
         opened = {number: mounted.store for number, mounted in self._numbers.items()}

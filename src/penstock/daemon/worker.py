@@ -250,7 +250,7 @@ class _Worker:
         peers = self._peers = Peers(self._number, senders, claims, settings.deadline_s)
         self._cache.fetches.claims = claims
         session = self._session = Session(
-            clones[self._number], DISK_WAITERS, self._counters, most_takers=settings.threads
+            clones[self._number], DISK_WAITERS, self._counters, max_receivers=settings.threads
         )
         if self._refuse_resent:
             session.refuse_resent()

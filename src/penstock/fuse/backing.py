@@ -1,8 +1,8 @@
 """Passthrough: files of the local cache that the kernel reads by itself.
 
-The kernel has two rules. A backing file is registered once and then named by a number. And an
-inode cannot be open both ways at once: while someone has it open through us, a passthrough
-open fails, so the next one goes through us as well until all of those are closed.
+The kernel has two rules. A backing file is registered once and then referred to by a number. And an
+inode cannot be open both ways at once: while it is open through the server, a passthrough open
+fails, so new opens go through the server too until all of those are closed.
 """
 
 import errno
@@ -28,7 +28,7 @@ class _Inode:
     slot: int  # in the ledger
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
-    backing: int = 0  # the kernel's number for the backing file; 0: none
+    backing: int = 0  # the kernel's number of the backing file; 0: none
     daemon_opens: int = 0
 
 
@@ -45,11 +45,11 @@ class BackingFiles:
         self._drop_pages = drop_pages
         self._lock = threading.Lock()
         self._inodes: dict[int, _Inode] = {}
-        self._read_through_us: set[int] = set()
+        self._read_by_server: set[int] = set()
         self._ledger = ledger
         self.enabled = True
         self.opens = 0
-        for known in ledger.opens():  # of the server before us
+        for known in ledger.opens():  # of the previous server
             inode = _Inode(
                 known.slot,
                 users=known.users,
@@ -59,10 +59,10 @@ class BackingFiles:
             if known.users:
                 self._inodes[known.ino] = inode
             else:
-                self._let_go(inode)
+                self._forget(inode)
 
     def open(self, ino: int) -> tuple[int, int, int]:
-        """(file handle, open flags, backing number) for the answer to OPEN."""
+        """Return (file handle, open flags, backing number) for the reply to OPEN."""
         with self._lock:
             inode = self._inodes.get(ino)
             if inode is None:
@@ -70,16 +70,17 @@ class BackingFiles:
             inode.users += 1
             self._ledger.write(inode.slot, USERS, inode.users)
         try:
-            with inode.lock:  # those who open the same file meanwhile wait, and then share it
+            # others that open the same file wait here, and then share the backing file
+            with inode.lock:
                 if not inode.backing and not inode.daemon_opens and self.enabled:
-                    inode.backing = self._back(ino)
+                    inode.backing = self._find_and_register(ino)
                     self._ledger.write(inode.slot, BACKING, inode.backing)
                 if inode.backing:
                     self.opens += 1
                     return _PASSTHROUGH_HANDLE, OpenFlag.PASSTHROUGH, inode.backing
                 inode.daemon_opens += 1
                 self._ledger.write(inode.slot, DAEMON_OPENS, inode.daemon_opens)
-                self._read_through_us.add(ino)
+                self._read_by_server.add(ino)
                 return _DAEMON_HANDLE, OpenFlag.KEEP_CACHE, 0
         except BaseException:
             self._leave(ino, inode)
@@ -87,7 +88,7 @@ class BackingFiles:
 
     def release(self, ino: int, handle: int, *, resent: bool) -> None:
         inode = self._inodes.get(ino)
-        # A server that was killed may have counted it already: better one too many than too few.
+        # A killed server may have counted it already: a count too high is better than one too low.
         if inode is None or resent:
             return
         if handle == _DAEMON_HANDLE:
@@ -102,24 +103,25 @@ class BackingFiles:
             self._ledger.write(inode.slot, USERS, inode.users)
             if not inode.users:
                 del self._inodes[ino]
-                self._let_go(inode)
+                self._forget(inode)
 
-    def _let_go(self, inode: _Inode) -> None:
-        """The note goes first: a backing file that is noted is one that the kernel knows."""
+    def _forget(self, inode: _Inode) -> None:
+        """Remove the ledger entry first: a backing file in the ledger must be registered in the
+        kernel."""
         self._ledger.leave(inode.slot)
         if inode.backing:
             number = inode.backing.to_bytes(4, "little")
             try:
                 fcntl.ioctl(self._descriptor, IOC_BACKING_CLOSE, number)
-            except OSError as error:  # a server that takes over must start all the same
-                log.warning("backing file %d is not let go of: %s", inode.backing, error)
+            except OSError as error:  # a new server must start all the same
+                log.warning("cannot unregister backing file %d: %s", inode.backing, error)
 
-    def _back(self, ino: int) -> int:
+    def _find_and_register(self, ino: int) -> int:
         path = self._complete_file(ino)
         backing = self._register(path) if path is not None else 0
-        if backing and ino in self._read_through_us:
-            # What the kernel kept of it would be a second copy that nobody reads any more.
-            self._read_through_us.discard(ino)
+        if backing and ino in self._read_by_server:
+            # Its pages in the page cache would be a second copy that is no longer read.
+            self._read_by_server.discard(ino)
             self._drop_pages(ino)
         return backing
 
@@ -138,7 +140,7 @@ class BackingFiles:
             request = bytearray(BACKING_MAP.pack(descriptor, 0, 0))
             return fcntl.ioctl(self._descriptor, IOC_BACKING_OPEN, request)
         except OSError as error:
-            # EPERM: not root. ELOOP: the cache lies on a stacked file system.
+            # EPERM: not root. ELOOP: the cache is on a stacked file system.
             self.enabled = error.errno not in (errno.EPERM, errno.ELOOP, errno.EOPNOTSUPP)
             what = "a file is read through the server" if self.enabled else "passthrough is off"
             log.warning("%s: %s (%s)", what, error.strerror, path)

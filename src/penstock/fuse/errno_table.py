@@ -1,4 +1,4 @@
-"""The one place where our errors become the kernel's. First match wins."""
+"""The one place where our errors become the kernel's errno. First match wins."""
 
 import errno
 import struct
@@ -11,9 +11,9 @@ from penstock.errors import (
     StaleInode,
 )
 
-# What a request raises that is shorter than its kind, or has a number that no row of the catalog
-# can have. The kernel sends none.
-NO_REQUEST = (struct.error, OverflowError)
+# Raised for a request that is shorter than its struct, or has a number that no row of the catalog
+# can have. The kernel sends no such request.
+MALFORMED = (struct.error, OverflowError)
 
 ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (StaleInode, errno.ESTALE),
@@ -23,7 +23,7 @@ ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (PenstockError, errno.EIO),
     (IsADirectoryError, errno.EISDIR),
     (MemoryError, errno.ENOMEM),
-    *((kind, errno.EINVAL) for kind in NO_REQUEST),
+    *((kind, errno.EINVAL) for kind in MALFORMED),
 )
 
 

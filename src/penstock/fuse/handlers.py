@@ -1,6 +1,6 @@
-"""What each request of the kernel means to us. One small method for each.
+"""One small method for each opcode of the kernel.
 
-A handler gets (node id, the request's buffer, its length) and returns the parts of the answer.
+A handler gets (node id, request buffer, its length) and returns the parts of the reply.
 """
 
 import errno
@@ -30,20 +30,20 @@ from penstock.vfs.filesystem import FileSystem
 
 _BLOCK = 512
 _PAGE = 4096
-_MAX_BACKGROUND = 64  # the kernel's own 12 would hold back its readahead
+_MAX_BACKGROUND = 64  # the kernel's default of 12 would slow its readahead
 _XATTR_VERSION = b"user.penstock.version"
 _XATTR_CACHED = b"user.penstock.cached"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelOptions:
-    """What the kernel is told, and may keep."""
+    """What the kernel shows, and for how long it may cache it."""
 
     uid: int
     gid: int
     file_mode: int = 0o444
     dir_mode: int = 0o555
-    attr_timeout_s: float = 86400.0  # long: we tell the kernel when something changes
+    attr_timeout_s: float = 86400.0  # long: we notify the kernel of changes
     entry_timeout_s: float = 86400.0
     max_read_bytes: int = MIB
     cache_listings: bool = True
@@ -67,7 +67,7 @@ class Handlers:
         self._on_init = on_init
         self._attr_valid = _split_timeout(options.attr_timeout_s)
         self._entry_valid = _split_timeout(options.entry_timeout_s)
-        # A name that is not there is remembered as well as one that is.
+        # The reply for a missing name, which the kernel caches too.
         self._no_entry = p.ENTRY.pack(
             0, 0, self._entry_valid[0], 0, self._entry_valid[1], 0
         ) + bytes(p.ATTR.size)
@@ -77,9 +77,9 @@ class Handlers:
             p.Op.INIT: self.init,
             p.Op.DESTROY: lambda _node, _request, _length: (),
             p.Op.LOOKUP: self.lookup,
-            p.Op.FORGET: _forget,
-            p.Op.BATCH_FORGET: _forget,
-            p.Op.INTERRUPT: _forget,
+            p.Op.FORGET: _no_reply,
+            p.Op.BATCH_FORGET: _no_reply,
+            p.Op.INTERRUPT: _no_reply,
             p.Op.GETATTR: self.getattr,
             p.Op.READ: self.read,
             p.Op.READDIR: self.readdir,
@@ -90,8 +90,8 @@ class Handlers:
             p.Op.GETXATTR: self.getxattr,
             p.Op.LISTXATTR: self.listxattr,
         }
-        # OPEN stays without a handler in page-cache mode: ENOSYS is the answer that makes warm
-        # reads free. So does FLUSH in both modes: a close then sends nothing.
+        # OPEN has no handler in page-cache mode: the reply ENOSYS makes warm reads free. Neither
+        # has FLUSH in both modes: a close then sends no message.
         if self._backings is not None:
             table[p.Op.OPEN] = self.open
             table[p.Op.RELEASE] = self.release
@@ -99,8 +99,7 @@ class Handlers:
         return table
 
     def worker_table(self, *, passthrough: bool) -> dict[int, Handler]:
-        """The same for a process that serves with others: what it must not do alone is handed
-        over."""
+        """The handlers of a worker: it hands over what only the server may do."""
         table = self.table() | {p.Op.READ: self.read_or_hand_over, p.Op.GETXATTR: self.ask_server}
         if passthrough:
             table |= {p.Op.OPEN: self.ask_server, p.Op.RELEASE: self.ask_server}
@@ -111,7 +110,8 @@ class Handlers:
         assert peers is not None
         if peers.hand_to_server(copy, length):
             return NO_REPLY
-        # It does not read at the moment: this can wait, and those behind it need not.
+        # The server does not read at the moment: wait in another thread, so that later requests
+        # need not.
         return DiskReply(lambda: peers.wait_for_server(copy, length))
 
     # -- the connection -----------------------------------------------------------------
@@ -144,8 +144,9 @@ class Handlers:
         agreed = int(wanted & offered)
         depth = self._options.stack_depth if agreed & p.Init.PASSTHROUGH else 0
         pages = max(1, self._options.max_read_bytes // _PAGE)
-        # The kernel takes the lower of this and of what the mount has when the answer arrives. The
-        # server may have raised that by then, and the kernel's own offer would lower it again.
+        # The kernel takes the minimum of this value and the mount's current one when the reply
+        # arrives. The server may have raised that by then, and the kernel's own offer would lower
+        # it again.
         max_readahead = max(offered_readahead, READAHEAD_KB * KIB)
         self._on_init(p.Init(agreed))
         reply = p.INIT_OUT.pack(
@@ -220,7 +221,8 @@ class Handlers:
 
     def opendir(self, _ino: int, _request: Request, _length: int) -> Reply:
         if self._options.cache_listings:
-            raise FuseError(errno.ENOSYS)  # listings too are then kept, and opened for nothing
+            # the kernel then caches listings too, and opens directories without a message
+            raise FuseError(errno.ENOSYS)
         return (p.OPEN_OUT.pack(0, 0, 0),)
 
     def readdir(self, ino: int, request: Request, _length: int) -> Reply:
@@ -232,7 +234,7 @@ class Handlers:
     def _list(self, ino: int, request: Request, *, plus: bool) -> Reply:
         _, after, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
         parts: list[bytes] = []
-        # Enough entries to fill the answer, and few that will not fit in it.
+        # Enough entries to fill the reply, and few that will not fit in it.
         smallest = p.DIRENT.size + 8 + (p.ENTRY.size + p.ATTR.size if plus else 0)
         for node in self._files.children(ino, after, size // smallest + 1):
             name = node.name
@@ -246,13 +248,13 @@ class Handlers:
                 break
             parts.append(entry)
         if not parts and not after:
-            parts.append(self._itself(ino, plus=plus))
+            parts.append(self._dot_entry(ino, plus=plus))
         return (b"".join(parts),)
 
-    def _itself(self, ino: int, *, plus: bool) -> bytes:
-        """`.`, as the one entry of an empty directory. Of a listing without any entry the kernel
-        keeps no page, so that it could not be told to forget it: a file that came later was not
-        seen (6.18). The listing goes on behind the root's number: at its beginning."""
+    def _dot_entry(self, ino: int, *, plus: bool) -> bytes:
+        """Return `.` as the one entry of an empty directory. The kernel keeps no page for a listing
+        without entries, so it could not be told to drop it: a file that came later was not seen
+        (6.18). The listing continues after the root's number: at its beginning."""
         entry = p.DIRENT.pack(ino, ROOT, 1, p.DT_DIR) + b"."
         entry += bytes(-len(entry) % 8)
         return bytes(p.ENTRY.size + p.ATTR.size) + entry if plus else entry
@@ -267,7 +269,8 @@ class Handlers:
         return ready
 
     def read_or_hand_over(self, ino: int, request: Request, length: int) -> Reply:
-        """What is at hand any worker answers; what must be fetched, the one that owns it."""
+        """Answer cached bytes in any worker; hand a fetch over to the worker that owns the
+        block."""
         _, offset, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
         ready = self._files.read_now(ino, offset, size)
         if ready is not None:
@@ -276,8 +279,8 @@ class Handlers:
         assert peers is not None
         obj, number = self._files.block_at(ino, offset)
         holder = peers.holder_of(obj)
-        # The kernel asks for a page once. Only what is also fetched ahead, or asked for in parts,
-        # could be fetched by another worker at the same time.
+        # The kernel requests a page once. So another worker can fetch the same block at the same
+        # time only if it is also prefetched, or read in parts.
         if holder is None and (peers.others_fetch or offset or size < obj.size_bytes):
             holder = peers.owner_of(obj, number)
         if holder not in (None, peers.mine) and peers.hand_over(holder, request, length):
@@ -286,7 +289,7 @@ class Handlers:
 
     def _fetch(self, ino: int, offset: int, size: int) -> FetchReply:
         def start(done: SendReply) -> FetchJob | None:
-            obj = self._files.file(ino).obj  # first: a job that was made must be run
+            obj = self._files.file(ino).obj  # first: a job that was created must be run
             job = self._files.read(ino, offset, size, done, return_job=True)
             if job is None or self._peers is None:
                 return job
@@ -300,8 +303,8 @@ class Handlers:
             raise FuseError(errno.EROFS)
         backings = self._backings
         assert backings is not None
-        self._files.file(ino)  # here, where a request can wait for its catalog
-        # A file that was never opened is read through first, to verify it.
+        self._files.file(ino)  # here, where the request can be parked if the catalog is damaged
+        # The first open of a file reads all of it, to verify it.
         return DiskReply(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
 
     def release(self, ino: int, request: Request, _length: int) -> Reply:
@@ -325,25 +328,25 @@ class Handlers:
             value = str(self._files.cached_bytes(ino)).encode()
         else:
             raise FuseError(errno.ENODATA)
-        return _sized(value, size)
+        return _xattr_reply(value, size)
 
     def listxattr(self, ino: int, request: Request, _length: int) -> Reply:
         (size, _) = p.GETXATTR_IN.unpack_from(request, p.IN_HEADER_BYTES)
         names = (_XATTR_VERSION, _XATTR_CACHED)
         if self._files.node(ino).is_directory:
             names = ()
-        return _sized(b"".join(name + b"\0" for name in names), size)
+        return _xattr_reply(b"".join(name + b"\0" for name in names), size)
 
 
-def _forget(_node: int, _request: Request, _length: int) -> Reply:
-    return NO_REPLY  # nodes live in the catalog; there is nothing to let go of
+def _no_reply(_node: int, _request: Request, _length: int) -> Reply:
+    return NO_REPLY  # nodes are in the catalog; there is nothing to release
 
 
 def _read_only(_node: int, _request: Request, _length: int) -> Reply:
     raise FuseError(errno.EROFS)
 
 
-def _sized(value: bytes, size: int) -> Reply:
+def _xattr_reply(value: bytes, size: int) -> Reply:
     if size == 0:
         return (len(value).to_bytes(4, "little") + bytes(4),)
     if len(value) > size:

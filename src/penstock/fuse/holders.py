@@ -1,7 +1,7 @@
-"""Who keeps a mount busy, as /proc tells it.
+"""Find the processes that keep a mount busy, from /proc.
 
-Never touches the mount itself, which may be dead or hang: only what /proc says of processes is
-read, and links there are read as text, not followed.
+It never touches the mount itself, which may be dead or hang: it reads only /proc, and reads links
+there as text, without following them.
 """
 
 import os
@@ -23,56 +23,58 @@ class Holder:
     pid: int
     command: str
     user: str
-    how: str  # "2 open files, cwd"
+    usage: str  # "2 open files, cwd"
 
     def __str__(self) -> str:
-        return f"pid {self.pid}  {self.command}  ({self.user})  {self.how}"
+        return f"pid {self.pid}  {self.command}  ({self.user})  {self.usage}"
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
     processes: list[Holder]
-    mounted_inside: list[str]  # other mounts that lie in this one hold it too
-    unseen: int  # processes, mostly of other users, that could not be looked into
+    mounted_inside: list[str]  # other mounts inside this one keep it busy too
+    unreadable: int  # processes that could not be inspected, mostly of other users
 
     def lines(self) -> list[str]:
-        """What a person is told, a line for each."""
+        """Describe each holder in a line."""
         lines = [str(holder) for holder in self.processes[:_MOST_LINES]]
         if len(self.processes) > _MOST_LINES:
             lines.append(f"and {len(self.processes) - _MOST_LINES} more processes")
         lines += [f"{path} is mounted inside it" for path in self.mounted_inside[:_MOST_LINES]]
-        # In a container even root may not look into all; then it is told only for want of better.
-        if self.unseen and (os.geteuid() != 0 or not lines):
-            what = "es" if self.unseen > 1 else ""
-            lines.append(f"perhaps one of {self.unseen} process{what} that you may not look into")
+        # In a container even root cannot inspect all processes; mention those only if nothing else
+        # was found.
+        if self.unreadable and (os.geteuid() != 0 or not lines):
+            what = "es" if self.unreadable > 1 else ""
+            lines.append(f"perhaps one of {self.unreadable} process{what} that you may not inspect")
         return lines
 
 
-def holders(mountpoint: Path, *, but_self: bool = True) -> Holders:
-    """Who uses the mount at exactly this place; nobody if nothing is mounted there."""
+def holders(mountpoint: Path, *, skip_self: bool = True) -> Holders:
+    """Return the processes that use the mount at exactly this path; none if nothing is mounted
+    there."""
     entry = find_mount(mountpoint)
     if entry is None:
         return Holders([], [], 0)
     found: list[Holder] = []
-    unseen = 0
+    unreadable = 0
     for pid in procfs.pids():
-        if but_self and pid == os.getpid():
-            continue  # who asks may have inherited an open file, and is about to end
+        if skip_self and pid == os.getpid():
+            continue  # the caller may have inherited an open file, and is about to end
         try:
-            how = _how(pid, entry)
+            usage = _usage_of(pid, entry)
         except PermissionError:
-            unseen += bool(procfs.command_line(pid))  # the kernel's own threads have none
+            unreadable += bool(procfs.command_line(pid))  # kernel threads have no arguments
             continue
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended meanwhile
-        if how:
-            found.append(Holder(pid, _command(pid), _user(pid), how))
+        if usage:
+            found.append(Holder(pid, _command(pid), _user(pid), usage))
     inside = [other.mountpoint for other in mount_table() if other.parent_id == entry.mount_id]
-    return Holders(found, inside, unseen)
+    return Holders(found, inside, unreadable)
 
 
 def mount_copies(device: str) -> list[Holder]:
-    """A process of each other mount namespace that has a mount of this device."""
+    """Return a process of each other mount namespace that has a mount of this device."""
     namespaces = {os.readlink("/proc/self/ns/mnt")}
     found: list[Holder] = []
     for pid in procfs.pids():
@@ -84,13 +86,13 @@ def mount_copies(device: str) -> list[Holder]:
             if any(entry.device == device for entry in mount_table(pid)):
                 found.append(Holder(pid, _command(pid), _user(pid), "a copy in its namespace"))
         except OSError:
-            continue  # it has ended meanwhile, or may not be looked into
+            continue  # it has ended meanwhile, or may not be inspected
     return found
 
 
-def _how(pid: int, entry: MountEntry) -> str:
+def _usage_of(pid: int, entry: MountEntry) -> str:
     if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
-        return ""  # it sees other mounts: what it holds is a copy of this one
+        return ""  # in another namespace: it holds a copy of this mount
     ways: list[str] = []
     if files := _open_files(pid, entry.mount_id):
         ways.append(f"{files} open file{'s' if files > 1 else ''}")
@@ -119,7 +121,7 @@ def _open_files(pid: int, mount_id: int) -> int:
 
 
 def _mapped_files(pid: int, device: str) -> int:
-    """A mapping holds its file, and so the mount, after the descriptor is closed."""
+    """Count mapped files: a mapping keeps the mount busy after the descriptor is closed."""
     major, minor = map(int, device.split(":"))
     wanted = f"{major:02x}:{minor:02x}".encode()
     inodes: set[bytes] = set()
@@ -135,7 +137,7 @@ def _read_link(path: str) -> str:
     try:
         return os.readlink(path)
     except FileNotFoundError:
-        return ""  # the kernel's own threads run no program
+        return ""  # kernel threads run no program
 
 
 def _lies_in(path: str, mountpoint: str) -> bool:
@@ -143,16 +145,18 @@ def _lies_in(path: str, mountpoint: str) -> bool:
 
 
 def _command(pid: int) -> str:
-    """`python train.py --lr 3`: the program without its folder. On one line, whatever it holds."""
-    words = [word.decode("utf-8", "backslashreplace") for word in procfs.command_line(pid)]
-    words = words or ["?"]
-    text = " ".join([words[0].rpartition("/")[2] or words[0], *words[1:]])
+    """Return the command line on one line: `python train.py --lr 3`, the program without its
+    folder."""
+    arguments = [word.decode("utf-8", "backslashreplace") for word in procfs.command_line(pid)]
+    arguments = arguments or ["?"]
+    text = " ".join([arguments[0].rpartition("/")[2] or arguments[0], *arguments[1:]])
     text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= _COMMAND_CHARACTERS else text[: _COMMAND_CHARACTERS - 1] + "…"
 
 
 def _user(pid: int) -> str:
-    """From its status: the folder of a process that hides its memory belongs to root."""
+    """Return the user's name, from the process's status: the /proc folder of a process that hides
+    its memory belongs to root."""
     uids = procfs.status(pid).get("Uid")
     if uids is None:  # it has ended meanwhile
         return "?"

@@ -1,11 +1,11 @@
-"""Requests that were read and are not answered yet, in memory that outlives a server.
+"""Memory that outlives a server: unanswered requests, and open files.
 
-For kernels before 6.9, which cannot send them again. The kernel itself writes each request into
-a slot here (it is the buffer of the read), so there is no moment at which a server could be killed
-and one be lost. The next server finds what was not answered, and answers it. It may answer twice
-what its predecessor had just answered; the kernel takes the first.
+The journal is for kernels before 6.9, which cannot resend requests. The kernel itself writes each
+request into a slot here (the buffer of the read), so a server that is killed at any moment loses
+none. The next server finds the unanswered requests, and answers them. It may answer again what its
+predecessor had just answered; the kernel takes the first reply.
 
-Threading: any thread. Slots are handed out from the end of a list, so few pages are ever touched.
+Threading: any thread. Slots are taken from the end of a list, so few pages are ever touched.
 """
 
 import mmap
@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from penstock.fuse.protocol import IN_HEADER, IN_HEADER_BYTES
 
-# The least that the kernel reads into, and more than any request to a read-only file system needs.
+# The smallest buffer that the kernel accepts, and more than any request to a read-only file system
+# needs.
 _SLOT_BYTES = 8192
 _SLOTS = 4096
 _WORD_BYTES = 8
@@ -25,7 +26,7 @@ _FULL_WAIT_S = 0.001
 
 class Unanswered(NamedTuple):
     unique: int
-    request: bytearray  # a copy, marked as the kernel marks what it sends again
+    request: bytearray  # a copy, marked as the kernel marks resent requests
     length: int
 
 
@@ -40,7 +41,7 @@ class Journal:
     def __init__(self, descriptor: int) -> None:
         self._bytes = memoryview(mmap.mmap(descriptor, _SLOTS * _SLOT_BYTES))
         self._words = self._bytes.cast("Q")
-        self._slots: dict[int, int] = {}  # of what is unanswered
+        self._slots: dict[int, int] = {}  # unanswered requests
         self._free: list[int] = []
         for slot in reversed(range(_SLOTS)):
             if self._words[slot * _SLOT_BYTES // _WORD_BYTES]:
@@ -50,17 +51,17 @@ class Journal:
                 self._free.append(slot)
 
     def unanswered(self) -> Iterator[Unanswered]:
-        """What a server before us had read."""
+        """Return the requests that a previous server had read."""
         for unique, slot in list(self._slots.items()):
             start = slot * _SLOT_BYTES
-            told_bytes = IN_HEADER.unpack_from(self._bytes, start)[0]
-            length = min(max(told_bytes, IN_HEADER_BYTES), _SLOT_BYTES)
+            stated_bytes = IN_HEADER.unpack_from(self._bytes, start)[0]
+            length = min(max(stated_bytes, IN_HEADER_BYTES), _SLOT_BYTES)
             request = bytearray(self._bytes[start : start + length])
             request[15] |= 0x80  # the highest bit of its number
             yield Unanswered(unique, request, length)
 
     def take_slot(self) -> tuple[int, memoryview]:
-        """A place for the next request. Waits while thousands are unanswered."""
+        """Return a slot for the next request. Waits while thousands are unanswered."""
         while True:
             try:
                 slot = self._free.pop()
@@ -70,7 +71,7 @@ class Journal:
             return slot, self._bytes[slot * _SLOT_BYTES : (slot + 1) * _SLOT_BYTES]
 
     def put_back(self, slot: int) -> None:
-        """Frees a slot, whatever lies in it: one that starts with zeros holds no request."""
+        """Free a slot, whatever it contains: one that starts with zeros holds no request."""
         self._words[slot * _SLOT_BYTES // _WORD_BYTES] = 0
         self._free.append(slot)
 
@@ -83,24 +84,24 @@ class Journal:
             self.put_back(slot)
 
 
-# Which files the kernel has open, and on which backing file: in memory that outlives a server.
-#
-# The kernel refuses an open that does not fit the ones it has (another backing file, or through
-# the server while one is passed through), and a new server cannot ask it which it has. So they
-# are noted in a memory file that the supervisor keeps open.
-#
-# A server may be killed between a step and its note. Each order is chosen so that a count can
-# only be too high then: a file that stays registered for nothing costs a descriptor in the
-# kernel, one that is let go of too early would cost a reader its open.
-#
-# Threading: slots are given out and taken back under the caller's lock; words are written by
-# whoever holds the lock of their inode.
+# The ledger: which files the kernel has open, and on which backing files.
+
+# The kernel rejects an open that does not fit the existing ones (another backing file, or through
+# the server while one is passed through), and a new server cannot query those. So they are recorded
+# in a memory file that the supervisor keeps open.
+
+# A server may be killed between a step and its record. The order of steps is chosen so that a count
+# can then only be too high: a file that stays registered for nothing costs a descriptor in the
+# kernel, while one that is unregistered too early would fail a reader's open.
+
+# Threading: slots are taken and freed under the caller's lock; words are written under the lock of
+# their inode.
 
 _FIELDS = 4
 INO, BACKING, USERS, DAEMON_OPENS = range(_FIELDS)
 _RECORD_BYTES = _FIELDS * 8
 _FIRST_RECORDS = 1024
-_MOST = (1 << 32) - 1  # of a count, and of the kernel's number of a backing file
+_MOST = (1 << 32) - 1  # the largest count, and the largest number of a backing file
 
 
 class Open(NamedTuple):
@@ -131,7 +132,7 @@ class Ledger:
                 yield Open(slot, *record)
 
     def enter(self, ino: int) -> int:
-        """A slot for this inode, with all counts at 0."""
+        """Return a slot for this inode, with all counts at 0."""
         if not self._free:
             before = self._records
             os.ftruncate(self._descriptor, 2 * before * _RECORD_BYTES)
@@ -140,7 +141,7 @@ class Ledger:
         slot = self._free.pop()
         for field in (BACKING, USERS, DAEMON_OPENS):
             self.write(slot, field, 0)
-        self.write(slot, INO, ino)  # last: now the others count
+        self.write(slot, INO, ino)  # last: it makes the record valid
         return slot
 
     def leave(self, slot: int) -> None:
@@ -151,10 +152,10 @@ class Ledger:
         return self._words[slot * _FIELDS + field]
 
     def write(self, slot: int, field: int, value: int) -> None:
-        self._words[slot * _FIELDS + field] = value  # one aligned store: there, or not there
+        self._words[slot * _FIELDS + field] = value  # one aligned store, so it is atomic
 
     def _map(self) -> None:
         size = os.fstat(self._descriptor).st_size
-        # A mapping that has become too small is let go of by whoever still writes to it.
+        # The smaller mapping is freed with its last reference, after any writer that still uses it.
         self._words = memoryview(mmap.mmap(self._descriptor, size)).cast("Q")
         self._records = size // _RECORD_BYTES

@@ -1,4 +1,4 @@
-"""Mounts and unmounts: mount(2) for root, fusermount3 for everyone else."""
+"""Mount and unmount: mount(2) for root, fusermount3 for other users."""
 
 import array
 import ctypes
@@ -18,26 +18,27 @@ from penstock.mounttable import FILESYSTEM_TYPE, MountEntry, find_mount
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
 _MNT_DETACH = 2
-# Four requests of the largest size, so that several workers are at work for one reader. The
-# kernel's default is 128.
+# Four requests of the largest size, so that several workers serve one reader. The kernel's default
+# is 128.
 READAHEAD_KB = 4096
-# Who looks at files for a plan opens each for some microseconds: that is no user to wait for. But
-# it has one open most of the time; at uneven intervals, so that the two do not go in step.
-# Tries and no deadline: on a busy machine each try takes longer, and is worth no less.
+# The page-cache probe opens each file for some microseconds, and should not count as a user. But it
+# has one open most of the time, so unmount retries, at uneven intervals to avoid going in step with
+# it. It counts tries instead of using a deadline: on a busy machine each try takes longer, and is
+# worth no less.
 _BUSY_TRIES, _BUSY_S = 66, (0.001, 0.008)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_and_mount(mountpoint: Path, name: str, *, max_read_bytes: int, allow_other: bool) -> int:
-    """The descriptor of /dev/fuse, connected to a new mount."""
+    """Mount, and return the descriptor of /dev/fuse."""
     if os.geteuid() == 0:
         return _mount_as_root(mountpoint, name, max_read_bytes, allow_other)
     return _mount_as_user(mountpoint, name, max_read_bytes, allow_other)
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
-    """Raises MountpointError if someone still uses it (never when lazy)."""
+    """Unmount. Raises MountpointError if the mount is in use (never when lazy)."""
     for _ in range(_BUSY_TRIES):
         if _try_unmount(mountpoint, lazy=lazy):
             return
@@ -46,7 +47,7 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
 
 
 def _try_unmount(mountpoint: Path, *, lazy: bool) -> bool:
-    """False if it is in use."""
+    """False if the mount is in use."""
     if os.geteuid() == 0:
         if _libc.umount2(os.fsencode(mountpoint), _MNT_DETACH if lazy else 0) == 0:
             return True
@@ -71,8 +72,8 @@ def busy(mountpoint: Path) -> MountpointError:
 
 
 def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
-    """Says beforehand what would go wrong."""
-    entry = find_mount(mountpoint)  # first: a mount whose server is away does not answer
+    """Raise MountpointError for problems that mounting would meet."""
+    entry = find_mount(mountpoint)  # first: a mount without a server does not answer
     if entry is not None and (entry.kind == FILESYSTEM_TYPE or not nonempty):
         raise MountpointError(
             f"{mountpoint} is already a mount point ({entry.kind}, {entry.source})",
@@ -101,9 +102,9 @@ def check_mountpoint(mountpoint: Path, *, nonempty: bool) -> None:
 
 
 def is_disconnected(mountpoint: Path) -> bool:
-    """Does nobody hold the other end any more? Waits if someone does and does not answer."""
+    """Whether the mount has no server any more. Blocks if a server holds it and does not answer."""
     try:
-        os.statvfs(mountpoint)  # always asked for; attributes and names the kernel may know
+        os.statvfs(mountpoint)  # always sends a message; attributes and names may be cached
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
@@ -183,9 +184,9 @@ def _mount_as_user(mountpoint: Path, name: str, max_read_bytes: int, allow_other
             check=False,
         )
         if result.returncode:
-            said = result.stderr.strip().removeprefix("fusermount3: ")
-            hint = "put user_allow_other into /etc/fuse.conf" if "allow_other" in said else None
-            raise MountpointError(f"cannot mount at {mountpoint}: {said}", hint=hint)
+            message = result.stderr.strip().removeprefix("fusermount3: ")
+            hint = "put user_allow_other into /etc/fuse.conf" if "allow_other" in message else None
+            raise MountpointError(f"cannot mount at {mountpoint}: {message}", hint=hint)
         descriptors = array.array("i")
         _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_LEN(descriptors.itemsize))
         for level, kind, data in ancillary:

@@ -1,13 +1,13 @@
-"""The processes that serve one mount together: who owns a block, and how a request reaches him.
+"""The processes that serve one mount together: who owns a block, and how requests reach the owner.
 
-What is in the local cache any worker answers, whichever took the request. What must be fetched, and
-others may want too, is handed to the worker that owns its block, which answers it on the clone of
-/dev/fuse that it came from: so each block is fetched once, and no process stands between the
-others. What only the server may do (opens in passthrough mode, say) is handed to the server in
-the same way.
+Any worker that receives a request answers it from the local cache. A fetch that other processes may
+need too is handed to the worker that owns the block, which replies on the clone of /dev/fuse from
+which the request came: so each block is fetched once, and no process stands between the others.
+Requests that only the server may answer (opens in passthrough mode, for example) are handed to the
+server in the same way.
 
-A message is one packet in the inbox of its receiver. Nobody waits for one who does not read: what
-cannot be handed over is done by whoever has it.
+A message is one packet in the inbox of its receiver. Nobody waits for a receiver that does not
+read: a request that cannot be handed over is served where it is.
 
 Threading: any thread sends; one receives.
 """
@@ -30,13 +30,13 @@ _KIND = struct.Struct("<HH")
 _PREFETCH = struct.Struct("<QII")
 _REQUEST, _AHEAD = range(2)
 _STRIPE_BLOCKS = 4
-# The longest request that is handed over holds a name.
+# The longest request that is handed over contains a name.
 _MOST_BYTES = 16 * 1024
 
 
 def clone(fuse: int) -> int:
-    """Another descriptor of the same mount, for a process of its own: requests that are read from
-    it are answered on it."""
+    """Clone the descriptor for another process: requests that are read from a clone are answered on
+    it."""
     descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, IOC_CLONE, fuse.to_bytes(4, "little"))
@@ -47,7 +47,7 @@ def clone(fuse: int) -> int:
 
 
 class Inbox:
-    """Both ends of it: every process has the one to send, its owner the one to receive."""
+    """The two ends of an inbox: every process has the sending end, its owner the receiving end."""
 
     def __init__(self, receiving: socket.socket, sending: socket.socket) -> None:
         self.receiving = receiving
@@ -63,20 +63,20 @@ class Peers:
     def __init__(
         self, mine: int, senders: Sequence[socket.socket], claims: Claims, deadline_s: float
     ) -> None:
-        """`mine`: the number of this process, and of its clone. `senders`: of all workers, and the
-        server's last."""
+        """`mine`: the number of this process, and of its clone. `senders`: sockets of all workers,
+        and the server's last."""
         self.mine = mine
         self._senders = senders
         self._workers = len(senders) - 1
         self._claims = claims
         self._deadline_s = deadline_s
-        self.others_fetch = False  # something is being fetched ahead of readers
+        self.others_fetch = False  # some process is prefetching
 
     def owner_of(self, obj: CachedObject, number: int) -> int:
         return owner_of(obj, number, self._workers)
 
     def hand_over(self, owner: int, request: Request, length: int) -> bool:
-        """False if it could not be."""
+        """Return False if the owner's inbox is full or closed."""
         message = _KIND.pack(_REQUEST, self.mine) + request[:length]
         return self._send(owner, message)
 
@@ -84,17 +84,17 @@ class Peers:
         return self.hand_over(self._workers, request, length)
 
     def wait_for_server(self, request: Request, length: int) -> None:
-        """Hands it to the server when that reads again."""
+        """Hand the request to the server, waiting until it reads again."""
         message = _KIND.pack(_REQUEST, self.mine) + request[:length]
-        with suppress(ConnectionError):  # it is gone, and we are about to be
+        with suppress(ConnectionError):  # it is gone, and this process will be ended
             self._senders[self._workers].send(message)
 
     def holder_of(self, obj: CachedObject) -> int | None:
-        """The worker that is fetching a small object, or has just stored it."""
+        """Return the worker that is fetching a small object, or has just stored it."""
         return self._claims.holder_of(obj.digest)
 
     def claim(self, obj: CachedObject, job: FetchJob) -> FetchJob:
-        """The same job, of a small object, while which others see that we do it."""
+        """Wrap the job of a small object, so that other workers see that this one fetches it."""
         job.on_start = partial(self._claims.claim, obj.digest, self._deadline_s)
         job.on_end = partial(self._claims.stored, obj.digest)
         return job
@@ -114,8 +114,8 @@ class Peers:
 
 
 def owner_of(obj: CachedObject, number: int, workers: int) -> int:
-    """The worker that fetches a block. A large file is served by all, stripe by stripe: one request
-    of the kernel may end in the next block, and its worker then fetches both."""
+    """Return the worker that fetches a block. All workers serve a large file, stripe by stripe. A
+    request of the kernel may end in the next block; its worker then fetches both."""
     return (int.from_bytes(obj.digest[:4], "little") + number // _STRIPE_BLOCKS) % workers
 
 
@@ -125,7 +125,7 @@ def receive(
     clones: Sequence[int],
     prefetch: Callable[[int, int, int], object],
 ) -> None:
-    """Serves what others hand over, until nobody can any more."""
+    """Serve requests that other processes hand over, until no sender is left."""
     buffer = bytearray(_MOST_BYTES)
     view = memoryview(buffer)
     while length := inbox.recv_into(buffer):

@@ -1,4 +1,4 @@
-"""Numbers and layouts of the FUSE kernel protocol (include/uapi/linux/fuse.h). Pure data."""
+"""Constants and structs of the FUSE kernel protocol (include/uapi/linux/fuse.h)."""
 
 import struct
 from enum import IntEnum, IntFlag
@@ -6,7 +6,7 @@ from enum import IntEnum, IntFlag
 from typing_extensions import Buffer
 
 KERNEL_VERSION = 7
-KERNEL_MINOR = 40  # what we speak; the kernel talks down to it
+KERNEL_MINOR = 40  # the version that we implement; the kernel adapts to it
 
 
 class Op(IntEnum):
@@ -84,7 +84,7 @@ CHANGING_OPS = (
 
 
 class Init(IntFlag):
-    """Abilities, as one 64-bit number: the high half travels as flags2."""
+    """INIT flags, as one 64-bit number: the high half is sent as flags2."""
 
     ASYNC_READ = 1 << 0
     BIG_WRITES = 1 << 5
@@ -153,5 +153,5 @@ BACKING_MAP = struct.Struct("<iIQ")  # fd flags padding
 
 
 def is_resent(request: Buffer) -> bool:
-    """Was this request read before, by a server that did not answer it? (from 6.9 on)"""
+    """Whether a previous server read this request and did not answer it (Linux 6.9 and later)."""
     return bool(IN_HEADER.unpack_from(request)[2] & UNIQUE_RESENT)

@@ -80,7 +80,7 @@ def refuse_if_read(dataset: Stored) -> None:
     if "mountpoint" not in dataset.note:
         return
     # A notebook that has a file open itself would wait for itself.
-    found = holders(Path(dataset.note["mountpoint"]), but_self=False)
+    found = holders(Path(dataset.note["mountpoint"]), skip_self=False)
     if found.processes or found.mounted_inside:
         lines = "\n  ".join(found.lines())
         raise InUse(f"dataset {dataset.key.name} is in use:\n  {lines}")

@@ -270,10 +270,10 @@ class _Kept:
 
 def spare_bytes() -> int:
     """A fair share of the memory that is available to this process's control group."""
-    return int(min(procfs.memory().get("MemAvailable", 0), _group_bytes()) * _SHARE)
+    return int(min(procfs.memory().get("MemAvailable", 0), _cgroup_bytes()) * _SHARE)
 
 
-def _group_bytes() -> float:
+def _cgroup_bytes() -> float:
     """What the control group (version 2) allows at most; without end if it says nothing."""
     try:
         group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
