@@ -7,16 +7,19 @@ the libraries of the stores do, sets them anew; that changes memory only.
 Functions only; may be called from any thread.
 """
 
+import ctypes
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from penstock.errors import PenstockError
 from penstock.specs.secret_fields import is_secret
 
 # All of a cloud's variables go together: keys, and where and how they are used.
 CLOUDS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")
 _VARIABLE = "PENSTOCK_HANDED_OVER"
+_PR_SET_DUMPABLE = 4
 
 
 def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
@@ -45,6 +48,14 @@ def take_inherited_keys() -> dict[str, str]:
     with os.fdopen(int(number), "rb") as file:
         file.seek(0)
         return json.load(file)
+
+
+def keep_memory_private() -> None:
+    """Forbid core files, and keep other processes of the same user (not root's) from reading this
+    one's environment and memory: every signed request holds keys."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise PenstockError(f"prctl: {os.strerror(ctypes.get_errno())}")
 
 
 def _may_be_key(name: str, value: str) -> bool:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.bench.workspace import find_program, free_port
+from penstock.daemon.mount_lifecycle import Progress
 from penstock.daemon.server import Server
-from penstock.daemon.start import Progress
 from penstock.settings import MountSettings
 from tests.support import refusals
 from tests.support.faults import Answer, End

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.daemon.child import cannot_run
+from penstock.daemon.server_process import cannot_run
 from tests.support.waiting import wait_until
 
 # Its first thread ends alone (exit, and not exit_group), and another sleeps on.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.daemon.control import ControlServer, ask, listen
+from penstock.daemon.control_socket import ControlServer, ask, listen
 from penstock.errors import OptionError, PenstockError
 
 

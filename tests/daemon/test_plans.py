@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.daemon.control import Line
-from penstock.daemon.plans import Keeping, Plans
+from penstock.daemon.control_socket import Connection
+from penstock.daemon.epoch_plans import EpochPlans, Keeping
 from penstock.errors import PlanError
 from penstock.metrics import Counters
 from penstock.warm.order import OrderWriter
@@ -49,9 +49,9 @@ class Job:
         self.writer.add(array("I", [0]))
         self.end, theirs = socket.socketpair()
         self.end.settimeout(60)
-        self.line = Line(theirs)
+        self.line = Connection(theirs)
 
-    def hand_over(self, plans: Plans, label: str = "job") -> None:
+    def hand_over(self, plans: EpochPlans, label: str = "job") -> None:
         descriptors = [os.dup(self.writer.descriptor)]
         try:
             plans.converse({"label": label, "pid": 1}, self.line, descriptors)
@@ -76,12 +76,14 @@ def supervisor() -> Iterator[Supervisor]:
         os.close(descriptor)
 
 
-def serve(some: Set, supervisor: Supervisor) -> Plans:
+def serve(some: Set, supervisor: Supervisor) -> EpochPlans:
     prefetcher = Prefetcher(LocalFetcher(some.files, None, Counters()), Counters())
-    return Plans(some.files, prefetcher, None, PageBudget(0), lambda _ino: None, supervisor.keeping)
+    return EpochPlans(
+        some.files, prefetcher, None, PageBudget(0), lambda _ino: None, supervisor.keeping
+    )
 
 
-def hand_on(plans: Plans, supervisor: Supervisor) -> None:
+def hand_on(plans: EpochPlans, supervisor: Supervisor) -> None:
     """What a new server gets: copies of all that is kept."""
     kept = {name: os.dup(descriptor) for name, descriptor in supervisor.kept.items()}
     plans.adopt(kept, dict(supervisor.remembered))

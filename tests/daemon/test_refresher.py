@@ -15,7 +15,7 @@ import pytest
 from penstock.catalog.listing import list_in_parallel
 from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import ROOT, Tree
-from penstock.daemon.refresher import Refresher
+from penstock.daemon.catalog_refresher import Refresher
 from penstock.errors import CatalogDamaged, StoreError
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
@@ -131,7 +131,7 @@ def test_who_may_have_missed_changes_of_a_damaged_catalog_has_the_kernel_look_up
 def test_a_server_starts_though_the_kernel_waits_for_a_reader_who_waits_for_it(
     make_set: MakeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.daemon.refresher._CATCHES_UP_WITHIN_S", 0.01)
+    monkeypatch.setattr("penstock.daemon.catalog_refresher._CATCHES_UP_WITHIN_S", 0.01)
     some, counters = make_set({"a": b"a"}), Counters()
     mounts, seen = [Mounted("", some.store)], some.tree.last_change()
     write_tree(tmp_path / "set", {"untold": b"b"})
@@ -234,7 +234,7 @@ def test_a_source_that_cannot_be_listed_is_asked_again_after_a_pause(
         paused.wait(PATIENCE_S)
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
-    monkeypatch.setattr("penstock.daemon.refresher.time", clock)
+    monkeypatch.setattr("penstock.daemon.catalog_refresher.time", clock)
 
     def fail() -> Iterator[list[ObjectInfo]]:
         raise StoreError("it does not answer")
@@ -279,7 +279,7 @@ def test_what_a_reader_has_kept_in_the_log_is_sealed_when_he_is_done(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.daemon.refresher._FIRST_LISTING_AGAIN_S", 0.1)
+    monkeypatch.setattr("penstock.daemon.catalog_refresher._FIRST_LISTING_AGAIN_S", 0.1)
     monkeypatch.setattr("penstock.catalog.database._CHECKPOINT_WAIT_MS", 10)
     some, refresher, _ = started({"a": b"a"})
     seal, attempts = Tree.checkpoint, list[Tree]()

@@ -7,10 +7,10 @@ from typing import NoReturn, cast
 
 import pytest
 
-from penstock.daemon import serve
-from penstock.daemon.child import OVER_LIMITS
-from penstock.daemon.link import Link
+from penstock.daemon import server_main
+from penstock.daemon.channel import Channel
 from penstock.daemon.server import Server
+from penstock.daemon.server_process import OVER_LIMITS
 from penstock.settings import MountSettings
 
 WHY = "it held 2 GiB, more than --memory allows"
@@ -20,8 +20,8 @@ WHY = "it held 2 GiB, more than --memory allows"
 def test_memory_is_bounded_before_the_mount_is_there_and_after(
     monkeypatch: pytest.MonkeyPatch, attached: bool
 ) -> None:
-    ours, end = Link.pair()
-    supervisor = Link(end)
+    ours, end = Channel.pair()
+    supervisor = Channel(end)
     let_go = SimpleNamespace(count=0)
 
     def note() -> None:
@@ -43,9 +43,9 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
         codes.append(code)
         raise SystemExit
 
-    monkeypatch.setattr(serve, "_exit", end_process)
+    monkeypatch.setattr(server_main, "_exit", end_process)
     settings = MountSettings(parts=(), mountpoint=Path("/mnt"), watchdog_s=0.01)
-    process = serve._Process(ours, settings, cast(Server, server))
+    process = server_main._Process(ours, settings, cast(Server, server))
     process._attached = attached
     with pytest.raises(SystemExit):
         process._beat()

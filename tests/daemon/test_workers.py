@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from penstock.cache.directory import CacheDirectory
-from penstock.daemon.workers import reserve_for_worker
+from penstock.daemon.worker_pool import reserve_for_worker
 from penstock.units import GIB, KIB, MIB
 
 

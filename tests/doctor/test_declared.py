@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.daemon import locks
+from penstock import file_locks
 from penstock.doctor.facts import declared as facts
 from penstock.doctor.facts.declared import DatasetFacts, LoopFacts, OperationFacts
 from penstock.doctor.findings import Finding, exit_code
@@ -173,7 +173,7 @@ def test_the_state_is_read_as_it_is() -> None:
     assert not facts.look_at_operation(state, snapshot, operation).runs
     folder = state.folder / "operations" / operation.uid
     folder.mkdir(parents=True)
-    lock = locks.take(folder / "lock")
+    lock = file_locks.acquire(folder / "lock")
     assert lock is not None
     state.observe(operation.uid, status={"phase": "Executing"}, note={"begun_s": 1000.0})
     operation = state.snapshot().operations()[0]

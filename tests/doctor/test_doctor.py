@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from penstock.api import resources as api
-from penstock.daemon.registry import find_note, serves
+from penstock.daemon.mount_registry import find_note, serves
 from penstock.doctor.redactor import Redactor
 from penstock.reconcile.state import State
 from tests.support.datasets import dataset, fill, mount, ours, secret

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.daemon import locks
+from penstock import file_locks
 from penstock.doctor.facts.declared import Awaited, JobFacts, LoopFacts, look_at_job
 from penstock.doctor.facts.mounts import Mount
 from penstock.doctor.rules.declared import judge_job, judge_loop, judge_reading
@@ -190,7 +190,7 @@ def test_who_keeps_a_job_and_whether_its_instances_live_is_looked_up() -> None:
     state.observe(uid, status={"phase": "RUNNING"}, note={"run": "r"})
     folder = job_folder(state.folder, uid)
     folder.mkdir(parents=True)
-    lock = locks.take(keeper_lock_path(folder))
+    lock = file_locks.acquire(keeper_lock_path(folder))
     assert lock is not None
     record = {
         "run": "r",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.daemon.registry import find_note
+from penstock.daemon.mount_registry import find_note
 from tests.support.faults import LIES, PASSING, Fault
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kernelcaches import drop_pages, forget

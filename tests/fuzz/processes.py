@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from unittest import mock
 
 from penstock.cache.tier import TierSpec
-from penstock.daemon.child import Plan
-from penstock.daemon.control import Answer, ControlServer, Line, exchange, listen
-from penstock.daemon.link import Link
-from penstock.daemon.loads import Loads
-from penstock.daemon.plans import Keeping, Plans
+from penstock.daemon.channel import Channel
+from penstock.daemon.control_socket import Answer, Connection, ControlServer, exchange, listen
+from penstock.daemon.epoch_plans import EpochPlans, Keeping
 from penstock.daemon.server import Server
+from penstock.daemon.server_process import LaunchSpec
 from penstock.daemon.supervisor import Supervisor
+from penstock.daemon.warm_requests import WarmRequests
 from penstock.errors import PenstockError, PlanError
 from penstock.metrics import Counters
 from penstock.store import redaction
@@ -50,7 +50,7 @@ class _Daemon:
         self._set = some = Set(folder, _FILES, 100 * BLOCK, (tier,))
         counters, budget = Counters(), PageBudget(1 << 20)
         prefetcher = Prefetcher(LocalFetcher(some.files, None, counters), counters)
-        loads = Loads(
+        loads = WarmRequests(
             some.files,
             prefetcher,
             budget,
@@ -60,7 +60,7 @@ class _Daemon:
             drop_pages=lambda _ino: None,
         )
         keeping = Keeping(lambda *_: None, lambda _: None, lambda _: None)
-        plans = Plans(some.files, prefetcher, None, budget, lambda _: None, keeping)
+        plans = EpochPlans(some.files, prefetcher, None, budget, lambda _: None, keeping)
         part = SimpleNamespace(
             mode="page-cache",
             _notes=[],
@@ -86,13 +86,13 @@ class _Daemon:
 
     def _upgrade(self, request: Answer) -> Answer:
         """As a supervisor takes it, up to the start of a server."""
-        plan = Plan(Path("/mnt"), "s3://b", {}, "python")
+        plan = LaunchSpec(Path("/mnt"), "s3://b", {}, "python")
         asked = SimpleNamespace(_upgrade=None, _leave_by_s=None, _plan=plan, _spawn=self._spawn)
         answer: Future[Answer] = Future()
         Supervisor._begin_upgrade(asked, request, answer)  # pyright: ignore
         return {"upgrading": True} if asked._upgrade is answer else answer.result(0)
 
-    def _spawn(self, plan: Plan, *, asked_for: bool) -> None:
+    def _spawn(self, plan: LaunchSpec, *, asked_for: bool) -> None:
         assert asked_for
         assert max(plan.watchdog_s, plan.grace_s, plan.give_up_s) < float("inf")
         with mock.patch.object(redaction, "_known", ()):  # they are no secrets of this process
@@ -193,7 +193,7 @@ def _open_answers(_folder: Path) -> Iterator[Check]:
     def check(data: bytes) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(10)
-        with theirs, closing(Line(ours)) as line:
+        with theirs, closing(Connection(ours)) as line:
             theirs.sendall(data[:_MOST_SENT])
             theirs.shutdown(socket.SHUT_WR)
             try:
@@ -207,7 +207,7 @@ def _open_answers(_folder: Path) -> Iterator[Check]:
 
 @contextmanager
 def _open_link(_folder: Path) -> Iterator[Check]:
-    link, theirs = Link.pair()
+    link, theirs = Channel.pair()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _MOST_SENT)
 
     def check(data: bytes) -> None:

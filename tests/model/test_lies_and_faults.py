@@ -36,7 +36,7 @@ from penstock.cache.tier import TierSpec
 from penstock.cache.tiered import Cache
 from penstock.catalog.refresh import Mounted, numbered
 from penstock.catalog.tree import Tree
-from penstock.daemon.refresher import Refresher
+from penstock.daemon.catalog_refresher import Refresher
 from penstock.errors import CatalogDamaged, PenstockError
 from penstock.fuse.session import Session
 from penstock.metrics import Counters

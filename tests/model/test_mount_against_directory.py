@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.daemon.registry import find_note
+from penstock.daemon.mount_registry import find_note
 from tests.model.world import BusError, World, read_mapped
 from tests.support import damage
 from tests.support.faulty_proxy import FaultyProxy

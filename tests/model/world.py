@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.control import RemoteError, ask
-from penstock.daemon.registry import find_note
+from penstock.daemon.control_socket import RemoteError, ask
+from penstock.daemon.mount_registry import find_note
 from penstock.errors import PenstockError
 from tests.support.damage import cached_files
 from tests.support.faults import PASSING

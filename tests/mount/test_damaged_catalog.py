@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.daemon import supervisor
-from penstock.daemon.child import Plan
+from penstock.daemon.server_process import LaunchSpec
 from penstock.daemon.supervisor import Supervisor
 from tests.support.damage import CATALOG_DAMAGES
 from tests.support.faults import Fault
@@ -196,7 +196,7 @@ def test_a_server_that_works_on_its_catalog_is_given_time_and_one_that_hangs_is_
     """A catalog of ten million files takes longer than a minute to be made anew."""
     monkeypatch.setattr(supervisor, "_become_the_last_to_be_killed", lambda: 0)
     monkeypatch.setattr(supervisor, "_PREPARE_WITHIN_S", 1.0)
-    made = Supervisor(Plan(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
+    made = Supervisor(LaunchSpec(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
     made._note = Mock()
     works, hangs = (
         subprocess.Popen([sys.executable, "-c", what])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.daemon import stop
-from penstock.daemon.registry import find_note, serves
+from penstock.daemon import mount_lifecycle
+from penstock.daemon.mount_registry import find_note, serves
 from penstock.errors import PenstockError
 from penstock.mounttable import find_mount, mount_table
 from tests.support.mounts import Mounter, penstock
@@ -195,15 +195,17 @@ def test_an_unmount_waits_for_processes_that_are_ending_already(
     assert penstock("mount", f"file://{folder}", path, "-b", "--no-cache").returncode == 0
     processes = find_note(path).processes
     assert len(processes) == 2
-    unmount, waited_for = stop.unmount, []
+    unmount, waited_for = mount_lifecycle.unmount, []
 
     def unmount_late(mountpoint: Path, *, lazy: bool) -> None:
         unmount(mountpoint, lazy=lazy)
         wait_until(lambda: not any(serves(pid, str(path)) for pid in processes), "they ended")
 
-    monkeypatch.setattr(stop, "unmount", unmount_late)
-    monkeypatch.setattr(stop, "ends_within", lambda _seconds, pid: waited_for.append(pid) is None)
-    stop.stop_mount(path)
+    monkeypatch.setattr(mount_lifecycle, "unmount", unmount_late)
+    monkeypatch.setattr(
+        mount_lifecycle, "process_ends_within", lambda _seconds, pid: waited_for.append(pid) is None
+    )
+    mount_lifecycle.stop_mount(path)
     assert waited_for == processes
 
 
@@ -212,7 +214,7 @@ def test_a_copy_in_another_namespace_is_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where mounts are not shared, it keeps what is unmounted here."""
-    monkeypatch.setattr(stop, "_SERVER_ENDS_WITHIN_S", 0.2)
+    monkeypatch.setattr(mount_lifecycle, "_SERVER_ENDS_WITHIN_S", 0.2)
     path = tmp_path / "mnt"
     path.mkdir()
     assert penstock("mount", f"file://{folder}", path, "-b", "--no-cache").returncode == 0
@@ -226,7 +228,7 @@ def test_a_copy_in_another_namespace_is_named(
     with holder:
         assert holder.stdout.readline() == b"ready\n"
         with pytest.raises(PenstockError) as told:
-            stop.stop_mount(path)
+            mount_lifecycle.stop_mount(path)
         assert f"{path} is unmounted here, but not in the mount namespace of " in str(told.value)
         assert f"pid {holder.pid}  cat" in str(told.value)
         assert f"server (pid {processes[0]}) ends when" in str(told.value.hint)

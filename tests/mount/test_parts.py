@@ -13,11 +13,9 @@ import pytest
 
 from penstock.bench.workspace import free_port
 from penstock.cache.tier import TierSpec
-from penstock.daemon.change import change_in_place
-from penstock.daemon.control import ask
-from penstock.daemon.registry import control_socket, find_note
-from penstock.daemon.start import start_supervisor
-from penstock.daemon.stop import stop_mount
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_lifecycle import change_in_place, start_supervisor, stop_mount
+from penstock.daemon.mount_registry import control_socket, find_note
 from penstock.mounttable import find_mount
 from penstock.settings import MountSettings, Part, needs_new_mount
 from penstock.store.connect import StoreOptions

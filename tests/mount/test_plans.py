@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.daemon.registry import find_note
+from penstock.daemon.mount_registry import find_note
 from penstock.errors import PlanError
 from penstock.integrations.plans import mount_of, open_plan
 from penstock.warm import residency

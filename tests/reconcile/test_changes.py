@@ -11,7 +11,7 @@ import pytest
 
 from penstock.api import mounts
 from penstock.api import resources as api
-from penstock.daemon.registry import find_note
+from penstock.daemon.mount_registry import find_note
 from penstock.errors import ManifestError, PenstockError
 from penstock.mounttable import find_mount
 from penstock.reconcile.loop_control import is_running

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from penstock.api import resources as api
-from penstock.daemon.registry import find_note, serves
+from penstock.daemon.mount_registry import find_note, serves
 from penstock.errors import InUse, PenstockError
 from penstock.fuse.holders import holders
 from penstock.mounttable import find_mount

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from penstock import file_locks
 from penstock.api import resources as api
-from penstock.daemon import locks
 from penstock.operations import lifecycle
 from penstock.operations.lifecycle import OperationRunner
 from penstock.reconcile.conditions import BOUND, COMPLETE, EXECUTING, stamp
@@ -198,11 +198,11 @@ def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored) -> None:
     resources.mark_deleted(load.uid, {"at_s": time.time()})
     folder = OperationRunner(resources).folder(load.uid)
     folder.mkdir(parents=True)
-    held = locks.take(folder / "lock")
+    held = file_locks.acquire(folder / "lock")
     assert held is not None
     assert OperationRunner(resources).step(resources.snapshot(), leaving=False)
     assert resources.find(LOAD) is not None
-    locks.let_go(folder / "lock", held)
+    file_locks.release(folder / "lock", held)
     assert not OperationRunner(resources).step(resources.snapshot(), leaving=False)
     assert resources.find(LOAD) is None
     assert not folder.exists()

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.api import resources as api
 from penstock.api.manifests import read as read_manifests
-from penstock.daemon.registry import find_note
+from penstock.daemon.mount_registry import find_note
 from penstock.errors import PenstockError
 from penstock.mounttable import find_mount
 from penstock.reconcile.admission import apply

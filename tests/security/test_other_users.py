@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.daemon.registry import find_note
+from penstock.daemon.mount_registry import find_note
 from penstock.ownership import why_untrusted
 from penstock.paths import name_of
 from tests.support.isolation import isolate

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.daemon.control import ask
+from penstock.daemon.control_socket import ask
 from penstock.errors import PenstockError
 from tests.model.world import BusError, read_mapped
 from tests.soak.contents import LARGE, NAMES, SMALL, STILL, describe, make, size_of, stamp_of

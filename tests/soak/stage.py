@@ -18,8 +18,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import MountNote, find_note
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import MountNote, find_note
 from tests.soak.contents import NAMES, STILL, Ledger, make
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.mounts import Mount, penstock

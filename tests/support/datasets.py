@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api import resources as api
-from penstock.daemon.registry import find_note, serves
+from penstock.daemon.mount_registry import find_note, serves
 from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey

@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.child import LINK_VARIABLE, Plan
+from penstock.daemon.server_process import CHANNEL_VARIABLE, LaunchSpec
 from penstock.daemon.supervisor import Supervisor
 
 # What every script begins with.
 _START = f"""#!{sys.executable}
 import json, os, signal, socket, sys, time
 from pathlib import Path
-from penstock.daemon.link import Link
+from penstock.daemon.channel import Channel
 
 folder = Path(__file__).parent
-link = Link(socket.socket(fileno=int(os.environ["{LINK_VARIABLE}"])))
+link = Channel(socket.socket(fileno=int(os.environ["{CHANNEL_VARIABLE}"])))
 link.receive()
 runs = folder / (Path(__file__).name + ".runs")
 with open(runs, "a") as file:
@@ -73,7 +73,9 @@ class Nobody:
 
 def main() -> None:
     settings: dict[str, Any] = {"watchdog_s": 60.0, "grace_s": 0.0}
-    plan = Plan(Path(sys.argv[1]), "scripted", settings, sys.argv[2], watchdog_s=60.0, grace_s=0.0)
+    plan = LaunchSpec(
+        Path(sys.argv[1]), "scripted", settings, sys.argv[2], watchdog_s=60.0, grace_s=0.0
+    )
     sys.exit(Supervisor(plan, Nobody()).run())
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import supervisor_socket
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import supervisor_socket
 from penstock.warm.prefetcher import MOST_IN_FLIGHT
 from tests.support.mounts import Mount, Mounter, penstock
 from tests.support.s3 import S3

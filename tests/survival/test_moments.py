@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import supervisor_socket
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import supervisor_socket
 from penstock.errors import PenstockError
 from tests.support.kills import note
 from tests.support.scripted_server import WELL, runs_of, script

@@ -17,8 +17,8 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.daemon import supervisor
-from penstock.daemon.child import Plan
-from penstock.daemon.registry import serves
+from penstock.daemon.mount_registry import serves
+from penstock.daemon.server_process import LaunchSpec
 from penstock.daemon.supervisor import _SECOND_CTRL_C_AFTER_S, Supervisor
 from penstock.fuse.mounting import is_disconnected
 from penstock.mounttable import find_mount
@@ -418,7 +418,7 @@ def test_a_mount_whose_command_is_killed_while_it_lists_ends_at_once(
 def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that has got SIGTERM, over a mount that can be unmounted."""
     monkeypatch.setattr(supervisor, "_become_the_last_to_be_killed", lambda: 0)
-    made = Supervisor(Plan(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
+    made = Supervisor(LaunchSpec(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
     made._mount = mount = Mock(is_held=False)
     mount.is_over = lambda: mount.unmount.called
     made._server = Mock(unmounted=False)

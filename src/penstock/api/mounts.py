@@ -9,8 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import MountNote, absolute, all_notes, find_note, find_served
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import (
+    MountNote,
+    all_notes,
+    find_note,
+    find_served,
+    resolve_mountpoint,
+)
 from penstock.errors import NoSuchPath, PenstockError
 
 Json = dict[str, Any]
@@ -22,7 +28,7 @@ def stats(mountpoint: str) -> Json:
     """What a mount has done and what it holds, as `penstock stats -o json` prints it.
 
     Between two servers only the supervisor answers, with its `state` and fewer values."""
-    return _stats_of(find_note(absolute(mountpoint)))
+    return _stats_of(find_note(resolve_mountpoint(mountpoint)))
 
 
 def all_stats(
@@ -49,7 +55,7 @@ def refresh(mountpoint: str) -> Json:
     """List the bucket now; return the number of `files`, `bytes` and `changed` names, and the
     sources that could not be listed in `failed`."""
     return ask(
-        find_served(absolute(mountpoint)).socket_path,
+        find_served(resolve_mountpoint(mountpoint)).socket_path,
         "refresh",
         timeout_s=_LISTING_TAKES_AT_MOST_S,
     )
@@ -58,9 +64,9 @@ def refresh(mountpoint: str) -> Json:
 def umount(mountpoint: str, *, lazy: bool = False) -> None:
     """Unmount, and wait until the server has ended. `lazy` detaches at once and does not wait: the
     server ends with the last reader."""
-    from penstock.daemon.stop import stop_mount
+    from penstock.daemon.mount_lifecycle import stop_mount
 
-    stop_mount(absolute(mountpoint), lazy=lazy)
+    stop_mount(resolve_mountpoint(mountpoint), lazy=lazy)
 
 
 def warm(
@@ -85,11 +91,11 @@ def warm(
     started   gets the totals before anything is fetched, and whether the cache has room for them
     progress  gets the current counts a few times a second
     """
-    from penstock.daemon.warming import Warming, Wish
+    from penstock.daemon.warm_client import WarmClient, WarmRequest
 
-    where = absolute(mountpoint)
+    where = resolve_mountpoint(mountpoint)
     below = _PathsOnMount(where, mountpoint).below
-    wish = Wish(
+    wish = WarmRequest(
         action,
         order,
         page_cache=page_cache,
@@ -98,7 +104,7 @@ def warm(
         started=started,
         progress=progress,
     )
-    with Warming(where, wish) as warming:
+    with WarmClient(where, wish) as warming:
         warming.add_patterns(map(below, patterns))
         if files is not None:
             warming.add_listed(map(below, files))

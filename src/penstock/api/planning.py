@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.cache.policy import POLICIES
 from penstock.cache.tier import DEFAULT_HIGH
-from penstock.daemon.control import ask
-from penstock.daemon.registry import absolute, find_served
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import find_served, resolve_mountpoint
 from penstock.units import format_bit_rate
 from penstock.warm.simulate import (
     BUSY_ENOUGH,
@@ -152,7 +152,7 @@ def _too_few_workers(rig: Rig) -> list[str]:
 
 def dataset_of_mount(mountpoint: str) -> tuple[Dataset, float]:
     """The files of a mount, and how many bytes its cache holds; a data set of 0 files if empty."""
-    stats = ask(find_served(absolute(mountpoint)).socket_path, "stats")
+    stats = ask(find_served(resolve_mountpoint(mountpoint)).socket_path, "stats")
     dataset = Dataset(stats["files"], stats["bytes"], _read_sizes(stats))
     return dataset, sum(tier["quota_bytes"] * DEFAULT_HIGH for tier in stats["tiers"])
 

@@ -8,8 +8,8 @@ from click.core import Context
 from click.types import OptionHelpExtra
 
 from penstock.cli.output import Listing, notify
-from penstock.daemon.registry import absolute, clear_dead_mount
-from penstock.daemon.start import become_supervisor, start_supervisor
+from penstock.daemon.mount_lifecycle import become_supervisor, start_supervisor
+from penstock.daemon.mount_registry import clear_dead_mount, resolve_mountpoint
 from penstock.mount_options import make_settings, store_options
 from penstock.settings import OPTIONS, Option, Part
 from penstock.store.source import parse_source
@@ -97,7 +97,7 @@ def mount(source: str, mountpoint: str, in_background: bool, **options: Any) -> 
     """
     values = given(options)
     part = Part("", parse_source(source), store_options(values))
-    settings = make_settings((part,), absolute(mountpoint), values)
+    settings = make_settings((part,), resolve_mountpoint(mountpoint), values)
     if clear_dead_mount(settings.mountpoint):
         notify(f"cleared away a dead mount at {settings.mountpoint}")
     if not in_background:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.output import Listing, notify, print_error
-from penstock.daemon.child import Plan
-from penstock.daemon.claim import let_go, sign
-from penstock.daemon.hardening import keep_memory_private
-from penstock.daemon.logfiles import WatchedLog
+from penstock.daemon.logging_setup import WatchedLog
+from penstock.daemon.mount_registry import release_claim, sign_claim
+from penstock.daemon.server_process import LaunchSpec
 from penstock.daemon.supervisor import Audience, Supervisor
-from penstock.environment import take_inherited_keys
+from penstock.environment import keep_memory_private, take_inherited_keys
 from penstock.errors import PenstockError
 from penstock.store.credentials import remember_settings
 from penstock.store.redaction import LOG_FORMAT, RedactingFormatter, remember_environment
@@ -36,7 +35,7 @@ def main() -> None:
     keys = (
         take_inherited_keys()
     )  # for its servers; nothing else that is started from here sees them
-    plan = Plan(
+    plan = LaunchSpec(
         Path(told["mountpoint"]),
         told["source"],
         told["settings"],
@@ -57,9 +56,9 @@ def main() -> None:
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     keep_memory_private()
     claimed: int = told["claim"]
-    sign(claimed)
+    sign_claim(claimed)
     report_to: int | None = told["report"]
-    no_claim = partial(let_go, plan.mountpoint, claimed)
+    no_claim = partial(release_claim, plan.mountpoint, claimed)
     audience: Audience = Person(plan.source, no_claim)
     if report_to is not None:
         audience = Parent(report_to, no_claim)

@@ -7,8 +7,8 @@ import click
 
 from penstock.cli.mount import given, with_mount_options
 from penstock.cli.output import notify
-from penstock.daemon.change import change_in_place, current_settings
-from penstock.daemon.registry import absolute, find_note
+from penstock.daemon.mount_lifecycle import change_in_place, current_settings
+from penstock.daemon.mount_registry import find_note, resolve_mountpoint
 from penstock.environment import CLOUDS
 from penstock.mount_options import change_settings
 
@@ -28,7 +28,7 @@ def upgrade(mountpoint: str, **options: Any) -> None:
     Example:
       penstock upgrade /mnt/imagenet --threads 64
     """
-    path = absolute(mountpoint)
+    path = resolve_mountpoint(mountpoint)
     wanted = change_settings(current_settings(path), given(options))
     pause_s = change_in_place(path, wanted, environment=_credentials())
     notify(

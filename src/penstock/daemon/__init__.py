@@ -1,5 +1,28 @@
-"""The process behind a mount: wiring, the control socket, the note of what is mounted.
+"""The processes behind a mount: supervisor, server and workers, and how to reach them.
 
-Charter: the one place where parts are put together. Below it nothing knows of processes;
-above it is only the command line.
+The one place where the parts below are put together. Nothing below knows of processes; above are
+only the command line and what keeps declared resources.
+
+    mount_lifecycle   start, change and end a mount (what commands call)
+    mount_registry    which mounts there are on this machine, and which are being made
+    control_socket    requests to a running mount, one JSON line each
+    channel           messages between supervisor, server and workers
+
+    supervisor        holds /dev/fuse, starts servers and replaces them
+    server_process    one server as its supervisor sees it
+    eio_responder     answers readers with EIO while no server can be started
+
+    server_main       main of the server process
+    server            wires catalog, cache, file system and FUSE session, and serves
+    catalog_refresher lists the sources again, repairs the catalog, tells the kernel what changed
+    epoch_plans       plans that training processes hand over
+    warm_requests     `penstock warm` in the server; warm_client is the caller's side
+    mount_stats       what `penstock stats` shows
+    resource_limits   memory and descriptors of a server
+
+    worker_pool       the workers as their server sees them
+    worker            main of a worker process
+    fork_server       a single-threaded process that forks workers
+    process_setup     what server and workers set up alike
+    logging_setup     log handlers of all these processes
 """

@@ -16,14 +16,14 @@ from penstock.cache.guarded import HUNG_S
 from penstock.catalog.refresh import Mounted, catalog_path, numbered, refresh, unlisted
 from penstock.catalog.sources import check_paths
 from penstock.catalog.tree import Tree
-from penstock.daemon.control import ControlServer, as_answer, listen
-from penstock.daemon.limits import Limits
-from penstock.daemon.loads import Loads
-from penstock.daemon.nursery import Nursery
-from penstock.daemon.plans import Keeping, Plans
-from penstock.daemon.refresher import Refresher
-from penstock.daemon.registry import control_socket
-from penstock.daemon.serving import (
+from penstock.daemon.catalog_refresher import Refresher
+from penstock.daemon.control_socket import ControlServer, as_answer, listen
+from penstock.daemon.epoch_plans import EpochPlans, Keeping
+from penstock.daemon.fork_server import ForkServer
+from penstock.daemon.mount_lifecycle import Progress
+from penstock.daemon.mount_registry import control_socket
+from penstock.daemon.mount_stats import collect, collect_brief
+from penstock.daemon.process_setup import (
     DISK_WAITERS,
     LARGE_THREADS,
     can_resend,
@@ -33,9 +33,9 @@ from penstock.daemon.serving import (
     workers_of,
     yield_to_readers,
 )
-from penstock.daemon.start import Progress
-from penstock.daemon.statistics import collect, collect_brief
-from penstock.daemon.workers import Workers
+from penstock.daemon.resource_limits import Limits
+from penstock.daemon.warm_requests import WarmRequests
+from penstock.daemon.worker_pool import WorkerPool
 from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError
 from penstock.fuse import mounting
 from penstock.fuse.backing import BackingFiles
@@ -100,12 +100,12 @@ class Server:
         *,
         takeover: bool = False,
         asked_for: bool = True,
-        nursery: Nursery | None = None,
+        nursery: ForkServer | None = None,
     ) -> None:
         """`nursery`: where workers come from; None if this process answers the kernel itself."""
         self._settings = settings
         self._nursery = nursery
-        self._workers: Workers | None = None
+        self._workers: WorkerPool | None = None
         self.why_to_end: str | None = None  # no server could go on here, but another one may
         self._asked_for = asked_for
         self._takeover = takeover
@@ -360,7 +360,7 @@ class Server:
         self._plans.adopt(handover.kept, handover.remembered)
         self._refresher.start(at_once=self._saved and not self._takeover)
 
-    def _make_workers(self, nursery: Nursery, stores: dict[int, Store]) -> Workers:
+    def _make_workers(self, nursery: ForkServer, stores: dict[int, Store]) -> WorkerPool:
         settings = self._settings
         start = {
             "settings": encode(settings),
@@ -370,7 +370,7 @@ class Server:
         }
         identities = {number: store.identity for number, store in stores.items()}
         directories = [one for tier in self._cache.tiers for one in tier.directories]
-        return Workers(
+        return WorkerPool(
             nursery,
             workers_of(settings),
             start,
@@ -388,7 +388,7 @@ class Server:
         )
 
     def _start_workers(
-        self, workers: Workers, table: dict[int, Handler], *, refuse_resent: bool
+        self, workers: WorkerPool, table: dict[int, Handler], *, refuse_resent: bool
     ) -> None:
         self._session.set_handlers(table)
         takeover = bool(self._agreed)
@@ -443,7 +443,7 @@ class Server:
         self._neighbours = SmallFileFeed(self._files, self._prefetcher.add, self._prefetcher.remove)
         page_cache_bytes = self._settings.page_cache_bytes
         budget = PageBudget(spare_bytes() if page_cache_bytes is None else page_cache_bytes)
-        self._plans = Plans(
+        self._plans = EpochPlans(
             self._files,
             self._prefetcher,
             self._probe,
@@ -451,7 +451,7 @@ class Server:
             self._session.invalidate_pages,
             Keeping(handover.keep, handover.drop, handover.remember),
         )
-        self._loads = Loads(
+        self._loads = WarmRequests(
             self._files,
             self._prefetcher,
             budget,
@@ -522,7 +522,7 @@ class Server:
             self._notes.append("readahead stays at 128 KiB: raising it needs root")
 
     @property
-    def _answering(self) -> "Session | Workers":
+    def _answering(self) -> "Session | WorkerPool":
         """Who counts what the kernel asks for."""
         return self._session if self._workers is None else self._workers
 

@@ -29,16 +29,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock import procfs
-from penstock.daemon.child import HALF_DEAD_AFTER_S, Child, Plan
-from penstock.daemon.control import ControlServer, RemoteError, listen
-from penstock.daemon.link import Message
-from penstock.daemon.registry import (
+from penstock.daemon.channel import Message
+from penstock.daemon.control_socket import ControlServer, RemoteError, listen
+from penstock.daemon.mount_registry import (
     MountNote,
     remove_own_note,
     supervisor_socket,
     update_note,
     write_note,
 )
+from penstock.daemon.server_process import HALF_DEAD_AFTER_S, LaunchSpec, ServerProcess
 from penstock.errors import MountpointError, PenstockError
 from penstock.fuse import mounting
 from penstock.mounttable import find_mount
@@ -62,7 +62,7 @@ class Ends:
         self.quick_at_work = 0
         self._quick = 0
 
-    def add(self, child: Child) -> float:
+    def add(self, child: ServerProcess) -> float:
         """How many seconds to wait before the next start; 0.0: none."""
         lived_s = time.monotonic() - child.ready_s
         quick = not child.ready or (child.crashed and lived_s < _QUICK_END_S)
@@ -114,7 +114,7 @@ class HeldMount:
             os.close(self.kept.pop(name))
 
     def refuse(self, python: str) -> None:
-        """Everyone gets EIO, until `accept`: see penstock.daemon.refuse."""
+        """Everyone gets EIO, until `accept`: see penstock.daemon.eio_responder."""
         if self._refuser is not None and self._refuser.poll() is None:
             return
         descriptors = [self.kept[name] for name in ("fuse", "journal") if name in self.kept]
@@ -123,7 +123,7 @@ class HeldMount:
                 [
                     python,
                     "-m",
-                    "penstock.daemon.refuse",
+                    "penstock.daemon.eio_responder",
                     str(self._mountpoint),
                     *map(str, descriptors),
                 ],
@@ -215,7 +215,7 @@ class Audience(Protocol):
 
 
 class Supervisor:
-    def __init__(self, plan: Plan, audience: Audience) -> None:
+    def __init__(self, plan: LaunchSpec, audience: Audience) -> None:
         self._plan = plan
         self._audience = audience
         self._audience_end = audience.end  # None once nobody waits any more
@@ -223,8 +223,8 @@ class Supervisor:
         self._wishes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signals: list[int] = []
-        self._server: Child | None = None
-        self._candidate: Child | None = None  # of an upgrade, until it takes over
+        self._server: ServerProcess | None = None
+        self._candidate: ServerProcess | None = None  # of an upgrade, until it takes over
         self._upgrade: Future[Message] | None = None
         self._swap_by_s: float | None = None
         self._paused_s = 0.0
@@ -236,13 +236,13 @@ class Supervisor:
         self._is_noted = False
         self._control: ControlServer | None = None
         self._ends = Ends()
-        self._lingering: list[Child] = []  # ended, but perhaps still stuck in the kernel
+        self._lingering: list[ServerProcess] = []  # ended, but perhaps still stuck in the kernel
         self._start_at_s: float | None = None  # after a wait
         self._leave_by_s: float | None = None
         self._looked_s = time.monotonic()
         self._exit_code: int | None = None
         self._oom_score = _become_the_last_to_be_killed()
-        self._listeners: dict[str, Callable[[Child, Any], None]] = {
+        self._listeners: dict[str, Callable[[ServerProcess, Any], None]] = {
             "progress": self._on_progress,
             "prepared": self._on_prepared,
             "drop": self._on_drop,
@@ -300,7 +300,7 @@ class Supervisor:
             else:
                 self._start_again(why, self._ends.add_failed_start(why))
 
-    def _spawn(self, plan: Plan, *, asked_for: bool) -> Child:
+    def _spawn(self, plan: LaunchSpec, *, asked_for: bool) -> ServerProcess:
         """`asked_for`: someone waits who can be told what is wrong, and mend it."""
         start = {
             "takeover": self._mount.is_held,
@@ -308,12 +308,12 @@ class Supervisor:
             "oom_score_adj": self._oom_score,
         }
         remember_settings(plan.settings)  # what its server says of them is logged here too
-        child = Child(plan, start)
+        child = ServerProcess(plan, start)
         self._selector.register(child.link, selectors.EVENT_READ, lambda: self._on_message(child))
         self._selector.register(child.end, selectors.EVENT_READ, lambda: self._on_end(child))
         return child
 
-    def _on_message(self, child: Child) -> None:
+    def _on_message(self, child: ServerProcess) -> None:
         received = child.link.receive()
         if received is None:
             self._selector.unregister(child.link)  # its end follows
@@ -330,29 +330,29 @@ class Supervisor:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _on_progress(self, _child: Child, listed: list[int]) -> None:
+    def _on_progress(self, _child: ServerProcess, listed: list[int]) -> None:
         files, size_bytes = listed
         self._audience.progress(files, size_bytes)
 
-    def _on_drop(self, _child: Child, name: str) -> None:
+    def _on_drop(self, _child: ServerProcess, name: str) -> None:
         self._mount.drop(name)
 
-    def _on_remember(self, _child: Child, values: Message) -> None:
+    def _on_remember(self, _child: ServerProcess, values: Message) -> None:
         """None: that it need not be remembered any more."""
         self._remembered.update(values)
         for name in [name for name, value in values.items() if value is None]:
             del self._remembered[name]
 
-    def _on_error(self, child: Child, error: Message) -> None:
+    def _on_error(self, child: ServerProcess, error: Message) -> None:
         child.error = error
 
-    def _on_unmounted(self, child: Child, _value: bool) -> None:
+    def _on_unmounted(self, child: ServerProcess, _value: bool) -> None:
         child.unmounted = True
 
-    def _on_leave(self, _child: Child, _value: bool) -> None:
+    def _on_leave(self, _child: ServerProcess, _value: bool) -> None:
         self._leave()
 
-    def _on_prepared(self, child: Child, _value: bool) -> None:
+    def _on_prepared(self, child: ServerProcess, _value: bool) -> None:
         child.prepared = True
         if child is self._server:
             self._let_go(child)
@@ -363,11 +363,11 @@ class Supervisor:
                 self._swap_by_s = time.monotonic() + _FLUSH_WITHIN_S
                 self._server.link.send({"flush": True})
 
-    def _on_flushed(self, child: Child, _value: bool) -> None:
+    def _on_flushed(self, child: ServerProcess, _value: bool) -> None:
         if child is self._server and self._swap_by_s is not None:
             self._swap()
 
-    def _let_go(self, child: Child) -> None:
+    def _let_go(self, child: ServerProcess) -> None:
         """From here on it reads /dev/fuse, so no other server may."""
         self._mount.accept()
         child.at_work = self._mount.may_be_there = True
@@ -382,7 +382,7 @@ class Supervisor:
         go = {"kept": list(kept), "remembered": remembered}
         child.link.send({"go": go}, list(kept.values()))
 
-    def _on_ready(self, child: Child, lines: list[str]) -> None:
+    def _on_ready(self, child: ServerProcess, lines: list[str]) -> None:
         child.ready = True
         child.ready_s = time.monotonic()
         self._unserved_since_s = None
@@ -430,7 +430,7 @@ class Supervisor:
 
     # -- ends --------------------------------------------------------------------------
 
-    def _on_end(self, child: Child) -> None:
+    def _on_end(self, child: ServerProcess) -> None:
         while child.killed_s is None and child.link.fileno() in self._selector.get_map():
             self._on_message(child)  # what it said last: a descriptor to keep, why it ends
         if child.is_buried:
@@ -445,14 +445,14 @@ class Supervisor:
             self._server = None
             self._on_server_end(child)
 
-    def _forget(self, child: Child) -> None:
+    def _forget(self, child: ServerProcess) -> None:
         self._selector.unregister(child.end)
         with contextlib.suppress(KeyError):
             self._selector.unregister(child.link)
         child.reap(_DIES_WITHIN_S)
         self._lingering.append(child)
 
-    def _on_server_end(self, child: Child) -> None:
+    def _on_server_end(self, child: ServerProcess) -> None:
         leaving = self._leave_by_s is not None
         if leaving and not child.unmounted and not self._mount.is_over():
             self._unmount()  # of a mount that it told us about after it was killed
@@ -471,7 +471,7 @@ class Supervisor:
         self._exit_code = error["exit_code"]
         self._audience.failed(error["error"], error["hint"], error["exit_code"])
 
-    def _restart_after(self, child: Child) -> None:
+    def _restart_after(self, child: ServerProcess) -> None:
         self._paused_s = time.monotonic()
         if self._unserved_since_s is None:
             self._unserved_since_s = self._paused_s
@@ -543,7 +543,7 @@ class Supervisor:
         self._upgrade = answer
         self._start_at_s = None
 
-    def _refuse_upgrade(self, child: Child) -> None:
+    def _refuse_upgrade(self, child: ServerProcess) -> None:
         """The old server goes on as if nothing had been."""
         if self._upgrade is not None:
             error = child.error or {"error": child.how_it_ended, "hint": None, "exit_code": 1}
@@ -627,7 +627,7 @@ class Supervisor:
         since_s = self._unserved_since_s
         return since_s is not None and now - since_s > self._plan.give_up_s
 
-    def _watch(self, child: Child, now: float) -> None:
+    def _watch(self, child: ServerProcess, now: float) -> None:
         if now - self._looked_s > 2 * _LOOK_EVERY_S:
             child.heard_s = now  # we were stopped ourselves: its silence proves nothing
         within_s = child.plan.watchdog_s
@@ -674,11 +674,11 @@ class Supervisor:
             self._leave_by_s = time.monotonic()
 
 
-def _ignore(_child: Child, _value: object) -> None:
+def _ignore(_child: ServerProcess, _value: object) -> None:
     """That it came is all."""
 
 
-def _idle_s(child: Child, now: float) -> float:
+def _idle_s(child: ServerProcess, now: float) -> float:
     """For how long its first thread, the one that prepares, has waited for something else than a
     processor since it was started."""
     return now - child.started_s - procfs.scheduled_s(child.pid)

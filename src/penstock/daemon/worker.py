@@ -47,9 +47,9 @@ from penstock.cache.policy import POLICIES
 from penstock.cache.shared import SharedDirectory, SharedTier
 from penstock.cache.tiered import Cache
 from penstock.catalog.tree import Tree
-from penstock.daemon.link import Link, Message, receive_start
-from penstock.daemon.logfiles import RotatedLog, WatchedLog
-from penstock.daemon.serving import (
+from penstock.daemon.channel import Channel, Message, receive_start
+from penstock.daemon.logging_setup import RotatedLog, WatchedLog
+from penstock.daemon.process_setup import (
     DISK_WAITERS,
     LARGE_THREADS,
     collect_garbage_seldom,
@@ -79,7 +79,7 @@ _BEAT_S = 1.0
 _CLOSE_WITHIN_S = 2.0
 
 
-def main(link: Link) -> None:
+def main(link: Channel) -> None:
     """What a child of the nursery does."""
     _name_process()
     _log_as_a_worker()
@@ -102,7 +102,7 @@ def main(link: Link) -> None:
 class Reports:
     """Tells the server, in as few messages as it takes. See Reporter for those of the cache."""
 
-    def __init__(self, link: Link, counters: Counters, sources: dict[str, int]) -> None:
+    def __init__(self, link: Channel, counters: Counters, sources: dict[str, int]) -> None:
         """`sources`: the numbers by which the server knows the stores."""
         self._link = link
         self._counters = counters
@@ -201,7 +201,7 @@ class Reports:
 
 
 class _Worker:
-    def __init__(self, link: Link, start: Message) -> None:
+    def __init__(self, link: Channel, start: Message) -> None:
         self._link = link
         settings = self._settings = decode(start["settings"])
         self._number: int = start["number"]

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.registry import MountNote, all_notes
+from penstock.daemon.mount_registry import MountNote, all_notes
 from penstock.doctor.examination import Report, as_json, as_text
 from penstock.doctor.facts.declared import tail
 from penstock.doctor.facts.mounts import look_at_given

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from penstock.daemon.registry import MountNote, absolute, find_note
+from penstock.daemon.mount_registry import MountNote, find_note, resolve_mountpoint
 from penstock.doctor.facts.declared import (
     JobFacts,
     LoopFacts,
@@ -96,7 +96,7 @@ def named(name: str, namespace: str, snapshot: Snapshot, notes: Mapping[str, Mou
     """
     if ResourceKey("Dataset", namespace, name) in snapshot.resources:
         return Targets([_case(snapshot.pair(namespace, name), notes)])
-    mountpoint = absolute(name)
+    mountpoint = resolve_mountpoint(name)
     if str(mountpoint) in notes or name.startswith(("/", ".")):
         note = notes.get(str(mountpoint)) or find_note(mountpoint)
         return Targets([_case_of_mount(note, snapshot, notes)])

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from penstock.daemon.control import Line, connect, exchange
-from penstock.daemon.registry import find_served
+from penstock.daemon.control_socket import Connection, connect, exchange
+from penstock.daemon.mount_registry import find_served
 from penstock.errors import NotOnAMount, PenstockError, PlanError
 from penstock.fuse.mounting import FILESYSTEM_TYPE
 from penstock.mounttable import mount_table
@@ -203,7 +203,7 @@ class _Share:
         self._order.close()
 
 
-def _hand_over(mountpoint: str, descriptor: int, label: str) -> Line:
+def _hand_over(mountpoint: str, descriptor: int, label: str) -> Connection:
     request = {"verb": "plan", "label": label, "pid": os.getpid()}
     try:
         # A server that is killed while it takes it is replaced: its successor is asked again, once.

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon import locks
+from penstock import file_locks
 from penstock.environment import take_inherited_keys
 from penstock.jobs.attempt_init import GRACE_S
 from penstock.jobs.cgroups import Group, group_places, make_group, remove_groups
@@ -440,7 +440,7 @@ def main() -> int:
     Keeper(uid, told).run()
     os.close(lock)
     folder = Path(told["folder"])
-    if not locks.is_taken(lock_path(folder)):
+    if not file_locks.is_held(lock_path(folder)):
         wake_loop(Path(told["state_folder"]))  # its supervisor is gone: another takes the result
     return 0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.registry import control_socket
+from penstock.daemon.mount_registry import control_socket
 from penstock.environment import child_environment
 from penstock.errors import UsageError
 from penstock.jobs import containers

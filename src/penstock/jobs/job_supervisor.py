@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon import locks
-from penstock.daemon.warming import Warming, Wish
+from penstock import file_locks
+from penstock.daemon.warm_client import WarmClient, WarmRequest
 from penstock.errors import PenstockError, StoreError
 from penstock.jobs.attempt_setup import KEEPER, prepare, start_keeper
 from penstock.jobs.job_datasets import missing_data, sources, what_to_load
@@ -79,7 +79,7 @@ class Supervisor:
     @property
     def is_kept(self) -> bool:
         """Does an attempt run?"""
-        return locks.is_taken(self._lock)
+        return file_locks.is_held(self._lock)
 
     def run(self) -> None:
         if self._job.note.get("allotted") is None:
@@ -108,7 +108,7 @@ class Supervisor:
     def _run_attempt(self, run: str, attempt: int) -> Json:
         """Return its keeper's record. Start the attempt, unless it was started before."""
         for _ in range(_MOST_KEEPERS):
-            if locks.is_taken(self._lock):
+            if file_locks.is_held(self._lock):
                 self._wait_for_keeper()
             found = read_record(self._record)
             if found is not None and (found["run"], found["attempt"]) == (run, attempt):
@@ -134,7 +134,7 @@ class Supervisor:
             number=attempt,
             gpus=tuple(self._job.note["allotted"]["gpus"]),
         )
-        lock = locks.take(self._lock)
+        lock = file_locks.acquire(self._lock)
         if lock is None:
             return
         start_keeper(self._job, prepared, lock, sys.stderr.fileno())
@@ -151,7 +151,7 @@ class Supervisor:
         ended = threading.Event()
 
         def wait() -> None:
-            lock = locks.take(self._lock, wait=True)
+            lock = file_locks.acquire(self._lock, wait=True)
             assert lock is not None
             os.close(lock)
             ended.set()
@@ -257,7 +257,7 @@ class Supervisor:
     def _stop_keeper(self) -> None:
         """End a running attempt: nothing of a job that has failed may run on."""
         until_s = time.monotonic() + _KEEPER_END_TIMEOUT_S
-        while locks.is_taken(self._lock):
+        while file_locks.is_held(self._lock):
             record = read_record(self._record)
             if record is not None and is_worker(KEEPER, self._job.uid, record["keeper"]):
                 late = time.monotonic() > until_s
@@ -300,7 +300,7 @@ def _load_datasets(
                 )
 
         report(f"loading {name}")
-        with Warming(mountpoint, Wish(started=started, progress=progress)) as warming:
+        with WarmClient(mountpoint, WarmRequest(started=started, progress=progress)) as warming:
             if below:
                 warming.add_patterns([below])
             answer = warming.run()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon import locks
+from penstock import file_locks
 from penstock.jobs.attempt_setup import KEEPER
 from penstock.jobs.job_datasets import missing_data, what_to_load
 from penstock.jobs.job_folder import (
@@ -65,7 +65,7 @@ class Jobs:
             if job.deleting is not None:
                 if not self._remove(job):
                     pauses.append(_RUNNING_S)
-            elif locks.is_taken(self._lock(job)):
+            elif file_locks.is_held(self._lock(job)):
                 pauses.append(_RUNNING_S)
             elif leaving:
                 continue
@@ -135,7 +135,7 @@ class Jobs:
     def _start(self, job: Stored) -> None:
         folder = job_folder(self._state.folder, job.uid)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = locks.take(self._lock(job))
+        lock = file_locks.acquire(self._lock(job))
         if lock is None:
             return
         if job.status.get("phase") in (None, QUEUING):
@@ -199,7 +199,7 @@ class Jobs:
     def _remove(self, job: Stored) -> bool:
         """End the job and remove all of it. False: its processes have not ended yet."""
         end_worker(SUPERVISOR, job.uid, job.note.get("pid"))
-        if locks.is_taken(self._lock(job)) or not self._end_processes(job):
+        if file_locks.is_held(self._lock(job)) or not self._end_processes(job):
             return False
         shutil.rmtree(job_folder(self._state.folder, job.uid), ignore_errors=True)
         self._state.forget(job.uid)
@@ -209,7 +209,7 @@ class Jobs:
         """End everything that an attempt runs. False: it has not ended yet."""
         folder = job_folder(self._state.folder, job.uid)
         record = read_record(attempt_path(folder))
-        if locks.is_taken(keeper_lock_path(folder)):
+        if file_locks.is_held(keeper_lock_path(folder)):
             asked_s = self._stopping.setdefault(job.uid, time.monotonic())
             pid = record["keeper"] if record is not None else None
             if pid is not None and is_worker(KEEPER, job.uid, pid):

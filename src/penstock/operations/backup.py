@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from penstock.catalog.schema import SCHEMA_VERSION
 from penstock.catalog.tree import Tree
-from penstock.daemon.warming import Warming, Wish
+from penstock.daemon.warm_client import WarmClient, WarmRequest
 from penstock.errors import UsageError
 from penstock.operations.work import Work
 from penstock.paths import open_private
@@ -51,7 +51,7 @@ def run(work: Work) -> Json:
     work.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     work.report({"phase": "looking"})
     with open(work.folder / _CACHED, "w+b", opener=open_private) as cached:
-        with Warming(mountpoint, Wish("list")) as warming:
+        with WarmClient(mountpoint, WarmRequest("list")) as warming:
             listed = warming.run(everything=True, output=cached.fileno())
         work.report({"phase": "saving", "files": listed["listed_files"]})
         totals = _copy_catalog(work.catalog(name, namespace), work.folder / _CATALOG)

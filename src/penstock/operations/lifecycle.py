@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon import locks
+from penstock import file_locks
 from penstock.operations.schedule import Action, decide
 from penstock.reconcile.conditions import (
     BOUND,
@@ -54,7 +54,7 @@ class OperationRunner:
         for operation in snapshot.operations():
             if operation.deleting is not None:
                 busy |= not self._remove(operation)
-            elif locks.is_taken(self._lock(operation)):
+            elif file_locks.is_held(self._lock(operation)):
                 busy = True
             elif not leaving:
                 busy |= self._advance(snapshot, operation)
@@ -95,7 +95,7 @@ class OperationRunner:
     def _start(self, operation: Stored) -> None:
         folder = self.folder(operation.uid)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = locks.take(self._lock(operation))
+        lock = file_locks.acquire(self._lock(operation))
         if lock is None:
             return
         now_s = time.time()
@@ -173,7 +173,7 @@ class OperationRunner:
     def _remove(self, operation: Stored) -> bool:
         """End and remove it. False if its process has not ended yet: try again."""
         end_worker(_WORKER, operation.uid, operation.note.get("pid"))
-        if locks.is_taken(self._lock(operation)):
+        if file_locks.is_held(self._lock(operation)):
             return False
         shutil.rmtree(self.folder(operation.uid), ignore_errors=True)
         self._state.forget(operation.uid)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import find_served
-from penstock.daemon.warming import Warming, Wish
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import find_served
+from penstock.daemon.warm_client import WarmClient, WarmRequest
 from penstock.errors import StoreError, UsageError
 from penstock.operations.backup import cached_paths, local_folder
 from penstock.operations.options import LoadOptions, read_load_options
@@ -50,8 +50,8 @@ def load_listed(
     mountpoint: Path, paths: Iterable[str], progress: Callable[[Json], None] = lambda _report: None
 ) -> Json:
     """Load those of the listed files that exist, for a data set that was restored."""
-    wish = Wish(skip_missing=True, progress=lambda report: progress(_progress(report)))
-    with Warming(mountpoint, wish) as warming:
+    wish = WarmRequest(skip_missing=True, progress=lambda report: progress(_progress(report)))
+    with WarmClient(mountpoint, wish) as warming:
         warming.add_listed(paths)
         return warming.run(everything=False)
 
@@ -75,7 +75,7 @@ def _load(work: Work, mountpoint: Path, paths: list[str], options: LoadOptions) 
                 f"about {format_size(plan['fitting_bytes'])} will be cached",
             )
 
-    wish = Wish(
+    wish = WarmRequest(
         order=options.order,
         page_cache=options.page_cache,
         concurrency=options.concurrency,
@@ -83,7 +83,7 @@ def _load(work: Work, mountpoint: Path, paths: list[str], options: LoadOptions) 
         started=started,
         progress=progress,
     )
-    with Warming(mountpoint, wish) as warming:
+    with WarmClient(mountpoint, wish) as warming:
         warming.add_patterns(paths)
         answer = warming.run(everything=not paths)
     if answer["failed_files"]:

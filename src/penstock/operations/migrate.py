@@ -16,8 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.daemon.control import ask
-from penstock.daemon.registry import find_served
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import find_served
 from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.metrics import Counters
 from penstock.operations.copying import Copier, Stopped

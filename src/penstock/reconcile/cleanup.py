@@ -14,9 +14,15 @@ from penstock.cache.build import open_directory
 from penstock.cache.locks import join
 from penstock.cache.policy import Keep
 from penstock.catalog.refresh import catalog_path
-from penstock.daemon.claim import claimed_by, end_claim, end_process
-from penstock.daemon.registry import all_notes, clear_dead_mount, remove_note
-from penstock.daemon.stop import ends_within, stop_mount
+from penstock.daemon.mount_lifecycle import process_ends_within, stop_mount
+from penstock.daemon.mount_registry import (
+    all_notes,
+    claimed_by,
+    clear_dead_mount,
+    end_claimant,
+    end_process,
+    remove_note,
+)
 from penstock.errors import CacheDirError, MountpointError, PenstockError
 from penstock.metrics import Counters
 from penstock.mounttable import FILESYSTEM_TYPE, find_mount
@@ -109,7 +115,7 @@ def unmount(mountpoint: Path, title: str, *, force: bool) -> None:
     source at the same place stays.
     """
     if (pid := claimed_by(mountpoint)) is not None:
-        end_claim(mountpoint, pid)  # it was still being made
+        end_claimant(mountpoint, pid)  # it was still being made
     note = next((note for note in all_notes() if note.mountpoint == str(mountpoint)), None)
     clear_dead_mount(mountpoint)
     if note is not None and note.alive and note.source != title:
@@ -124,7 +130,7 @@ def unmount(mountpoint: Path, title: str, *, force: bool) -> None:
             hangs = True  # it is unmounted, but its processes do not end: kill them below
     elif entry is None and note is not None and not force:
         for process in note.processes:  # unmounted by hand: the server cleans up and ends
-            ends_within(_SERVER_ENDS_WITHIN_S, process)
+            process_ends_within(_SERVER_ENDS_WITHIN_S, process)
     if (force or hangs) and note is not None:
         for process in note.processes:
             end_process(process)

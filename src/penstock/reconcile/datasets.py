@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog.refresh import catalog_path
-from penstock.daemon.change import change_in_place, current_settings
-from penstock.daemon.claim import ask_to_end
-from penstock.daemon.control import ask
-from penstock.daemon.registry import MountNote, clear_dead_mount, find_note
-from penstock.daemon.start import start_supervisor
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_lifecycle import change_in_place, current_settings, start_supervisor
+from penstock.daemon.mount_registry import MountNote, clear_dead_mount, find_note, signal_claimant
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fluid.plan import MountPlan
 from penstock.metrics import Counters
@@ -102,7 +100,7 @@ class Datasets:
         Its first listing may take hours.
         """
         if pair.dataset is not None and "mountpoint" in pair.dataset.note:
-            ask_to_end(Path(pair.dataset.note["mountpoint"]))
+            signal_claimant(Path(pair.dataset.note["mountpoint"]))
 
     # -- up ----------------------------------------------------------------------------
 

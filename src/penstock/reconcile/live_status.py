@@ -11,9 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.claim import claimed_by
-from penstock.daemon.control import ask
-from penstock.daemon.registry import MountNote, all_notes, find_note
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import MountNote, all_notes, claimed_by, find_note
 from penstock.errors import MountpointError, PenstockError
 from penstock.jobs.job_status import ENDED
 from penstock.mounttable import mount_table

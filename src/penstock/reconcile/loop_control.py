@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.daemon import locks
+from penstock import file_locks
 from penstock.environment import child_environment
 from penstock.paths import open_private
 
@@ -27,7 +27,7 @@ _WAKE, _STOP = b"wake", b"leave"
 
 
 def wake_loop(folder: Path) -> None:
-    lock = locks.take(folder / "loop.lock")
+    lock = file_locks.acquire(folder / "loop.lock")
     if lock is None:
         _send(folder, _WAKE)  # a loop that is still starting misses it, but has yet to look
         return
@@ -39,7 +39,7 @@ def wake_loop(folder: Path) -> None:
 
 
 def is_running(folder: Path) -> bool:
-    return locks.is_taken(folder / "loop.lock")
+    return file_locks.is_held(folder / "loop.lock")
 
 
 def serving_pid(folder: Path) -> int | None:
@@ -64,7 +64,7 @@ class LoopLock:
         self.asked_to_stop = False
 
     def acquire(self, *, wait: bool, stay: bool = False) -> bool:
-        descriptor = locks.take(self._folder / "loop.lock", wait=wait)
+        descriptor = file_locks.acquire(self._folder / "loop.lock", wait=wait)
         if descriptor is None:
             return False
         os.ftruncate(descriptor, 0)

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from penstock.daemon.registry import absolute
+from penstock.daemon.mount_registry import resolve_mountpoint
 from penstock.errors import PenstockError, SpecProblem
 from penstock.fluid.plan import Lookup, MountPlan, Referenced, plan_mount
 from penstock.fluid.tiers import Folders
@@ -43,11 +43,11 @@ def _mountpoint(dataset: Stored, runtime: Stored) -> Path:
     if said is None:
         said, path, name = runtime.spec.get("mountPath"), "spec.mountPath", "mountPath"
     if not said:
-        return absolute(str(data_dir() / dataset.key.namespace / dataset.key.name))
+        return resolve_mountpoint(str(data_dir() / dataset.key.namespace / dataset.key.name))
     if not said.startswith("/") or not said.strip("/"):
         hint = "write a folder's whole path, like /data/imagenet"
         raise SpecProblem(path, f"{name}: nothing can be mounted at {said!r}", hint=hint)
-    return absolute(said)
+    return resolve_mountpoint(said)
 
 
 class _Models:

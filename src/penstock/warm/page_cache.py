@@ -93,7 +93,7 @@ class PageCacheProbe:
             bufsize=0,
             cwd="/",
             start_new_session=True,
-            # Keys are in ours, and its own can be looked at (see daemon.hardening).
+            # Keys are in ours, and its own can be looked at (see environment).
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon import locks
+from penstock import file_locks
 from penstock.jobs.job_datasets import job_datasets, missing_datasets
 from penstock.jobs.job_folder import (
     attempt_path,
@@ -118,7 +118,7 @@ def look_at_operation(state: State, snapshot: Snapshot, operation: Stored) -> Op
         policy=operation.spec.get("policy") or "Once",
         message=conditions[-1]["message"] if conditions else "",
         waits_for=operation.note.get("waits"),
-        runs=locks.is_taken(folder / "lock"),
+        runs=file_locks.is_held(folder / "lock"),
         running_s=now_s - begun_s if begun_s else None,
         silent_s=now_s - max([begun_s, *_times(folder)]) if begun_s else None,
         progress=operation.status.get("progress"),
@@ -240,8 +240,8 @@ def look_at_job(state_folder: Path, snapshot: Snapshot, job: Stored, is_served: 
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         deleting_s=now_s - job.deleting["at_s"] if job.deleting else None,
-        supervised=locks.is_taken(lock_path(folder)),
-        kept=locks.is_taken(keeper_lock_path(folder)),
+        supervised=file_locks.is_held(lock_path(folder)),
+        kept=file_locks.is_held(keeper_lock_path(folder)),
         running_s=now_s - record["begun_s"] if record is not None else None,
         ended_s=now_s - ended_s if has_ended and ended_s is not None else None,
         instances=tuple(one["name"].removeprefix(f"{job.key.name}-") for one in instances),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.cache.tier import TierSpec
-from penstock.daemon.control import ask
-from penstock.daemon.registry import MountNote, all_notes, serves, supervisor_socket
+from penstock.daemon.control_socket import ask
+from penstock.daemon.mount_registry import MountNote, all_notes, serves, supervisor_socket
 from penstock.doctor.facts.machine import Cgroup, look_at_cgroup
 from penstock.doctor.findings import TooSlow, within
 from penstock.errors import PenstockError

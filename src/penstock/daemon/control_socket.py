@@ -42,7 +42,7 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-class Line:
+class Connection:
     """One end of a connection: JSON lines both ways."""
 
     def __init__(self, end: socket.socket, most_bytes: int | None = None) -> None:
@@ -116,7 +116,7 @@ def _close_all(descriptors: list[int]) -> None:
 
 # Answers by itself, for as long as it likes. Once it returns, the line and the descriptors are its
 # own; if it raises, they are closed, and the asker is told.
-Conversation = Callable[[Answer, Line, list[int]], None]
+Conversation = Callable[[Answer, Connection, list[int]], None]
 
 
 class ControlServer:
@@ -145,7 +145,7 @@ class ControlServer:
             threading.Thread(target=self._answer, args=(peer,), daemon=True).start()
 
     def _answer(self, peer: socket.socket) -> None:
-        line = Line(peer, _MOST_REQUEST_BYTES)
+        line = Connection(peer, _MOST_REQUEST_BYTES)
         if _uid_of(peer) not in (0, os.geteuid()):
             line.close()
             return  # the folder's mode should have kept them out already
@@ -218,7 +218,7 @@ def ask(path: Path, verb: str, *, timeout_s: float = 30, **arguments: Any) -> An
     raise PenstockError("the server of this mount went away")
 
 
-def connect(path: Path, timeout_s: float = 30) -> Line:
+def connect(path: Path, timeout_s: float = 30) -> Connection:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     peer.settimeout(timeout_s)
     try:
@@ -227,10 +227,10 @@ def connect(path: Path, timeout_s: float = 30) -> Line:
     except OSError as error:
         peer.close()
         raise _does_not_answer(error) from error
-    return Line(peer)
+    return Connection(peer)
 
 
-def exchange(line: Line, request: Answer, descriptors: Sequence[int] = ()) -> Answer | None:
+def exchange(line: Connection, request: Answer, descriptors: Sequence[int] = ()) -> Answer | None:
     """The answer; None if the server went away before it gave one."""
     try:
         line.send(request, descriptors)

@@ -1,4 +1,4 @@
-"""The server process: `python -m penstock.daemon.serve MOUNTPOINT`, started by a supervisor.
+"""The server process: `python -m penstock.daemon.server_main MOUNTPOINT`, started by a supervisor.
 
 Its settings come over the link, and not as arguments: a process list is read by all.
 """
@@ -15,15 +15,14 @@ from typing import Any
 
 from penstock import procfs
 from penstock.daemon import worker
-from penstock.daemon.child import LINK_VARIABLE, OVER_LIMITS
-from penstock.daemon.hardening import keep_memory_private
-from penstock.daemon.link import Link, Message, receive_start
-from penstock.daemon.logfiles import RotatedLog
-from penstock.daemon.nursery import Nursery
-from penstock.daemon.registry import absolute
+from penstock.daemon.channel import Channel, Message, receive_start
+from penstock.daemon.fork_server import ForkServer
+from penstock.daemon.logging_setup import RotatedLog
+from penstock.daemon.mount_registry import resolve_mountpoint
+from penstock.daemon.process_setup import workers_of
 from penstock.daemon.server import Handover, Ready, Server
-from penstock.daemon.serving import workers_of
-from penstock.environment import take_inherited_keys
+from penstock.daemon.server_process import CHANNEL_VARIABLE, OVER_LIMITS
+from penstock.environment import keep_memory_private, take_inherited_keys
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse import mounting
 from penstock.settings import MountSettings, decode
@@ -38,7 +37,7 @@ _LONGEST_PULSE_S = 1.0
 
 def main() -> None:
     os.environ.update(take_inherited_keys())
-    link = Link(socket.socket(fileno=int(os.environ.pop(LINK_VARIABLE))))
+    link = Channel(socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE))))
     start = receive_start(link)
     if start is None:
         return  # our supervisor is gone already
@@ -47,7 +46,7 @@ def main() -> None:
     keep_memory_private()
     settings = decode(start["settings"])
     # Before there are other threads: only so can it be forked.
-    nursery = Nursery.fork(worker.main) if workers_of(settings) > 1 else None
+    nursery = ForkServer.fork(worker.main) if workers_of(settings) > 1 else None
     _forward_signals(link)
     process = _Process(
         link,
@@ -69,7 +68,7 @@ def main() -> None:
 
 
 class _Process:
-    def __init__(self, link: Link, settings: MountSettings, server: Server) -> None:
+    def __init__(self, link: Channel, settings: MountSettings, server: Server) -> None:
         self._link = link
         self._settings = settings
         self._server = server
@@ -184,7 +183,7 @@ def _accept_to_be_killed_first(score: int) -> None:
     procfs.set_oom_score(score)
 
 
-def _forward_signals(link: Link) -> None:
+def _forward_signals(link: Channel) -> None:
     """Who ends the server by hand means the mount. Waited for by a thread of its own: a handler
     would run in the main thread, which sleeps in a join and may sleep on."""
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -196,7 +195,7 @@ def _forward_signals(link: Link) -> None:
             if not link.send({"leave": True}):
                 # No supervisor any more: the mount goes with the last user.
                 try:
-                    mounting.unmount(absolute(sys.argv[1]), lazy=True)
+                    mounting.unmount(resolve_mountpoint(sys.argv[1]), lazy=True)
                 except MountpointError as error:
                     log.error("%s", error)
 

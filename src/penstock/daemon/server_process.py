@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock import procfs
-from penstock.daemon.link import Link, Message, send_start
+from penstock.daemon.channel import Channel, Message, send_start
 from penstock.environment import child_environment
 
-LINK_VARIABLE = "PENSTOCK_LINK"
+CHANNEL_VARIABLE = "PENSTOCK_LINK"
 # What the supervisor itself acts on; a command line of another release may not send them all.
 _FROM_SETTINGS = ("watchdog_s", "grace_s", "give_up_s")
 _LONGEST_S = 1e9  # 30 years; the kernel takes no timeout that is much longer
@@ -24,7 +24,7 @@ HALF_DEAD_AFTER_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchSpec:
     """What a server is started with. Kept as it came: the supervisor does not look inside, so
     that one of an older release can start a newer server."""
 
@@ -38,7 +38,7 @@ class Plan:
     grace_s: float = 30.0
     give_up_s: float = 300.0
 
-    def upgraded(self, request: Message) -> "Plan":
+    def upgraded(self, request: Message) -> "LaunchSpec":
         """Raises KeyError, TypeError or ValueError for a request that is none: whoever asks is of
         another release, perhaps."""
         settings: Message = {**request["settings"]}
@@ -59,10 +59,10 @@ class Plan:
 _KILLED = "killed (SIGKILL): by someone, or because the machine ran out of memory"
 
 
-class Child:
-    def __init__(self, plan: Plan, start: Message) -> None:
+class ServerProcess:
+    def __init__(self, plan: LaunchSpec, start: Message) -> None:
         self.plan = plan
-        self.link, theirs = Link.pair()
+        self.link, theirs = Channel.pair()
         self.heard = False  # starting Python takes longer on a busy machine than a pulse
         self.prepared = False
         self.at_work = False  # it was let go, so it has taken requests
@@ -148,11 +148,11 @@ def cannot_run(pid: int) -> bool:
     return bool(states) and states[0] == "Z" and all(state in "ZXD" for state in states)
 
 
-def _spawn(plan: Plan, theirs: socket.socket) -> "subprocess.Popen[bytes]":
+def _spawn(plan: LaunchSpec, theirs: socket.socket) -> "subprocess.Popen[bytes]":
     merged: dict[str, str | None] = {
         **os.environ,
         **plan.environment,
-        LINK_VARIABLE: str(theirs.fileno()),
+        CHANNEL_VARIABLE: str(theirs.fileno()),
         # Dozens of threads with an arena each would hold on to what they have let go of.
         "MALLOC_ARENA_MAX": "4",
     }
@@ -160,7 +160,7 @@ def _spawn(plan: Plan, theirs: socket.socket) -> "subprocess.Popen[bytes]":
     with theirs, child_environment(wanted) as (environment, keys):
         return subprocess.Popen(
             # -P: a queue.py in the folder where someone stands is not ours to import.
-            [plan.python, "-Pm", "penstock.daemon.serve", str(plan.mountpoint)],
+            [plan.python, "-Pm", "penstock.daemon.server_main", str(plan.mountpoint)],
             env=environment,
             pass_fds=(theirs.fileno(), keys),
             stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
-from penstock.daemon.link import Link
+from penstock.daemon.channel import Channel
 from penstock.errors import PenstockError
 
 log = logging.getLogger(__name__)
@@ -27,24 +27,24 @@ log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 
 
-class Born(NamedTuple):
+class ForkedProcess(NamedTuple):
     pid: int
     end: int  # a descriptor that can be read once the process has ended
 
 
-class Nursery:
+class ForkServer:
     """The server's side of it. Any thread."""
 
-    def __init__(self, link: Link, ends: Link) -> None:
+    def __init__(self, link: Channel, ends: Channel) -> None:
         self._link = link
         self._ends = ends
         self._lock = threading.Lock()
 
     @classmethod
-    def fork(cls, work: Callable[[Link], None]) -> "Nursery":
+    def fork(cls, work: Callable[[Channel], None]) -> "ForkServer":
         """To be called while this process has one thread. `work` is what its children do."""
-        link, theirs = Link.pair()
-        ends, their_ends = Link.pair()
+        link, theirs = Channel.pair()
+        ends, their_ends = Channel.pair()
         server = os.getpid()
         if os.fork():
             theirs.close()
@@ -54,11 +54,11 @@ class Nursery:
             link.close()
             ends.close()
             _end_with(server)
-            _breed(Link(theirs), Link(their_ends), work)
+            _breed(Channel(theirs), Channel(their_ends), work)
         finally:
             os._exit(0)
 
-    def spawn(self, theirs: socket.socket) -> Born:
+    def spawn(self, theirs: socket.socket) -> ForkedProcess:
         """A new child, which is given this end of its link."""
         with self._lock:
             self._link.send({"spawn": True}, [theirs.fileno()])
@@ -66,7 +66,7 @@ class Nursery:
         if received is None or not received[1]:
             raise PenstockError("no worker could be started")
         message, (end,) = received
-        return Born(message["pid"], end)
+        return ForkedProcess(message["pid"], end)
 
     def next_end(self) -> tuple[int, int] | None:
         """Waits until a child has ended: its pid, and its exit code as `subprocess` has it. None
@@ -77,7 +77,7 @@ class Nursery:
         return received[0]["pid"], received[0]["status"]
 
 
-def _breed(link: Link, ends: Link, work: Callable[[Link], None]) -> None:
+def _breed(link: Channel, ends: Channel, work: Callable[[Channel], None]) -> None:
     def reap(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -102,7 +102,7 @@ def _breed(link: Link, ends: Link, work: Callable[[Link], None]) -> None:
                 link.close()
                 ends.close()
                 _end_with(nursery)
-                work(Link(socket.socket(fileno=descriptor)))
+                work(Channel(socket.socket(fileno=descriptor)))
             finally:
                 os._exit(0)
         os.close(descriptor)

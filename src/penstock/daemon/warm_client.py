@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from penstock.daemon.control import Answer, Line, RemoteError, connect
-from penstock.daemon.registry import find_served
+from penstock.daemon.control_socket import Answer, Connection, RemoteError, connect
+from penstock.daemon.mount_registry import find_served
 from penstock.errors import PenstockError
 
 # Servers that go away without having got any further, one after the other.
@@ -27,7 +27,7 @@ def _ignore(_told: Answer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WarmRequest:
     """What is to be done with the files, and how."""
 
     action: str = "load"  # or check, verify, evict, list
@@ -40,11 +40,11 @@ class Wish:
     progress: Callable[[Answer], None] = field(default=_ignore)  # a few times a second
 
 
-class Warming:
+class WarmClient:
     """A context, since it holds a file. `patterns` and `listed` are paths below the mount point;
     in the second no character means anything but itself. With neither, everything is meant."""
 
-    def __init__(self, mountpoint: Path, wish: Wish) -> None:
+    def __init__(self, mountpoint: Path, wish: WarmRequest) -> None:
         self._mountpoint = mountpoint
         self._wish = wish
         find_served(mountpoint)  # who is not mounted is told so before anything is read
@@ -54,7 +54,7 @@ class Warming:
         self._before = {"fetched_files": 0, "fetched_bytes": 0}
         self._last: Answer = {}
 
-    def __enter__(self) -> "Warming":
+    def __enter__(self) -> "WarmClient":
         return self
 
     def __exit__(
@@ -118,7 +118,7 @@ class Warming:
         finally:
             line.close()
 
-    def _listen(self, line: Line) -> Answer | None:
+    def _listen(self, line: Connection) -> Answer | None:
         while (received := line.receive()) is not None:
             message = received[0]
             if "error" in message:

@@ -14,7 +14,7 @@ from pathlib import Path
 _LOCK = struct.Struct("hhqqi4x")
 
 
-def take(path: Path, *, wait: bool = False) -> int | None:
+def acquire(path: Path, *, wait: bool = False) -> int | None:
     """A descriptor that holds the lock; None if someone else has it."""
     how = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
     while True:
@@ -29,13 +29,13 @@ def take(path: Path, *, wait: bool = False) -> int | None:
         os.close(descriptor)  # let go of, and removed, between our opening it and our taking it
 
 
-def let_go(path: Path, descriptor: int) -> None:
+def release(path: Path, descriptor: int) -> None:
     """And leaves no file behind."""
     path.unlink(missing_ok=True)
     os.close(descriptor)
 
 
-def is_taken(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,11 +1,19 @@
-"""Notes which mounts are served on this machine by this user, one small file each."""
+"""Which mounts this user has on this machine, one small file each, and which are being made.
 
+The notes and the mount table know mounts that are there. Before a mount is there lies a listing,
+which may take minutes; for that time a lock on the mount point (a claim) keeps a second command
+from starting a second mount.
+"""
+
+import contextlib
 import json
 import os
+import select
+import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from penstock import procfs
+from penstock import file_locks, procfs
 from penstock.errors import MountpointError, PenstockError
 from penstock.fuse.mounting import is_disconnected, unmount
 from penstock.mounttable import FILESYSTEM_TYPE, find_mount
@@ -123,7 +131,7 @@ def clear_dead_mount(mountpoint: Path) -> bool:
     return dead
 
 
-def absolute(mountpoint: str) -> Path:
+def resolve_mountpoint(mountpoint: str) -> Path:
     """As the mount table spells it: links resolved, but never the mount point itself, whose
     server may be dead, or away: then even a look at it waits."""
     path = Path(os.path.abspath(mountpoint))
@@ -147,5 +155,80 @@ def serves(pid: int, mountpoint: str) -> bool:
     """Is this a process of that mount? Its number may be another's by now. Not so one that has
     ended and was not buried yet by its parent: it has no arguments any more."""
     words = procfs.command_line(pid)
-    ours = (b"penstock.cli.supervise", b"penstock.daemon.serve")
+    ours = (b"penstock.cli.supervise", b"penstock.daemon.server_main")
     return os.fsencode(mountpoint) in words and any(word in ours for word in words)
+
+
+# -- claims -------------------------------------------------------------------------------
+
+_ENDS_WITHIN_S = 10.0
+
+
+def claim_mountpoint(mountpoint: Path) -> int | None:
+    """A descriptor for the supervisor to inherit; None if someone has it."""
+    return file_locks.acquire(_claim_file(mountpoint))
+
+
+def sign_claim(descriptor: int) -> None:
+    """The supervisor's number, for those who want it to end. Its servers do not get the claim."""
+    os.set_inheritable(descriptor, False)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+
+
+def release_claim(mountpoint: Path, descriptor: int) -> None:
+    """There is a mount now, and a note of it."""
+    file_locks.release(_claim_file(mountpoint), descriptor)
+
+
+def claimed_by(mountpoint: Path) -> int | None:
+    """Its supervisor's number; 0 if that has not begun yet, None if nobody has it."""
+    path = _claim_file(mountpoint)
+    if not file_locks.is_held(path):
+        return None
+    try:
+        return int(path.read_bytes() or b"0")
+    except FileNotFoundError:
+        return None
+
+
+def signal_claimant(mountpoint: Path) -> None:
+    """A supervisor whose mount is not there yet, if there is one; does not wait for it."""
+    pid = claimed_by(mountpoint)
+    if pid and serves(pid, str(mountpoint)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def end_claimant(mountpoint: Path, pid: int) -> None:
+    """Ends a supervisor whose mount is not there yet."""
+    if pid and serves(pid, str(mountpoint)):
+        end_process(pid, gently=True)
+
+
+def end_process(pid: int, *, gently: bool = False) -> None:
+    """Returns once it is gone; one that waits for a dead disk is left to itself."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL) if gently else (signal.SIGKILL,):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, number)
+            if exits_within(_ENDS_WITHIN_S, process):
+                return
+    finally:
+        os.close(process)
+
+
+def exits_within(seconds: float, process: int) -> bool:
+    """`process`: a descriptor of it. With `poll`: a program that uses us as a library may have more
+    descriptors than `select` can count."""
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    return bool(ends.poll(seconds * 1000))
+
+
+def _claim_file(mountpoint: Path) -> Path:
+    return mounts_dir() / f"{name_of(mountpoint)}.lock"

@@ -35,14 +35,14 @@ _LONG_BYTES = 64 * 1024
 _MOST_DESCRIPTORS = 253  # the kernel's bound (SCM_MAX_FD)
 
 
-class Link:
+class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         # Kept: room for the longest message, made anew for each, costs more than most messages do.
         self._buffer = bytearray()
 
     @classmethod
-    def pair(cls) -> "tuple[Link, socket.socket]":
+    def pair(cls) -> "tuple[Channel, socket.socket]":
         """Our end, and the socket that the other process is given."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), theirs
@@ -102,7 +102,7 @@ class Link:
         self._socket.close()
 
 
-def send_start(link: Link, start: Message) -> bool:
+def send_start(link: Channel, start: Message) -> bool:
     """The first message to a server. Long settings go in a memory file beside it."""
     settings = json.dumps(start["settings"]).encode()
     if len(settings) <= _LONG_BYTES:
@@ -114,7 +114,7 @@ def send_start(link: Link, start: Message) -> bool:
         return link.send({"start": {**start, "settings": None}}, [descriptor])
 
 
-def receive_start(link: Link) -> Message | None:
+def receive_start(link: Channel) -> Message | None:
     """None if nobody is there any more."""
     received = link.receive()
     if received is None:

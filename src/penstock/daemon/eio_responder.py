@@ -1,4 +1,4 @@
-"""Answers everything with EIO: `python -m penstock.daemon.refuse MOUNTPOINT FUSE [JOURNAL]`.
+"""Answers everything with EIO: `python -m penstock.daemon.eio_responder MOUNTPOINT FUSE [JOURNAL]`.
 
 For a mount for which no server can be started for minutes. Without it readers would wait for
 ever, and could not even be killed: the kernel holds who waits for an answer. It is a process, since

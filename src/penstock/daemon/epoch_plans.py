@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.cache.pool import Pool
-from penstock.daemon.control import Answer, Line
+from penstock.daemon.control_socket import Answer, Connection
 from penstock.errors import PlanError
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.order import OrderReader
@@ -43,7 +43,7 @@ class Keeping:
     remember: Callable[[dict[str, Any]], None]
 
 
-class Plans:
+class EpochPlans:
     def __init__(
         self,
         files: FileSystem,
@@ -64,7 +64,7 @@ class Plans:
         self._feeds: dict[str, PlannedFeed] = {}
         self._count = 0
 
-    def converse(self, request: Answer, line: Line, descriptors: list[int]) -> None:
+    def converse(self, request: Answer, line: Connection, descriptors: list[int]) -> None:
         """The verb `plan` of the control socket."""
         if len(descriptors) != 1:
             raise PlanError("a plan comes with one descriptor, its memory")
@@ -104,7 +104,7 @@ class Plans:
                 self._forget(name)
                 continue
             label, pid, *accepted = told
-            line = Line(socket.socket(fileno=end))
+            line = Connection(socket.socket(fileno=end))
             try:
                 feed = self._open(memory, label, pid)
             except PlanError as error:
@@ -137,12 +137,12 @@ class Plans:
             pid,
         )
 
-    def _begin(self, name: str, feed: PlannedFeed, line: Line) -> None:
+    def _begin(self, name: str, feed: PlannedFeed, line: Connection) -> None:
         self._prefetcher.add(feed)
         thread = threading.Thread(target=self._wait, args=(name, feed, line), daemon=True)
         thread.start()
 
-    def _accept(self, name: str, feed: PlannedFeed, line: Line) -> None:
+    def _accept(self, name: str, feed: PlannedFeed, line: Connection) -> None:
         """Tells who made it. Noted: a server that was killed in between leaves it to the next."""
         try:
             line.send({"accepted": True})
@@ -150,7 +150,7 @@ class Plans:
         except OSError as error:
             log.debug("who made a plan went away: %s", error)  # and `_wait` sees that too
 
-    def _wait(self, name: str, feed: PlannedFeed, line: Line) -> None:
+    def _wait(self, name: str, feed: PlannedFeed, line: Connection) -> None:
         line.wait_for_end()
         line.close()
         self._prefetcher.remove(feed)

@@ -33,9 +33,9 @@ from penstock.cache.files import FileStamp
 from penstock.cache.guarded import GuardedDirectory
 from penstock.cache.identity import Block, block_of, identify
 from penstock.cache.indexfile import IndexDamaged
-from penstock.daemon.child import HALF_DEAD_AFTER_S
-from penstock.daemon.link import Link, Message, send_start
-from penstock.daemon.nursery import Nursery
+from penstock.daemon.channel import Channel, Message, send_start
+from penstock.daemon.fork_server import ForkServer
+from penstock.daemon.server_process import HALF_DEAD_AFTER_S
 from penstock.errors import PenstockError
 from penstock.fuse.peers import Inbox, clone
 from penstock.metrics import Counters
@@ -82,7 +82,7 @@ class _Totals:
 class _Worker:
     """One process, as the server sees it."""
 
-    def __init__(self, slot: int, link: Link, pid: int, end: int) -> None:
+    def __init__(self, slot: int, link: Channel, pid: int, end: int) -> None:
         self.slot = slot
         self.link = link
         self.pid = pid
@@ -107,12 +107,12 @@ class _Worker:
             self.end = -1
 
 
-class Workers:
+class WorkerPool:
     """Also the `Bringer` of the server's prefetcher, and what its cache holds in memory."""
 
     def __init__(
         self,
-        nursery: Nursery,
+        nursery: ForkServer,
         count: int,
         start: Message,
         directories: Sequence[GuardedDirectory],
@@ -228,7 +228,7 @@ class Workers:
         return [worker for worker in self._workers if worker is not None]
 
     def _spawn(self, slot: int) -> None:
-        link, theirs = Link.pair()
+        link, theirs = Channel.pair()
         with theirs:
             born = self._nursery.spawn(theirs)
         worker = _Worker(slot, link, born.pid, born.end)
@@ -581,8 +581,8 @@ def _as_error(told: Message | None) -> Exception | None:
 
 
 def _wait_for_ends(pidfds: list[int]) -> None:
-    """Workers of a server that is gone die with it. One that could still run may take a request,
-    which is lost with it once the kernel was asked to send them again."""
+    """Wait until the workers of a server that is gone have died, as they do with it. One that can
+    still run may take a request, which is lost with it once the kernel has sent all again."""
     until_s = time.monotonic() + HALF_DEAD_AFTER_S
     poll = select.poll()
     for pidfd in pidfds:

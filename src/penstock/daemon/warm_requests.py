@@ -19,7 +19,7 @@ from penstock.cache.contents import Contents
 from penstock.cache.guarded import GuardedDirectory
 from penstock.catalog.file_set import ORDERS, Selection
 from penstock.catalog.names import decode
-from penstock.daemon.control import Answer, Line
+from penstock.daemon.control_socket import Answer, Connection
 from penstock.errors import UsageError
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.load import FAILURES_NAMED, Load, PagePush, TierRoom, fits_for_sure
@@ -45,7 +45,7 @@ class _AskerIsGone(Exception):
     pass
 
 
-class Loads:
+class WarmRequests:
     def __init__(
         self,
         files: FileSystem,
@@ -66,7 +66,7 @@ class Loads:
         self._is_held = is_held
         self._drop_pages = drop_pages
 
-    def converse(self, request: Answer, line: Line, descriptors: list[int]) -> None:
+    def converse(self, request: Answer, line: Connection, descriptors: list[int]) -> None:
         """The verb `warm` of the control socket. With it comes a file of paths, each ended by NUL:
         so many `patterns` first, then such as mean themselves; none at all are everything."""
         work = {
@@ -330,7 +330,7 @@ class Loads:
 class _Teller:
     """Tells the asker how far it is, not too often; raises once they are gone."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Connection) -> None:
         self._line = line
         self._told_s = 0.0
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from penstock.daemon.limits import Limits, open_descriptors, resident_bytes
-from penstock.daemon.plans import Plans
-from penstock.daemon.refresher import Refresher
-from penstock.daemon.workers import Workers
+from penstock.daemon.catalog_refresher import Refresher
+from penstock.daemon.epoch_plans import EpochPlans
+from penstock.daemon.resource_limits import Limits, open_descriptors, resident_bytes
+from penstock.daemon.worker_pool import WorkerPool
 from penstock.fuse.backing import BackingFiles
 from penstock.fuse.session import Session
 from penstock.metrics import Counters
@@ -22,16 +22,16 @@ def collect(
     numbers: Collection[int],
     mode: str,
     files: FileSystem,
-    session: Session | Workers,
+    session: Session | WorkerPool,
     backings: BackingFiles | None,
     refresher: Refresher,
     counters: Counters,
     started_s: float,
     remembered: dict[str, Any],
     limits: Limits,
-    plans: Plans,
+    plans: EpochPlans,
     prefetcher: Prefetcher,
-    workers: Workers | None,
+    workers: WorkerPool | None,
 ) -> dict[str, Any]:
     count, size = files.totals()
     files.cache.wait_until_stored()  # workers tell what they have counted
@@ -97,7 +97,7 @@ def collect_brief(
     numbers: Collection[int],
     mode: str,
     files: FileSystem,
-    session: Session | Workers,
+    session: Session | WorkerPool,
     refresher: Refresher,
     counters: Counters,
 ) -> dict[str, Any]:
