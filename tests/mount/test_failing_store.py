@@ -124,6 +124,6 @@ def test_a_body_that_is_always_wrong_is_eio_each_time_and_both_digests_are_in_th
             assert read_or_errno(mount.path / "good") == right
         assert mount.stats()["store_mismatches"] > 2
         (log,) = (state / "logs").glob("*.log")
-        assert f"has the MD5 {md5(wrong)}, but the ETag is {md5(right)}" in log.read_text()
+        assert f"have the MD5 {md5(wrong)}, but the ETag is {md5(right)}" in log.read_text()
         liar.lie = None
         wait_until(lambda: read_or_errno(mount.path / "bad") == right)
