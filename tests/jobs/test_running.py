@@ -146,7 +146,7 @@ def test_gpus_are_allotted_and_others_queue(jobs: Jobs, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason", "message"),
     [("fails", "Error", "worker-0 ended with exit code 3; its last output: oh no"),
-     ("missing", "CannotStart", "./train.sh: no such command (hint: it is looked for in "),
+     ("missing", "CannotStart", "./train.sh: no such command (hint: it was looked up in "),
      ("nameless", "Killed", "worker-0 was killed by signal 40"),
      ("lost", "CannotStart", "workingDir /no/such: No such file"),
      ("hangs", "Timeout", "timeout after 1s"),

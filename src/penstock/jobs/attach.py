@@ -1,4 +1,9 @@
-"""A command in the middle of a job that runs: where its processes are, and sees what they see."""
+"""Run a command inside a running job, where its processes are, with what they see.
+
+`attach_argv` gives the command line: for a container that of its engine, else that of this module.
+`python -Pm penstock.jobs.attach FOLDER INSTANCE WORD…` enters the namespaces of the instance, takes
+its environment and its working folder, and becomes the command. One thread.
+"""
 
 import ctypes
 import os
@@ -6,21 +11,26 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
 from penstock.jobs.containers import container_name
 from penstock.jobs.job_folder import attempt_path, job_folder, read_record
 from penstock.jobs.job_status import RUNNING
-from penstock.reconcile.snapshot import Stored
-from penstock.reconcile.state import State
+
+if TYPE_CHECKING:  # so that the process that enters the job starts quickly
+    from penstock.reconcile.snapshot import Stored
+    from penstock.reconcile.state import State
 
 
 def attach_argv(
-    state: State, job: Stored, instance: str | None, command: Sequence[str]
+    state: "State", job: "Stored", instance: str | None, command: Sequence[str]
 ) -> list[str]:
-    """The arguments of a process that does it; `instance` may be left out, or be without the
-    job's name; without a command it is a shell. Raises UsageError if there is no such, or it does
-    not run."""
+    """Return the arguments of the process that runs the command.
+
+    `instance`: with or without the job's name; None is the first. Without a command it is a shell.
+    Raises UsageError if there is no such instance, or it does not run.
+    """
     record = read_record(attempt_path(job_folder(state.folder, job.uid)))
     name = job.key.name
     if record is None or record["outcome"] is not None:
@@ -56,30 +66,30 @@ def main() -> int:
     found = [one for one in (record or {}).get("instances", []) if one["name"] == instance]
     pid = found[0].get("pid") if found else None
     if pid is None:
-        return _say(f"{instance} does not run")
+        return _fail(f"{instance} does not run")
     try:
         place = Path(f"/proc/{pid}")
         env = _environment(place)
-        # All of it before the first namespace is entered: afterwards /proc is another.
+        # All reads come before the first namespace is entered: /proc is another one afterwards.
         cwd = os.readlink(place / "cwd")
         for descriptor in _namespaces(place):
             _join(descriptor)
     except OSError as error:
-        return _say(f"{instance} cannot be entered: {error.strerror}")
-    # Its children are in the PID namespace, it is not.
+        return _fail(f"{instance} cannot be entered: {error.strerror}")
+    # setns(2) puts only the children of this process into the PID namespace.
     child = os.fork()
     if child:
         for number in (signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_IGN)  # the terminal's are the command's
+            signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the command
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        return code if code >= 0 else 128 - code  # as a shell tells a signal
+        return code if code >= 0 else 128 - code  # as a shell reports a signal
     try:
         os.chdir(cwd)
         words = command or [env.get("SHELL", "/bin/sh")]
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execvpe(words[0], words, {**env, "TERM": os.environ.get("TERM", "dumb")})
     except OSError as error:
-        _say(f"{(command or ['sh'])[0]}: {error.strerror}")
+        _fail(f"{(command or ['sh'])[0]}: {error.strerror}")
     os._exit(127)
 
 
@@ -90,7 +100,7 @@ def _environment(place: Path) -> dict[str, str]:
 
 
 def _namespaces(place: Path) -> list[int]:
-    """Those that are not our own, in the order in which they can be entered."""
+    """Open the namespaces that differ from ours, in the order in which they can be entered."""
     kinds = [
         kind
         for kind in ("user", "mnt", "pid")
@@ -105,8 +115,8 @@ def _join(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _say(what: str) -> int:
-    print(f"penstock: {what}", file=sys.stderr)
+def _fail(message: str) -> int:
+    print(f"penstock: {message}", file=sys.stderr)
     return _CANNOT
 
 

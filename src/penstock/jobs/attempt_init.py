@@ -1,15 +1,17 @@
-"""Root of all that an attempt of a job runs: `python -Pm penstock.jobs.attempt_init TOLD REPORT
-CONTROL`, three descriptors.
+"""The init of an attempt: PID 1 of everything that it runs.
 
-    keeper ── outer ── init (number 1 in its namespace) ── instances ── whatever they start
+`python -Pm penstock.jobs.attempt_init PAYLOAD REPORT CONTROL`, three descriptors.
 
-It has a PID and a mount namespace of its own, with the job's data sets bound read-only, the key of
-sealed Secrets covered and /proc mounted anew. So when it ends, however it ends, the kernel kills
-all that is in there: also what has forked away. It ends when the instances have, when one of them
-fails, when it is asked to (a byte on CONTROL) and when the keeper is gone (the end of CONTROL).
+    keeper ── outer ── init (PID 1 of its namespace) ── instances ── whatever they start
 
-What happens is reported as lines of JSON: {"cannot"}, {"without"} namespaces, {"started"},
-{"ended"}, {"left"} behind. One thread; nothing of this knows where state is kept.
+The init has a PID and a mount namespace of its own, with the job's data sets bound read-only, the
+key of sealed Secrets covered, and a /proc of its own. When the init ends, however it ends, the
+kernel kills everything in the namespace, also daemons that left their session. It ends when the
+instances have ended, when one of them fails, when the keeper asks (a byte on CONTROL) and when the
+keeper is gone (end of file on CONTROL).
+
+It reports lines of JSON: {"cannot"} start, {"without"} namespaces, {"started"}, {"ended"}, {"left"}
+processes behind. One thread. It does not know where the state is.
 """
 
 import contextlib
@@ -34,7 +36,7 @@ from penstock.reconcile.mount_namespace import Cannot, bind_all, enter, hide_all
 
 Json = dict[str, Any]
 
-# After SIGTERM: time to write a checkpoint's last bytes.
+# Between SIGTERM and the end: time to finish writing a checkpoint.
 GRACE_S = 5.0
 _DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
 _SHELL = ["/bin/sh", "-c"]
@@ -43,24 +45,24 @@ _libc = ctypes.CDLL(None)
 
 def main() -> NoReturn:
     with os.fdopen(int(sys.argv[1]), "rb") as file:
-        told: Json = json.load(file)
+        payload: Json = json.load(file)
     report, control = int(sys.argv[2]), int(sys.argv[3])
-    handed: list[int] = [report, control, *told["outputs"]]
-    for descriptor in (*handed, *chain.from_iterable(told["entrances"])):
+    passed: list[int] = [report, control, *payload["outputs"]]
+    for descriptor in (*passed, *chain.from_iterable(payload["entrances"])):
         os.set_inheritable(descriptor, False)
     try:
-        isolated = _isolate(told, report)
+        isolated = _isolate(payload, report)
     except (Cannot, OSError) as error:
-        _tell(report, _cannot(error))
+        _send(report, _cannot(error))
         os._exit(126)
-    # Not before: a change of who one is, as in a user namespace, takes it back.
+    # Only now: entering a user namespace clears the setting.
     _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != told["parent"]:
+    if os.getppid() != payload["parent"]:
         os._exit(126)
     child = os.fork()
     if child:
-        for descriptor in (report, control, *told["outputs"]):
-            os.close(descriptor)  # their ends are the init's to give
+        for descriptor in (report, control, *payload["outputs"]):
+            os.close(descriptor)  # end of file must mean that the init is gone
         os.waitpid(child, 0)
         os._exit(0)
     _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
@@ -68,27 +70,27 @@ def main() -> NoReturn:
     os.setsid()
     try:
         if isolated:
-            bind_all(told["binds"])
-            hide_all(told["hidden"])
+            bind_all(payload["binds"])
+            hide_all(payload["hidden"])
             mount_proc()
-        _go_to(told["cwd"])
-        if not told["contained"]:
-            _check_command(told["command"], told["instances"][0]["env"])
-        Init(told, report, control).run()
+        _go_to(payload["cwd"])
+        if not payload["contained"]:
+            _check_command(payload["command"], payload["instances"][0]["env"])
+        Init(payload, report, control).run()
     except (Cannot, OSError) as error:
-        _tell(report, _cannot(error))
+        _send(report, _cannot(error))
     os._exit(0)
 
 
-def _isolate(told: Json, report: int) -> bool:
-    if told["contained"]:
-        return False  # the container's own
+def _isolate(payload: Json, report: int) -> bool:
+    if payload["contained"]:
+        return False  # the container has its own namespaces
     try:
         enter(pids=True)
     except Cannot as error:
-        if told["binds"]:
+        if payload["binds"]:
             raise
-        _tell(report, {"without": str(error)})
+        _send(report, {"without": str(error)})
         return False
     return True
 
@@ -97,42 +99,45 @@ def _go_to(folder: str) -> None:
     try:
         os.chdir(folder)
     except OSError as error:
-        hint = "it is looked up as the job sees it"
+        hint = "the folder must exist where the job runs, data sets included"
         raise Cannot(f"workingDir {folder}: {error.strerror}", hint) from error
 
 
 def _check_command(words: list[str], env: Mapping[str, str]) -> None:
-    """Before anything runs: a shell or mpirun would say it in many words, somewhere in a log."""
+    """Raise Cannot if the command does not exist, before anything is started.
+
+    A shell or mpirun would report it too, but with many words and only in a log.
+    """
     word = words[0]
     if words[:2] == _SHELL:
         try:
-            said = shlex.split(words[2], comments=True)
+            parsed = shlex.split(words[2], comments=True)
         except ValueError:
-            return  # a shell's own mistake, which it tells best
-        given = list(takewhile(lambda one: "=" in one, said))
-        found = said[len(given) :]
+            return  # a syntax error, which the shell describes better
+        variables = list(takewhile(lambda one: "=" in one, parsed))
+        found = parsed[len(variables) :]
         if not found or not set(found[0]) <= _PLAIN:
             return
-        if any(one.startswith("PATH=") for one in given):
-            return  # it is looked for elsewhere
+        if any(one.startswith("PATH=") for one in variables):
+            return  # the command sets its own PATH
         word = found[0]
         if "/" not in word and _shell_knows(word, env):
             return
     if "/" in word:
         if not os.path.exists(word):
-            raise Cannot(f"{word}: no such command", f"it is looked for in {os.getcwd()}")
+            raise Cannot(f"{word}: no such command", f"it was looked up in {os.getcwd()}")
         if os.path.isdir(word) or not os.access(word, os.X_OK):
-            raise Cannot(f"{word} is not executable", f"chmod +x {word}, or name what runs it")
+            raise Cannot(f"{word} is not executable", f"chmod +x {word}, or name its interpreter")
     elif shutil.which(word, path=env.get("PATH")) is None:
-        raise Cannot(f"{word}: no such command", "it is looked for in the PATH of the job")
+        raise Cannot(f"{word}: no such command", "it was looked up in the PATH of the job")
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+@:-")
 
 
 def _shell_knows(word: str, env: Mapping[str, str]) -> bool:
-    """Builtins and words of its grammar too."""
-    asked = subprocess.run(
+    """Is it a command, a builtin or a keyword of the shell?"""
+    result = subprocess.run(
         ["/bin/sh", "-c", 'command -v -- "$0"', word],
         env=dict(env),
         stdin=subprocess.DEVNULL,
@@ -140,16 +145,16 @@ def _shell_knows(word: str, env: Mapping[str, str]) -> bool:
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    return asked.returncode == 0
+    return result.returncode == 0
 
 
 class Init:
-    def __init__(self, told: Json, report: int, control: int) -> None:
-        self._told = told
+    def __init__(self, payload: Json, report: int, control: int) -> None:
+        self._payload = payload
         self._report = report
         self._control = control
-        self._running: dict[int, int] = {}  # process: which instance
-        self._awaited = {i for i, one in enumerate(told["instances"]) if one["awaited"]}
+        self._running: dict[int, int] = {}  # pid: index of the instance
+        self._awaited = {i for i, one in enumerate(payload["instances"]) if one["awaited"]}
         self._stop_at_s: float | None = None
         self._has_children = True
         self._wakes, writer = os.pipe()
@@ -160,7 +165,7 @@ class Init:
 
     def run(self) -> None:
         try:
-            for index in range(len(self._told["instances"])):
+            for index in range(len(self._payload["instances"])):
                 self._start(index)
         except Cannot:
             self._end_all(signal.SIGKILL)
@@ -168,28 +173,28 @@ class Init:
         poll = select.poll()
         poll.register(self._wakes, select.POLLIN)
         poll.register(self._control, select.POLLIN)
-        while self._goes_on():
+        while self._is_running():
             left_s = None if self._stop_at_s is None else self._stop_at_s - time.monotonic()
             events = poll.poll(None if left_s is None else max(0, left_s * 1000))
             for descriptor, _ in events:
                 if descriptor == self._control:
                     if not os.read(self._control, 16):
-                        return  # the keeper is gone
+                        return  # end of file: the keeper is gone
                     self._stop()
                 else:
                     os.read(self._wakes, 4096)
-            self._bury()
+            self._reap()
         self._report_leftovers()
 
-    def _goes_on(self) -> bool:
+    def _is_running(self) -> bool:
         if self._stop_at_s is not None:
-            # All that is left is a child of ours: a rank without its shell may be saving its work.
+            # Wait for adopted orphans too: a rank without its shell may be saving its work.
             return self._has_children and time.monotonic() < self._stop_at_s
         return bool(self._awaited)
 
     def _start(self, index: int) -> None:
-        instance: Json = self._told["instances"][index]
-        entrances: list[int] = self._told["entrances"][index]
+        instance: Json = self._payload["instances"][index]
+        entrances: list[int] = self._payload["entrances"][index]
 
         def enter_groups() -> None:
             for entrance in entrances:
@@ -200,7 +205,7 @@ class Init:
                 instance["argv"],
                 env=instance["env"],
                 stdin=subprocess.DEVNULL,
-                stdout=self._told["outputs"][index],
+                stdout=self._payload["outputs"][index],
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=enter_groups if entrances else None,
@@ -211,14 +216,14 @@ class Init:
         except OSError as error:
             raise Cannot(f"{instance['argv'][0]}: {error.strerror}", None) from error
         except subprocess.SubprocessError as error:
-            raise Cannot(f"{instance['name']} cannot be put under its limits", None) from error
-        # It is buried below, with all others; the object would look for it in vain.
+            raise Cannot(f"the limits of {instance['name']} cannot be set", None) from error
+        # `_reap` waits for all children; this keeps the object from waiting for its own.
         process.returncode = 0
-        os.close(self._told["outputs"][index])
+        os.close(self._payload["outputs"][index])
         self._running[process.pid] = index
-        _tell(self._report, {"started": index, "pid": process.pid})
+        _send(self._report, {"started": index, "pid": process.pid})
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -232,9 +237,9 @@ class Init:
                 continue  # an orphan
             code = os.waitstatus_to_exitcode(status)
             stopped = self._stop_at_s is not None
-            _tell(self._report, {"ended": index, "code": code, "stopped": stopped})
+            _send(self._report, {"ended": index, "code": code, "stopped": stopped})
             self._awaited.discard(index)
-            if code != 0 and self._told["instances"][index]["awaited"]:
+            if code != 0 and self._payload["instances"][index]["awaited"]:
                 self._stop()
 
     def _stop(self) -> None:
@@ -245,7 +250,7 @@ class Init:
     def _end_all(self, number: signal.Signals) -> None:
         if os.getpid() == 1:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, number)  # all that is in here
+                os.kill(-1, number)  # everything in the namespace
             return
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError):
@@ -256,12 +261,12 @@ class Init:
             return
         left = set(procfs.pids()) - {1, *self._running}
         if left and Path("/proc/self").readlink().name == "1":  # a /proc of our own
-            _tell(self._report, {"left": len(left)})
+            _send(self._report, {"left": len(left)})
 
 
 _HINTS = {
     "mpirun": "install Open MPI: apt install openmpi-bin",
-    "torchrun": "install torch where the job's PATH finds it",
+    "torchrun": "install torch where the PATH of the job finds it",
     "docker": None,
 }
 
@@ -273,9 +278,9 @@ def _cannot(error: Cannot | OSError) -> Json:
     return {"cannot": f"{where}{error.strerror}", "hint": None}
 
 
-def _tell(report: int, what: Json) -> None:
+def _send(report: int, message: Json) -> None:
     try:
-        os.write(report, json.dumps(what).encode() + b"\n")
+        os.write(report, json.dumps(message).encode() + b"\n")
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise

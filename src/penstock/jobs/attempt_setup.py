@@ -1,10 +1,11 @@
-"""One attempt of a job, from its manifest to a keeper that runs it."""
+"""Prepare one attempt of a job from its manifest, and start its keeper."""
 
 import errno
 import json
 import os
 import random
 import re
+import shutil
 import socket
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ _PASSWORD = re.compile(r"://[^/?#\s]*:([^/?#\s@]+)@")
 @dataclass(frozen=True, slots=True)
 class Attempt:
     launch: str
-    told: Json  # to the keeper; holds secrets
+    payload: Json  # for the keeper; holds secrets
     instances: list[Instance]
 
 
@@ -63,7 +65,7 @@ def prepare(
     number: int,
     gpus: tuple[int, ...],
 ) -> Attempt:
-    """Raises UsageError for what cannot be started."""
+    """Raises UsageError if the job cannot be started."""
     sealed = state.secrets(job)
     model = model_of(job.manifest, sealed)
     assert isinstance(model, TrainingJob)
@@ -74,7 +76,7 @@ def prepare(
     env, secrets = environment(
         spec.env, "spec.env", lambda name, key: named_secret(state, job.key.namespace, name, key)
     )
-    # Whatever was sealed: its name, or the address that it is a part of, told so.
+    # Everything that was sealed, because of its name or the URL that it is in, is redacted in logs.
     secrets = list(dict.fromkeys([*secrets, *sealed.values(), *_passwords(sealed.values())]))
     remember(*secrets)
     own = {
@@ -106,7 +108,9 @@ def prepare(
     limit_cores = None if spec.cpu is None else cores(spec.cpu)
     memory_bytes = None if spec.memory is None else parse_quantity(spec.memory)
     if engine is not None:
-        said, client = {one.name for one in spec.env} | set(own), containers.client_environment()
+        # Of this machine's environment the container gets nothing; only what the job names, and
+        # what its trainer adds.
+        named, client = {one.name for one in spec.env} | set(own), containers.client_environment()
         instances = [
             containers.contained(
                 one,
@@ -117,7 +121,7 @@ def prepare(
                 variables={
                     name: value
                     for name, value in one.env.items()
-                    if name in said or name not in env
+                    if name in named or name not in env
                 },
                 working_dir=spec.working_dir,
                 cores=limit_cores,
@@ -126,7 +130,7 @@ def prepare(
             )
             for one in instances
         ]
-    told: Json = {
+    payload: Json = {
         "run": run,
         "attempt": number,
         "name": job.key.name,
@@ -157,17 +161,17 @@ def prepare(
             for one in instances
         ],
     }
-    return Attempt(launch, told, instances)
+    return Attempt(launch, payload, instances)
 
 
 def start_keeper(job: Stored, attempt: Attempt, lock: int, log: int) -> "subprocess.Popen[bytes]":
-    """In a session of its own: it goes on without whoever started it. The lock is its own."""
+    """Start the keeper in a session of its own, and pass it the lock: it outlives its starter."""
     descriptor = os.memfd_create("penstock-job", 0)
     with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(json.dumps(attempt.told).encode())
+        file.write(json.dumps(attempt.payload).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     try:
-        _make_scratch(attempt.told["scratch"])
+        _make_scratch(attempt.payload["scratch"])
         with child_environment(os.environ) as (env, keys):
             return subprocess.Popen(
                 [sys.executable, "-Pm", KEEPER, job.uid, str(descriptor), str(lock)],
@@ -200,17 +204,14 @@ def _engine(spec: TrainingJobSpec) -> str | None:
 
 
 def _torchrun(env: Mapping[str, str]) -> tuple[str, ...]:
-    """That of the job's PATH; else of the Python that runs Penstock, if it has torch."""
-    import shutil
-    from importlib.util import find_spec
-
+    """Return the torchrun in the job's PATH; else that of this Python, if it has torch."""
     if shutil.which("torchrun", path=env.get("PATH")) is None and find_spec("torch") is not None:
         return (sys.executable, "-m", "torch.distributed.run")
     return ("torchrun",)
 
 
 def _own_folder(folder: Path) -> Path:
-    """Names without a folder must not end up in the machine's root."""
+    """Make the default working folder: relative file names must not end up in the root folder."""
     own = folder / "run"
     own.mkdir(exist_ok=True, mode=0o700)
     return own
@@ -223,8 +224,10 @@ def _hostfile(folder: Path, spec: TrainingJobSpec) -> Path:
 
 
 def scratch_place(uid: str) -> str:
-    """In memory where there is a place for it: ranks exchange through files in it. Its path is
-    short: sockets are made there. Anybody may make folders there, also of this name."""
+    """Return a folder that the ranks share files in, in memory where possible.
+
+    Its path is short, since sockets are made in it. Other users can make a folder of this name.
+    """
     shared = "/dev/shm"
     top = shared if os.access(shared, os.W_OK) else tempfile.gettempdir()
     path = os.path.join(top, f"penstock-job-{uid[:13]}")
@@ -236,7 +239,7 @@ def scratch_place(uid: str) -> str:
 def _make_scratch(path: str) -> None:
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:  # of the attempt before
+    except FileExistsError:  # an earlier attempt made it
         if not _is_private(path):
             raise
 
@@ -251,7 +254,7 @@ def _is_private(path: str) -> bool:
 
 
 def _passwords(values: Iterable[str]) -> Iterator[str]:
-    """Those within addresses, which a program may print without the rest."""
+    """Yield the passwords inside URLs, which a program may print without the rest."""
     for value in values:
         if (found := _PASSWORD.search(value)) is not None:
             yield found[1]
@@ -268,8 +271,10 @@ def _script(name: str, cwd: str) -> str | None:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Of the loopback interface. Below those that the kernel gives to whoever asks for any: it is
-    seconds until the job takes them. Held while they are chosen, so that no two are one."""
+    """Choose free ports of the loopback interface, all different.
+
+    They are below the kernel's ephemeral range, since seconds pass until the job binds them.
+    """
     held: list[socket.socket] = []
     try:
         while len(held) < count:

@@ -1,4 +1,4 @@
-"""Jobs that run in an image: what docker or podman is asked."""
+"""Instances of a job in containers: the commands for docker and podman."""
 
 import os
 import shutil
@@ -14,15 +14,15 @@ if TYPE_CHECKING:  # models: the keeper, which only removes containers, starts w
     from penstock.jobs.launching import Instance
 
 ENGINES = ("docker", "podman")
-_ANSWERS_WITHIN_S = 30.0
+_TIMEOUT_S = 30.0
 _LABEL = "penstock-job"
-# What says where the engine is, and how it is set up, beside what each command needs.
+# Variables that configure the engine's client.
 _CLIENT = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "REGISTRY_AUTH_FILE", "XDG_")
 _PODMAN_INITS = ("/usr/libexec/podman/catatonit", "/usr/bin/catatonit", "/usr/local/bin/catatonit")
 
 
 def find_engine() -> str | None:
-    """The one that is installed and answers: a client without its server can run nothing."""
+    """Return the engine that is installed and answers; a client without its server is useless."""
     return next((engine for engine in ENGINES if _answers(engine)), None)
 
 
@@ -39,23 +39,23 @@ def _answers(engine: str) -> bool:
     if shutil.which(engine) is None:
         return False
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             [engine, "info"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=_ANSWERS_WITHIN_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return asked.returncode == 0
+    return result.returncode == 0
 
 
 def client_environment() -> dict[str, str]:
-    """Of this process, what the engine's client is told: the job's is for what it runs."""
-    asked = {name: value for name, value in os.environ.items() if name.startswith(_CLIENT)}
-    return {**inherited(), **asked}
+    """Return the environment of the engine's client, apart from that of the job inside."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith(_CLIENT)}
+    return {**inherited(), **settings}
 
 
 def contained(
@@ -72,8 +72,10 @@ def contained(
     client: Mapping[str, str],
     is_folder: Callable[[str], bool] = lambda name: Path(name).is_dir(),
 ) -> "Instance":
-    """The same instance, in a container. It is not removed when it ends: whoever kept it asks
-    first what became of it."""
+    """Return the same instance in a container.
+
+    The container stays when it ends, until the keeper has asked whether it ran out of memory.
+    """
     argv = [
         engine,
         "run",
@@ -87,7 +89,7 @@ def contained(
         "host",
     ]
     if engine != "podman" or any(map(os.path.exists, _PODMAN_INITS)):
-        argv.append("--init")  # what is asked to end does so, though it is number 1
+        argv.append("--init")  # PID 1 ignores SIGTERM otherwise
     for source, target in binds:
         argv += ["-v", f"{source}:{target}:ro"]
     if working_dir:
@@ -106,20 +108,20 @@ def contained(
     if memory_bytes is not None:
         limit = str(memory_bytes * instance.workers)
         argv += ["--memory", limit, "--memory-swap", limit]
-    # Inside, the devices it was given are all there are, and are counted from 0.
+    # In the container only these devices exist, numbered from 0.
     inside = {
         name: value
         for name, value in sorted(variables.items())
         if name != "CUDA_VISIBLE_DEVICES" or not instance.gpus
     }
-    handed: dict[str, str] = {}
+    passed: dict[str, str] = {}
     for name, value in inside.items():
-        if name in client or name.startswith("LD_"):  # it would change the client's own
+        if name in client or name.startswith("LD_"):  # it would change the client itself
             argv += ["-e", f"{name}={value}"]
-        else:  # not among its arguments, which anyone reads
+        else:  # by its name: every user can read the arguments
             argv += ["-e", name]
-            handed[name] = value
-    return replace(instance, argv=(*argv, image, *instance.argv), env={**client, **handed})
+            passed[name] = value
+    return replace(instance, argv=(*argv, image, *instance.argv), env={**client, **passed})
 
 
 def container_name(uid: str, instance: str) -> str:
@@ -127,17 +129,17 @@ def container_name(uid: str, instance: str) -> str:
 
 
 def out_of_memory(engine: str, uid: str, instance: str) -> bool:
-    """Whether it was ended for that."""
-    asked = [engine, "inspect", "--format", "{{.State.OOMKilled}}", container_name(uid, instance)]
+    """Was the container killed for its memory limit?"""
+    command = [engine, "inspect", "--format", "{{.State.OOMKilled}}", container_name(uid, instance)]
     try:
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return said.stdout.strip() == "true"
+    return result.stdout.strip() == "true"
 
 
 def remove_containers(engine: str, uid: str) -> None:
-    """All that this job has, running or not."""
+    """Remove all containers of this job, running or not."""
     try:
         found = subprocess.run(
             [engine, "ps", "-aq", "--filter", f"label={_LABEL}={uid}"],
@@ -155,4 +157,4 @@ def remove_containers(engine: str, uid: str) -> None:
                 check=False,
             )
     except (OSError, subprocess.TimeoutExpired):
-        return  # it does not answer: what it runs, nobody here can end
+        return  # the engine does not answer, and only it could end them

@@ -4,7 +4,7 @@
     pytorch        master-0, worker-0, …           a torchrun each, with the ranks of one worker
     tf             ps-0, …, worker-0, …            the command itself, with TF_CONFIG
 
-All of them meet on the loopback interface.
+They communicate over the loopback interface.
 """
 
 import json
@@ -31,18 +31,18 @@ class Instance:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     gpus: tuple[int, ...]
-    workers: int = 1  # whose limits it has
-    awaited: bool = True  # the job has ended when these have; a parameter server never does
+    workers: int = 1  # how many workers' limits it has
+    awaited: bool = True  # the job ends when these have ended; a parameter server never does
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the place where the job runs decides."""
+    """What depends on the machine that the job runs on."""
 
     is_root: bool
     gpus: tuple[int, ...]  # allotted to the job, worker after worker
     ports: tuple[int, ...]  # free ones, as many as `ports_needed`
-    hostfile: str  # "" in an image, as is the next one
+    hostfile: str  # "" in an image, like `scratch`
     scratch: str  # a folder in memory for what the ranks share
     torchrun: tuple[str, ...] = ("torchrun",)
     planner: tuple[str, ...] = ("penstock", "run", "--")
@@ -51,7 +51,10 @@ class Machine:
 def chosen_launch(
     spec: TrainingJobSpec, read_script: Callable[[str], str | None]
 ) -> Literal["ranks", "launcher"]:
-    """`read_script` gives the text of a file, None if it is none that can be read."""
+    """Return whether Penstock starts the ranks, or the command brings its own launcher.
+
+    `read_script` returns the text of a file, or None if it cannot be read.
+    """
     if spec.launch != "auto":
         return spec.launch
     if spec.trainer == "tf":
@@ -69,7 +72,7 @@ def chosen_launch(
 
 
 def script_of(command: str) -> str | None:
-    """The file that a command line begins with: ./train.sh, or train.sh of `bash train.sh`."""
+    """Return the script that a command line runs: ./train.sh, or train.sh of `bash train.sh`."""
     for word in command.split():
         if re.fullmatch(r"[A-Za-z_]\w*=\S*", word) or word in _SHELLS or word == "exec":
             continue
@@ -89,7 +92,7 @@ def ports_needed(spec: TrainingJobSpec) -> int:
 def instances_of(
     name: str, spec: TrainingJobSpec, launch: str, env: Mapping[str, str], machine: Machine
 ) -> list[Instance]:
-    """`env` is that of each of them, before what its trainer adds."""
+    """`env`: the environment of each instance, to which its trainer adds variables."""
     if spec.trainer == "pytorch":
         return _torch(name, spec, launch, env, machine)
     if spec.trainer == "tf":
@@ -105,10 +108,10 @@ def _mpi(
         "PRTE_MCA_prte_default_hostfile": machine.hostfile,
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
-        "OMPI_MCA_btl": "self,vader,tcp",  # vader is called sm since 5.0, and known by both
+        "OMPI_MCA_btl": "self,vader,tcp",  # since 5.0 vader is called sm; both names work
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_oob_tcp_if_include": "lo",
-        # Its files would stay when it is killed; these folders go with the attempt.
+        # When it is killed its files stay; these folders are removed with the attempt.
         "OMPI_MCA_orte_tmpdir_base": machine.scratch,
         "OMPI_MCA_btl_vader_backing_directory": machine.scratch,
         "PRTE_MCA_prte_tmpdir_base": machine.scratch,
@@ -119,7 +122,7 @@ def _mpi(
         for prefix in ("OMPI", "PRTE"):
             settings[f"{prefix}_ALLOW_RUN_AS_ROOT"] = "1"
             settings[f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-    # In an image, whose places are not known, Open MPI chooses its own.
+    # Paths inside an image are not known: there Open MPI chooses its own.
     settings = {name: value for name, value in settings.items() if value}
     argv = [*spec.command]
     if launch == "ranks":
@@ -144,7 +147,7 @@ def _mpi(
 
 
 def slots(spec: TrainingJobSpec) -> int:
-    """Processes: one for each GPU; without GPUs, one for each worker."""
+    """Return the number of processes: one per GPU, or one per worker without GPUs."""
     return spec.workers * max(1, spec.gpus)
 
 
@@ -162,7 +165,7 @@ def _torch(
         gpus = _share(spec, machine.gpus, rank)
         argv, settings = [*spec.command], {}
         if launch == "ranks":
-            # The rendezvous of the ranks is the first agent's: no other port is taken.
+            # The ranks use the first agent's rendezvous, so no other port is needed.
             argv = [
                 *machine.torchrun,
                 f"--nnodes={spec.workers}",
@@ -228,10 +231,10 @@ def _share(spec: TrainingJobSpec, gpus: Sequence[int], worker: int) -> tuple[int
 
 
 def _devices(gpus: Sequence[int]) -> dict[str, str]:
-    """Empty hides all of them: a job that asked for none must not take another's."""
+    """Without GPUs the variable is empty, which hides them all: they may be another job's."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
 
 
 def _planned(spec: TrainingJobSpec, argv: Sequence[str], machine: Machine) -> tuple[str, ...]:
-    """The hook is inherited: around the launcher it is in every rank."""
+    """Wrap the launcher in `penstock run`, whose hook every rank inherits."""
     return (*machine.planner, *argv) if spec.plan else tuple(argv)

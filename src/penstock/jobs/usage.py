@@ -1,4 +1,4 @@
-"""What jobs, this machine and its GPUs use at this moment. Looks, and keeps nothing."""
+"""The CPU, memory and GPUs that this machine has, and that jobs use at this moment."""
 
 import os
 import shutil
@@ -15,11 +15,9 @@ from penstock.jobs.processes import pids_of
 from penstock.paths import state_dir
 from penstock.units import MIB
 
-# The GPUs of this machine. PENSTOCK_GPUS=n says that there are n, whatever there is.
-
 _DRIVER = Path("/proc/driver/nvidia/gpus")
-# It loads the driver where nothing else has, which may take seconds.
-_ANSWERS_WITHIN_S = 10.0
+# nvidia-smi loads the driver if nothing else has, which may take seconds.
+_SMI_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +28,12 @@ class Gpu:
 
 
 def machine_gpus() -> list[Gpu]:
-    return list(_found(os.environ.get("PENSTOCK_GPUS")))
+    """Return the GPUs of this machine. PENSTOCK_GPUS=n overrides their number."""
+    return list(_find_gpus(os.environ.get("PENSTOCK_GPUS")))
 
 
-@cache  # none is added while a process lives
-def _found(given: str | None) -> tuple[Gpu, ...]:
+@cache  # GPUs do not come and go while a process lives
+def _find_gpus(given: str | None) -> tuple[Gpu, ...]:
     if given is not None:
         if not given.isdigit():
             raise UsageError(f"PENSTOCK_GPUS is {given!r}", hint="a number of GPUs, such as 1")
@@ -50,22 +49,22 @@ def _found(given: str | None) -> tuple[Gpu, ...]:
 
 
 def ask_smi(fields: str) -> list[list[str]]:
-    """The values of each GPU, as nvidia-smi gives them; [] where there is none."""
+    """Return the fields of each GPU as nvidia-smi prints them; [] without nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
-            timeout=_ANSWERS_WITHIN_S,
+            timeout=_SMI_TIMEOUT_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return []
     wanted = fields.count(",") + 1
-    rows = ([value.strip() for value in line.split(",")] for line in told.stdout.splitlines())
+    rows = ([value.strip() for value in line.split(",")] for line in result.stdout.splitlines())
     return [row for row in rows if len(row) == wanted]
 
 
@@ -78,7 +77,7 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of all its processes together; cpu and bytes since each began."""
+    """The sum over processes; CPU time and bytes since each one started."""
 
     cpu_s: float
     memory_bytes: int
@@ -90,8 +89,8 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class NodeUsage:
     cores: int
-    busy_s: float  # of all cores, since the machine was started: two looks make a share
-    load: float  # processes that run or wait, over the last minute
+    busy_s: float  # of all cores since boot: the difference of two looks gives a share
+    load: float  # runnable processes, average of the last minute
     memory_bytes: int
     memory_used_bytes: int
 
@@ -106,23 +105,23 @@ class GpuUsage:
 
 
 def job_usage(uid: str, state_folder: Path | None = None) -> Usage:
-    """Nothing at all of one that does not run."""
+    """Return the usage of a job; zeros if it does not run."""
     record = read_record(attempt_path(job_folder(state_folder or state_dir(), uid)))
     if record is None or record["outcome"] is not None:
         return Usage(0.0, 0, 0, 0, 0)
-    return _together(pids_of(uid, record["init"]))
+    return _sum(pids_of(uid, record["init"]))
 
 
 def tree_usage(pid: int) -> Usage:
-    """Of a process and all that is below it: an instance, but for what has forked away."""
+    """Return the usage of a process and its descendants: an instance, without its daemons."""
     parents = {one: procfs.parent_of(one) for one in procfs.pids()}
     below = {pid}
     while more := {one for one, parent in parents.items() if parent in below} - below:
         below |= more
-    return _together(below)
+    return _sum(below)
 
 
-def _together(pids: Iterable[int]) -> Usage:
+def _sum(pids: Iterable[int]) -> Usage:
     cpu_s, memory, count, read, written = 0.0, 0, 0, 0, 0
     for pid in pids:
         if (used := _process(pid)) is None:
@@ -148,7 +147,7 @@ def node_usage() -> NodeUsage:
 def gpu_usage() -> list[GpuUsage]:
     fields = "index,name,utilization.gpu,memory.total,memory.used"
     return [
-        GpuUsage(int(index), name, _share(busy), _mebibytes(total), _mebibytes(used))
+        GpuUsage(int(index), name, _share(busy), _bytes(total), _bytes(used))
         for index, name, busy, total, used in ask_smi(fields)
     ]
 
@@ -162,7 +161,7 @@ def _process(pid: int) -> Usage | None:
         return None  # it has ended
     if fields[procfs.STATE] == "Z":
         return None
-    # Its own, and those of children that it has buried.
+    # Its own time, and that of children that it has waited for.
     cpu_s = sum(map(int, fields[procfs.CPU_TIMES])) / procfs.TICKS_PER_SECOND
     done = {"rchar": 0, "wchar": 0}
     try:
@@ -170,13 +169,9 @@ def _process(pid: int) -> Usage | None:
             name, _, value = line.partition(":")
             done[name] = int(value)
     except OSError:
-        pass  # somebody else's
+        pass  # another user's process
     return Usage(cpu_s, memory, 1, done["rchar"], done["wchar"])
 
 
 def _share(percent: str) -> float | None:
     return int(percent) / 100 if percent.isdigit() else None
-
-
-def _mebibytes(text: str) -> int | None:
-    return int(text) * MIB if text.isdigit() else None

@@ -1,19 +1,21 @@
-"""The environment of what users run here: what a command needs of this machine's, and what its
-manifest says. Nothing of our own environment that might be a key."""
+"""The environment of commands that users run here, in operations and jobs.
+
+It holds what any command needs of this machine's environment, and what the manifest says; nothing
+else of ours, which may hold keys. Imports models only when used: the keepers of jobs start without.
+"""
 
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
-from penstock.reconcile.state import State
-from penstock.specs.dataset import Env
 from penstock.specs.kinds import ResourceKey
-from penstock.specs.models import Secret, model_of
-from penstock.specs.secret_fields import is_secret
 from penstock.store.redaction import remember
 
-# What a command needs of this machine's environment, and nothing that might be a key.
+if TYPE_CHECKING:
+    from penstock.reconcile.state import State
+    from penstock.specs.dataset import Env
 
 _INHERITED = (
     "PATH",
@@ -29,20 +31,23 @@ _INHERITED = (
     "CUDA_VISIBLE_DEVICES",
     "VIRTUAL_ENV",
 )
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
 def inherited() -> dict[str, str]:
     return {name: os.environ[name] for name in _INHERITED if name in os.environ}
 
 
-_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
-
-
 def environment(
-    variables: Sequence[Env], where: str, secret: Callable[[str, str], str]
+    variables: Sequence["Env"], where: str, secret: Callable[[str, str], str]
 ) -> tuple[dict[str, str], list[str]]:
-    """And those of its values that are secrets. `where`: of these variables in the manifest;
-    `secret` gets the name and the key of one in the same namespace."""
+    """Return the environment, and those of its values that are secrets.
+
+    `where`: the path of the variables in the manifest. `secret` returns the value of a (name, key)
+    in a Secret of the same namespace.
+    """
+    from penstock.specs.secret_fields import is_secret
+
     env = inherited()
     secrets: list[str] = []
     for number, variable in enumerate(variables):
@@ -63,7 +68,7 @@ def environment(
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """$(NAME) as Kubernetes has it; $$ is a dollar."""
+    """Expand $(NAME) as Kubernetes does; $$ is a dollar, and an unknown name stays as it is."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] is None:
@@ -73,7 +78,9 @@ def expanded(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def named_secret(state: State, namespace: str, name: str, key: str) -> str:
+def named_secret(state: "State", namespace: str, name: str, key: str) -> str:
+    from penstock.specs.models import Secret, model_of
+
     found = state.find(ResourceKey("Secret", namespace, name))
     if found is None:
         raise UsageError(f"there is no Secret {namespace}/{name}", hint="apply it")
