@@ -40,7 +40,7 @@ def test_what_is_good_is_said_with_what_has_no_effect_and_without_secrets(folder
         "jindoruntime/imagenet in team: ok",
         "  no effect: spec.replicas (replicas: one machine is one worker)",
         "  no effect: spec.fuse.image, spec.fuse.imageTag "
-        "(images: the engine is Penstock itself, no container is run)",
+        "(images: Penstock itself is the engine, and runs no container)",
     ]
     files = ("-f", folder / "a.yaml", "-f", folder / "b.yml")
     text = succeed("validate", *files, "-o", "json")
@@ -76,6 +76,6 @@ def test_a_field_is_explained() -> None:
     assert "EFFECT: Exclusive has no effect" in said
     whole = penstock("explain", "dataset", "--recursive").stdout
     assert "          secretKeyRef  <map, required>\n" in whole
-    assert penstock("explain").stdout.startswith("Dataset             Where data lies")
+    assert penstock("explain").stdout.startswith("Dataset             The sources of data")
     refused = ["explain", "dataset.spec.mount"]
     assert "did you mean mounts?" in one_refusal(refused, says="dataset.spec has no field 'mount'")

@@ -121,7 +121,7 @@ def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
     [
         ("../evil:/d", "--data: '..' is not a namespace"),
         ("evil..:/d", "--data: 'evil..' is not a name"),
-        ("words:/etc", "--data: '/etc' is a place of the system"),
+        ("words:/etc", "--data: '/etc' is a folder of the system"),
         ("words:/d/../../etc", "has .. in it"),
         ("word:/d", "--data: there is no data set word (did you mean words?)"),
         ("team/words:/d", "--data: there is no data set team/words (there is one in the namespace"),

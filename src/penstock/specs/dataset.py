@@ -1,4 +1,4 @@
-"""Dataset: where data lies, with which keys, on which nodes. Pure."""
+"""Dataset: the sources of data, their keys, and the nodes that may mount them. Pure."""
 
 import posixpath
 import re
@@ -10,7 +10,7 @@ from penstock.errors import nearest
 from penstock.specs.fields import Count, Fields, FreeMap, Text, TextMap, field, invalid
 from penstock.specs.resource import Resource
 
-# Where a mountPoint may point to, and what to write instead of one that is not read here. Pure.
+# -- schemes of a mountPoint, and what to write instead of one that is not supported ------------
 
 SCHEMES = (
     "s3",
@@ -31,7 +31,7 @@ SCHEMES = (
     "juicefs",
 )
 
-_S3_ELSEWHERE = "it speaks S3: write s3://BUCKET/PREFIX and name its endpoint in options"
+_S3_ELSEWHERE = "it speaks S3: write s3://BUCKET/PREFIX and set its endpoint in options"
 _A_FOLDER = "mount it on this machine, and name the folder: local:///FOLDER"
 _INSTEAD = {
     "tos": _S3_ELSEWHERE,
@@ -43,9 +43,9 @@ _INSTEAD = {
     "abfs": "write az://CONTAINER/PREFIX",
     "abfss": "write az://CONTAINER/PREFIX",
     "adl": "write az://CONTAINER/PREFIX",
-    "hdfs": "HDFS is not read here; mount it on this machine (its NFS gateway, or fuse-dfs), "
+    "hdfs": "mount HDFS on this machine (its NFS gateway, or fuse-dfs), "
     "and name the folder: local:///FOLDER",
-    "pvc": "there are no volume claims on one machine; name the folder: local:///FOLDER",
+    "pvc": "one machine has no volume claims; name the folder: local:///FOLDER",
     "nfs": _A_FOLDER,
     "ceph": _A_FOLDER,
     "cephfs": _A_FOLDER,
@@ -54,16 +54,16 @@ _INSTEAD = {
     "cpfs": _A_FOLDER,
     "efs": _A_FOLDER,
     "cubefs": _A_FOLDER,
-    "alluxio": "name the store that is behind it",
+    "alluxio": "name the store behind it",
     "ftp": "serve it over http://",
     "sftp": _A_FOLDER,
 }
 
 
 def wrong_with(address: str, *, allowed: tuple[str, ...] = SCHEMES) -> tuple[str, str] | None:
-    """What is wrong with it, and what to do. None: its scheme is read here, and it names a place.
+    """Return what is wrong with an address and what to do; None if it is right.
 
-    Says nothing of the address that may be a secret.
+    The texts quote nothing of the address that may be a secret.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -77,12 +77,12 @@ def wrong_with(address: str, *, allowed: tuple[str, ...] = SCHEMES) -> tuple[str
         hint = _INSTEAD.get(scheme.lower()) or (
             f"did you mean {near}://?" if near else f"schemes: {', '.join(allowed)}"
         )
-        return f"scheme {scheme[:30]!r} is not read here", hint
+        return f"scheme {scheme[:30]!r} is not supported", hint
     if re.search(r"<[^<>]+>", rest):
-        return "still holds a <PLACEHOLDER>", "put the name of your own bucket or folder there"
+        return "still holds a <PLACEHOLDER>", "put the name of your bucket or folder there"
     if "@" in rest.split("/")[0]:
         return "holds a user or a key", "put keys into a Secret, and name it in encryptOptions"
-    if scheme in ("http", "https") and "?" in rest:  # of a signed address it is the signature
+    if scheme in ("http", "https") and "?" in rest:  # in a signed address it is the signature
         return "has a query", "name the folder alone; keys and tokens go into a Secret"
     if scheme in ("file", "local"):
         if not rest.startswith("/"):
@@ -128,50 +128,51 @@ def _mount_path(text: str) -> str:
 def _mount_name(text: str) -> str:
     if "/" in text or "\0" in text or text in (".", ".."):
         raise invalid(
-            f"{text!r} is not a name", "it becomes a folder: no slashes; use path for /a/b"
+            f"{text!r} is not a name",
+            "it becomes a folder, so it has no slashes; use path for /a/b",
         )
     return text
 
 
 class Mount(Fields):
     mount_point: Annotated[str, AfterValidator(_mount_point)] = field(
-        "Where the data is: s3://bucket/prefix, oss://, gs://, az://, http(s)://, a folder of this "
-        "machine (local:///folder) or another data set (dataset://namespace/name).",
+        "Source of the data: s3://bucket/prefix, oss://, gs://, az://, http(s)://, a folder on "
+        "this machine (local:///folder) or another data set (dataset://namespace/name).",
         required=True,
     )
     name: Annotated[str, AfterValidator(_mount_name)] = field(
-        "Names this mount; it is seen as the folder /NAME unless `path` says otherwise.", default=""
+        "Name of this mount. It appears as the folder /NAME, unless `path` is set.", default=""
     )
     path: Annotated[str, AfterValidator(_mount_path)] = field(
-        "Where in the data set it is seen; `/` is the root. /NAME if not said.", default=""
+        "Where in the data set it appears; `/` is the root. By default /NAME.", default=""
     )
     options: TextMap = field(
-        "Endpoint, region and keys, by the names that Alluxio, Jindo or JuiceFS have for them. "
-        "Keys are better kept in a Secret (encryptOptions).",
+        "Endpoint, region and keys, under the names of Alluxio, Jindo or JuiceFS. "
+        "Better keep keys in a Secret (encryptOptions).",
         factory=dict,
         secret=True,
     )
     encrypt_options: list[EncryptOption] = field(
         "Options whose values are in Secrets. They win over `options`.", factory=list
     )
-    read_only: bool = field("Mounts are read-only here, whatever it says.", default=False)
+    read_only: bool = field("Ignored: mounts are always read-only.", default=False)
     shared: bool = field(
         "Whether other users may read it.",
         default=False,
-        no_effect="sharing: who may read is decided by the owner and mode of the files",
+        no_effect="sharing: the owner and mode of the files decide who may read",
     )
 
     @property
     def place(self) -> str:
-        """Where it is seen in the data set, absolute and without a slash at its end; "/": root."""
+        """Its path in the data set: absolute, without a slash at its end; "/" for the root."""
         return posixpath.normpath("/" + (self.path or self.name).strip("/"))
 
 
 class User(Fields):
-    uid: Count | None = field("Number of the user.", ge=0)
-    gid: Count | None = field("Number of the group.", ge=0)
-    user: str = field("Name of the user; the number is what counts.", default="")
-    group: str = field("Name of the group; the number is what counts.", default="")
+    uid: Count | None = field("User id.", ge=0)
+    gid: Count | None = field("Group id.", ge=0)
+    user: str = field("Name of the user; only the id is used.", default="")
+    group: str = field("Name of the group; only the id is used.", default="")
 
 
 class Requirement(Fields):
@@ -195,7 +196,7 @@ class NodeSelector(Fields):
 
 class NodeAffinity(Fields):
     required: NodeSelector | None = field(
-        "Compared with this machine's labels; if they do not match, the data set stays NotBound."
+        "Compared with the labels of this machine; without a match the data set stays NotBound."
     )
 
 
@@ -222,41 +223,41 @@ class RestoreLocation(Fields):
     node_name: str = field(
         "On which node the backup is.",
         default="",
-        no_effect="scheduling: the backup is looked for on this machine",
+        no_effect="scheduling: the backup must be on this machine",
     )
 
 
 class DatasetSpec(Fields):
     mounts: list[Mount] = field(
-        "What the data set is made of; each part is seen at its own path.", factory=list
+        "The sources of the data set; each appears at its own path.", factory=list
     )
     shared_options: TextMap = field(
-        "Options for all mounts; a mount's own win over them.", factory=dict, secret=True
+        "Options for all mounts; a mount's own options win over them.", factory=dict, secret=True
     )
     shared_encrypt_options: list[EncryptOption] = field(
         "Options for all mounts whose values are in Secrets.", factory=list
     )
-    owner: User | None = field("Who owns the files that are seen.")
+    owner: User | None = field("Owner of the files.")
     node_affinity: NodeAffinity | None = field(
-        "Which machines may hold the data; checked against this machine's labels."
+        "Machines that may mount the data set; compared with the labels of this machine."
     )
     tolerations: list[Toleration] = field(
-        "Taints that the data set's pods put up with.",
+        "Taints that the data set's pods tolerate.",
         factory=list,
         no_effect="scheduling: this machine has no taints",
     )
     access_modes: list[
         Literal["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
     ] = field(
-        "How the data set is used. It is read-only, for any number of readers.",
+        "How the data set is used: always read-only, by any number of readers.",
         factory=list,
-        no_effect="access modes: data sets are read-only here, for any number of readers",
+        no_effect="access modes: data sets are read-only, for any number of readers",
         when="writing",
     )
     runtimes: list[RuntimeRef] = field(
         "Runtimes of the data set.",
         factory=list,
-        no_effect="binding: the runtime of the same name and namespace is the one that is used",
+        no_effect="binding: the runtime of the same name and namespace is used",
     )
     placement: Literal["Exclusive", "", "Shared"] = field(
         "Whether other data sets may be on the same machine.",
@@ -265,23 +266,23 @@ class DatasetSpec(Fields):
         when="exclusive",
     )
     data_restore_location: RestoreLocation | None = field(
-        "A backup to begin with: its catalog is put in place before the first mount, and what was "
-        "cached is loaded again."
+        "A backup to start from: its catalog is restored before the first mount, and the files "
+        "that were cached are loaded again."
     )
 
 
 class Dataset(Resource):
-    """Where data lies, with which keys, and which machines may hold it. With a runtime of the
-    same name it is mounted, and called Bound."""
+    """The sources of data, their keys, and the machines that may mount it. With a runtime of the
+    same name it is mounted, and its phase is Bound."""
 
-    spec: DatasetSpec = field("What is wanted.", required=True)
+    spec: DatasetSpec = field("The desired state.", required=True)
 
 
 class EnvSource(Fields):
     secret_key_ref: SecretKeyRef | None = field("Secret and key that hold the value.")
-    config_map_key_ref: FreeMap | None = field("A ConfigMap's key; there are none here.")
-    field_ref: FreeMap | None = field("A field of the pod; there are none here.")
-    resource_field_ref: FreeMap | None = field("A container's resource; there are none here.")
+    config_map_key_ref: FreeMap | None = field("Key of a ConfigMap; not supported.")
+    field_ref: FreeMap | None = field("Field of the pod; not supported.")
+    resource_field_ref: FreeMap | None = field("Resource of a container; not supported.")
 
 
 class Env(Fields):
@@ -289,4 +290,4 @@ class Env(Fields):
 
     name: str = field("Name of the variable.", required=True)
     value: Text = field("Its value.", default="", secret=True)
-    value_from: EnvSource | None = field("Where its value is, if it is not said here.")
+    value_from: EnvSource | None = field("Where its value is, instead of `value`.")

@@ -1,4 +1,4 @@
-"""Manifests as people give them: YAML text to resources, or everything that is wrong. Pure."""
+"""Read manifests: YAML text to resources, or a list of all mistakes. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,25 +17,27 @@ from penstock.specs.yaml_tree import Lines, Tree, read_trees
 
 @dataclass(frozen=True)
 class Document:
+    """A resource, and where it is written."""
+
     resource: Resource
-    raw: dict[str, Any]  # as it was written
+    raw: dict[str, Any]  # as written
     file: str
     lines: Lines
 
     def where(self, path: str = "") -> str:
-        """`dataset.yaml:9`, for a path like spec.mounts.0.mountPoint."""
+        """Return `dataset.yaml:9` for a path like spec.mounts.0.mountPoint."""
         return f"{self.file}:{self.lines.of(path)}"
 
 
 def read(text: str, file: str, *, namespace: str = "default") -> list[Document]:
-    """Every resource in one file. Raises ManifestError with everything that is wrong with it."""
+    """Return every resource in one file. Raises ManifestError with all mistakes in it."""
     return read_all([(text, file)], namespace=namespace)
 
 
 def read_all(sources: Iterable[tuple[str, str]], *, namespace: str = "default") -> list[Document]:
-    """The same for several: (text, file) each. No resource may stand in two of them.
+    """Return every resource of several files, given as (text, file). None may be in two of them.
 
-    `namespace` is for resources that do not say theirs.
+    `namespace` is for resources without one.
     """
     problems: list[Problem] = []
     documents = list(read_each(sources, problems, namespace=namespace))
@@ -47,7 +49,7 @@ def read_all(sources: Iterable[tuple[str, str]], *, namespace: str = "default") 
 def read_each(
     sources: Iterable[tuple[str, str]], problems: list[Problem], *, namespace: str = "default"
 ) -> Iterator[Document]:
-    """Those that are good; what is wrong with the others is added to the problems."""
+    """Yield the resources without mistakes; add the mistakes of the others to `problems`."""
     seen: dict[ResourceKey, Document] = {}
     for text, file in sources:
         found_any, known = False, len(problems)
@@ -58,18 +60,18 @@ def read_each(
                 if document is None:
                     continue
                 if (first := seen.get(document.resource.key)) is not None:
-                    what = f"{document.resource.key} stands twice; first in {first.where()}"
+                    what = f"{document.resource.key} is there twice; first in {first.where()}"
                     problems.append(Problem(document.where(), what, "keep one of them"))
                     continue
                 seen[document.resource.key] = document
                 yield document
         if not found_any and len(problems) == known:
             hint = "a manifest begins with apiVersion and kind"
-            problems.append(Problem(file, "holds no resource", hint))
+            problems.append(Problem(file, "has no resource", hint))
 
 
 def decode(data: bytes, file: str) -> str:
-    """A file's text."""
+    """Decode the content of a file."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -79,17 +81,17 @@ def decode(data: bytes, file: str) -> str:
 
 
 def _items(tree: Tree, file: str, problems: list[Problem]) -> Iterator[Tree]:
-    """The document itself, or what a List holds. An empty document is none."""
+    """Yield the document itself, or the items of a List; skip an empty document."""
     if tree.value is None:
         return
     where = f"{file}:{tree.lines.of('')}"
     if isinstance(tree.value, list):
         hint = "put --- between resources, or name them items of a `kind: List`"
-        problems.append(Problem(where, "a list, and not a resource", hint))
+        problems.append(Problem(where, "a list, not a resource", hint))
         return
     if not isinstance(tree.value, dict):
         hint = "a manifest begins with apiVersion and kind"
-        problems.append(Problem(where, "neither a map nor a resource", hint))
+        problems.append(Problem(where, "not a resource", hint))
         return
     value = cast("dict[str, Any]", tree.value)
     kind = value.get("kind")
@@ -102,20 +104,20 @@ def _items(tree: Tree, file: str, problems: list[Problem]) -> Iterator[Tree]:
         return
     for index, item in enumerate(cast("list[Any]", items)):
         prefix = f"items.{index}"
-        doubtful = {
+        ambiguous = {
             path.removeprefix(prefix + "."): text
-            for path, text in tree.doubtful.items()
+            for path, text in tree.ambiguous.items()
             if path.startswith(prefix + ".")
         }
-        yield from _items(Tree(item, tree.lines.below(prefix), doubtful), file, problems)
+        yield from _items(Tree(item, tree.lines.below(prefix), ambiguous), file, problems)
 
 
 def _document(tree: Tree, file: str, namespace: str, problems: list[Problem]) -> Document | None:
     manifest = cast("dict[str, Any]", tree.value)
-    if (stranger := _stranger(manifest)) is not None:
-        wrong, resource = [stranger], None
+    if (unknown := _unknown_kind(manifest)) is not None:
+        wrong, resource = [unknown], None
     else:
-        wrong, resource = _judged(tree, namespace)
+        wrong, resource = _check(tree, namespace)
     for path, what, hint in sorted(wrong, key=lambda one: tree.lines.of(one[0])):
         problems.append(Problem(f"{file}:{tree.lines.of(path)}", what, hint))
     if wrong or resource is None:
@@ -123,12 +125,12 @@ def _document(tree: Tree, file: str, namespace: str, problems: list[Problem]) ->
     return Document(resource, manifest, file, tree.lines)
 
 
-def _judged(tree: Tree, namespace: str) -> tuple[list[Mistake], Resource | None]:
+def _check(tree: Tree, namespace: str) -> tuple[list[Mistake], Resource | None]:
     manifest = cast("dict[str, Any]", tree.value)
     kind = str(manifest["kind"])
     unknown = list(unknown_fields(kind, manifest))
     try:
-        resource = MODELS[kind].model_validate(_placed(manifest, namespace))
+        resource = MODELS[kind].model_validate(_with_namespace(manifest, namespace))
     except ValidationError as error:
         refused = [
             (path, what, hint)
@@ -137,15 +139,17 @@ def _judged(tree: Tree, namespace: str) -> tuple[list[Mistake], Resource | None]
         ]
         return unknown + refused, None
     wrong = unknown + list(mistakes(resource, tree.lines.of))
-    for path in tree.doubtful:
+    for path in tree.ambiguous:
         if _wants_text(MODELS[kind], path):
-            what = f"{path}: is read as a number, or as true or false, and prints otherwise"
+            what = (
+                f"{path}: is text, but YAML reads this value as another number, or as true or false"
+            )
             wrong.append((path, what, "put it in quotes"))
     return wrong, resource
 
 
 def _misspelt(path: str, manifest: dict[str, Any], unknown: list[Mistake]) -> bool:
-    """Whether what is missing is there under a wrong name, which is said already."""
+    """Whether a missing field is there under a wrong name, which is reported already."""
     above, _, name = path.rpartition(".")
     if path == "metadata.name" and "generateName" in manifest["metadata"]:
         return True
@@ -156,7 +160,7 @@ def _misspelt(path: str, manifest: dict[str, Any], unknown: list[Mistake]) -> bo
 
 
 def _wants_text(model: type[Resource], path: str) -> bool:
-    """Whether it stands in a map of text. Names in such a map may have dots in them."""
+    """Whether a path is in a map of text. Names in such a map may have dots."""
     above = path
     while above := above.rpartition(".")[0]:
         if (shape := find(model, above)) is not None:
@@ -164,15 +168,15 @@ def _wants_text(model: type[Resource], path: str) -> bool:
     return False
 
 
-def _placed(manifest: dict[str, Any], namespace: str) -> dict[str, Any]:
+def _with_namespace(manifest: dict[str, Any], namespace: str) -> dict[str, Any]:
     metadata = manifest.get("metadata")
     if not isinstance(metadata, Mapping) or metadata.get("namespace") is not None:
         return manifest
     return {**manifest, "metadata": {**metadata, "namespace": namespace}}
 
 
-# What stands beside data sets in people's files. Not ours to refuse loudly, nor to apply.
-_FLUIDS_OTHERS = (
+# Fluid's kinds that Penstock does not have.
+_OTHER_FLUID_KINDS = (
     "EFCRuntime",
     "VineyardRuntime",
     "GooseFSRuntime",
@@ -181,8 +185,8 @@ _FLUIDS_OTHERS = (
 )
 
 
-def _stranger(manifest: dict[str, Any]) -> Mistake | None:
-    """Why it is not one of our resources: (path, what, hint)."""
+def _unknown_kind(manifest: dict[str, Any]) -> Mistake | None:
+    """Return why a manifest is not one of our resources; None if it is one."""
     kind, version = manifest.get("kind"), manifest.get("apiVersion")
     ours = ", ".join(KINDS)
     if not isinstance(kind, str) or not kind:
@@ -196,12 +200,16 @@ def _stranger(manifest: dict[str, Any]) -> Mistake | None:
         if version in groups:
             return None
         if kind == "Secret" and group and group not in (FLUID, OURS):
-            return "apiVersion", f"{kind} of {version[:60]!r} is not ours", "kubectl apply it"
-        what = f"{kind} is not known as {version[:60]!r}"
+            return (
+                "apiVersion",
+                f"{kind} of {version[:60]!r} is not Penstock's",
+                "apply it with kubectl",
+            )
+        what = f"{kind} has no apiVersion {version[:60]!r}"
         return "apiVersion", what, f"write apiVersion: {' or '.join(groups)}"
-    if kind in _FLUIDS_OTHERS:
-        hint = "AlluxioRuntime, JindoRuntime, JuiceFSRuntime, ThinRuntime or PenstockRuntime is run"
-        return "kind", f"{kind} is not run here", hint
+    if kind in _OTHER_FLUID_KINDS:
+        hint = "use AlluxioRuntime, JindoRuntime, JuiceFSRuntime, ThinRuntime or PenstockRuntime"
+        return "kind", f"{kind} is not supported", hint
     hint = did_you_mean(kind, KINDS, cutoff=0.75)
     if hint and (group in ("", FLUID.partition("/")[0], OURS.partition("/")[0])):
         return "kind", f"{kind[:60]!r} is not a kind", hint
@@ -209,6 +217,6 @@ def _stranger(manifest: dict[str, Any]) -> Mistake | None:
         return "kind", f"{kind[:60]!r} is not a kind", f"kinds: {ours}"
     return (
         "kind",
-        f"{kind[:60]} of {version[:60]} is not ours",
-        f"kubectl apply it; ours are {ours}",
+        f"{kind[:60]} of {version[:60]} is not Penstock's",
+        f"apply it with kubectl; Penstock's are {ours}",
     )

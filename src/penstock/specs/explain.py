@@ -1,4 +1,4 @@
-"""What a field means, and what it does here. Pure."""
+"""Explain a field: its type, its meaning, and whether it has an effect here. Pure."""
 
 from dataclasses import dataclass, field
 from inspect import cleandoc
@@ -13,10 +13,10 @@ from penstock.specs.schema import Shape, shapes_of
 @dataclass(frozen=True, slots=True)
 class Explanation:
     kind: str
-    path: str  # "" is the kind itself
+    path: str  # "" for the kind itself
     type: str
     description: str
-    effect: str | None  # why it changes nothing here; None: it is acted on
+    effect: str | None  # why it has no effect here; None: it has one
     required: bool = False
     groups: tuple[str, ...] = ()  # apiVersions, of a kind
     fields: list["Explanation"] = field(default_factory=list["Explanation"])  # below it
@@ -27,7 +27,7 @@ class Explanation:
 
 
 def explain(path: str, *, recursive: bool = False) -> Explanation:
-    """`dataset`, `dataset.spec.mounts`; numbers and brackets of list items may be in it."""
+    """Explain `dataset` or `dataset.spec.mounts`; the path may have numbers or [] of list items."""
     word, _, rest = path.strip().replace("[]", "").partition(".")
     info = find_kind(word)
     model: type[Fields] = MODELS[info.kind]
@@ -57,7 +57,7 @@ def explain(path: str, *, recursive: bool = False) -> Explanation:
 
 
 def explain_all() -> list[Explanation]:
-    """Every kind, with all its fields."""
+    """Explain every kind with all its fields."""
     return [explain(kind, recursive=True) for kind in KINDS]
 
 
@@ -88,9 +88,9 @@ def _explanation(kind: str, path: str, shape: Shape, reason: str | None, depth: 
 _WHEN = {
     "above one": "more than one",
     "false": "false",
-    "writing": "asking to write",
+    "writing": "write access",
     "exclusive": "Exclusive",
-    "without a secret": "one that is no Secret",
+    "without a secret": "a volume that is not a Secret",
 }
 
 

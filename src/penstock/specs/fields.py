@@ -1,8 +1,7 @@
-"""What every part of a resource is made of: the base model, and how a field says what it means.
+"""The base model of resources, the types of their values, and fields that document themselves.
 
-A field carries its own documentation: one or two sentences for `penstock explain`, and, where it
-changes nothing on one machine, the reason. Both live in the models, so that neither can be
-forgotten. Pure.
+A field carries its documentation, one or two sentences for `penstock explain`, and, if it has no
+effect on one machine, the reason. Both live in the models, so that neither can be forgotten. Pure.
 """
 
 import re
@@ -13,20 +12,20 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-# When a field has no effect. "always", or only with some of its values: four replicas are one
-# replica too many for one machine (three, to be exact), one replica is just right.
+# When a field has no effect: always, or only with some values. One machine holds one replica, so
+# replicas has no effect if it is above one.
 When = Literal["always", "above one", "false", "writing", "exclusive", "without a secret"]
 
 NO_EFFECT = "x-no-effect"
 NO_EFFECT_WHEN = "x-no-effect-when"
-INVALID = "invalid"  # the type of our own errors among pydantic's
+INVALID = "invalid"  # the type of our own errors, beside pydantic's
 
 
 class Fields(BaseModel):
-    """A map with known keys. Written in camelCase, as Kubernetes does; read in snake_case.
+    """A map with known keys: camelCase in YAML, as in Kubernetes, and snake_case in Python.
 
-    Unknown keys are dropped here, so that the state of a newer release can be read; manifests are
-    searched for them before (specs/validation.py).
+    Drops unknown keys, so that it can read the state of a newer release; specs/validation.py finds
+    them in manifests before.
     """
 
     model_config = ConfigDict(
@@ -35,13 +34,13 @@ class Fields(BaseModel):
         extra="ignore",
         frozen=True,
         hide_input_in_errors=True,  # the input may be a secret
-        defer_build=True,  # a kind that is not met costs nothing: 0.19 s to import, not 0.26
+        defer_build=True,  # build only the models in use: 0.19 s to import, not 0.26
     )
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        """`fuse:` with nothing behind it is the same as no `fuse`, as it is in Kubernetes."""
+        """Treat `fuse:` without a value as absent, as Kubernetes does."""
         if not isinstance(value, dict):
             return value
         entries = cast("dict[str, Any]", value)
@@ -60,7 +59,7 @@ def field(
     ge: int | None = None,
     secret: bool = False,
 ) -> Any:
-    """A field, with what it means. `secret`: its value may be one, and stays out of any repr."""
+    """Declare a field with its documentation. The value of a `secret` field is in no repr."""
     extra: dict[str, Any] = {}
     if no_effect is not None:
         extra = {NO_EFFECT: no_effect, NO_EFFECT_WHEN: when}
@@ -81,12 +80,12 @@ def field(
 
 
 def invalid(what: str, hint: str | None = None) -> PydanticCustomError:
-    """What a validator raises. Both are literal: no placeholder is looked for in them."""
+    """Return the error for a validator to raise. Both texts may hold braces."""
     return PydanticCustomError(INVALID, "{what}", {"what": what, "hint": hint})
 
 
 def _as_text(value: Any) -> Any:
-    """Kubernetes wants `"0.95"` in quotes; many write 0.95, and what they mean is clear."""
+    """Convert numbers to text: Kubernetes wants `"0.95"`, but many write 0.95."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -95,7 +94,7 @@ def _as_text(value: Any) -> Any:
 
 
 def _as_texts(value: Any) -> Any:
-    """`debug:` without a value, as flags are written in options, is an empty one."""
+    """Convert values to text; a flag without a value, such as `debug:`, becomes empty text."""
     if not isinstance(value, dict):
         return value
     entries = cast("dict[str, Any]", value)
@@ -104,7 +103,7 @@ def _as_texts(value: Any) -> Any:
 
 def _as_count(value: Any) -> Any:
     if isinstance(value, bool):
-        raise invalid("must be a whole number, and is true or false")
+        raise invalid("must be a whole number, not true or false")
     return value
 
 
@@ -112,15 +111,15 @@ Text = Annotated[str, BeforeValidator(_as_text)]
 TextMap = Annotated[dict[str, str], BeforeValidator(_as_texts)]
 Count = Annotated[int, BeforeValidator(_as_count)]
 
-# Parts of Kubernetes' own objects: taken as they are, since nothing here depends on them.
+# Parts of Kubernetes' own objects: not checked, since nothing here depends on them.
 FreeMap = dict[str, Any]
 FreeList = list[dict[str, Any]]
 
 
-# Kubernetes quantities, as sizes: 150Gi is 150 * 2**30 bytes, 180G is 180 * 10**9. Pure.
+# -- Kubernetes quantities: 150Gi is 150 * 2**30 bytes, 180G is 180 * 10**9 ---------------------
 #
-# Not the sizes of the command line (penstock.units), where 100G and 100GiB are the same:
-# manifests mean what Kubernetes means.
+# On the command line (penstock.units) 100G and 100GiB are the same; in manifests they differ, as in
+# Kubernetes.
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
@@ -134,7 +133,7 @@ HINT = "write it like 150Gi (2**30 bytes each), 180G (10**9 bytes each) or 1.5Ti
 
 
 class NotAQuantity(ValueError):
-    """`hint` says what to write instead."""
+    """Text that is not a quantity; `hint` is what to write instead."""
 
     def __init__(self, what: str, hint: str = HINT) -> None:
         super().__init__(what)
@@ -142,7 +141,7 @@ class NotAQuantity(ValueError):
 
 
 def parse_quantity(text: str) -> int:
-    """Bytes, a fraction of one rounded up as Kubernetes does."""
+    """Return the bytes, rounded up as Kubernetes does."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise NotAQuantity(f"{_shown(text)} is not a quantity", _nearest(text))
@@ -164,14 +163,14 @@ def parse_quantity(text: str) -> int:
     except DecimalException as error:
         raise NotAQuantity(f"{_shown(text)} is not a quantity") from error
     if size_bytes < 0:
-        raise NotAQuantity(f"{_shown(text)} is less than nothing")
+        raise NotAQuantity(f"{_shown(text)} is negative")
     if size_bytes > _LARGEST:
-        raise NotAQuantity(f"{_shown(text)} is more than any machine holds")
+        raise NotAQuantity(f"{_shown(text)} is too large")
     return size_bytes
 
 
 def _nearest(text: str) -> str:
-    """Most that are wrong are sizes of another dialect: 100GB, 100GiB, 100 Gi, 100g, 64K."""
+    """Return a hint; most mistakes are sizes of other systems: 100GB, 100GiB, 100 Gi, 100g, 64K."""
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMgGtTpPeE])(i?)[bB]?\s*", text)
     if match is None:
         return HINT

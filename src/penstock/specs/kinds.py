@@ -1,6 +1,6 @@
-"""The kinds of resources, and the words people have for them. Pure, and quick to import: no models.
+"""The kinds of resources and their names. Pure, and quick to import: no models.
 
-A kind is the same under Fluid's group and under ours; only what Fluid does not have is ours alone.
+Fluid's kinds are known under its group and under ours; kinds of our own only under ours.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class KindInfo:
     kind: str  # as in a manifest: Dataset
     plural: str  # datasets
     short_names: tuple[str, ...]
-    groups: tuple[str, ...]  # apiVersions under which it is known
+    groups: tuple[str, ...]  # its apiVersions
     category: Category
     namespaced: bool = True
 
@@ -61,13 +61,13 @@ _GROUP_WORDS: Mapping[str, tuple[Category, ...]] = {
     "runtime": ("runtime",),
     "operations": ("operation",),
     "operation": ("operation",),
-    # Secrets are not part of it, as in kubectl: a list of everything should be fit to be shown.
+    # Without Secrets, as in kubectl: a list of everything should be safe to show.
     "all": ("dataset", "runtime", "profile", "operation", "job"),
 }
 
 
 def find_kind(word: str) -> KindInfo:
-    """`Dataset`, `datasets`, `dataset` and `ds` are one kind, in any case of letters."""
+    """Find a kind by any of its names: `Dataset`, `datasets`, `dataset`, `ds`; case is ignored."""
     if (info := _BY_WORD.get(word.lower().partition(".")[0])) is not None:
         return info
     if word.lower() in _GROUP_WORDS:
@@ -76,7 +76,7 @@ def find_kind(word: str) -> KindInfo:
 
 
 def find_kinds(word: str) -> list[KindInfo]:
-    """The same, and words for several kinds: runtimes, operations, all, or a list with commas."""
+    """Find one or more kinds: also by runtimes, operations, all, or a list with commas."""
     found: list[KindInfo] = []
     for one in word.split(","):
         if categories := _GROUP_WORDS.get(one.strip().lower()):

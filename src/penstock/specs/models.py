@@ -1,4 +1,4 @@
-"""Every kind of resource as a model. Pure."""
+"""The model of each kind, and Secret. Pure."""
 
 import base64
 import binascii
@@ -25,8 +25,7 @@ from penstock.specs.secret_fields import HIDDEN, put_secrets
 
 
 def _only_text(value: Any) -> Any:
-    """A number is refused: 0123 would be read as 83, and a key that is nearly right is worse than
-    none."""
+    """Refuse numbers: 0123 would be read as 83, and a wrong key is worse than none."""
     if value is not None and not isinstance(value, str):
         raise invalid("is not text", "put it in quotes")
     return value or ""
@@ -48,24 +47,23 @@ SecretText = Annotated[str, BeforeValidator(_only_text)]
 
 
 class Secret(Resource):
-    """Keys and passwords, which mounts name in encryptOptions. Kept sealed on disk, and shown
-    nowhere."""
+    """Keys and passwords for the encryptOptions of mounts. Encrypted on disk, and never shown."""
 
     data: dict[str, Annotated[SecretText, AfterValidator(_base64)]] = field(
         "Names and values, the values in base64.", factory=dict, secret=True
     )
     string_data: dict[str, SecretText] = field(
-        "Names and values, as they are; they win over `data`.", factory=dict, secret=True
+        "Names and values, as plain text; they win over `data`.", factory=dict, secret=True
     )
     type: str = field(
-        "Kubernetes' type of the Secret.",
+        "Type of the Secret in Kubernetes.",
         default="Opaque",
-        no_effect="types of Secrets: all are the same here",
+        no_effect="types of Secrets: all are treated alike",
     )
     immutable: bool = field(
-        "Whether it may be changed.",
+        "Whether it can be changed.",
         default=False,
-        no_effect="immutable: a Secret can be applied anew here",
+        no_effect="immutable: a Secret can always be applied again",
     )
 
     def value_of(self, key: str) -> str:
@@ -113,13 +111,13 @@ def model_of(manifest: Mapping[str, Any], secrets: Mapping[str, str] | None = No
         manifest = put_secrets(manifest, secrets)
     kind = str(manifest.get("kind"))
     if kind not in MODELS:
-        raise ManifestError(f"{kind!r} is not a kind that this release knows")
+        raise ManifestError(f"this release has no kind {kind!r}")
     try:
         return MODELS[kind].model_validate(manifest)
     except ValidationError as error:
         name = manifest.get("metadata", {}).get("name", "?")
         places = ", ".join(".".join(str(step) for step in one["loc"]) for one in error.errors())
         raise ManifestError(
-            f"{kind.lower()}/{name} as it was kept cannot be read: {places}",
+            f"the stored {kind.lower()}/{name} cannot be read: {places}",
             hint="apply its manifest again",
         ) from None

@@ -17,12 +17,12 @@ class ObjectRef(Fields):
     api_version: str = field("Its apiVersion.", default="")
     kind: OperationKind = field("Kind of the operation.", required=True)
     name: str = field("Its name.", required=True)
-    namespace: str = field("Its namespace; this one's own if not said.", default="")
+    namespace: str = field("Its namespace; by default the same one.", default="")
 
 
 class Prefer(Fields):
     name: str = field("A label of nodes.", required=True)
-    weight: Count = field("How much it counts.", required=True)
+    weight: Count = field("Its weight.", required=True)
 
 
 class Require(Fields):
@@ -30,7 +30,7 @@ class Require(Fields):
 
 
 class AffinityStrategy(Fields):
-    depend_on: ObjectRef | None = field("Which operation to be close to.")
+    depend_on: ObjectRef | None = field("Operation to run close to.")
     policy: Literal["", "Require", "Prefer"] = field("How close.", default="")
     prefers: list[Prefer] = field("Labels of preferred nodes.", factory=list)
     requires: list[Require] = field("Labels of required nodes.", factory=list)
@@ -38,33 +38,31 @@ class AffinityStrategy(Fields):
 
 class RunAfter(ObjectRef):
     affinity_strategy: AffinityStrategy | None = field(
-        "On which nodes, compared with the operation before.", no_effect=reasons.SCHEDULING
+        "On which nodes, relative to the earlier operation.", no_effect=reasons.SCHEDULING
     )
 
 
 class OperationSpec(Fields):
     run_after: RunAfter | None = field("Starts when that operation is complete.")
     ttl_seconds_after_finished: Count | None = field(
-        "How long it is kept after it has ended; then it is removed.", ge=0
+        "How long it is kept after its end; then it is removed.", ge=0
     )
 
 
 class ScheduledSpec(OperationSpec):
     policy: Literal["Once", "Cron", "OnEvent"] = field(
-        "Once; at the times of `schedule` (Cron); or whenever the data set's files have changed "
+        "Once; at the times of `schedule` (Cron); or whenever files of the data set change "
         "(OnEvent). Cron and OnEvent need `penstock serve`.",
         default="Once",
     )
-    schedule: str = field(
-        "When it runs, as cron has it: minute hour day month weekday.", default=""
-    )
+    schedule: str = field("Cron schedule: minute hour day month weekday.", default="")
 
 
 class PodSpec(ScheduledSpec):
     pod_metadata: FreeMap | None = pod_metadata()
     affinity: FreeMap | None = field("Which nodes it runs on.", no_effect=reasons.SCHEDULING)
     tolerations: list[Toleration] = field(
-        "Taints that it puts up with.", factory=list, no_effect=reasons.SCHEDULING
+        "Taints that it tolerates.", factory=list, no_effect=reasons.SCHEDULING
     )
     node_selector: TextMap = field(
         "Labels of the nodes it runs on.", factory=dict, no_effect=reasons.SCHEDULING
@@ -75,12 +73,12 @@ class PodSpec(ScheduledSpec):
 
 class TargetDataset(Fields):
     name: str = field("Name of the Dataset.", required=True)
-    namespace: str = field("Its namespace; this one's own if not said.", default="")
+    namespace: str = field("Its namespace; by default the same one.", default="")
 
 
 def inside_dataset(text: str) -> str:
     if ".." in text.split("/"):
-        raise invalid(f"{text!r} leads out of the data set", "write it like /images/train")
+        raise invalid(f"{text!r} is outside the data set", "write it like /images/train")
     return text
 
 
@@ -94,23 +92,23 @@ class TargetPath(Fields):
 
 
 class DataLoadSpec(PodSpec):
-    dataset: TargetDataset = field("What is loaded.", required=True)
-    target: list[TargetPath] = field("Which parts of it; all of it if not said.", factory=list)
+    dataset: TargetDataset = field("Data set to load.", required=True)
+    target: list[TargetPath] = field("Parts to load; by default all of it.", factory=list)
     load_metadata: bool = field(
-        "Whether the bucket is listed anew before it is loaded.", default=False
+        "Whether the bucket is listed again before the load.", default=False
     )
-    options: TextMap = field("How it is loaded.", factory=dict, secret=True)
+    options: TextMap = field("Options of the load.", factory=dict, secret=True)
 
 
 class DataLoad(Resource):
-    """Brings a data set, or parts of it, into the cache before anyone asks."""
+    """Loads a data set, or parts of it, into the cache."""
 
-    spec: DataLoadSpec = field("What is wanted.", required=True)
+    spec: DataLoadSpec = field("The desired state.", required=True)
 
 
 class DatasetToMigrate(TargetDataset):
     path: Annotated[str, AfterValidator(inside_dataset)] = field(
-        "Which folder of it; all of it if not said.", default=""
+        "Folder in it; by default all of it.", default=""
     )
 
 
@@ -123,7 +121,7 @@ def _uri(text: str) -> str:
 
 class ExternalStorage(Fields):
     uri: Annotated[str, AfterValidator(_uri)] = field(
-        "Where it is: s3://bucket/prefix, local:///folder and so on.", required=True
+        "Address of the store: s3://bucket/prefix, local:///folder and so on.", required=True
     )
     encrypt_options: list[EncryptOption] = field(
         "Endpoint and keys whose values are in Secrets.", factory=list
@@ -132,17 +130,17 @@ class ExternalStorage(Fields):
 
 class DataToMigrate(Fields):
     dataset: DatasetToMigrate | None = field("A data set.")
-    external_storage: ExternalStorage | None = field("A store that is no data set.")
+    external_storage: ExternalStorage | None = field("A store that is not a data set.")
 
 
 class DataMigrateSpec(Images, PodSpec):
-    from_: DataToMigrate = field("What is copied.", required=True, alias="from")
-    to: DataToMigrate = field("Where it is copied to.", required=True)
-    options: TextMap = field("How it is copied.", factory=dict, secret=True)
+    from_: DataToMigrate = field("Source of the copy.", required=True, alias="from")
+    to: DataToMigrate = field("Target of the copy.", required=True)
+    options: TextMap = field("Options of the copy.", factory=dict, secret=True)
     block: bool = field(
-        "Whether the data set is closed to readers meanwhile.",
+        "Whether readers are blocked meanwhile.",
         default=False,
-        no_effect="blocking: readers go on; a file is seen when it is whole",
+        no_effect="blocking: readers continue; a file appears when it is complete",
     )
     runtime_type: str = field(
         "Which engine copies.", default="", no_effect="engines: Penstock itself copies"
@@ -152,17 +150,17 @@ class DataMigrateSpec(Images, PodSpec):
         default=1,
         ge=1,
         when="above one",
-        no_effect="parallelism: one process copies, many objects at once",
+        no_effect="parallelism: one process copies many objects at once",
     )
     parallel_options: TextMap = field(
-        "How the pods reach one another.", factory=dict, no_effect=reasons.PODS, secret=True
+        "How the pods communicate.", factory=dict, no_effect=reasons.PODS, secret=True
     )
 
 
 class DataMigrate(Resource):
-    """Copies a data set or a store to another one; what is there already is not copied again."""
+    """Copies a data set or a store to another one; skips objects that are there already."""
 
-    spec: DataMigrateSpec = field("What is wanted.", required=True)
+    spec: DataMigrateSpec = field("The desired state.", required=True)
 
 
 def _absolute(text: str) -> str:
@@ -173,19 +171,21 @@ def _absolute(text: str) -> str:
 
 class ProcessedDataset(TargetDataset):
     mount_path: Annotated[str, AfterValidator(_absolute)] = field(
-        "Where the process sees the data set.", required=True
+        "Path at which the process sees the data set.", required=True
     )
     sub_path: Annotated[str, AfterValidator(inside_dataset)] = field(
-        "Which folder of it; all of it if not said.", default=""
+        "Folder in it; by default all of it.", default=""
     )
 
 
 class ScriptProcessor(Images):
     source: str = field("The script.", required=True, secret=True)
-    command: list[str] = field("What runs the script, such as [bash] or [python3].", factory=list)
+    command: list[str] = field(
+        "Interpreter of the script, such as [bash] or [python3].", factory=list
+    )
     env: list[Env] = field("Environment variables for it.", factory=list)
     restart_policy: Literal["Never", "OnFailure"] = field(
-        "Whether it is run again when it has failed.", default="Never"
+        "Whether it is retried after a failure.", default="Never"
     )
     volume_mounts: FreeList = field(
         "Where volumes are mounted.", factory=list, no_effect=reasons.VOLUMES
@@ -196,7 +196,7 @@ class ScriptProcessor(Images):
 
 class JobProcessor(Fields):
     pod_spec: FreeMap | None = field(
-        "A pod, as in Kubernetes: command, args and env of its first container are run here; the "
+        "A pod, as in Kubernetes: command, args and env of its first container are used; the "
         "image is not.",
         secret=True,
     )
@@ -206,20 +206,22 @@ class Processor(Fields):
     script: ScriptProcessor | None = field("A script to run.")
     job: JobProcessor | None = field("A pod to run.")
     service_account_name: str = field(
-        "Account in the cluster.", default="", no_effect="accounts: it runs as you"
+        "Account in the cluster.", default="", no_effect="accounts: it runs as your user"
     )
     pod_metadata: FreeMap | None = pod_metadata()
 
 
 class DataProcessSpec(ScheduledSpec):
-    dataset: ProcessedDataset = field("The data set, and where the process sees it.", required=True)
-    processor: Processor = field("What is run.", required=True)
+    dataset: ProcessedDataset = field(
+        "The data set, and the path at which the process sees it.", required=True
+    )
+    processor: Processor = field("Script or pod to run.", required=True)
 
 
 class DataProcess(Resource):
-    """Runs a script that sees the data set at a path of its own."""
+    """Runs a script that sees the data set at a given path."""
 
-    spec: DataProcessSpec = field("What is wanted.", required=True)
+    spec: DataProcessSpec = field("The desired state.", required=True)
 
 
 def _backup_path(text: str) -> str:
@@ -231,13 +233,13 @@ def _backup_path(text: str) -> str:
 class DataBackupSpec(OperationSpec):
     dataset: str = field("Name of the Dataset, in the same namespace.", required=True)
     backup_path: Annotated[str, AfterValidator(_backup_path)] = field(
-        "Folder of this machine where the backup is put: local:///folder.", default=""
+        "Folder on this machine for the backup: local:///folder.", default=""
     )
-    run_as: User | None = field("Who owns the backup's file.")
+    run_as: User | None = field("Owner of the backup file.")
 
 
 class DataBackup(Resource):
-    """Saves a data set's catalog and the list of what is cached; `dataRestoreLocation` of a
-    Dataset brings them back."""
+    """Saves a data set's catalog and the list of its cached files; `dataRestoreLocation` of a
+    Dataset restores them."""
 
-    spec: DataBackupSpec = field("What is wanted.", required=True)
+    spec: DataBackupSpec = field("The desired state.", required=True)

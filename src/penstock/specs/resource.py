@@ -1,4 +1,4 @@
-"""What all resources share: apiVersion, kind, metadata. Pure."""
+"""The base of all resources: apiVersion, kind, metadata. Pure."""
 
 import re
 from typing import Annotated, Any, cast
@@ -9,12 +9,12 @@ from penstock.specs.fields import Fields, FreeList, FreeMap, TextMap, field, inv
 from penstock.specs.kinds import KINDS, ResourceKey
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-# kubectl keeps the whole manifest in it, secrets included.
+# kubectl copies the whole manifest into it, secrets included.
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def _name(text: str) -> str:
-    """A DNS-1123 subdomain: it becomes a folder's name, and in a cluster a host's."""
+    """Check that it is a DNS-1123 subdomain: it names a folder, and in a cluster a host."""
     labels = text.split(".")
     if len(text) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise invalid(f"{text[:60]!r} is not a name", _name_hint(text))
@@ -29,7 +29,7 @@ def _namespace(text: str) -> str:
 
 def _name_hint(text: str, *, dots: bool = True) -> str:
     also = "- and ." if dots else "and -"
-    rule = f"it is of a-z, 0-9, {also}, and begins and ends with a letter or digit"
+    rule = f"use a-z, 0-9, {also}, and begin and end with a letter or digit"
     near = re.sub(r"[^a-z0-9.]+" if dots else r"[^a-z0-9]+", "-", text.lower()).strip("-.")[:63]
     return f"{rule}; did you mean {near}?" if near and near != text else rule
 
@@ -39,11 +39,11 @@ Namespace = Annotated[str, AfterValidator(_namespace)]
 
 
 class Metadata(Fields):
-    """What a server would add (uid, managedFields and the like) is taken, and not looked at."""
+    """Fields that a server adds, such as uid and managedFields, are accepted and ignored."""
 
     name: Name = field("The resource's name; unique for its kind and namespace.", required=True)
     namespace: Namespace = field(
-        "Keeps resources of several teams or projects apart; `default` if not said.",
+        "Keeps resources of several teams or projects apart; `default` by default.",
         default="default",
     )
     labels: TextMap = field("Free names and values, kept with the resource.", factory=dict)
@@ -53,17 +53,17 @@ class Metadata(Fields):
         factory=dict,
         secret=True,
     )
-    generate_name: Any = field("Refused: a resource is known by its name.")
-    uid: Any = field("Given by a server; not looked at.")
-    resource_version: Any = field("Given by a server; not looked at.")
-    generation: Any = field("Given by a server; not looked at.")
-    creation_timestamp: Any = field("Given by a server; not looked at.")
-    deletion_timestamp: Any = field("Given by a server; not looked at.")
-    deletion_grace_period_seconds: Any = field("Given by a server; not looked at.")
-    self_link: Any = field("Given by a server; not looked at.")
-    finalizers: list[Any] = field("Given by controllers; not looked at.", factory=list)
-    owner_references: FreeList = field("Given by controllers; not looked at.", factory=list)
-    managed_fields: FreeList = field("Given by a server; not looked at.", factory=list)
+    generate_name: Any = field("Refused: names are not generated.")
+    uid: Any = field("Set by a server; ignored.")
+    resource_version: Any = field("Set by a server; ignored.")
+    generation: Any = field("Set by a server; ignored.")
+    creation_timestamp: Any = field("Set by a server; ignored.")
+    deletion_timestamp: Any = field("Set by a server; ignored.")
+    deletion_grace_period_seconds: Any = field("Set by a server; ignored.")
+    self_link: Any = field("Set by a server; ignored.")
+    finalizers: list[Any] = field("Set by controllers; ignored.", factory=list)
+    owner_references: FreeList = field("Set by controllers; ignored.", factory=list)
+    managed_fields: FreeList = field("Set by a server; ignored.", factory=list)
 
     @field_validator("annotations", mode="before")
     @classmethod
@@ -76,18 +76,18 @@ class Metadata(Fields):
     @field_validator("generate_name")
     @classmethod
     def _no_generated_names(cls, value: Any) -> Any:
-        raise invalid("a name is not made up here", "write metadata.name instead")
+        raise invalid("names are not generated here", "write metadata.name instead")
 
 
 class Resource(Fields):
     api_version: str = field("data.fluid.io/v1alpha1 or penstock.dev/v1alpha1.", required=True)
-    kind: str = field("What sort of resource this is.", required=True)
+    kind: str = field("Kind of the resource.", required=True)
     metadata: Metadata = field("Its name, namespace, labels and annotations.", required=True)
     status: FreeMap | None = Field(
         default=None,
         exclude=True,
         repr=False,
-        description="What was observed. Written by Penstock; in a manifest it is not looked at.",
+        description="The observed state. Written by Penstock; ignored in a manifest.",
     )
 
     @property

@@ -1,6 +1,7 @@
-"""What all runtimes share, and our own: how much is cached, on which medium, with which options.
+"""The runtimes: how much of a data set is cached, on which medium, with which options. Pure.
 
-Pure. The runtimes of Fluid's engines are in modules of their own: alluxio, jindo, juicefs, thin.
+PenstockRuntime is our own. AlluxioRuntime, JindoRuntime, JuiceFSRuntime and ThinRuntime are
+Fluid's; Penstock's own engine runs all of them.
 """
 
 from typing import Annotated, Any, Literal
@@ -23,10 +24,9 @@ from penstock.specs.tieredstore import (
 
 def clean_policy() -> Any:
     return field(
-        "When the mount ends. Here it ends with its data set or runtime, and not before.",
+        "When the mount ends. Here it ends with its data set or runtime.",
         default="",
-        no_effect="clean policy: a mount costs nothing while nobody reads; it ends with its data "
-        "set or runtime",
+        no_effect="clean policy: a mount ends with its data set or runtime",
     )
 
 
@@ -34,7 +34,7 @@ def short_circuit_policy() -> Any:
     return field(
         "How a worker on the same machine is read, in older releases.",
         default="",
-        no_effect="short circuit: the cache is always read directly from this machine's disk",
+        no_effect="short circuit: the cache is always read from this machine's disk",
     )
 
 
@@ -47,12 +47,12 @@ def on_all_nodes() -> Any:
 
 
 def run_as() -> Any:
-    return field("Whose files they are seen as, unless the Dataset's owner says so.")
+    return field("Owner of the files, unless the Dataset has an owner.")
 
 
 def prometheus() -> Any:
     return field(
-        "Whether metrics are kept from Prometheus.", default=False, no_effect=reasons.METRICS
+        "Whether metrics are hidden from Prometheus.", default=False, no_effect=reasons.METRICS
     )
 
 
@@ -62,8 +62,8 @@ def pod_metadata() -> Any:
 
 def volumes() -> Any:
     return field(
-        "Volumes for the pods. An option that names a file on one that is a Secret is given what "
-        "the Secret holds.",
+        "Volumes for the pods. If an option names a file on a volume that is a Secret, it gets the "
+        "value from the Secret.",
         factory=list,
         no_effect=reasons.VOLUMES,
         when="without a secret",
@@ -71,13 +71,13 @@ def volumes() -> Any:
 
 
 def pull_secrets() -> Any:
-    return field("Secrets with which images are pulled.", factory=list, no_effect=reasons.PULLING)
+    return field("Secrets for pulling images.", factory=list, no_effect=reasons.PULLING)
 
 
 class RuntimeSpec(Fields):
     tieredstore: TieredStore = field("The tiers of the cache.", factory=TieredStore)
     replicas: Count = field(
-        "How many workers hold the cache; here there is one, this machine.",
+        "Number of workers that hold the cache; here there is one, this machine.",
         default=1,
         ge=0,
         no_effect=reasons.ONE_WORKER,
@@ -86,12 +86,14 @@ class RuntimeSpec(Fields):
 
 
 class ManagedSpec(RuntimeSpec):
-    """Where the clean-up of the cache is said under `management`."""
+    """A spec whose cleanCachePolicy is under `management`."""
 
     run_as: User | None = run_as()
     disable_prometheus: bool = prometheus()
     volumes: FreeList = volumes()
-    management: Management = field("What is done by itself.", factory=Management)
+    management: Management = field(
+        "Automatic management of the cache and of metadata.", factory=Management
+    )
 
     @property
     def clean_cache_policy(self) -> CleanCachePolicy:
@@ -99,20 +101,22 @@ class ManagedSpec(RuntimeSpec):
 
 
 class Images(Fields):
-    image: str = field("Image that would be run.", default="", no_effect=reasons.IMAGES)
+    image: str = field("Image of the container.", default="", no_effect=reasons.IMAGES)
     image_tag: str | int | float = field("Its tag.", default="", no_effect=reasons.IMAGES)
-    image_pull_policy: str = field("When it is pulled.", default="", no_effect=reasons.PULLING)
+    image_pull_policy: str = field(
+        "When the image is pulled.", default="", no_effect=reasons.PULLING
+    )
 
 
 class PodFields(Fields):
-    """What a component's pods would be given."""
+    """Settings of a component's pods."""
 
     resources: FreeMap | None = field("CPU and memory of the pods.", no_effect=reasons.RESOURCES)
     node_selector: TextMap = field(
         "Labels of the nodes where the pods run.", factory=dict, no_effect=reasons.SCHEDULING
     )
     volume_mounts: FreeList = field(
-        "Where volumes are mounted in the pods; it tells which files are a Secret's (volumes).",
+        "Where volumes are mounted in the pods; shows which files come from a Secret (volumes).",
         factory=list,
     )
 
@@ -130,7 +134,7 @@ def _mount_path(text: str) -> str:
 
 class PenstockCleanCachePolicy(CleanCachePolicy):
     keep: bool = field(
-        "Whether what is cached stays on disk when the runtime goes, for the next one.",
+        "Whether cached data stays on disk when the runtime is deleted, for the next one.",
         default=False,
     )
 
@@ -145,33 +149,33 @@ class PenstockFuse(Fields):
 
 class PenstockRuntimeSpec(RuntimeSpec):
     options: TextMap = field(
-        "Any option of `penstock mount` by its long name without dashes: mode, refresh, policy, "
+        "Any option of `penstock mount`, by its long name without dashes: mode, refresh, policy, "
         "block-size, threads and so on.",
         factory=dict,
         secret=True,
     )
     mount_path: Annotated[str, AfterValidator(_mount_path)] = field(
-        "Folder where the data set is mounted, instead of the usual one.", default=""
+        "Folder where the data set is mounted, instead of the default one.", default=""
     )
     clean_cache_policy: PenstockCleanCachePolicy = field(
-        "What becomes of the cache when the runtime goes.", factory=PenstockCleanCachePolicy
+        "What happens to the cache when the runtime is deleted.", factory=PenstockCleanCachePolicy
     )
-    fuse: PenstockFuse = field("Of the mount itself.", factory=PenstockFuse)
+    fuse: PenstockFuse = field("Settings of the mount.", factory=PenstockFuse)
     run_as: User | None = run_as()
 
 
 class PenstockRuntime(Resource):
     """Penstock's own runtime: the tiers of the cache, and any option of `penstock mount`."""
 
-    spec: PenstockRuntimeSpec = field("What is wanted.", factory=PenstockRuntimeSpec)
+    spec: PenstockRuntimeSpec = field("The desired state.", factory=PenstockRuntimeSpec)
 
 
-# AlluxioRuntime: Fluid's runtime on Alluxio, run here by Penstock's own engine. Pure.
+# -- AlluxioRuntime ------------------------------------------------------------------------------
 
 
 class AlluxioComponent(NetworkedPod):
     replicas: Count | None = field(
-        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
     jvm_options: list[str] = field("Options of its JVM.", factory=list, no_effect=reasons.JVM)
     properties: TextMap = field(
@@ -180,9 +184,7 @@ class AlluxioComponent(NetworkedPod):
         factory=dict,
         secret=True,
     )
-    ports: dict[str, Count] = field(
-        "Ports that it listens on.", factory=dict, no_effect=reasons.PORTS
-    )
+    ports: dict[str, Count] = field("Ports to listen on.", factory=dict, no_effect=reasons.PORTS)
     env: TextMap = field(
         "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
     )
@@ -213,21 +215,21 @@ class AlluxioFuse(Images, NetworkedPod):
 
 class AlluxioData(Fields):
     replicas: Count | None = field(
-        "How many copies of the data the cache holds.",
+        "Copies of the data in the cache.",
         no_effect=reasons.ONE_COPY,
         when="above one",
     )
     pin: bool = field(
-        "Whether what is cached stays.",
+        "Whether cached data is never evicted.",
         default=False,
-        no_effect="pinning: what is cached stays by itself (policy keep)",
+        no_effect="pinning: the policy decides what is evicted (by default: keep)",
     )
 
 
 class InitUsers(Fields):
-    image: str = field("Image that would be run.", default="")
+    image: str = field("Image of the container.", default="")
     image_tag: str | int | float = field("Its tag.", default="")
-    image_pull_policy: str = field("When it is pulled.", default="")
+    image_pull_policy: str = field("When the image is pulled.", default="")
     env: TextMap = field("Environment of its container.", factory=dict, secret=True)
     resources: FreeMap | None = field("CPU and memory of the container.")
 
@@ -245,10 +247,10 @@ class AlluxioRuntimeSpec(ManagedSpec):
     fuse: AlluxioFuse = field("The process that mounts.", factory=AlluxioFuse)
     worker: AlluxioComponent = field("The processes that hold the cache.", factory=AlluxioComponent)
     master: AlluxioComponent = field(
-        "The process that knows all names.", factory=AlluxioComponent, no_effect=reasons.MASTER
+        "The process that holds the metadata.", factory=AlluxioComponent, no_effect=reasons.MASTER
     )
     job_master: AlluxioComponent = field(
-        "The process that hands out loads.",
+        "The process that distributes loads.",
         factory=AlluxioComponent,
         no_effect=reasons.JOB_PROCESSES,
     )
@@ -264,9 +266,9 @@ class AlluxioRuntimeSpec(ManagedSpec):
         "The container that adds users.", factory=InitUsers, no_effect=reasons.USERS
     )
     jvm_options: list[str] = field("Options of every JVM.", factory=list, no_effect=reasons.JVM)
-    data: AlluxioData = field("How the data is kept.", factory=AlluxioData)
+    data: AlluxioData = field("How data is cached.", factory=AlluxioData)
     data_replicas: Count | None = field(
-        "How many copies of the data the cache holds, in older releases.",
+        "Copies of the data in the cache, in older releases.",
         no_effect=reasons.ONE_COPY,
         when="above one",
     )
@@ -278,13 +280,13 @@ class AlluxioRuntimeSpec(ManagedSpec):
 
 
 class AlluxioRuntime(Resource):
-    """The cache of the Dataset of the same name, as written for Alluxio: tiers become tiers of
-    Penstock's cache, properties and arguments its options."""
+    """The cache of the Dataset of the same name, written for Alluxio: its tiers, properties and
+    arguments become tiers and options of Penstock."""
 
-    spec: AlluxioRuntimeSpec = field("What is wanted.", factory=AlluxioRuntimeSpec)
+    spec: AlluxioRuntimeSpec = field("The desired state.", factory=AlluxioRuntimeSpec)
 
 
-# JindoRuntime: Fluid's runtime on JindoFS, run here by Penstock's own engine. Pure.
+# -- JindoRuntime --------------------------------------------------------------------------------
 
 
 class JindoPod(PodFields):
@@ -301,7 +303,7 @@ class JindoPod(PodFields):
 
 class JindoComponent(JindoPod):
     replicas: Count | None = field(
-        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
     properties: TextMap = field(
         "Jindo's properties of this component; those with a counterpart become options of the "
@@ -309,19 +311,17 @@ class JindoComponent(JindoPod):
         factory=dict,
         secret=True,
     )
-    ports: dict[str, Count] = field(
-        "Ports that it listens on.", factory=dict, no_effect=reasons.PORTS
-    )
+    ports: dict[str, Count] = field("Ports to listen on.", factory=dict, no_effect=reasons.PORTS)
     disabled: bool = field(
-        "Whether it is left out.",
+        "Whether it is not started.",
         default=False,
-        no_effect="components: there is one server for each mount, and it is always needed",
+        no_effect="components: each mount needs its one server",
     )
 
 
 class ClientMetrics(Fields):
-    enabled: bool = field("Whether the client shows metrics.", default=False)
-    scrape_target: str = field("Which client Prometheus asks.", default="")
+    enabled: bool = field("Whether the client exposes metrics.", default=False)
+    scrape_target: str = field("Client that Prometheus scrapes.", default="")
 
 
 class JindoFuse(Images, JindoPod):
@@ -337,9 +337,9 @@ class JindoFuse(Images, JindoPod):
     )
     clean_policy: CleanPolicy = clean_policy()
     disabled: bool = field(
-        "Whether there is no FUSE process.",
+        "Whether the FUSE process is not started.",
         default=False,
-        no_effect="components: without a mount there is nothing to read from",
+        no_effect="components: without a mount nothing can be read",
     )
     log_config: TextMap = field("Log settings.", factory=dict, no_effect=reasons.LOGS)
     metrics: ClientMetrics = field(
@@ -361,19 +361,19 @@ class JindoRuntimeSpec(RuntimeSpec):
     fuse: JindoFuse = field("The process that mounts.", factory=JindoFuse)
     worker: JindoComponent = field("The processes that hold the cache.", factory=JindoComponent)
     master: JindoComponent = field(
-        "The process that knows all names.", factory=JindoComponent, no_effect=reasons.MASTER
+        "The process that holds the metadata.", factory=JindoComponent, no_effect=reasons.MASTER
     )
     run_as: User | None = run_as()
     user: str = field(
-        "User that Jindo runs as.",
+        "User of Jindo's processes.",
         default="",
-        no_effect="users: the mount belongs to whoever applied it; owner and runAs name the files' "
-        "owner",
+        no_effect="users: the mount runs as the user who applied it; owner and runAs set the "
+        "files' owner",
     )
     secret: str = field(
         "Secret with Jindo's keys.",
         default="",
-        no_effect="keys: they are taken from the Dataset's options and encryptOptions",
+        no_effect="keys: they come from the Dataset's options and encryptOptions",
     )
     hadoop_config: str = field(
         "Name of the ConfigMap with Hadoop's settings.", default="", no_effect=reasons.HADOOP
@@ -383,26 +383,26 @@ class JindoRuntimeSpec(RuntimeSpec):
     log_config: TextMap = field("Log settings.", factory=dict, no_effect=reasons.LOGS)
     networkmode: NetworkMode = field("Network of the pods.", default="", no_effect=reasons.NETWORK)
     clean_cache_policy: CleanCachePolicy = field(
-        "What becomes of the cache when the runtime goes.", factory=CleanCachePolicy
+        "What happens to the cache when the runtime is deleted.", factory=CleanCachePolicy
     )
     volumes: FreeList = volumes()
     image_pull_secrets: FreeList = pull_secrets()
 
 
 class JindoRuntime(Resource):
-    """The cache of the Dataset of the same name, as written for JindoFS."""
+    """The cache of the Dataset of the same name, written for JindoFS."""
 
-    spec: JindoRuntimeSpec = field("What is wanted.", factory=JindoRuntimeSpec)
+    spec: JindoRuntimeSpec = field("The desired state.", factory=JindoRuntimeSpec)
 
 
-# JuiceFSRuntime: Fluid's runtime on JuiceFS, run here by Penstock's own engine. Pure.
+# -- JuiceFSRuntime ------------------------------------------------------------------------------
 
 
 class JuiceFSComponent(NetworkedPod):
     replicas: Count | None = field(
-        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
-    ports: FreeList = field("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
+    ports: FreeList = field("Ports to listen on.", factory=list, no_effect=reasons.PORTS)
     options: TextMap = field(
         "JuiceFS's mount options of this component; those with a counterpart become options of "
         "the mount.",
@@ -451,7 +451,7 @@ class JuiceFSRuntimeSpec(ManagedSpec):
     configs: list[str] = field(
         "Arguments of `juicefs config`.",
         factory=list,
-        no_effect="volume settings: the bucket is read in place, it is not a JuiceFS volume",
+        no_effect="volume settings: the bucket is read in place, not as a JuiceFS volume",
     )
     volume_claim_templates: FreeList = field(
         "Volume claims of the workers.", factory=list, no_effect=reasons.VOLUMES
@@ -460,17 +460,17 @@ class JuiceFSRuntimeSpec(ManagedSpec):
 
 
 class JuiceFSRuntime(Resource):
-    """The cache of the Dataset of the same name, as written for JuiceFS."""
+    """The cache of the Dataset of the same name, written for JuiceFS."""
 
-    spec: JuiceFSRuntimeSpec = field("What is wanted.", factory=JuiceFSRuntimeSpec)
+    spec: JuiceFSRuntimeSpec = field("The desired state.", factory=JuiceFSRuntimeSpec)
 
 
-# ThinRuntime and its profile: Fluid's runtime for any FUSE client, run here by Penstock. Pure.
+# -- ThinRuntime and its profile: for any FUSE client --------------------------------------------
 
 
 class ThinPod(Images, PodFields):
     image_pull_secrets: FreeList = pull_secrets()
-    ports: FreeList = field("Ports that it listens on.", factory=list, no_effect=reasons.PORTS)
+    ports: FreeList = field("Ports to listen on.", factory=list, no_effect=reasons.PORTS)
     env: list[Env] = field(
         "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
     )
@@ -481,7 +481,7 @@ class ThinPod(Images, PodFields):
 
 class ThinWorker(ThinPod):
     replicas: Count | None = field(
-        "How many of it run.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
+        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
     )
     enabled: bool | None = field("Whether it runs.", no_effect=reasons.PODS)
 
@@ -490,7 +490,7 @@ class ThinFuse(ThinPod):
     command: list[str] = field(
         "Program of the FUSE client.",
         factory=list,
-        no_effect="FUSE clients: the data is mounted by Penstock itself",
+        no_effect="FUSE clients: Penstock itself mounts the data",
     )
     args: list[str] = field(
         "Arguments of the FUSE client; those with a counterpart become options of the mount.",
@@ -503,7 +503,7 @@ class ThinFuse(ThinPod):
     )
     clean_policy: CleanPolicy = clean_policy()
     lifecycle: FreeMap | None = field(
-        "What is done when the container starts and ends.", no_effect=reasons.PODS
+        "Actions when the container starts and ends.", no_effect=reasons.PODS
     )
     pod_metadata: FreeMap | None = pod_metadata()
 
@@ -518,17 +518,17 @@ class ThinRuntimeSpec(ManagedSpec):
 
 
 class ThinRuntime(Resource):
-    """The cache of the Dataset of the same name, as written for a FUSE client of one's own; or,
-    without a profile, for a Dataset that mounts another one."""
+    """The cache of the Dataset of the same name, written for any FUSE client; or, without a
+    profile, for a Dataset that mounts another one."""
 
-    spec: ThinRuntimeSpec = field("What is wanted.", factory=ThinRuntimeSpec)
+    spec: ThinRuntimeSpec = field("The desired state.", factory=ThinRuntimeSpec)
 
 
 class ThinRuntimeProfileSpec(Fields):
     file_system_type: str = field(
         "Name of the file system that the client mounts.",
         required=True,
-        no_effect="FUSE clients: the data is mounted by Penstock itself",
+        no_effect="FUSE clients: Penstock itself mounts the data",
     )
     fuse: ThinFuse = field("The process that mounts.", factory=ThinFuse)
     worker: ThinWorker = field("The processes that hold the cache.", factory=ThinWorker)
@@ -539,13 +539,13 @@ class ThinRuntimeProfileSpec(Fields):
         "MountNodePublishSecretIfExists",
         "CopyNodePublishSecretAndMountIfNotExists",
     ] = field(
-        "What is done with the Secret of a volume.",
+        "What happens to the Secret of a volume.",
         default="MountNodePublishSecretIfExists",
         no_effect=reasons.VOLUMES,
     )
 
 
 class ThinRuntimeProfile(Resource):
-    """What several ThinRuntimes share."""
+    """Settings that several ThinRuntimes share."""
 
-    spec: ThinRuntimeProfileSpec = field("What is wanted.", required=True)
+    spec: ThinRuntimeProfileSpec = field("The desired state.", required=True)

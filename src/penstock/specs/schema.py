@@ -1,6 +1,7 @@
-"""What fields a model has, as people write them: names, types, meanings. Pure.
+"""The fields of a model as users write them: names, types, documentation, and effect. Pure.
 
-Read from the models; explain, the search for unknown fields and the reference page are made of it.
+Serves explain, the search for unknown fields, the report of fields without effect, and the
+reference page.
 """
 
 import types
@@ -17,16 +18,16 @@ from penstock.specs.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    name: str  # as it is written: mountPoint
-    attribute: str  # mount_point
+    name: str  # in YAML: mountPoint
+    attribute: str  # in Python: mount_point
     type_name: str  # in words
     description: str
     required: bool
-    no_effect: str | None  # why it changes nothing here
-    when: str  # ... and with which values
-    model: type[Fields] | None  # what lies below it: one, or a list of them
+    no_effect: str | None  # why it has no effect here
+    when: str  # and with which values
+    model: type[Fields] | None  # of its value, or of the items of its list
     is_list: bool = False
-    is_map: bool = False  # of names that people choose
+    is_map: bool = False  # its keys are chosen by users
 
 
 @cache
@@ -40,7 +41,7 @@ def shapes_of(model: type[Fields]) -> Mapping[str, Shape]:
 
 
 def walk(model: type[Fields], path: str = "") -> Iterator[tuple[str, Shape]]:
-    """Every field below a model, with its path; lists are not numbered."""
+    """Yield every field below a model with its path, without the numbers of list items."""
     for name, shape in shapes_of(model).items():
         below = f"{path}.{name}" if path else name
         yield below, shape
@@ -49,7 +50,7 @@ def walk(model: type[Fields], path: str = "") -> Iterator[tuple[str, Shape]]:
 
 
 def find(model: type[Fields], path: str) -> Shape | None:
-    """The field at a path; numbers of list items may be in it or not."""
+    """Return the field at a path, with or without numbers of list items."""
     shape: Shape | None = None
     inside: type[Fields] | None = model
     for step in path.split("."):
@@ -87,7 +88,7 @@ _PLAIN = {str: "text", int: "whole number", bool: "true or false", float: "numbe
 
 
 def _read(annotation: Any) -> tuple[type[Fields] | None, bool, bool, str]:
-    """(model below, is it a list, is it a map, the type in words)"""
+    """Return the model of the value, whether it is a list, whether a map, and the type in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         if any(one in _QUANTITY for one in arguments[1:]):
@@ -119,10 +120,9 @@ class NoEffect:
 
 
 def without_effect(resource: Resource) -> list[NoEffect]:
-    """Each field that is said, to another value than the usual one, and has no effect.
+    """Return the fields without effect that are set to another value than their default.
 
-    Entries of options, properties and arguments are not looked at: which of them have a
-    counterpart is known elsewhere.
+    Does not look at options, properties and arguments: penstock.fluid has their tables.
     """
     return list(_walk(resource, ""))
 
@@ -166,7 +166,7 @@ def _is_set_without_effect(model: Fields, shape: Shape, value: Any) -> bool:
 
 
 def _empty(value: Any) -> bool:
-    """Where only volumes are mounted, their Secrets are found, even for a master."""
+    """Whether nothing but volumeMounts is set, which has an effect: it locates Secrets."""
     if not isinstance(value, Fields):
         return False
     return not value.model_dump(exclude_defaults=True, exclude={"volume_mounts"})

@@ -1,9 +1,9 @@
-"""What in a manifest is a secret: taken out before it is kept or shown, put back where it is used.
+"""Take the secrets out of a manifest before it is stored or shown, and put them back for use.
 
-Secrets are found by where they are (all of a Secret's values) and by what they are called (options,
-properties and variables whose names speak of keys, tokens or passwords). Where is said by a
-pointer, in the manner of JSON's; items of a list that have names are pointed at by them, so that a
-mount added in front of another does not get its keys. Pure, and without models.
+All values of a Secret are secrets, and so are options, properties and variables whose names mention
+keys, tokens or passwords. A JSON-like pointer names the place of each. It uses the names of list
+items that have names, so that a mount added before another one does not get its keys. Pure, and
+without models.
 """
 
 import re
@@ -13,26 +13,25 @@ from typing import Any, cast
 
 HIDDEN = "<hidden>"
 
-_TELLING = re.compile(
+_SECRET_NAME = re.compile(
     r"key|secret|token|passw(?:or)?d|passphrase|credential|signature|\bsas\b|\bak\b|\bsk\b",
     re.IGNORECASE,
 )
-# A password within an address, as in JuiceFS's metaurl: redis://:PASSWORD@host/1
+# A password in an address, as in JuiceFS's metaurl: redis://:PASSWORD@host/1
 _IN_ADDRESS = re.compile(r"^[^:/?#\s]+://[^/?#\s]*:[^/?#\s@]+@")
-# Maps whose keys people choose. Elsewhere `key` is a label's name, or a Secret's key.
+# Maps whose keys users choose. Elsewhere `key` is a label's name, or a Secret's key.
 _MAPS = ("options", "sharedOptions", "properties", "env", "parallelOptions", "logConfig")
-# kubectl keeps the whole manifest in it.
+# kubectl copies the whole manifest into it.
 _COPY = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def take_secrets(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The manifest with HIDDEN in place of each secret, and the secrets by where they were.
+    """Return a copy of the manifest with HIDDEN for each secret, and the secrets by their pointers.
 
-    One that is HIDDEN already is left alone and not among them: its owner means the one that is
-    kept. The manifest that was given is not changed.
+    A value that is HIDDEN already stays and is not returned: it stands for the stored secret.
     """
     hidden = deepcopy(dict(manifest))
-    _forget_copies(hidden)
+    _remove_copies(hidden)
     values: dict[str, str] = {}
     for pointer, holder, key in _find(hidden):
         if holder[key] != HIDDEN:
@@ -42,7 +41,7 @@ def take_secrets(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def put_secrets(manifest: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """The other way. What has no value stays HIDDEN."""
+    """Return a copy of the manifest with its secrets. One without a value stays HIDDEN."""
     whole = deepcopy(dict(manifest))
     for pointer, holder, key in _find(whole):
         if holder[key] == HIDDEN and pointer in values:
@@ -51,18 +50,18 @@ def put_secrets(manifest: Mapping[str, Any], values: Mapping[str, str]) -> dict[
 
 
 def hidden_places(manifest: Mapping[str, Any]) -> list[str]:
-    """Where it says HIDDEN, and means what is kept."""
+    """Return the pointers of HIDDEN values, which stand for stored secrets."""
     found = _find(deepcopy(dict(manifest)))
     return [pointer for pointer, holder, key in found if holder[key] == HIDDEN]
 
 
 def names_a_secret(name: str) -> bool:
     """Whether an option of this name holds a secret."""
-    return _TELLING.search(name) is not None
+    return _SECRET_NAME.search(name) is not None
 
 
 def _find(manifest: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(pointer, map, key) of each. The map is the manifest's own, to be changed in place."""
+    """Yield (pointer, map, key) of each secret. The map is part of the manifest, to be changed."""
     if manifest.get("kind") == "Secret":
         for part in ("data", "stringData"):
             held = manifest.get(part)
@@ -96,14 +95,14 @@ def _texts(
     for key, value in entries.items():
         text = str(value) if isinstance(value, int | float) else value
         if isinstance(text, str) and (all_of_them or is_secret(key, text)):
-            entries[key] = text  # a key of digits only may stand without quotes
+            entries[key] = text  # a key of digits may be written without quotes
             yield f"{pointer}/{_escaped(key)}", entries, key
 
 
 def is_secret(name: str, value: str) -> bool:
-    """By its name, or because it is an address with a password."""
+    """Whether a value is a secret: by its name, or as an address with a password."""
     if value == HIDDEN:
-        return True  # it was one when it was taken
+        return True
     return bool(value) and (names_a_secret(name) or _IN_ADDRESS.match(value) is not None)
 
 
@@ -122,7 +121,7 @@ def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _forget_copies(manifest: dict[str, Any]) -> None:
+def _remove_copies(manifest: dict[str, Any]) -> None:
     metadata = manifest.get("metadata")
     if isinstance(metadata, dict):
         annotations = cast("dict[str, Any]", metadata).get("annotations")

@@ -1,4 +1,4 @@
-"""Tiers of a runtime's cache, and what else all runtimes share. Pure."""
+"""The tiers of a runtime's cache, and other fields that runtimes share. Pure."""
 
 from typing import Annotated, Any, Literal, cast
 
@@ -29,7 +29,7 @@ def _ratio(text: str) -> str:
 
 
 def _as_list_text(value: Any) -> Any:
-    """Some write the paths as a list; Fluid wants one text with commas."""
+    """Accept a list of paths; Fluid wants one text with commas."""
     if isinstance(value, list):
         items = cast("list[Any]", value)
         return ",".join(item if isinstance(item, str) else "" for item in items)
@@ -41,10 +41,10 @@ Ratio = Annotated[Text, AfterValidator(_ratio)]
 
 class Level(Fields):
     mediumtype: Literal["MEM", "SSD", "HDD"] = field(
-        "What the tier is on. MEM is memory (tmpfs); faster tiers are filled first.", required=True
+        "Medium of the tier. MEM is memory (tmpfs); faster tiers are filled first.", required=True
     )
     volume_type: Literal["hostPath", "emptyDir"] = field(
-        "hostPath: the folder at `path`, kept. emptyDir: a folder that goes with the runtime.",
+        "hostPath: the folder at `path`. emptyDir: a folder that is removed with the runtime.",
         default="hostPath",
     )
     volume_source: FreeMap | None = field("Settings of the emptyDir.", no_effect=reasons.VOLUMES)
@@ -57,12 +57,12 @@ class Level(Fields):
     quota_list: Quantities = field(
         "How much each path may hold, in the order of the paths: 100Gi,50Gi.", default=""
     )
-    high: Ratio = field("Share of the quota at which the tier is thinned out.", default="")
-    low: Ratio = field("Share of the quota down to which it is thinned out.", default="")
+    high: Ratio = field("Share of the quota at which eviction begins.", default="")
+    low: Ratio = field("Share of the quota at which eviction ends.", default="")
     storage_type: str = field(
         "Fluid's name for the medium, in older releases.",
         default="",
-        no_effect="a setting of older releases of Fluid: mediumtype says the same",
+        no_effect="a setting of older releases of Fluid: mediumtype sets the medium",
     )
 
     @property
@@ -86,32 +86,30 @@ class TieredStore(Fields):
 
 class CleanCachePolicy(Fields):
     grace_period_seconds: Count = field(
-        "How long the cache may take to be cleared when the runtime goes.", default=60, ge=0
+        "How long clearing the cache may take when the runtime is deleted.", default=60, ge=0
     )
-    max_retry_attempts: Count = field(
-        "How often clearing is tried again if it fails.", default=3, ge=0
-    )
+    max_retry_attempts: Count = field("How often clearing is retried if it fails.", default=3, ge=0)
 
     @property
     def keeps(self) -> bool:
-        """Whether what is cached stays when the runtime goes. Never with Fluid's runtimes."""
+        """Whether cached data stays when the runtime is deleted; never for Fluid's runtimes."""
         return False
 
 
 class MetadataSyncPolicy(Fields):
     auto_sync: bool | None = field(
-        "Whether names and sizes are listed when the data set is mounted.",
-        no_effect="metadata sync: names and sizes are always listed, nothing is mounted without",
+        "Whether metadata is listed when the data set is mounted.",
+        no_effect="metadata sync: metadata is always listed before a mount",
         when="false",
     )
 
 
 class Management(Fields):
     clean_cache_policy: CleanCachePolicy = field(
-        "What becomes of the cache when the runtime goes.", factory=CleanCachePolicy
+        "What happens to the cache when the runtime is deleted.", factory=CleanCachePolicy
     )
     metadata_sync_policy: MetadataSyncPolicy = field(
-        "When names and sizes are listed.", factory=MetadataSyncPolicy
+        "When metadata is listed.", factory=MetadataSyncPolicy
     )
 
 

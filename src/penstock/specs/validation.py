@@ -1,6 +1,7 @@
-"""What is wrong with a manifest, in words: unknown fields, and what the models refuse. Pure.
+"""Find the mistakes in a manifest, and word them: unknown fields, values that the models refuse,
+and fields that contradict each other. Pure.
 
-Values are not shown: they may be secrets. Our own refusals show what they know to be none.
+Messages do not quote values, which may be secrets, unless a validator knows that they are not.
 """
 
 import re
@@ -27,16 +28,17 @@ Mistake = tuple[str, str, str | None]  # path, what, hint
 
 
 def unknown_fields(kind: str, manifest: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Every field that this kind does not have at that place."""
+    """Yield every field that this kind does not have at its place."""
     yield from unknown_in(MODELS[kind], manifest)
 
 
 def unknown_in(model: type[Fields], written: Mapping[str, Any]) -> Iterator[Mistake]:
-    """The same for anything that is made of fields: a benchmark's plan is no resource."""
+    """Yield the unknown fields of any model: the plan of a benchmark is not a resource."""
     yield from _unknown(model, model, written, "")
 
 
 def refusals(model: type[Fields], error: ValidationError) -> Iterator[Mistake]:
+    """Word the errors of pydantic."""
     for one in error.errors(include_url=False, include_input=True):
         path = ".".join(str(step) for step in one["loc"])
         what, hint = _refusal(model, path, one)
@@ -60,14 +62,14 @@ def _unknown(whole: type[Fields], model: type[Fields], value: Any, path: str) ->
 
 
 def _instead(whole: type[Fields], model: type[Fields], key: str, path: str) -> str:
-    """The nearest name at that place; or where else this name is; or all names of that place."""
+    """Return a hint: the nearest name here, else other places of this name, else all names here."""
     names = list(shapes_of(model))
     near = nearest(key, names, cutoff=0.7)
     if near is not None and _same(near, key):
         return f"did you mean {near}?"
     elsewhere = [other for other, shape in walk(whole) if _same(shape.name, key)]
     if elsewhere:
-        return f"it is a field of another place: {', '.join(elsewhere[:3])}"
+        return f"this field belongs to: {', '.join(elsewhere[:3])}"
     at = ".".join(step for step in path.split(".") if not step.isdigit())
     others = [
         kind
@@ -99,7 +101,7 @@ _WANTED = {
     "list_type": "must be a list",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a whole number, and is too large",
+    "int_parsing_size": "must be a whole number, but is too large",
     "int_from_float": "must be a whole number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
@@ -122,19 +124,19 @@ def _refusal(model: type[Fields], path: str, error: ErrorDetails) -> tuple[str, 
         return f"must be {context['ge']} or more", None
     if kind in _WANTED:
         found = _FOUND.get(type(cast("object", error["input"])))
-        what = f"{_WANTED[kind]}, and is {found}" if found else _WANTED[kind]
+        what = f"{_WANTED[kind]}, but is {found}" if found else _WANTED[kind]
         return what, _shape_hint(model, path, kind, error["input"])
     return error["msg"], None
 
 
 def _choice(expected: str, given: Any) -> tuple[str, str | None]:
-    """`expected` is pydantic's: 'MEM', 'SSD' or 'HDD'."""
+    """`expected` is pydantic's text: 'MEM', 'SSD' or 'HDD'."""
     names = [name.strip("' ") for name in expected.replace(" or ", ", ").split(",")]
     names = [name for name in names if name]
     what = f"must be one of {', '.join(names)}"
     if not isinstance(given, str):
         return what, None
-    return f"{what}, and is {given[:40]!r}", did_you_mean(given, names, cutoff=0.5)
+    return f"{what}, but is {given[:40]!r}", did_you_mean(given, names, cutoff=0.5)
 
 
 def _meaning(model: type[Fields], path: str) -> str:
@@ -149,7 +151,7 @@ def _shape_hint(model: type[Fields], path: str, kind: str, given: Any) -> str | 
     if kind == "string_type":
         if not isinstance(given, dict | list):
             return "put it in quotes"
-        # Options are text, but some indent encryptOptions into them; it belongs beside them.
+        # Options are text, but some users indent encryptOptions into them.
         holder = find(model, above)
         beside = find(model, f"{above.rpartition('.')[0]}.{name}")
         if holder is not None and holder.is_map and beside is not None:
@@ -161,14 +163,18 @@ def _shape_hint(model: type[Fields], path: str, kind: str, given: Any) -> str | 
 
 LineOf = Callable[[str], int]
 
-# Its instances, whose names end in -launcher or -worker-4095, have files named after them.
+# Files are named after its instances, such as NAME-launcher or NAME-worker-4095.
 _LONGEST_JOB_NAME = 63
 _MOST_WORKERS = 4096
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def mistakes(resource: Resource, line_of: LineOf) -> Iterator[Mistake]:
-    """`line_of` gives the line of a path, for mistakes that are made in two places."""
+    """Yield contradictions between fields.
+
+    Only manifests are checked, not the stored state: what was accepted once stays readable.
+    `line_of` returns the line of a path, for mistakes that concern two places.
+    """
     spec = getattr(resource, "spec", None)
     if isinstance(resource, Dataset):
         yield from _dataset(resource.spec, line_of)
@@ -178,8 +184,8 @@ def mistakes(resource: Resource, line_of: LineOf) -> Iterator[Mistake]:
     if isinstance(spec, ScheduledSpec):
         yield from _schedule(spec)
     if isinstance(resource, DataMigrate):
-        yield from _end(resource.spec.from_, "spec.from")
-        yield from _end(resource.spec.to, "spec.to")
+        yield from _location(resource.spec.from_, "spec.from")
+        yield from _location(resource.spec.to, "spec.to")
     if isinstance(resource, DataProcess):
         yield from _processor(resource)
     if isinstance(resource, TrainingJob):
@@ -188,18 +194,18 @@ def mistakes(resource: Resource, line_of: LineOf) -> Iterator[Mistake]:
 
 def _dataset(spec: DatasetSpec, line_of: LineOf) -> Iterator[Mistake]:
     if not spec.mounts:
-        yield "spec.mounts", "spec.mounts: there is none", "a data set is made of its mounts"
+        yield "spec.mounts", "spec.mounts: is empty", "name at least one source"
     places = [(mount.place, f"spec.mounts.{index}") for index, mount in enumerate(spec.mounts)]
     for index, (place, path) in enumerate(places):
         for other, other_path in places[:index]:
             if place == other:
                 where = "the root" if place == "/" else place
-                what = f"is seen at {where}, and so is {other_path} in line {line_of(other_path)}"
+                what = f"appears at {where}, like {other_path} in line {line_of(other_path)}"
                 yield path, f"{path}: {what}", "give each mount a name or a path of its own"
             elif _inside(place, other) or _inside(other, place):
                 inner, outer = sorted((place, other), key=len, reverse=True)
-                what = f"{inner} lies inside {outer}; {other_path} is in line {line_of(other_path)}"
-                yield path, f"{path}: {what}", "only mounts below the root / may lie in another"
+                what = f"{inner} is inside {outer}; {other_path} is in line {line_of(other_path)}"
+                yield path, f"{path}: {what}", "only the mount at the root / may contain others"
     for index, mount in enumerate(spec.mounts):
         path = f"spec.mounts.{index}.encryptOptions"
         yield from _encrypted([one.name for one in mount.encrypt_options], path)
@@ -216,7 +222,7 @@ def _encrypted(names: list[str], path: str) -> Iterator[Mistake]:
     for index, name in enumerate(names):
         if name in names[:index]:
             where = f"{path}.{index}"
-            yield where, f"{where}: {name!r} stands twice", "keep one of them"
+            yield where, f"{where}: {name!r} is there twice", "keep one of them"
 
 
 def _level(level: Level, path: str) -> Iterator[Mistake]:
@@ -236,21 +242,21 @@ def _level(level: Level, path: str) -> Iterator[Mistake]:
 
 def _schedule(spec: ScheduledSpec) -> Iterator[Mistake]:
     if spec.policy == "Cron" and not spec.schedule:
-        yield "spec.policy", "spec.schedule: is missing; policy is Cron", 'such as "0 2 * * *"'
+        yield "spec.policy", "spec.schedule: is missing, but policy is Cron", 'such as "0 2 * * *"'
     if spec.schedule and spec.policy != "Cron":
-        what = f"spec.schedule: needs policy Cron, and policy is {spec.policy}"
+        what = f"spec.schedule: needs policy Cron, but policy is {spec.policy}"
         yield "spec.schedule", what, "write policy: Cron, or leave the schedule out"
     if spec.schedule:
         try:
             CronSim(spec.schedule, datetime.now(UTC))
         except CronSimError as error:
             hint = 'five fields: minute hour day month weekday, such as "0 2 * * *"'
-            yield "spec.schedule", f"spec.schedule: not a schedule ({error})", hint
+            yield "spec.schedule", f"spec.schedule: is not a schedule ({error})", hint
 
 
-def _end(end: DataToMigrate, path: str) -> Iterator[Mistake]:
+def _location(end: DataToMigrate, path: str) -> Iterator[Mistake]:
     if end.dataset is None and end.external_storage is None:
-        yield path, f"{path}: names nothing", "give it a dataset or an externalStorage"
+        yield path, f"{path}: is empty", "give it a dataset or an externalStorage"
     if end.dataset is not None and end.external_storage is not None:
         yield path, f"{path}: names both a dataset and an externalStorage", "keep one of them"
 
@@ -259,7 +265,7 @@ def _processor(resource: DataProcess) -> Iterator[Mistake]:
     processor = resource.spec.processor
     path = "spec.processor"
     if processor.script is None and processor.job is None:
-        yield path, f"{path}: has nothing to run", "give it a script or a job"
+        yield path, f"{path}: is empty", "give it a script or a job"
     if processor.script is not None and processor.job is not None:
         yield path, f"{path}: has both a script and a job", "keep one of them"
 
@@ -267,29 +273,29 @@ def _processor(resource: DataProcess) -> Iterator[Mistake]:
 def _job(job: TrainingJob, line_of: LineOf) -> Iterator[Mistake]:
     spec = job.spec
     if len(job.metadata.name) > _LONGEST_JOB_NAME:
-        what = f"metadata.name: has {len(job.metadata.name)} letters"
-        yield "metadata.name", what, f"a job's name has {_LONGEST_JOB_NAME} at most"
+        what = f"metadata.name: has {len(job.metadata.name)} characters"
+        yield "metadata.name", what, f"the name of a job has at most {_LONGEST_JOB_NAME}"
     if spec.workers > _MOST_WORKERS:
-        what = f"spec.workers: {spec.workers:,} are more than one machine runs"
-        yield "spec.workers", what, f"{_MOST_WORKERS:,} at most"
+        what = f"spec.workers: {spec.workers:,} are too many for one machine"
+        yield "spec.workers", what, f"at most {_MOST_WORKERS:,}"
     if spec.launch != "auto" and spec.trainer == "tf":
-        yield "spec.launch", "spec.launch: has no meaning for tf", "leave it out"
+        yield "spec.launch", "spec.launch: has no effect for tf", "leave it out"
     if spec.ps and spec.trainer != "tf":
         what = f"spec.ps: {spec.trainer} has no parameter servers"
         yield "spec.ps", what, "leave it out, or write trainer: tf"
     if spec.plan and spec.image:
-        what = "spec.plan: what the image holds is not known, and it needs Penstock"
-        yield "spec.plan", what, "leave out one of image and plan"
+        what = "spec.plan: needs Penstock inside the job, which an image may not have"
+        yield "spec.plan", what, "leave out image or plan"
     yield from _data_places(job, line_of)
     for index, variable in enumerate(spec.env):
         path = f"spec.env.{index}"
         if not _VARIABLE.fullmatch(variable.name):
-            what = f"{path}: {variable.name[:40]!r} is not a variable's name"
-            yield path, what, "it is of letters, digits and _"
+            what = f"{path}: {variable.name[:40]!r} is not the name of a variable"
+            yield path, what, "use letters, digits and _"
         elif variable.name.startswith("PENSTOCK_JOB"):
-            yield path, f"{path}: {variable.name} is set for each job", "choose another name"
+            yield path, f"{path}: Penstock sets {variable.name} for each job", "choose another name"
         elif "\0" in variable.value:
-            yield path, f"{path}: its value has a NUL in it", None
+            yield path, f"{path}: its value has a NUL", None
 
 
 def _data_places(job: TrainingJob, line_of: LineOf) -> Iterator[Mistake]:
@@ -297,9 +303,13 @@ def _data_places(job: TrainingJob, line_of: LineOf) -> Iterator[Mistake]:
     for index, (place, path) in enumerate(places):
         for other, other_path in places[:index]:
             if place == other:
-                what = f"is seen at {place}, and so is {other_path} in line {line_of(other_path)}"
+                what = f"is mounted at {place}, like {other_path} in line {line_of(other_path)}"
                 yield path, f"{path}: {what}", "give each data set a mountPath of its own"
             elif _inside(place, other) or _inside(other, place):
                 inner, outer = sorted((place, other), key=len, reverse=True)
-                what = f"{inner} lies inside {outer}; {other_path} is in line {line_of(other_path)}"
-                yield path, f"{path}: {what}", "data sets are read-only: put them side by side"
+                what = f"{inner} is inside {outer}; {other_path} is in line {line_of(other_path)}"
+                yield (
+                    path,
+                    f"{path}: {what}",
+                    "use separate paths: a read-only data set cannot contain another",
+                )

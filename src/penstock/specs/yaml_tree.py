@@ -1,8 +1,8 @@
-"""YAML to plain values that know their lines. Pure.
+"""Parse YAML to plain values with their lines. Pure.
 
-Read as Kubernetes reads it: times stay text, keys are text, a key may stand once, what expands
-without bounds is refused. libyaml only composes; values are made here, since that is where lines
-and double keys can still be seen.
+Follows Kubernetes: times stay text, keys are text, duplicate keys are errors, and documents that
+expand without bounds are refused. libyaml only composes nodes. Values are built here, where lines
+and duplicate keys are still visible.
 """
 
 import math
@@ -17,7 +17,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from penstock.errors import Problem
 
-# Far more than any set of manifests holds, and little enough to be read in a second.
+# Far more than any set of manifests has, and little enough to be parsed in a second.
 _MOST_NODES = 200_000
 _MOST_CHARACTERS = 16 << 20
 _DEEPEST = 60
@@ -31,40 +31,42 @@ _TRUE = ("true", "yes", "on", "y")
 
 
 class _Loader(yaml.CBaseLoader):
-    """Composes nodes, and resolves what Kubernetes' YAML resolves: no times, no numbers to the
+    """Composes nodes and resolves the types of Kubernetes' YAML: no times, and no numbers to the
     base of 60 (an address such as 10:20 stays text)."""
 
 
-def _teach(tag: str, pattern: str, first: str) -> None:
+def _add_type(tag: str, pattern: str, first: str) -> None:
     _Loader.add_implicit_resolver(tag, re.compile(f"^(?:{pattern})$"), list(first))
 
 
-_teach(
+_add_type(
     _BOOL,
     "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
     "yYnNtTfFoO",
 )
-_teach(_INT, r"[-+]?(?:0|[1-9][0-9_]*|0[0-7_]+|0o[0-7]+|0x[0-9a-fA-F_]+|0b[01_]+)", "-+0123456789")
-_teach(
+_add_type(
+    _INT, r"[-+]?(?:0|[1-9][0-9_]*|0[0-7_]+|0o[0-7]+|0x[0-9a-fA-F_]+|0b[01_]+)", "-+0123456789"
+)
+_add_type(
     _FLOAT,
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?",
     "-+.0123456789",
 )
-_teach(_NULL, "~|null|Null|NULL|", "~nN")
+_add_type(_NULL, "~|null|Null|NULL|", "~nN")
 _Loader.add_implicit_resolver(_NULL, re.compile("^$"), [""])
-_teach(_MERGE, "<<", "<")
+_add_type(_MERGE, "<<", "<")
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The line of each value, by its path. Counted from 1."""
+    """The line of each value by its path, from 1."""
 
     by_path: Mapping[str, int]
     prefix: str = ""
     first: int = 1
 
     def of(self, path: str) -> int:
-        """The line of the value, or of the nearest thing above it that there is."""
+        """Return the line of a value, or of the nearest existing value above it."""
         whole = ".".join(part for part in (self.prefix, path) if part)
         while whole:
             if whole in self.by_path:
@@ -81,29 +83,28 @@ class Lines:
 class Tree:
     value: Any
     lines: Lines
-    # Numbers and booleans that print otherwise than they were written (010 is 8, yes is true), by
-    # path. Where text is wanted it is not clear which of the two is meant.
-    doubtful: Mapping[str, str]
+    # Numbers and booleans that print differently than they were written (010 is 8, yes is true), by
+    # path. Where text is expected it is not clear which of the two is meant.
+    ambiguous: Mapping[str, str]
 
 
 def read_trees(text: str, file: str, problems: list[Problem]) -> Iterator[Tree]:
-    """One for each document. What is wrong is added to the problems; a document in which something
-    is wrong is left out."""
+    """Yield a tree for each document without mistakes; add the others' mistakes to `problems`."""
     loader = None
     try:
         text.encode()
         _check_depth(text)
         loader = _Loader(text)
-        room = _Room()
+        budget = _Budget()
         while loader.check_node():
-            builder = _Builder(file, room)
+            builder = _Builder(file, budget)
             node = cast("Node", loader.get_node())
             value = builder.build(node, "", 0)
             problems.extend(builder.problems)
             if not builder.problems:
                 first = node.start_mark.line + 1
-                yield Tree(value, Lines(builder.lines, first=first), builder.doubtful)
-    except _TooMuch as error:
+                yield Tree(value, Lines(builder.lines, first=first), builder.ambiguous)
+    except _LimitExceeded as error:
         problems.append(Problem(f"{file}:{error.line}", error.what, error.hint))
     except yaml.YAMLError as error:
         problems.append(_syntax(error, file, text))
@@ -114,14 +115,15 @@ def read_trees(text: str, file: str, problems: list[Problem]) -> Iterator[Tree]:
             loader.dispose()
 
 
-class _TooMuch(Exception):
+class _LimitExceeded(Exception):
     def __init__(self, line: int, what: str, hint: str) -> None:
         super().__init__(what)
         self.line, self.what, self.hint = line, what, hint
 
 
 def _check_depth(text: str) -> None:
-    """Composing recurses in C, without a bound: 100,000 brackets end the process (PyYAML 6.0.3)."""
+    """Refuse deep nesting: libyaml composes by unbounded recursion in C, and 100,000 brackets kill
+    the process (PyYAML 6.0.3)."""
     loader = _Loader(text)
     depth = 0
     try:
@@ -130,18 +132,18 @@ def _check_depth(text: str) -> None:
             if isinstance(event, CollectionStartEvent):
                 depth += 1
                 if depth > _DEEPEST:
-                    raise _TooMuch(event.start_mark.line + 1, *_TOO_DEEP)
+                    raise _LimitExceeded(event.start_mark.line + 1, *_TOO_DEEP)
             elif isinstance(event, CollectionEndEvent):
                 depth -= 1
     except yaml.YAMLError:
-        pass  # composing comes to the same place, and says it
+        pass  # composing meets the same error, and reports it
     finally:
         loader.dispose()
 
 
 @dataclass
-class _Room:
-    """What is left to be built. Anchors can turn a few lines into billions of values."""
+class _Budget:
+    """How much may still be built. Anchors can turn a few lines into billions of values."""
 
     nodes: int = _MOST_NODES
     characters: int = _MOST_CHARACTERS
@@ -151,30 +153,30 @@ class _Room:
         if isinstance(node, ScalarNode):
             self.characters -= len(node.value)
         if self.nodes < 0 or self.characters < 0:
-            raise _TooMuch(
-                _line(node), "holds too much", "check its anchors and aliases, or divide it"
+            raise _LimitExceeded(
+                _line(node), "is too large", "check its anchors and aliases, or split it"
             )
 
 
 @dataclass
 class _Builder:
     file: str
-    room: _Room
+    budget: _Budget
     lines: dict[str, int] = field(default_factory=dict[str, int])
-    doubtful: dict[str, str] = field(default_factory=dict[str, str])
+    ambiguous: dict[str, str] = field(default_factory=dict[str, str])
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def build(self, node: Node, path: str, depth: int) -> Any:
-        self.room.take(node)
+        self.budget.take(node)
         if depth > _DEEPEST:
-            raise _TooMuch(_line(node), *_TOO_DEEP)
+            raise _LimitExceeded(_line(node), *_TOO_DEEP)
         if isinstance(node, MappingNode) and node.tag == _MAP:
             return self._mapping(node, path, depth)
         if isinstance(node, SequenceNode) and node.tag == _SEQ:
             return self._sequence(node, path, depth)
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
-        return self._wrong(node, *_strange(node))
+        return self._wrong(node, *_unknown_tag(node))
 
     def _mapping(self, node: MappingNode, path: str, depth: int) -> dict[str, Any]:
         entries: dict[str, Any] = {}
@@ -191,29 +193,29 @@ class _Builder:
             if key in seen:
                 self._wrong(
                     key_node,
-                    f"{key[:60]!r} stands twice in one map; first in line {seen[key]}",
+                    f"{key[:60]!r} is twice in one map; first in line {seen[key]}",
                     "keep one of them" if depth else "keep one of them, or put --- between two",
                 )
                 continue
             seen[key] = _line(key_node)
-            self.room.take(key_node)
+            self.budget.take(key_node)
             below = f"{path}.{key}" if path else key
             self.lines[below] = _line(key_node)
             entries[key] = self.build(value_node, below, depth + 1)
         return merged | entries
 
     def _merged(self, node: Node, path: str, depth: int) -> dict[str, Any]:
-        """Of `<<`: one map, or several, the earlier of which wins."""
+        """Return the value of `<<`: one map, or several, the first of which wins."""
         if isinstance(node, SequenceNode):
             found: dict[str, Any] = {}
             for one in cast("list[Node]", node.value):
-                self.room.take(one)
+                self.budget.take(one)
                 found = self._merged(one, path, depth + 1) | found
             return found
         value = self.build(node, path, depth + 1)
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)
-        self._wrong(node, "`<<` wants a map", None)
+        self._wrong(node, "`<<` needs a map", None)
         return {}
 
     def _sequence(self, node: SequenceNode, path: str, depth: int) -> list[Any]:
@@ -236,28 +238,28 @@ class _Builder:
                 value = text.lower() in _TRUE
                 printed = "true" if value else "false"
                 if printed != text.lower():
-                    self.doubtful[path] = text
+                    self.ambiguous[path] = text
                 return value
             if node.tag == _INT:
                 value = _int(text)
             elif node.tag == _FLOAT:
                 value = float(text.replace("_", ""))
             else:
-                return self._wrong(node, *_strange(node))
+                return self._wrong(node, *_unknown_tag(node))
         except ValueError:
             return self._wrong(node, "a number that cannot be read", "put it in quotes")
         if isinstance(value, float) and not math.isfinite(value):
             return self._wrong(node, "a number that is too large", "put it in quotes")
         if str(value) != text:
-            self.doubtful[path] = text
+            self.ambiguous[path] = text
         return value
 
     def _wrong(self, node: Node, what: str, hint: str | None) -> None:
         self.problems.append(Problem(f"{self.file}:{_line(node)}", what, hint))
 
 
-def _strange(node: Node) -> tuple[str, str]:
-    return f"tag {str(node.tag)[:60]!r} is not read here", "leave it out"
+def _unknown_tag(node: Node) -> tuple[str, str]:
+    return f"tag {str(node.tag)[:60]!r} is not supported", "leave it out"
 
 
 def _int(text: str) -> int:
@@ -282,17 +284,17 @@ def _syntax(error: yaml.YAMLError, file: str, text: str) -> Problem:
     if number is not None:
         for line in text.splitlines()[number : number + 1]:
             if "\t" in line[: len(line) - len(line.lstrip())]:
-                return Problem(where, "a tab where YAML wants spaces", "indent with spaces")
+                return Problem(where, "a tab where YAML needs spaces", "indent with spaces")
     if "control characters" in what or "UTF-8" in what:
         return Problem(where, "is not text", "a manifest is YAML, in UTF-8")
-    return Problem(where, f"broken YAML: {what}", _syntax_hint(what))
+    return Problem(where, f"invalid YAML: {what}", _syntax_hint(what))
 
 
 def _syntax_hint(what: str) -> str:
     if "mapping values are not allowed" in what:
-        return "a value that holds `: ` wants quotes; or a line is indented too far"
+        return "put a value that holds `: ` in quotes, or indent the line less"
     if "did not find expected key" in what:
-        return "check that lines of one map begin in the same column"
+        return "begin all lines of one map in the same column"
     if "cannot start any token" in what:
         return "put the value in quotes"
     return "check quotes, brackets and indentation near this line"
