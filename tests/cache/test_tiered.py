@@ -299,13 +299,13 @@ def test_a_block_in_two_tiers_counts_once(two: Cache) -> None:
     put(two, 1, LARGE, 1, 3)
     put(two, 0, SMALL, 0)
     put(two, 1, SMALL, 0)
-    large, small = contents.look([LARGE, SMALL])
+    large, small = contents.lookup([LARGE, SMALL])
     assert large == CachedBytes((2 * BLOCK, BLOCK + HALF), 2 * BLOCK + HALF)
     assert small == CachedBytes((1000, 1000), 1000)
     assert contents.missing(LARGE, large) == [2]
     assert contents.missing(SMALL, small) == []
     put(two, 1, LARGE, 2)
-    (whole,) = contents.look([LARGE])
+    (whole,) = contents.lookup([LARGE])
     assert whole.cached_bytes == LARGE.size_bytes
 
 
@@ -315,10 +315,10 @@ def test_only_an_object_in_part_in_a_tier_or_in_two_is_looked_up_block_by_block(
     contents, asked, is_stored = Contents(two), list[int](), two.is_stored
     monkeypatch.setattr(two, "is_stored", lambda one: asked.append(one.number) or is_stored(one))
     put(two, 0, LARGE, 0, 1, 2, 3)
-    (held,) = contents.look([LARGE])
+    (held,) = contents.lookup([LARGE])
     assert (contents.missing(LARGE, held), asked) == ([], [])
     put(two, 1, LARGE, 0)
-    assert contents.look([LARGE])[0].cached_bytes == LARGE.size_bytes
+    assert contents.lookup([LARGE])[0].cached_bytes == LARGE.size_bytes
     assert asked == [0, 1, 2, 3]
 
 
@@ -330,7 +330,7 @@ def test_a_tier_that_fails_holds_nothing_and_costs_a_warning(
 
     put(two, 0, SMALL, 0)
     monkeypatch.setattr(two.tiers[1], "cached_sizes", fail)
-    assert Contents(two).look([SMALL]) == [CachedBytes((1000, 0), 1000)]
+    assert Contents(two).lookup([SMALL]) == [CachedBytes((1000, 0), 1000)]
     assert two._tiers._counters.total("cache_warnings") == 1
 
 
@@ -349,7 +349,7 @@ def test_what_is_removed_is_in_no_tier(two: Cache) -> None:
     put(two, 1, LARGE, 1, 3)
     put(two, 1, SMALL, 0)
     assert contents.remove([LARGE]) == 2 * BLOCK + HALF
-    assert contents.look([LARGE, SMALL]) == [CachedBytes((0, 0), 0), CachedBytes((0, 1000), 1000)]
+    assert contents.lookup([LARGE, SMALL]) == [CachedBytes((0, 0), 0), CachedBytes((0, 1000), 1000)]
     assert contents.missing(LARGE, CachedBytes((0, 0), 0)) == [0, 1, 2, 3]
 
 
@@ -363,7 +363,7 @@ def test_a_damaged_block_is_dropped_from_its_tier_and_counted(two: Cache) -> Non
         file.seek(2 * BLOCK + HALF)
         file.write(b"rotten")
     assert contents.verify(LARGE) == 1
-    assert contents.look([LARGE]) == [CachedBytes((2 * BLOCK, HALF), 2 * BLOCK + HALF)]
+    assert contents.lookup([LARGE]) == [CachedBytes((2 * BLOCK, HALF), 2 * BLOCK + HALF)]
     assert contents.verify(LARGE) == 0
 
 

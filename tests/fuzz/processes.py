@@ -237,7 +237,7 @@ _MOST_PLAN_BYTES = 1 << 20
 @contextmanager
 def _open_plans(folder: Path) -> Iterator[Check]:
     some = Set(folder, _FILES, 100 * BLOCK, ())
-    probe = SimpleNamespace(look=lambda names: residency.HELD * len(names))
+    probe = SimpleNamespace(check=lambda names: residency.HELD * len(names))
 
     def check(data: bytes) -> None:
         words, data = _words(data, (*_WORDS, *_CURSOR, *_FOUND))

@@ -121,7 +121,7 @@ def test_a_mistake_is_named_and_nothing_is_fetched(mount: Mount, tmp_path: Path)
     listed.write_bytes(b"n00/img001.jpg\nn00/img00l.jpg\nnowhere\n")
     for arguments, says in (
         (["/etc/passwd"], "/etc/passwd does not lie below"),
-        (["n99/*.jpg"], "n99/*.jpg: nothing on the mount is called so or matches it"),
+        (["n99/*.jpg"], "n99/*.jpg: no path on the mount has this name or matches it"),
         (["--rate", "0"], "--rate: 0 fetches nothing"),
         (["--check", "--evict"], "--check and --evict at once"),
         (["--check", "--rate", "1MiB/s"], "--check fetches nothing"),

@@ -101,12 +101,12 @@ def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
     make_set: MakeSet, tmp_path: Path
 ) -> None:
     some = make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20))
-    neighbours, readahead = Small(), Watching()
-    files = FileSystem(some.tree, {0: some.store}, some.cache, readahead, lambda: None, neighbours)
+    small_reads, readahead = Small(), Watching()
+    files = FileSystem(some.tree, {0: some.store}, some.cache, readahead, lambda: None, small_reads)
     small, large = some.ino("a"), some.ino("large")
     assert files.read_now(small, 0, 100) is None
     files.read_now(small, 2, 100)
-    assert (neighbours.seen, readahead.seen) == ([(1, small, False)], [])
+    assert (small_reads.seen, readahead.seen) == ([(1, small, False)], [])
     assert files.read_now(large, BLOCK, 10) is None
     assert readahead.seen == [], "seen when it is asked for again, to be fetched"
     assert read(files, large, BLOCK, 10) == bytes(10)
@@ -122,7 +122,7 @@ def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
     assert read(files, small, 0, 100) == b"alpha"
     some.cache.wait_until_stored()
     assert files.read_now(small, 0, 100) == [b"alpha"]
-    assert neighbours.seen == [(1, small, False), (1, small, True)]
+    assert small_reads.seen == [(1, small, False), (1, small, True)]
     assert files.read_now(small, 5, 100) == [], "behind the end there is nothing to fetch"
 
 

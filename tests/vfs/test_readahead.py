@@ -154,7 +154,7 @@ def test_no_more_blocks_are_remembered_than_so_many(monkeypatch: pytest.MonkeyPa
 class Announced:
     def __init__(self) -> None:
         self.runs: list[tuple[int, int]] = []
-        self.neighbours = SmallFileReadahead(self._note)
+        self.small_reads = SmallFileReadahead(self._note)
 
     def _note(self, parent: int, after: int, up_to: int) -> None:
         assert parent == PARENT
@@ -162,7 +162,7 @@ class Announced:
 
     def read(self, *numbers: int) -> None:
         for number in numbers:
-            self.neighbours.observe(PARENT, number)
+            self.small_reads.observe(PARENT, number)
 
     @property
     def numbers(self) -> list[int]:

@@ -41,7 +41,7 @@ def load_of(
         wake=lambda: None,
     )
     while load.progress.looked_files < len(selection.inos):
-        assert load.go_on(0)
+        assert load.advance(0)
     return load
 
 
@@ -74,7 +74,7 @@ def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: F
 def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> None:
     load = load_of(files)
     brought = 0
-    while load.go_on(0):
+    while load.advance(0):
         for wanted in load.take(7):
             fetch_ahead(files, wanted)
             brought += 1
@@ -84,7 +84,7 @@ def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> No
     files.cache.wait_until_stored()
     again = load_of(files)
     assert again.take(50) == []
-    assert not again.go_on(0)
+    assert not again.advance(0)
     assert again.progress.done_bytes == load.progress.done_bytes
 
 
@@ -93,10 +93,10 @@ def test_a_block_that_someone_else_fetches_is_asked_for_again(files: FileSystem)
     (wanted,) = load.take(50)
     wanted.ended(FetchResult(FetchOutcome.JOINED, 1000))
     assert load.take(50) == []
-    assert load.go_on(0), "it is not over"
+    assert load.advance(0), "it is not over"
     (again,) = load.take(50)
     fetch_ahead(files, again)
-    assert not load.go_on(0)
+    assert not load.advance(0)
     assert load.progress.done_files == 1
 
 
@@ -116,11 +116,11 @@ def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_
     load = load_of(files, "large", "d/001")
     for wanted in load.take(50):
         wanted.ended(FetchResult(FetchOutcome.FAILED, 0, error=ObjectChanged("it is another")))
-    assert not load.go_on(0)
+    assert not load.advance(0)
     assert load.progress.failed_files == 2
     assert {failure["path"] for failure in load.progress.failures} == {"large", "d/001"}
     load, failed = load_of(files), 0
-    while load.go_on(0):
+    while load.advance(0):
         for wanted in load.take(10):
             wanted.ended(FetchResult(FetchOutcome.FAILED, 0, error=StoreError("down")))
             failed += 1
@@ -134,4 +134,4 @@ def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_
     assert not wanted.is_wanted()
     wanted.ended(FetchResult(FetchOutcome.FAILED, 0))
     assert load.progress.failed_files == 0
-    assert not load.go_on(0)
+    assert not load.advance(0)

@@ -63,7 +63,7 @@ def test_what_lies_about_its_size_or_leads_out_of_the_mount_is_refused_or_no_nam
     for word in range(4):
         writer = OrderWriter(NAMES, capacity=10)
         os.pwrite(writer.descriptor, (1 << 40).to_bytes(8, "little"), word * 8)
-        with pytest.raises(PlanError, match="no epoch plan"):
+        with pytest.raises(PlanError, match="not an epoch plan"):
             OrderReader(writer.descriptor)
     for name in (b"../secret", b"a/../../b", b"a\0b", b"..", b""):
         reader = OrderReader(OrderWriter([b"a", name, b"..b"], capacity=1).descriptor)

@@ -31,7 +31,7 @@ class Forgetful(PageCacheProbe):
         super().__init__(Path("/nowhere"))
         self.looked: list[bytes] = []
 
-    def look(self, names: Sequence[bytes]) -> bytes:
+    def check(self, names: Sequence[bytes]) -> bytes:
         self.looked += names
         return residency.HELD * len(names)
 

@@ -29,7 +29,7 @@ class Contents:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
-    def look(self, objects: Sequence[CachedObject]) -> list[CachedBytes]:
+    def lookup(self, objects: Sequence[CachedObject]) -> list[CachedBytes]:
         self._cache.wait_until_stored()
         digests = [obj.digest for obj in objects]
         found = [

@@ -132,7 +132,7 @@ class WarmRequests:
         )
         self._prefetcher.add(load)
         try:
-            while load.go_on(_WAIT_S):
+            while load.advance(_WAIT_S):
                 teller.tell(lambda: {"phase": "loading", **_totals(selection), **load.describe()})
         finally:
             self._prefetcher.remove(load)
@@ -242,7 +242,7 @@ class WarmRequests:
             )
 
         for found, _ in batches(self._files, selection, tick):
-            held = contents.look([file.obj for file in found])
+            held = contents.lookup([file.obj for file in found])
             for file, one in zip(found, held, strict=True):
                 if not any(one.tier_bytes):
                     continue
@@ -299,7 +299,7 @@ class WarmRequests:
         with os.fdopen(os.dup(output), "wb") as file:
             file.seek(0)
             for found, _ in batches(self._files, selection, tick):
-                held = contents.look([one.obj for one in found])
+                held = contents.lookup([one.obj for one in found])
                 for one, of_it in zip(found, held, strict=True):
                     if of_it.cached_bytes:
                         count, cached_bytes = count + 1, cached_bytes + of_it.cached_bytes

@@ -1,4 +1,5 @@
-"""The tree as a file system: lookup, list, read. One screen of the way of a read."""
+"""The catalog's tree as a file system: lookup, list, read. The whole path of a read on one
+screen."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,11 @@ from penstock.store import Pending, Progress, Store
 from penstock.vfs.readahead import Ahead, Readahead
 
 # Nodes remembered between requests; when full, all are dropped (a lookup costs 5 us). Small,
-# because what the kernel knows it does not ask for again.
+# because the kernel does not request again what it caches.
 _NODES_REMEMBERED = 16_384
-# What processes share of a file system, in words of 8 bytes: the generation of the tree, and from
-# the second on pairs of an inode that was found stale and until when (ms). A later inode takes the
-# place of an earlier one; that one is then merely found stale anew.
+# Memory that processes share, in words of 8 bytes: the tree's generation, and from the second word
+# on pairs of a stale inode and until when it is stale (ms). A later inode may overwrite an earlier
+# one, which is then merely found stale again.
 SHARED_WORDS = 512
 _STALE_PLACES = SHARED_WORDS // 2 - 1
 _STALE_MS = 1000
@@ -33,20 +34,20 @@ class File(NamedTuple):
     obj: CachedObject
     get: GetRange
     begin: BeginGet
-    block: Block | None  # all of it, if it is of one block
+    block: Block | None  # the whole object, if it has one block
 
 
 class SmallReadObserver(Protocol):
-    """Who is told of small files that are read from their beginning."""
+    """Observes small files that are read from their beginning."""
 
     def observe(self, parent: int, ino: int, *, is_stored: bool) -> None: ...
 
 
 class RemotePrefetch(Protocol):
-    """The other processes that serve this mount."""
+    """Prefetches in the other processes that serve this mount."""
 
     def prefetch(self, ino: int, obj: CachedObject, number: int, window: int) -> bool:
-        """Has a block fetched by the process that owns it; False if that is this one."""
+        """Send a block to the process that owns it for prefetch; False if that is this process."""
         ...
 
 
@@ -58,18 +59,18 @@ class FileSystem:
         cache: Cache,
         readahead: Readahead,
         on_outdated: Callable[[], None],
-        neighbours: SmallReadObserver | None = None,
+        small_reads: SmallReadObserver | None = None,
         remote: RemotePrefetch | None = None,
         shared: "list[int] | memoryview[int] | None" = None,
     ) -> None:
-        """`stores`: by their numbers in the tree, with those that readers may still hold files
-        of. `shared`: so many words, which other processes may share."""
+        """`stores`: by their numbers in the tree, removed sources included while readers may hold
+        their files. `shared`: `SHARED_WORDS` words, which other processes may share."""
         self.tree = tree
         self.cache = cache
         self._stores = stores
         self._readahead = readahead
         self._on_outdated = on_outdated
-        self._neighbours = neighbours
+        self._small_reads = small_reads
         self._remote = remote
         self._shared = [0] * SHARED_WORDS if shared is None else shared
         self._remembered_generation = self._shared[0]
@@ -91,13 +92,13 @@ class FileSystem:
         return self._remember(node) if node is not None else None
 
     def find(self, path: bytes) -> Node | None:
-        """By its path below the root."""
+        """Return the node at a path below the root."""
         folder, _, name = path.rpartition(b"/")
         parent = self._folder(folder)
         return None if parent is None else self.lookup(parent, name)
 
     def find_many(self, paths: Sequence[bytes]) -> list[Node | None]:
-        """The same for many at once."""
+        """Return the nodes at many paths."""
         places: list[tuple[int, bytes]] = []
         for path in paths:
             folder, _, name = path.rpartition(b"/")
@@ -108,7 +109,7 @@ class FileSystem:
         return [found.get(place) for place in places]
 
     def path_of(self, node: Node) -> bytes:
-        """Its path below the root."""
+        """Return the node's path below the root."""
         names = [node.name]
         while node.parent != ROOT:
             node = self.node(node.parent)
@@ -124,7 +125,7 @@ class FileSystem:
     # -- bytes --------------------------------------------------------------------------
 
     def read_now(self, ino: int, offset: int, length: int) -> list[memoryview] | None:
-        """What is at hand in memory or in the local cache; None if it must be fetched."""
+        """Return what memory or the local cache holds; None if anything must be fetched."""
         file = self._file(ino)
         if self._shared[_stale_place(ino)] == ino:
             self._refuse_stale(file)
@@ -134,8 +135,8 @@ class FileSystem:
         if offset >= size:
             return []
         data = self.cache.read_block(file.block, offset, min(offset + length, size))
-        if offset == 0 and self._neighbours is not None:
-            self._neighbours.observe(file.node.parent, ino, is_stored=data is not None)
+        if offset == 0 and self._small_reads is not None:
+            self._small_reads.observe(file.node.parent, ino, is_stored=data is not None)
         return None if data is None else [data]
 
     def _read_large_now(self, file: File, offset: int, length: int) -> list[memoryview] | None:
@@ -152,13 +153,16 @@ class FileSystem:
     def read(
         self, ino: int, offset: int, length: int, done: OnData, *, return_job: bool = False
     ) -> FetchJob | None:
-        """For after `read_now` has said None. Returns at once; `done` is called once, by whichever
-        thread has the bytes, or knows that they will not come. `return_job`: see Cache."""
+        """Read after `read_now` returned None.
+
+        It returns at once; `done` is called once, by the thread that has the bytes or the error.
+        `return_job`: see Cache.
+        """
         file = self._file(ino)
 
         def finish(result: list[memoryview] | Exception) -> None:
             if isinstance(result, (ObjectChanged, ObjectNotFound)):
-                # The bucket is ahead of our listing: look again soon, and never mix versions.
+                # The bucket is newer than our listing: list it again soon, and never mix versions.
                 if not file.node.dead:
                     self._on_outdated()
                 self._note_stale(ino)
@@ -176,8 +180,8 @@ class FileSystem:
         return job
 
     def _note_stale(self, ino: int) -> None:
-        """The kernel asks for a READ that failed once more, page by page. Were the first ones
-        answered from the cache, the reader would get those as a short read."""
+        """Remember that the inode is stale. The kernel repeats a READ that failed, page by page. If
+        the first pages were then answered from the cache, the reader would get a short read."""
         place = _stale_place(ino)
         self._shared[place + 1] = int(time.monotonic() * 1000) + _STALE_MS
         self._shared[place] = ino
@@ -198,42 +202,44 @@ class FileSystem:
         return self.prefetch(ino, number, window)
 
     def prefetch(self, ino: int, number: int, window: int) -> bool:
-        """Starts fetching a block ahead of its reader, here; False if there is no room for it."""
+        """Start fetching a block ahead of its reader, in this process; False if there is no room
+        for it."""
         file = self._file(ino)
         self._readahead.expect(file.obj, number, window)
         return self.cache.prefetch(file.obj, file.get, number)
 
     def block_at(self, ino: int, offset: int) -> tuple[CachedObject, int]:
-        """The object, and which block of it a read from there begins in."""
+        """Return the object, and the number of the block in which a read from `offset` begins."""
         return self._file(ino).obj, offset // self.cache.block_bytes
 
     def file(self, ino: int) -> File:
-        """What the cache is asked for, for those who fetch ahead."""
+        """Return what the cache needs to fetch the file."""
         return self._file(ino)
 
     def object_of(self, node: Node) -> CachedObject:
-        """The same of a file that is not worth remembering."""
+        """Return the object of a file without remembering it."""
         return self._open(node).obj
 
     def note_outdated(self) -> None:
-        """The bucket is ahead of our listing: look again soon."""
+        """The bucket is newer than our listing: list it again soon."""
         self._on_outdated()
 
     def cached_bytes(self, ino: int) -> int:
         return self.cache.cached_bytes(self._file(ino).obj)
 
     def complete_file(self, ino: int) -> Path | None:
-        """The plain file that holds all of it, if the cache has one."""
+        """Return the plain file that holds the whole object, if the cache has one."""
         return self.cache.complete_file(self._file(ino).obj)
 
     def mark_outdated(self, buried: list[int]) -> None:
-        """After a refresh: these inodes died, and what is remembered may be outdated."""
+        """After a refresh: forget remembered nodes, and mark the objects of these dead inodes in
+        the cache."""
         self._shared[0] += 1
         self._forget()
         objects: list[CachedObject] = []
         for node in self.tree.nodes(buried).values():
             if not node.is_directory:
-                with suppress(StaleInode):  # its folder's path was on a page that was damaged
+                with suppress(StaleInode):  # its folder's path was on a damaged page
                     objects.append(self._open(node).obj)
         self.cache.mark_outdated(objects)
 
@@ -255,7 +261,7 @@ class FileSystem:
         return ino
 
     def _forget(self) -> None:
-        # First: what is looked up from now on is of this generation, or of a later one.
+        # Set first: later lookups are of this generation, or of a later one.
         self._remembered_generation = self._shared[0]
         self._files = {}
         self._nodes = {}
@@ -282,7 +288,7 @@ class FileSystem:
             raise IsADirectoryError(node.ino)
         store = self._stores.get(node.source)
         if store is None:
-            raise StaleInode(f"inode {node.ino} is of a source that was not mounted here")
+            raise StaleInode(f"inode {node.ino} belongs to a source that is not mounted here")
         folder = self._paths.get(node.parent)
         if folder is None:
             if len(self._paths) >= _NODES_REMEMBERED:

@@ -1,11 +1,14 @@
-"""Notices who reads a large file from front to back, and says which blocks come next.
+"""Readahead for sequential readers: blocks of large files, and runs of small files.
 
-What is known of a reader is kept with the block that he is in, and goes ahead with what is fetched
-for him: a block that was fetched ahead knows how far its reader is to be followed from there. So
-the processes that serve a mount need not tell each other where a reader is.
+Large files: the state of a reader is kept with the block that it reads, and moves on with the
+prefetched blocks: each one knows how far its reader is to be followed from there. So the processes
+that serve a mount need not exchange the positions of readers. The kernel sends a sequential
+reader's requests slightly out of order and several at a time, so "sequential" means: close to where
+the last one ended.
 
-The kernel sends a sequential reader's requests slightly out of order and several at a time, so
-"sequential" means: close to where the last one ended. Any thread.
+Small files: `SmallFileReadahead` detects readers that read them in the order of the listing.
+
+Threading: any thread. Nothing here waits or fetches.
 """
 
 import threading
@@ -19,15 +22,15 @@ from penstock.cache.identity import CachedObject
 from penstock.units import KIB, MIB
 
 _JITTER_BYTES = 4 * MIB
-# A random reader asks for less at once: the kernel's own readahead is for sequential ones.
+# A random reader requests less at once: the kernel's own readahead is for sequential readers.
 _LEAST_READ_BYTES = 128 * KIB
 _BLOCKS_REMEMBERED = 4096
-# Who begins at the beginning most likely wants it all; from here the window doubles.
+# A reader that begins at offset 0 most likely reads the whole file; from here the window doubles.
 _FIRST_WINDOW = 2
 
 
 class Ahead(NamedTuple):
-    """Blocks to fetch now, and how far their reader is to be followed from each of them."""
+    """Blocks to fetch now, and how far to follow their reader from each of them."""
 
     numbers: range
     window: int
@@ -41,7 +44,7 @@ class _Reader:
     start: int  # where the first read in this block began
     end: int  # where the last one ended
     window: int  # how many blocks to stay ahead; 0: not known to be sequential
-    is_followed: bool = False  # from this block on
+    is_followed: bool = False  # readahead from this block has been issued
 
 
 class Readahead:
@@ -52,15 +55,15 @@ class Readahead:
         self._readers: OrderedDict[tuple[bytes, int], _Reader] = OrderedDict()
 
     def expect(self, obj: CachedObject, number: int, window: int) -> None:
-        """A block is fetched ahead of a reader, who is to be followed from there so far."""
+        """A block is being prefetched for a reader that is to be followed from there."""
         with self._lock:
             key = obj.digest, number
             if key not in self._readers:
                 self._remember(key, _Reader(-1, number * self._block_bytes, window))
 
     def observe(self, obj: CachedObject, offset: int, length: int, *, is_stored: bool) -> Ahead:
-        """A large file is being read. What is in a tier says nothing of a reader that is not known
-        to be sequential: the blocks that follow are mostly there, too."""
+        """Record a read of a large file; return the blocks to prefetch. A read from a tier does not
+        start a new sequence: the blocks that follow are mostly there too."""
         if not self._most_blocks:
             return _NOTHING
         number = offset // self._block_bytes
@@ -105,7 +108,7 @@ _MOST_AHEAD = 64
 @dataclass(slots=True)
 class _Run:
     length: int
-    ahead: int  # up to which number it was announced
+    ahead: int  # the last number that was announced
 
 
 # announce(parent, after, up_to): children of `parent` numbered in (after, up_to] come next
@@ -113,14 +116,22 @@ Announce = Callable[[int, int, int], None]
 
 
 class SmallFileReadahead:
+    """Detects readers that read small files in listing order, and announces the files that follow.
+
+    Nodes are numbered in the order of the listing, so the next file has the next number, and no
+    lookup is needed. Several readers make a run each: eight workers with a batch each are eight
+    runs in one folder. A shuffled reader makes hardly any runs: of a hundred files one read in 250
+    continues one by chance, which costs four files; of a thousand files it is one in 250,000.
+    """
+
     def __init__(self, announce: Announce) -> None:
         self._announce = announce
         self._lock = threading.Lock()
         self._runs: OrderedDict[int, _Run] = OrderedDict()  # by the last file that was read
 
     def observe(self, parent: int, ino: int, *, is_stored: bool = False) -> None:
-        """A small file is being read from its beginning. Whether it is stored does not matter: what
-        was fetched ahead of a run is, and the run goes on there."""
+        """Record that a small file is read from its beginning. `is_stored` does not matter:
+        prefetched files are stored, and a run continues through them."""
         del is_stored
         with self._lock:
             run = self._following(ino)
@@ -129,7 +140,7 @@ class SmallFileReadahead:
                 self._runs.popitem(last=False)
             if run.length < _FROM:
                 return
-            # As far ahead as it has come already.
+            # As far ahead as the run is long.
             window = min(_MOST_AHEAD, run.length)
             if run.ahead - ino > window // 2:
                 return  # far enough for now

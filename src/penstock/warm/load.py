@@ -1,15 +1,15 @@
 """A load as a feed: all blocks of a selection that are not cached, each fetched once.
 
-What is in the tiers already is passed over, block by block: so a load that was stopped goes on
-where it was, and nobody has to remember where that is. What will find no room is not fetched. With
-`PagePush`, what comes, and what the tiers have, is put into the page cache too.
+Blocks that the tiers have are skipped one by one: so a load that was stopped continues where it
+was, without a record of its progress. Blocks that will find no room are not fetched. With
+`PagePush`, fetched and cached blocks are also put into the page cache.
 
-    looked at ──▶ ready ──▶ in flight ──▶ ended
-                    ▲           │
-                    └── joined ◀┘  someone else fetches it: asked for again a moment later
+    checked ──▶ ready ──▶ in flight ──▶ ended
+                  ▲           │
+                  └── joined ◀┘  another fetch is in flight: retried a moment later
 
-Threading: one thread calls `go_on`, which looks at the next files, and waits; the prefetcher's
-takes, its pool tells of ends. Numbers may be looked at by any.
+Threading: one thread calls `advance`, which checks the next files, and waits; the prefetcher's
+thread takes blocks, and its pool reports results. Any thread may read numbers.
 """
 
 import threading
@@ -34,11 +34,12 @@ from penstock.warm.pace import RateLimit
 from penstock.warm.page_cache import FILES_PER_PROBE, PageBudget, PageCacheProbe, SelectedFile
 from penstock.warm.prefetcher import MOST_IN_FLIGHT, Wanted
 
-# Where in the tiers a load's bytes will find room: counted before they are fetched.
-#
-# What finds none is not fetched at all: it would be paid for, and thrown away. The tiers have the
-# last word; this is what they say when it is made, less what was taken since.
-#
+# Room in the tiers for a load's bytes, counted before they are fetched.
+
+# Bytes that find no room are not fetched at all: that request would be paid for and its bytes
+# thrown away. The tiers have the last word; this is what they report at the start, minus what was
+# taken since.
+
 # Threading: one thread.
 
 # wanted(tier, share) -> bytes of the selection that are there
@@ -58,8 +59,8 @@ class TierRoom:
         return sum(map(sum, self._free))
 
     def take(self, digest: bytes, lengths: Sequence[int]) -> bool:
-        """Is there room for all of these blocks of one object? If so, it is taken, each in the
-        first tier that has some: half an object is of little use."""
+        """Reserve room for all of these blocks of one object, each in the first tier that has some;
+        False if not all fit, since half an object is of little use."""
         places = [
             (free, tier.share_of(digest))
             for free, tier in zip(self._free, self._tiers, strict=True)
@@ -78,23 +79,23 @@ class TierRoom:
 
 
 def fits_for_sure(tiers: Sequence[StripedTier], size_bytes: int) -> bool:
-    """Would all of it find room in one tier, however it falls on that one's shares?"""
+    """Whether one tier has room for everything, however the bytes fall on its shares."""
     return any(
         min(tier.free_beside(lambda _share: size_bytes), default=0) >= size_bytes for tier in tiers
     )
 
 
-# Looked at ahead of the fetches: a few rounds, however many are in flight.
+# Blocks that are checked ahead of the fetches: a few rounds, however many are in flight.
 _READY = 4 * MOST_IN_FLIGHT
 FAILURES_NAMED = 10
-# Storage that has failed so often in a row, each time until its deadline, is away.
+# After so many failures in a row, each after a full deadline, storage counts as unavailable.
 _GIVE_UP_AFTER = 100
-_CHANGED = "it changed or vanished in the bucket meanwhile"
+_CHANGED = "it changed or was deleted in the bucket meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
 class PagePush:
-    """What it takes to put files into the page cache."""
+    """What a load needs to put files into the page cache."""
 
     probe: PageCacheProbe
     pages: PageBudget
@@ -105,9 +106,9 @@ class Progress:
     """What a load has done so far."""
 
     looked_files: int = 0
-    done_files: int = 0  # every byte was found, or has come
+    done_files: int = 0  # every byte was cached, or was fetched
     done_bytes: int = 0
-    fetched_files: int = 0  # of which at least one block came from the store
+    fetched_files: int = 0  # files of which at least one block came from the store
     fetched_bytes: int = 0
     unfit_files: int = 0  # no room in the tiers
     unfit_bytes: int = 0
@@ -119,7 +120,7 @@ class Progress:
 
 
 class _File:
-    """One of which blocks are still to end."""
+    """A file some of whose blocks have not ended."""
 
     __slots__ = ("failed", "fetched", "left", "node")
 
@@ -136,7 +137,7 @@ class _Piece:
     digest: bytes
     number: int
     length: int
-    missing: bool  # in no tier, when it was looked at
+    missing: bool  # in no tier when it was checked
     push: bool
 
 
@@ -152,7 +153,7 @@ class Load:
         concurrency: int | None,
         wake: Callable[[], None],
     ) -> None:
-        """`room`: None if everything fits. `wake`: called when there is more to take."""
+        """`room`: None if everything fits. `wake`: called when there are more blocks to take."""
         self.progress = Progress()
         self._files = files
         self._selection = selection
@@ -164,23 +165,23 @@ class Load:
         self._most_bytes = files.cache.buffer_bytes // 2  # the rest is for readers
         self._wake = wake
         self._declined = files.cache.declined_blocks
-        self._kept_bytes = 0  # of the page cache, reserved
-        self._next = 0  # the first file that was not looked at
+        self._kept_bytes = 0  # reserved in the page cache
+        self._next = 0  # the first file that was not checked
         self._changed = threading.Condition()
         self._ready: deque[_Piece] = deque()
         self._joined: list[_Piece] = []
         self._in_flight = 0
         self._in_flight_bytes = 0
-        self._held_back = False  # more could be taken, were less in flight
+        self._held_back = False  # `take` stopped because too much was in flight
         self._failures_in_a_row = 0
         self._stopped = False
 
     # -- the thread that looks -----------------------------------------------------------
 
-    def go_on(self, most_s: float) -> bool:
-        """Looks at more files, or waits at most so long; False once all has ended."""
+    def advance(self, most_s: float) -> bool:
+        """Check more files, or wait at most `most_s`; False once everything has ended."""
         if self._next < len(self._selection.inos) and not self._over and self._wants_more():
-            self._look_at_more()
+            self._check_more()
             return True
         self._recheck_capacity()
         with self._changed:
@@ -194,14 +195,14 @@ class Load:
         return True
 
     def stop(self) -> None:
-        """Nothing more is begun."""
+        """Begin nothing more."""
         with self._changed:
             self._stopped = True
             self._ready.clear()
             self._joined.clear()
 
     def close(self) -> None:
-        """The page cache's budget is for others from now on; the kernel keeps what it likes."""
+        """Release the page cache's budget; the kernel keeps the pages as it likes."""
         self.stop()
         if self._push is not None:
             self._push.pages.give_back(self._kept_bytes)
@@ -217,16 +218,16 @@ class Load:
         nothing_left = not self._ready and not self._joined and not self._in_flight
         return nothing_left and (self._over or self._next >= len(self._selection.inos))
 
-    def _look_at_more(self) -> None:
+    def _check_more(self) -> None:
         inos = self._selection.inos[self._next : self._next + FILES_PER_PROBE]
         nodes = self._files.tree.nodes(inos)
         gone = [nodes.get(ino) for ino in inos if ino not in nodes or nodes[ino].dead]
         alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
         found = [SelectedFile(node, self._files.object_of(node)) for node in alive]
-        looks = residency.HELD * len(found)
+        states = residency.HELD * len(found)
         if self._push is not None:
-            looks = self._push.probe.look([self._files.path_of(node) for node in alive])
-        held = self._contents.look([file.obj for file in found])
+            states = self._push.probe.check([self._files.path_of(node) for node in alive])
+        held = self._contents.lookup([file.obj for file in found])
         wanted = [file.obj for file, one in zip(found, held, strict=True) if one.cached_bytes]
         self._contents.mark_used(wanted)
         missing = [
@@ -235,14 +236,14 @@ class Load:
         with self._changed:
             for node in gone:
                 self._note_failure("a file" if node is None else self._path(node), _CHANGED)
-            for file, one, numbers, seen in zip(found, held, missing, looks, strict=True):
+            for file, one, numbers, seen in zip(found, held, missing, states, strict=True):
                 self.progress.done_bytes += one.cached_bytes
-                self._want(file, numbers, resident=seen == residency.RESIDENT[0])
+                self._plan_file(file, numbers, resident=seen == residency.RESIDENT[0])
             self._next += len(inos)
             self.progress.looked_files = self._next
         self._wake()
 
-    def _want(self, file: SelectedFile, missing: list[int], *, resident: bool) -> None:
+    def _plan_file(self, file: SelectedFile, missing: list[int], *, resident: bool) -> None:
         size, block_bytes = file.obj.size_bytes, self._files.cache.block_bytes
         lengths = [block_length(size, block_bytes, number) for number in missing]
         push = self._push is not None and self._may_push(size) and not resident
@@ -272,13 +273,14 @@ class Load:
         self.progress.unfit_bytes += size
 
     def _recheck_capacity(self) -> None:
-        """The tiers had less room than they said: others fill them, or the disk, too. What waits
-        and will not fit either is let go of."""
+        """Check the room again after tiers declined blocks: other mounts, or other users of the
+        disk, have filled them. Drop the ready blocks that will not fit."""
         declined = self._files.cache.declined_blocks
         if declined == self._declined or not self._files.cache.tiers:
             return
         self._declined = declined
-        size = self._selection.size_bytes  # at most so much of it is there: no share has more room
+        # an upper bound of what is there, so no share reports more room than it has
+        size = self._selection.size_bytes
         self._room = room = TierRoom(self._files.cache.tiers, lambda _tier, _share: size)
         with self._changed:
             waiting, self._ready = self._ready, deque[_Piece]()
@@ -327,36 +329,36 @@ class Load:
     def _still(self) -> bool:
         return not self._over
 
-    def _note_end(self, piece: _Piece, arrival: FetchResult) -> None:
+    def _note_end(self, piece: _Piece, result: FetchResult) -> None:
         with self._changed:
             self._in_flight -= 1
             self._in_flight_bytes -= piece.length
             if (
-                arrival.outcome is not FetchOutcome.FETCHED
+                result.outcome is not FetchOutcome.FETCHED
                 and self._rate_limit is not None
                 and piece.missing
             ):
                 self._rate_limit.give_back(piece.length)
             if not self._over:
-                if arrival.outcome is FetchOutcome.JOINED:
+                if result.outcome is FetchOutcome.JOINED:
                     self._joined.append(piece)
                 else:
-                    self._count(piece, arrival)
+                    self._count(piece, result)
             held_back, self._held_back = self._held_back, False
             if not self._ready and not self._in_flight:
                 self._changed.notify()
         if held_back:
             self._wake()
 
-    def _count(self, piece: _Piece, arrival: FetchResult) -> None:
+    def _count(self, piece: _Piece, result: FetchResult) -> None:
         file, progress = piece.file, self.progress
         file.left -= 1
-        if arrival.outcome is FetchOutcome.FAILED:
-            self._count_failure(file, arrival.error)
+        if result.outcome is FetchOutcome.FAILED:
+            self._count_failure(file, result.error)
         else:
             self._failures_in_a_row = 0
             progress.done_bytes += piece.length if piece.missing else 0
-        if arrival.outcome is FetchOutcome.FETCHED:
+        if result.outcome is FetchOutcome.FETCHED:
             progress.fetched_bytes += piece.length
             progress.fetched_files += not file.fetched
             file.fetched = True

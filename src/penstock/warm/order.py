@@ -1,20 +1,21 @@
-"""An epoch plan in shared memory: which files will be read, in which order, and how far that is.
+"""An epoch plan in shared memory: which files will be read, in which order, and how far readers
+are.
 
 The training process writes it, the server reads it. After it was handed over (a memfd over the
-control socket) nothing more is said: the cursor is a number in memory that the one stores and the
-other looks at, which costs the sampler nothing, and a server that takes over finds all of it.
+control socket) no messages are needed: the cursor is a number in memory that one side stores and
+the other reads, which costs the sampler nothing, and a server that takes over finds the whole plan.
 
     header      64-bit words, see below
     ends        where each file's name ends, one word for each file
     names       the files' paths below the mount point, one after the other
     ring        32-bit numbers of files, in the order of reading: position p is at p % capacity
 
-Positions count from the first file of the plan's first epoch and never go back. What is behind
-`done` may be overwritten. A reader that looks in the middle of a write sees a wrong file number
-at worst, and prefetches a file for nothing.
+Positions count from the first file of the plan's first epoch and never go back. Positions before
+`done` may be overwritten. A reader that reads in the middle of a write sees a wrong file number at
+worst, and prefetches a file for nothing.
 
-Threading: one writer, one reader, in different processes. The server believes nothing that it
-reads here: it is checked when it is mapped, and numbers are bounded when they are used.
+Threading: one writer, one reader, in different processes. The server does not trust what it reads
+here: it checks the plan when it maps it, and bounds numbers when it uses them.
 """
 
 import fcntl
@@ -26,7 +27,7 @@ from itertools import accumulate
 
 from penstock.errors import PlanError
 
-# What a position holds whose file is not on this mount.
+# The file number of a position whose file is not on this mount.
 NOT_ON_MOUNT = 0xFFFF_FFFF
 MOST_FILES = 1 << 30
 _LONGEST_NAME = 4096  # PATH_MAX
@@ -34,7 +35,7 @@ _LONGEST_NAME = 4096  # PATH_MAX
 _MAGIC = int.from_bytes(b"penstk01", "little")
 _HEADER_WORDS = 512  # a page
 _MAGIC_AT, _FILES, _NAME_BYTES, _CAPACITY = range(4)
-# Each group is written by one side only, and has a cache line of its own.
+# Each group is written by one side only, and has its own cache line.
 _HANDED_OUT, _DONE, _END, _GENERATION = range(8, 12)
 _MISSING, _FIRST_MISSING = range(16, 18)
 _WORD, _LARGEST_WORD = 8, (1 << 64) - 1
@@ -70,7 +71,7 @@ class OrderWriter:
     """The training process's side."""
 
     def __init__(self, names: Sequence[bytes], capacity: int) -> None:
-        """`names`: paths below the mount point; a position refers to one by its number here."""
+        """`names`: paths below the mount point; a position refers to a file by its index here."""
         joined = b"".join(names)
         size = _total_bytes(len(names), len(joined), capacity)
         self.descriptor = os.memfd_create("penstock-plan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -87,13 +88,13 @@ class OrderWriter:
 
     @property
     def room(self) -> int:
-        """How many positions may be added now."""
+        """Return how many positions may be added now."""
         words = self._layout.words
         # Readers may be ahead of what was published.
         return self._layout.capacity - max(0, words[_END] - words[_DONE])
 
     def add(self, files: "array[int]") -> None:
-        """Appends to the order; at most `room`."""
+        """Append to the order; at most `room`."""
         ring, capacity = self._layout.ring, self._layout.capacity
         end = self._layout.words[_END]
         at = end % capacity
@@ -104,26 +105,28 @@ class OrderWriter:
         self._layout.words[_END] = end + len(files)
 
     def move(self, handed_out: int, done: int) -> None:
-        """Readers have been given all before `handed_out`, and have used all before `done`."""
+        """Set the cursor: readers have been given all positions before `handed_out`, and have used
+        all before `done`."""
         self._layout.words[_HANDED_OUT] = handed_out
         self._layout.words[_DONE] = done
 
     def cut(self) -> None:
-        """Nothing beyond what is handed out is to be read any more; `add` goes on from there."""
+        """Remove all positions that are not handed out; `add` continues from there."""
         words = self._layout.words
         words[_END] = words[_HANDED_OUT]
         words[_GENERATION] += 1
 
     @property
     def missing(self) -> tuple[int, bytes]:
-        """How many of its files the server has not found so far, and the name of the first."""
+        """Return how many of the plan's files the server has not found so far, and the name of the
+        first."""
         words = self._layout.words
         if not words[_MISSING] or words[_FIRST_MISSING] >= self._layout.files:
             return 0, b""
         return words[_MISSING], self._layout.name(words[_FIRST_MISSING])
 
     def close(self) -> None:
-        """The memory goes with the last reference to it."""
+        """Close the descriptor; the memory is freed with its last reference."""
         os.close(self.descriptor)
 
 
@@ -131,7 +134,7 @@ class OrderReader:
     """The server's side."""
 
     def __init__(self, descriptor: int) -> None:
-        """Raises PlanError if this is no plan."""
+        """Raises PlanError if this is not a plan."""
         size = _sealed_bytes(descriptor)
         try:
             memory = mmap.mmap(descriptor, size)
@@ -139,7 +142,7 @@ class OrderReader:
             OSError,
             ValueError,
             OverflowError,
-        ) as error:  # no writing, or too large
+        ) as error:  # not writable, or too large
             raise PlanError(f"the memory of an epoch plan cannot be mapped: {error}") from error
         words = memoryview(memory)[: _HEADER_WORDS * _WORD].cast("Q")
         files, name_bytes, capacity = words[_FILES], words[_NAME_BYTES], words[_CAPACITY]
@@ -150,7 +153,7 @@ class OrderReader:
             or _total_bytes(files, name_bytes, capacity) != size
         ):
             raise PlanError(
-                "this is no epoch plan that this release understands",
+                "this is not an epoch plan that this release understands",
                 hint="are the training process and the mount of the same Penstock release?",
             )
         self._layout = _Layout(memory, files, name_bytes, capacity)
@@ -173,8 +176,8 @@ class OrderReader:
         return self._layout.words[_GENERATION]
 
     def files_at(self, start: int, stop: int) -> list[int]:
-        """The numbers of the files at these positions; ELSEWHERE for those that are none of this
-        mount's."""
+        """Return the numbers of the files at these positions; NOT_ON_MOUNT for files that are not
+        on this mount."""
         ring, capacity = self._layout.ring, self._layout.capacity
         stop = max(start, min(stop, start + capacity))  # it may have been cut meanwhile
         low, high = start % capacity, start % capacity + stop - start
@@ -183,8 +186,8 @@ class OrderReader:
         return ring[low:].tolist() + ring[: high - capacity].tolist()
 
     def name(self, number: int) -> bytes:
-        """Empty if it is none that lies below the mount point. To be read once: the next look may
-        find another."""
+        """Return the file's name, or an empty one if it is not below the mount point. Call it once:
+        the next read may find another name."""
         name = self._layout.name(number)
         return b"" if b"\0" in name or (b".." in name and b".." in name.split(b"/")) else name
 
@@ -197,7 +200,8 @@ class OrderReader:
 
 
 def _sealed_bytes(descriptor: int) -> int:
-    """Its size, which then cannot change: a mapping that shrinks would kill the server."""
+    """Return the size of the sealed memory, which cannot change: a mapping that shrinks would kill
+    the server."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:

@@ -1,10 +1,10 @@
-"""How many GETs to keep in flight: more while that brings more, fewer when storage says so. Pure.
+"""How fast to prefetch: GETs in flight, how far ahead of readers, bytes per second. Pure.
 
-It climbs: a round (as many GETs as are in flight) with half as many more again, and if that brought
-no more bytes in a second, back, and another try some rounds later. Rounds in which there was not
-enough to fetch say nothing. A 503 halves it at once.
+`Pace` climbs: it runs a round (as many GETs as are in flight) with half as many more, and if that
+brought no more bytes per second, it goes back and tries again some rounds later. Rounds in which
+there was not enough to fetch are ignored. A 503 halves the number at once.
 
-Threading: under the lock of whoever owns it.
+Threading: under the lock of the owner, unless a class says otherwise.
 """
 
 import threading
@@ -16,7 +16,7 @@ from penstock.units import MIB
 LEAST = 4
 _FIRST = 96  # 1,786 samples/s at 30 ms are 54 in flight; a busy store takes longer
 _STEP = 1.5
-_WORTH_IT = 1.1  # what a step must bring, at least
+_WORTH_IT = 1.1  # the least gain of a step
 _ROUNDS_BETWEEN_TRIES = 16
 
 
@@ -36,16 +36,16 @@ class Pace:
 
     @property
     def latency_s(self) -> float:
-        """What a request takes at best."""
+        """The shortest mean time of a request."""
         return self._latency_s or 0.0
 
     @property
     def bytes_per_s(self) -> float:
-        """What came in lately."""
+        """The rate of the last round."""
         return self._bytes_per_s
 
     def note(self, took_s: float, length: int, now_s: float, *, full: bool) -> None:
-        """A request has ended well. `full`: as many were in flight as might be."""
+        """Record a successful request. `full`: as many were in flight as allowed."""
         if self._since_s is None:
             self._since_s = now_s - took_s
         self._round_s += took_s
@@ -56,7 +56,7 @@ class Pace:
             self._end_round(now_s, self._since_s)
 
     def throttled(self, now_s: float) -> None:
-        """Storage said that these are too many."""
+        """Storage rejected requests as too many."""
         self.target = max(min(LEAST, self.most), self.target // 2)
         self._before, self._rest = None, _ROUNDS_BETWEEN_TRIES
         self._begin_round(now_s)
@@ -87,30 +87,31 @@ class Pace:
         self._since_s = now_s
 
 
-# How far ahead of its readers a plan may run. Pure.
+# How far ahead of its readers a plan may run.
 
 # Enough for a few batches before anything is measured.
 _LEAST_BYTES = 64 * MIB
-# Without any memory to spare it still goes on, a few files ahead.
+# Without spare memory it still runs a few files ahead.
 _FLOOR_BYTES = 8 * MIB
-# What is in flight at full speed, several times over: a round trip that takes thrice as long as
-# usual is then no stall.
+# Several times the bytes in flight at full speed: a round trip that takes three times as long as
+# usual then causes no stall.
 _ROUND_TRIPS = 4
-# And this much of what the accelerator eats: storage that is away for so long is not noticed.
+# And this much of the accelerator's demand: an outage of this length is not noticed.
 _DEMAND_S = 10.0
 
 
 def window_bytes(
     *, latency_s: float, bytes_per_s: float, demand_bytes_per_s: float, budget_bytes: int
 ) -> int:
-    """`budget_bytes`: the memory that may hold what has not been read yet."""
+    """`budget_bytes`: the memory that may hold unread data."""
     in_flight = latency_s * bytes_per_s * _ROUND_TRIPS
     wanted = max(_LEAST_BYTES, int(in_flight), int(demand_bytes_per_s * _DEMAND_S))
     return max(_FLOOR_BYTES, min(wanted, budget_bytes))
 
 
 class Demand:
-    """How many bytes readers take in a second, from a cursor that is looked at now and then."""
+    """How many bytes per second readers take, measured from a cursor that is checked now and
+    then."""
 
     _SETTLES_S = 2.0  # a new rate counts fully after about this long
 
@@ -120,10 +121,10 @@ class Demand:
         self.bytes_per_s = 0.0
 
     def note(self, taken_bytes: int, now_s: float) -> None:
-        """`taken_bytes`: since the last note."""
+        """`taken_bytes`: since the last call."""
         if self._since_s is None:
             self._since_s = now_s
-            return  # what was handed out before the first look says nothing of a rate
+            return  # what was handed out before the first call says nothing about the rate
         self._taken += taken_bytes
         passed_s = now_s - self._since_s
         if passed_s < 0.2:
@@ -133,12 +134,21 @@ class Demand:
         self._since_s, self._taken = now_s, 0
 
 
-# What may be saved up while nobody takes: several looks of the prefetcher, and no burst that
-# another user of the line would notice.
+# What may accumulate while nothing is fetched: enough for several rounds of the prefetcher, and no
+# burst that other users of the network would notice.
 _HOLDS_S = 0.1
 
 
 class RateLimit:
+    """A token bucket: at most so many bytes a second.
+
+    A caller may take bytes while any are left, even if that leaves the bucket in debt; the next
+    waits until the debt is paid. So a block larger than a second's worth passes too, and the rate
+    is exact over time; over one second it is exceeded by at most the bucket and one block.
+
+    Threading: one thread takes; any may give back.
+    """
+
     def __init__(self, bytes_per_s: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s = bytes_per_s
         self._clock = clock
@@ -148,7 +158,7 @@ class RateLimit:
         self._filled_s = clock()
 
     def take(self, size_bytes: int) -> bool:
-        """May so many bytes be fetched now? If so, they are counted."""
+        """Whether so many bytes may be fetched now; if so, they are counted."""
         with self._lock:
             now_s = self._clock()
             grown = self._tokens + (now_s - self._filled_s) * self._bytes_per_s
@@ -159,6 +169,6 @@ class RateLimit:
             return True
 
     def give_back(self, size_bytes: int) -> None:
-        """They were not fetched after all."""
+        """Return bytes that were not fetched after all."""
         with self._lock:
             self._tokens += size_bytes

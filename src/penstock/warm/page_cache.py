@@ -1,10 +1,11 @@
-"""What the kernel's page cache holds of files: the truth, by cachestat, in both modes.
+"""The kernel's page cache: what it holds of our files, and how much of it we may use.
 
-In page-cache mode that are the pages of the mount's own files, which only a process that looks
-through the mount can see. In passthrough mode the kernel reads the files of the cache, and keeps
-the pages of those; they are here to be looked at.
+In page-cache mode it holds pages of the mount's own files, which only a process that looks through
+the mount can see (`PageCacheProbe`). In passthrough mode the kernel reads the cache's files and
+keeps their pages, which this process can check itself (`FilePages`). Both ask the kernel
+(cachestat) instead of remembering what was pushed.
 
-Threading: one thread.
+Threading: one thread, except for `PageBudget`.
 """
 
 import logging
@@ -34,34 +35,38 @@ _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")  # what an interpreter may need
 
 
 class PageCacheProbe:
-    """One looks, or counts: the first question decides what its process is for."""
+    """A process that checks files through the mount (see `residency`).
+
+    The first call decides whether the process answers `check` or `resident_bytes`. One thread at a
+    time calls, and waits for the answer.
+    """
 
     def __init__(self, mountpoint: Path) -> None:
         self._mountpoint = mountpoint
         self._process: subprocess.Popen[bytes] | None = None
 
-    def look(self, names: Sequence[bytes]) -> bytes:
-        """One of residency.MISSING, HELD, RESIDENT for each; HELD for all if it cannot be told. The
-        kernel holds them from now on."""
+    def check(self, names: Sequence[bytes]) -> bytes:
+        """Return one of residency.MISSING, HELD, RESIDENT for each file; HELD for all if that is
+        unknown. The kernel holds their inodes from now on."""
         if not names:
             return b""
         try:
             return self._ask(names, len(names))
         except OSError as error:
-            log.warning("files cannot be looked at through the mount: %s", error)
+            log.warning("cannot check files through the mount: %s", error)
             self.close()
             return residency.HELD * len(names)
 
     def resident_bytes(self, names: Sequence[bytes]) -> list[int]:
-        """How much of each the page cache holds; below 0 if that cannot be told. The kernel holds
-        them from now on."""
+        """Return how many bytes of each file the page cache holds; below 0 if that is unknown. The
+        kernel holds their inodes from now on."""
         if not names:
             return []
         size = residency.NUMBER_BYTES
         try:
             answer = self._ask(names, len(names) * size, "bytes")
         except OSError as error:
-            log.warning("files cannot be looked at through the mount: %s", error)
+            log.warning("cannot check files through the mount: %s", error)
             self.close()
             return [-1] * len(names)
         return [
@@ -93,20 +98,20 @@ class PageCacheProbe:
             bufsize=0,
             cwd="/",
             start_new_session=True,
-            # Keys are in ours, and its own can be looked at (see environment).
+            # Our environment holds keys, and other processes can read the child's (see environment).
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         )
 
     def close(self) -> None:
-        """From any thread; whoever waits for an answer is told that there is none."""
+        """Kill the process. From any thread; a caller that waits for an answer gets an error."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL)
-            process.poll()  # it may wait for the mount, and dies when that answers
+            process.poll()  # it may wait for the mount, and dies when the mount answers
 
 
 class SelectedFile(NamedTuple):
-    """A file of a selection, and what the cache calls it."""
+    """A file of a selection, and its object in the cache."""
 
     node: Node
     obj: CachedObject
@@ -114,7 +119,8 @@ class SelectedFile(NamedTuple):
 
 class Pages(Protocol):
     def resident_bytes(self, files: Sequence[SelectedFile]) -> list[int]:
-        """How much of each is in the page cache; below 0 if the kernel does not say."""
+        """Return how many bytes of each file are in the page cache; below 0 if the kernel does not
+        report it."""
         ...
 
     def close(self) -> None: ...
@@ -124,8 +130,8 @@ class MountPages:
     def __init__(
         self, files: FileSystem, probe: PageCacheProbe, is_held: Callable[[int], bool]
     ) -> None:
-        """`is_held`: does the kernel hold this inode? Of one that it does not, it has no page, and
-        looking would make it hold a million."""
+        """`is_held`: whether the kernel holds this inode. An inode that it does not hold has no
+        pages, and checking it would make the kernel hold a million inodes."""
         self._files = files
         self._probe = probe
         self._is_held = is_held
@@ -165,8 +171,8 @@ class FilePages:
 
 
 def read_through(path: str) -> None:
-    """Makes the kernel keep the pages of a file. By reading it: POSIX_FADV_WILLNEED takes one
-    window of readahead for each call, and returns before anything is there."""
+    """Load a file into the page cache by reading it: POSIX_FADV_WILLNEED takes one window of
+    readahead for each call, and returns before anything is there."""
     buffer = bytearray(MIB)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -190,19 +196,20 @@ def _resident_bytes_of(path: str) -> int:
         os.close(descriptor)
 
 
-# How much of the machine's memory may hold pages that nobody has read yet.
-#
-# The page cache is the kernel's, who drops what it likes. But what is pushed into it ahead of
-# readers pushes other things out; so there is a budget, of which most holds files that stay for
-# the next epoch, and the rest is for those that pass through.
+# How much of the machine's memory may hold pages that are not read yet.
 
-_SHARE = 0.5  # of what is available: the job, and the kernel's own reading, need memory too
+# The kernel evicts from its page cache as it likes. But pages that are pushed ahead of readers
+# evict other pages; so there is a budget. Most of it is for files that stay for the next epoch, the
+# rest for files that are dropped after they are read.
+
+_SHARE = 0.5  # of the available memory: the job, and the kernel's own reading, need memory too
 _KEPT_SHARE = 0.75
 _INODES_TOGETHER = 1024
 
 
 class PageBudget:
-    """Files that several plans keep (the ranks of one job) are counted once. Any thread."""
+    """A file that several plans keep (the ranks of one job) is counted once. Threading: any
+    thread."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -213,7 +220,8 @@ class PageBudget:
         self._lock = threading.Lock()
 
     def keep(self, ino: int, size_bytes: int) -> bool:
-        """May this file stay in memory? Then until as many `release`."""
+        """Reserve memory for this file until it is released as often as it is kept; False if it
+        does not fit."""
         with self._lock:
             kept, place = self._at(ino)
             if not kept.keepers[place]:
@@ -230,7 +238,7 @@ class PageBudget:
             return bool(kept.keepers[place])
 
     def release(self, ino: int) -> int:
-        """Of one that was kept; returns its size."""
+        """Release a file that was kept; return its size."""
         with self._lock:
             kept, place = self._at(ino)
             kept.keepers[place] -= 1
@@ -239,7 +247,7 @@ class PageBudget:
             return kept.sizes[place]
 
     def reserve(self, size_bytes: int) -> bool:
-        """The same for a load, which names each file once: until `give_back`."""
+        """Reserve memory for a load, which has each file once, until `give_back`."""
         with self._lock:
             if size_bytes > self._free_bytes:
                 return False
@@ -259,7 +267,7 @@ class PageBudget:
 
 
 class _Kept:
-    """Of neighbouring inodes: 12 bytes for each, where a dictionary of them takes 150."""
+    """The kept files among neighbouring inodes: 12 bytes for each, where a dictionary takes 150."""
 
     __slots__ = ("keepers", "sizes")
 

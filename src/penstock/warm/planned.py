@@ -1,12 +1,12 @@
-"""An epoch plan as a feed: what comes next before its readers need it, and no further than helps.
+"""An epoch plan as a feed: fetches files before their readers need them, and no further than helps.
 
-What the kernel holds already is passed over. Files are kept in the page cache as long as there is
-room for them; those that come when it is full are dropped again behind the cursor, so that they
-push nothing out that will be read sooner. Of a file larger than the window the beginning is pushed;
-its reader's own readahead brings the rest.
+Files whose pages the kernel holds are skipped. Files are kept in the page cache as long as there is
+room for them; when it is full, later files are dropped again behind the cursor, so that they evict
+nothing that will be read sooner. Of a file larger than the window only the beginning is pushed; its
+reader's own readahead fetches the rest.
 
-Threading: `take` by one thread; `end` and the looks at numbers by any. Pages are dropped aside, by
-another thread: that waits for whoever reads one of them.
+Threading: `take` by one thread; `end` and reading numbers by any. Pages are dropped in another
+thread, since that waits for readers of those pages.
 """
 
 import threading
@@ -29,13 +29,15 @@ from penstock.warm.page_cache import FILES_PER_PROBE, PageBudget, PageCacheProbe
 from penstock.warm.prefetcher import Wanted
 
 _MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
-_FIRST_LOOK = 16  # the first GETs do not wait until a hundred files were looked at
+_FIRST_CHECK = 16  # the first GETs do not wait for the check of a hundred files
 # Blocks of one file that is not pushed: 256 GiB of 4 MiB.
 _MOST_BLOCKS = 65_536
-# Looks at 128 files each, in one turn: what a plan that has nothing to fetch may take from others.
-_LOOKS_A_TURN = 8
-# Of what its readers have left behind unasked, so much is looked up: one turn's worth.
-_MOST_SKIPPED = _LOOKS_A_TURN * FILES_PER_PROBE
+# Checks, of 128 files each, in one turn: what a plan that has nothing to fetch may take from
+# others.
+_CHECKS_PER_TURN = 8
+# How many of the positions that readers have passed before the feed are still looked up: one turn's
+# worth.
+_MOST_SKIPPED = _CHECKS_PER_TURN * FILES_PER_PROBE
 _NEW, _KEPT, _MISSING = range(3)
 
 
@@ -48,11 +50,12 @@ class PlannedFeed:
         pages: PageBudget,
         pace: Pace,
         drop_pages: Callable[[int], None],
-        aside: Callable[[Callable[[], None]], None],
+        in_background: Callable[[Callable[[], None]], None],
         label: str,
         pid: int,
     ) -> None:
-        """`probe`: None if nothing can be pushed. `aside`: runs something in another thread."""
+        """`probe`: None if nothing can be pushed. `in_background`: runs a function in another
+        thread."""
         self.label = label
         self.pid = pid
         self._order = order
@@ -61,17 +64,17 @@ class PlannedFeed:
         self._pages = pages
         self._pace = pace
         self._drop_pages = drop_pages
-        self._aside = aside
+        self._in_background = in_background
         self._lock = threading.Lock()
         self._is_over = False
         self._inos = array("Q", bytes(8 * order.files))  # 0: not looked up yet
         self._states = bytearray(order.files)
         self._generation = order.generation
-        self._next = order.done  # the first position that was not looked at
-        self._ahead = self._next  # the same, as others are told
+        self._next = order.done  # the first position that was not checked
+        self._ahead = self._next  # the same, for `describe`
         self._passing: deque[tuple[int, int]] = deque()  # (position, file) to drop when done
-        self._at_once = _FIRST_LOOK
-        self._passes = Counter[int]()  # how often a file is in there
+        self._at_once = _FIRST_CHECK
+        self._passes = Counter[int]()  # how often a file is in `_passing`
         self._ready: deque[Wanted] = deque()
         self._sizes: deque[tuple[int, int]] = deque()  # (position, bytes) ahead of the readers
         self._ahead_bytes = 0
@@ -84,16 +87,16 @@ class PlannedFeed:
         self._dropped = 0
 
     def take(self, most: int) -> list[Wanted]:
-        self._follow()
-        for _ in range(_LOOKS_A_TURN):
-            if len(self._ready) >= most or not self._may_go_on():
+        self._update_cursor()
+        for _ in range(_CHECKS_PER_TURN):
+            if len(self._ready) >= most or not self._may_check_more():
                 break
-            self._look_at_more()
-        self._ahead = self._next  # not before it was looked at: that may take a while
+            self._check_more()
+        self._ahead = self._next  # only after the check, which may take a while
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def end(self) -> None:
-        """Its memory is for others from now on; the kernel lets go of it when it has to."""
+        """Release the plan's memory budget; the kernel drops the pages when it has to."""
         with self._lock:
             self._is_over = True
         for number, state in enumerate(self._states):
@@ -121,10 +124,10 @@ class PlannedFeed:
 
     # -- the cursor ----------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def _update_cursor(self) -> None:
         order = self._order
         handed_out, done = order.handed_out, order.done
-        if order.generation != self._generation:  # what comes next is something else
+        if order.generation != self._generation:  # the plan has changed what comes next
             self._generation = order.generation
             self._next = min(self._next, handed_out)
             self._ready.clear()
@@ -147,7 +150,7 @@ class PlannedFeed:
         )
         self._drop_behind(done)
 
-    def _may_go_on(self) -> bool:
+    def _may_check_more(self) -> bool:
         return (
             self._next < self._order.end
             and self._ahead_bytes < self._window_bytes
@@ -156,35 +159,36 @@ class PlannedFeed:
         )
 
     def _skip_to(self, done: int) -> None:
-        """Readers were faster. What they read by themselves counts as if we had brought it."""
+        """Skip what readers have already read. It counts as if the feed had fetched it."""
         self._next = max(self._next, done - _MOST_SKIPPED)
         while self._next < done:
             for one in self._upcoming(done):
                 self._admit(one)
 
     def _drop_behind(self, done: int) -> None:
-        """What its readers are done with, and what there is no room to keep."""
+        """Drop the pages of files that its readers are done with, and that there is no room to
+        keep."""
         while self._passing and self._passing[0][0] < done:
             _, number = self._passing.popleft()
             self._passes[number] -= 1
             if not self._passes[number]:  # it does not come again soon
                 del self._passes[number]
-                self._aside(partial(self._drop, self._inos[number]))
+                self._in_background(partial(self._drop, self._inos[number]))
 
     def _drop(self, ino: int) -> None:
-        if not self._pages.is_kept(ino):  # another plan may have room for it
+        if not self._pages.is_kept(ino):  # another plan may keep it
             self._drop_pages(ino)
             self._dropped += 1
 
     # -- what comes next -----------------------------------------------------------------
 
-    def _look_at_more(self) -> None:
+    def _check_more(self) -> None:
         comes = self._within_window(self._upcoming(self._order.end))
-        looks, missing_since_s = residency.HELD * len(comes), time.monotonic()
+        states, missing_since_s = residency.HELD * len(comes), time.monotonic()
         if self._probe is not None:
-            looks = self._probe.look([one.name for one in comes])
+            states = self._probe.check([one.name for one in comes])
         handed_out = self._order.handed_out
-        for one, seen in zip(comes, looks, strict=True):
+        for one, seen in zip(comes, states, strict=True):
             size = one.node.size_bytes or 0
             if one.position >= handed_out:
                 self._sizes.append((one.position, size))
@@ -193,7 +197,7 @@ class PlannedFeed:
             if seen == residency.RESIDENT[0]:
                 self._resident += 1
             else:
-                self._want(one.node, missing_since_s)
+                self._enqueue(one.node, missing_since_s)
 
     def _within_window(self, comes: "list[_Upcoming]") -> "list[_Upcoming]":
         room = self._window_bytes - self._ahead_bytes
@@ -205,11 +209,11 @@ class PlannedFeed:
         return comes
 
     def _upcoming(self, stop: int) -> "list[_Upcoming]":
-        """What the next positions mean, as far as it is there; there is one position at least."""
+        """Return the files at the next positions; there is at least one position."""
         start, self._next = self._next, min(stop, self._next + self._at_once)
         self._at_once = min(FILES_PER_PROBE, self._at_once * 2)
         numbers = self._order.files_at(start, self._next)
-        # Names are read once: the next look at that memory may find others.
+        # Read names once: the next read of that memory may find others.
         names = {
             number: self._order.name(number)
             for number in numbers
@@ -223,7 +227,7 @@ class PlannedFeed:
         ]
 
     def _admit(self, one: "_Upcoming") -> None:
-        """Decides whether the file stays in memory once it was read."""
+        """Decide whether the file stays in memory after it is read."""
         if self._probe is None:
             return
         number, size = one.number, one.node.size_bytes or 0
@@ -236,15 +240,15 @@ class PlannedFeed:
             self._passing.append((one.position, number))
             self._passes[number] += 1
 
-    def _want(self, node: Node, missing_since_s: float) -> None:
+    def _enqueue(self, node: Node, missing_since_s: float) -> None:
         push, block_bytes = self._probe is not None, self._files.cache.block_bytes
         most = max(1, self._window_bytes // block_bytes) if push else _MOST_BLOCKS
         for block in range(min(most, block_count(node.size_bytes or 0, block_bytes))):
             self._ready.append(Wanted(node.ino, block, push, missing_since_s, self._note_end))
 
-    def _note_end(self, arrival: FetchResult) -> None:
+    def _note_end(self, result: FetchResult) -> None:
         with self._lock:
-            self._ended[arrival.outcome] += 1
+            self._ended[result.outcome] += 1
 
     # -- files ---------------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class PlannedFeed:
                 return node
         except StaleInode:
             pass
-        self._forget(number)  # rewritten: its name leads to the new one
+        self._forget(number)  # rewritten: its name leads to the new inode
         return None
 
     def _forget(self, number: int) -> None:

@@ -1,12 +1,13 @@
-"""Brings what the feeds want, as many at once as helps, while readers go on.
+"""Fetches the blocks that feeds want, while readers go on.
 
-A feed (an epoch plan, a load) says which blocks come next; the cache fetches them; `push` puts them
-into the kernel's page cache. Several feeds share the requests in flight, turn by turn.
+A feed (an epoch plan, a load, a run of small files) decides which blocks come next; the cache
+fetches them; `push` puts them into the kernel's page cache. Several feeds share the requests in
+flight, in turns.
 
-Who fetches is a `Bringer`: threads of this process (`warm.bringer`), or its workers.
+A `Fetcher` fetches: threads of this process (`LocalFetcher`), or its workers.
 
-Threading: one thread asks the feeds, and has fetched what they want. Feeds are asked by that
-thread only, and told of ends by the bringer's.
+Threading: one thread takes blocks from the feeds and passes them to the fetcher. The fetcher's
+threads report results to the feeds.
 """
 
 import logging
@@ -26,10 +27,10 @@ from penstock.warm.pace import Pace
 
 log = logging.getLogger(__name__)
 
-# How often cursors are looked at while nothing else happens.
-_LOOK_S = 0.02
+# How often cursors are checked while nothing else happens.
+_POLL_S = 0.02
 MOST_IN_FLIGHT = 256
-# What storage calls it when it is asked too much: see store.translate.
+# The kind of error with which storage rejects too many requests: see store.translate.
 _THROTTLED = "slow_down"
 
 
@@ -39,14 +40,14 @@ class Wanted(NamedTuple):
     ino: int
     number: int
     push: bool
-    missing_since_s: float  # when it was seen to be missing
+    missing_since_s: float  # when it was found missing in the tiers
     ended: Callable[[FetchResult], None]
-    is_wanted: Callable[[], bool] = lambda: True  # is it still wanted?
+    is_wanted: Callable[[], bool] = lambda: True  # False once it is no longer wanted
 
 
 class Feed(Protocol):
     def take(self, most: int) -> list[Wanted]:
-        """What comes next, at most so many. Empty: nothing at the moment."""
+        """Return the next blocks, at most `most`. Empty: none at the moment."""
         ...
 
 
@@ -55,7 +56,8 @@ Ended = Callable[[list[tuple[Wanted, FetchResult]]], None]
 
 class Fetcher(Protocol):
     def fetch_ahead(self, wanted: list[Wanted], ended: Ended) -> None:
-        """Has them fetched, and calls `ended` once for each, some at a time. Returns at once."""
+        """Fetch these blocks, and call `ended` once for each, several at a time. Returns at
+        once."""
         ...
 
 
@@ -66,9 +68,9 @@ class Prefetcher:
         self.pace = Pace(MOST_IN_FLIGHT)
         self._changed = threading.Condition()
         self._feeds: list[Feed] = []
-        self._again: deque[Wanted] = deque()
+        self._retries: deque[Wanted] = deque()
         self._in_flight = 0
-        self._crowded = False  # there was no room for the last one: others must end first
+        self._crowded = False  # no room for the last one: others must end first
         self._throttles = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
@@ -80,12 +82,12 @@ class Prefetcher:
             self._changed.notify()
 
     def wake(self) -> None:
-        """A feed that had nothing has something: it is asked at once."""
+        """Ask the feeds at once: one that had nothing has blocks now."""
         with self._changed:
             self._changed.notify()
 
     def remove(self, feed: Feed) -> None:
-        """What it has started is still fetched."""
+        """Blocks that the feed has handed out are still fetched."""
         with self._changed:
             if feed in self._feeds:
                 self._feeds.remove(feed)
@@ -95,7 +97,7 @@ class Prefetcher:
         return self._in_flight
 
     def close(self) -> None:
-        """Nothing more is started."""
+        """Start nothing more."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -107,45 +109,46 @@ class Prefetcher:
             with self._changed:
                 if self._stopping:
                     return
-                if not self._feeds and not self._again:
+                if not self._feeds and not self._retries:
                     self._changed.wait()
                     continue
                 room = self._room()
                 if not room or self._crowded:
-                    # Not at once again: who waits for memory would take the interpreter's lock
-                    # from those who give it back.
-                    self._changed.wait(_LOOK_S)
+                    # Not at once again: threads that wait for memory would take the interpreter's
+                    # lock from those that free it.
+                    self._changed.wait(_POLL_S)
                     self._crowded = False
                     continue
                 feeds = self._feeds.copy()
             if not self._start_some(feeds, room):
                 with self._changed:
-                    self._changed.wait(_LOOK_S)
+                    self._changed.wait(_POLL_S)
 
     def _room(self) -> int:
-        """Filled a quarter at a time: a wake-up for each would cost more than it brings."""
+        """Return how many more may be started. Filled a quarter at a time: a wake-up for each would
+        cost more than it gains."""
         target = self.pace.target
         return target - self._in_flight if self._in_flight <= target * 3 // 4 else 0
 
     def _start_some(self, feeds: list[Feed], room: int) -> bool:
-        self._look_for_throttling()
-        again = [self._again.popleft() for _ in range(min(room, len(self._again)))]
-        self._start(again)
-        started = bool(again)
-        room -= len(again)
-        if self._again:
-            return started  # no room for those: none for more
+        self._check_throttling()
+        retries = [self._retries.popleft() for _ in range(min(room, len(self._retries)))]
+        self._start(retries)
+        started = bool(retries)
+        room -= len(retries)
+        if self._retries:
+            return started  # no room for the retries, so none for more
         share = max(1, room // max(1, len(feeds)))
         for feed in feeds:
             if room <= 0:
                 break
             try:
                 wanted = feed.take(min(share, room))
-            except CatalogDamaged as error:  # it is asked again, of another catalog
+            except CatalogDamaged as error:  # it is asked again when the catalog is replaced
                 log.debug("%s", error)
                 continue
-            except Exception:  # one feed's fault must not starve the others
-                log.exception("an epoch plan or a load failed, and is given up")
+            except Exception:  # a failing feed must not starve the others
+                log.exception("an epoch plan or a load failed and is dropped")
                 self.remove(feed)
                 continue
             self._start(wanted)
@@ -153,10 +156,10 @@ class Prefetcher:
             started = started or bool(wanted)
         with self._changed:
             if feeds and self._feeds and self._feeds[0] is feeds[0]:
-                self._feeds.append(self._feeds.pop(0))  # who was asked first is last next time
+                self._feeds.append(self._feeds.pop(0))  # the first feed is asked last next time
         return started
 
-    def _look_for_throttling(self) -> None:
+    def _check_throttling(self) -> None:
         throttles = self._counters.by_label("store_retries").get(_THROTTLED, 0)
         if throttles > self._throttles:
             self._throttles = throttles
@@ -170,32 +173,39 @@ class Prefetcher:
             self._fetcher.fetch_ahead(wanted, self._note_ends)
 
     def _note_ends(self, ends: list[tuple[Wanted, FetchResult]]) -> None:
-        """All at once: a lock that is taken for each wakes up those who wait for it."""
+        """Record many results at once: a lock that is taken for each would wake the threads that
+        wait for it."""
         with self._changed:
             full, now_s, wake = not self._room(), time.monotonic(), False
             self._in_flight -= len(ends)
-            for wanted, arrival in ends:
-                if arrival.took_s is not None:
-                    self.pace.note(arrival.took_s, arrival.length, now_s, full=full)
-                if arrival.outcome is FetchOutcome.NO_ROOM:
-                    self._again.append(wanted)
+            for wanted, result in ends:
+                if result.took_s is not None:
+                    self.pace.note(result.took_s, result.length, now_s, full=full)
+                if result.outcome is FetchOutcome.NO_ROOM:
+                    self._retries.append(wanted)
                     self._crowded = True
                 else:
                     wake = True
             if wake and self._room():
                 self._changed.notify()
-        for wanted, arrival in ends:
-            if arrival.outcome is not FetchOutcome.NO_ROOM:
-                wanted.ended(arrival)
+        for wanted, result in ends:
+            if result.outcome is not FetchOutcome.NO_ROOM:
+                wanted.ended(result)
 
 
 log = logging.getLogger(__name__)
 
-# push(ino, offset, data) -> does the kernel have it now?
+# push(ino, offset, data) -> True if the kernel has it now
 PushPages = Callable[[int, int, memoryview], bool]
 
 
 class LocalFetcher:
+    """Fetches blocks ahead of readers in threads of this process.
+
+    The cache fetches each block as it does for readers (one fetch for all that want it), and pushes
+    it into the page cache if that is wanted, before its memory is released.
+    """
+
     def __init__(self, files: FileSystem, push: PushPages | None, counters: Counters) -> None:
         self._files = files
         self._push = push
@@ -207,29 +217,29 @@ class LocalFetcher:
             self._pool.submit(partial(self._fetch_ahead, one, ended))
 
     def close(self) -> None:
-        """What has not begun is dropped, and nobody waits for the rest."""
+        """Drop what has not begun, without waiting for the rest."""
         self._pool.close(0)
 
     def _fetch_ahead(self, wanted: Wanted, ended: Ended) -> None:
-        arrival = FetchResult(FetchOutcome.FAILED, 0)
+        result = FetchResult(FetchOutcome.FAILED, 0)
         try:
             if not wanted.is_wanted():
                 return
-            place = None
+            push_block = None
             if wanted.push and self._push is not None:
                 offset = wanted.number * self._files.cache.block_bytes
-                place = partial(self._place, self._push, wanted.ino, offset)
+                push_block = partial(self._push_pages, self._push, wanted.ino, offset)
             file = self._files.file(wanted.ino)
-            arrival = self._files.cache.fetch_ahead(
-                file.obj, file.get, wanted.number, place, wanted.missing_since_s
+            result = self._files.cache.fetch_ahead(
+                file.obj, file.get, wanted.number, push_block, wanted.missing_since_s
             )
         except (PenstockError, OSError) as error:
-            log.debug("inode %d was not brought: %s", wanted.ino, error)
-            arrival = FetchResult(FetchOutcome.FAILED, 0, error=error)
+            log.debug("inode %d was not prefetched: %s", wanted.ino, error)
+            result = FetchResult(FetchOutcome.FAILED, 0, error=error)
         finally:
-            ended([(wanted, arrival)])
+            ended([(wanted, result)])
 
-    def _place(self, push: PushPages, ino: int, offset: int, data: memoryview) -> bool:
+    def _push_pages(self, push: PushPages, ino: int, offset: int, data: memoryview) -> bool:
         try:
             placed = push(ino, offset, data)
         except OSError as error:
@@ -240,10 +250,18 @@ class LocalFetcher:
         return placed
 
 
-_MOST_WAITING = 64  # announcements; who reads faster than we fetch needs no help
+_MOST_WAITING = 64  # announcements; a reader that is faster than the fetches needs no help
 
 
 class SmallFileFeed:
+    """The small files that follow those that a reader reads in listing order, as a feed.
+
+    They go into the cache and not to the kernel: the reader still requests each of them, which
+    shows that it goes on.
+
+    Threading: `announce` from any thread, `take` from the prefetcher's.
+    """
+
     def __init__(
         self, files: FileSystem, add: Callable[[Feed], None], remove: Callable[[Feed], None]
     ) -> None:
@@ -284,4 +302,4 @@ class SmallFileFeed:
 
 
 def _ignore(_arrival: FetchResult) -> None:
-    """Who reads it will see."""
+    """Ignore the result: the reader fetches what is missing."""

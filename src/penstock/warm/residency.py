@@ -1,17 +1,17 @@
-"""A process of its own that looks at files through the mount, for the server.
+"""Checks files through the mount, in a process of its own: which pages the page cache holds.
 
-It makes the kernel hold the inodes of files that will be pushed (NOTIFY_STORE is refused for those
-that nobody has looked up), and tells how much of each the page cache holds: the truth, where the
-server could only remember what it once pushed. The server cannot do that by itself: a server that
-waits for its own mount and is killed would wait for an answer that only its successor gives, who
-starts when it is gone.
+The process makes the kernel hold the inodes of files that will be pushed (NOTIFY_STORE is rejected
+for an inode that nobody has looked up), and reports how much of each file the page cache holds; the
+server itself could only remember what it once pushed. The server cannot do this in its own process:
+if it were killed while it waits for its own mount, only its successor could answer, which starts
+when it is gone.
 
-    python -IS look.py MOUNTPOINT [bytes]
+    python -IS residency.py MOUNTPOINT [bytes]
 
-Reads lines from stdin: names below the mount point, each ended by NUL, in batches that end with an
-empty name. Writes for each name one byte: see the constants; or, with `bytes`, how many bytes of it
-are in the page cache, a signed number of eight bytes. Ends with its stdin. Standard library only,
-and nothing of Penstock: it starts in 15 ms.
+It reads names below the mount point from stdin, each ended by NUL, in batches that end with an
+empty name. For each name it writes one byte (see the constants) or, with `bytes`, how many bytes of
+the file are in the page cache, as a signed number of eight bytes. It ends with its stdin. It uses
+the standard library only, and nothing of Penstock, so it starts in 15 ms.
 """
 
 import contextlib
@@ -45,9 +45,9 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def main() -> None:
-    # No descriptor of the root is held: it would keep the mount from being unmounted.
+    # Holds no descriptor of the root, which would prevent an unmount.
     root = os.fsencode(sys.argv[1]) + b"/"
-    answer_for = count_bytes if "bytes" in sys.argv[2:] else look
+    answer_for = count_bytes if "bytes" in sys.argv[2:] else check
     early = b""
     answer = bytearray()
     while received := os.read(0, 1 << 16):
@@ -61,7 +61,7 @@ def main() -> None:
                 answer.clear()
 
 
-def look(path: bytes) -> bytes:
+def check(path: bytes) -> bytes:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -69,7 +69,7 @@ def look(path: bytes) -> bytes:
     try:
         status = os.fstat(file)
         pages = pages_by_cachestat(file)
-        # To those whose file it is not, mincore tells that all is there.
+        # For files of other users mincore reports every page as resident.
         if pages is None and os.geteuid() in (0, status.st_uid):
             pages = pages_by_mincore(file, status.st_size)
         return RESIDENT if pages is not None and pages >= -(-status.st_size // _PAGE) else HELD
@@ -89,30 +89,31 @@ def count_bytes(path: bytes) -> bytes:
 
 
 def resident_bytes(file: int) -> int:
-    """How many bytes of an open file the page cache holds; -1 if the kernel does not say: an old
-    one, or another user's file."""
+    """Return how many bytes of an open file the page cache holds; -1 if the kernel does not report
+    it: an old kernel, or another user's file."""
     size = os.fstat(file).st_size
     pages = pages_by_cachestat(file)
     if pages is None:
         return -1
     if pages * _PAGE >= size:
         return size
-    # Not all of it; does that include the last page, of which only a part is the file's?
+    # Not all of it: is the last page, which may be partial, among them?
     last = size // _PAGE * _PAGE
     has_last = size % _PAGE and pages_by_cachestat(file, last, _PAGE)
     return pages * _PAGE - (_PAGE - size % _PAGE if has_last else 0)
 
 
 def pages_by_cachestat(file: int, offset: int = 0, length: int = 0) -> int | None:
-    """How many pages of a file the page cache holds; None if the kernel does not tell."""
+    """Return how many pages of a file the page cache holds; None if the kernel does not report
+    it."""
     state = _STATE()
     failed = _libc.syscall(_CACHESTAT, file, _RANGE(offset, length), state, 0)
     return None if failed else state[0]
 
 
 def pages_by_mincore(file: int, size_bytes: int) -> int | None:
-    """The same for kernels before 6.5; where it is not known, a plan would bring all of it again
-    in every epoch."""
+    """The same for kernels before 6.5. Without it, a plan would fetch everything again in every
+    epoch."""
     if not size_bytes:
         return 0
     address = _libc.mmap(None, size_bytes, _PROT_READ, _MAP_SHARED, file, 0)
@@ -129,6 +130,6 @@ def _number(value: int) -> bytes:
 
 
 if __name__ == "__main__":
-    # Its server is gone: nobody waits for the answer.
+    # The server is gone, and nobody waits for the answer.
     with contextlib.suppress(BrokenPipeError):
         main()

@@ -1,10 +1,11 @@
-"""Which files are meant: paths, folders and patterns, looked up in the catalog.
+"""Select files by paths, folders and patterns, looked up in the catalog.
 
-A pattern has `*`, `?` and `[…]` for parts of one name, and `**` for any number of folders. What
-exists under exactly the name that was given is that, whatever characters are in it. A folder is
-all that lies below it. A path that leads nowhere is a mistake, and is said before anything begins.
+A pattern has `*`, `?` and `[…]` for parts of one name, and `**` for any number of folders. If a
+file or folder has exactly the given name, it is selected, whatever characters are in the name. A
+folder selects everything below it. A path that does not exist is an error, reported before anything
+begins.
 
-Threading: one thread; the tree is not walked through the mount.
+Threading: one thread; the tree is read from the catalog, not through the mount.
 """
 
 import fnmatch
@@ -18,7 +19,7 @@ from penstock.errors import NoSuchPath, nearest
 
 _CHILDREN_AT_ONCE = 1000
 _PICKED_AT_ONCE = 1000
-_NAMES_COMPARED = 10_000  # to find the one that was meant
+_NAMES_COMPARED = 10_000  # to suggest the closest one
 _ANY_FOLDERS = "**"
 
 
@@ -31,15 +32,15 @@ def select(
     everything: bool,
     skip_missing: bool = False,
 ) -> Selection:
-    """`patterns`, and `listed` paths in which no character means anything but itself; all relative
-    to the root. With `everything`, all that there is. `skip_missing`: of the listed."""
-    chosen = _Choice(tree)
+    """Select files by `patterns`, and by `listed` paths without pattern characters; all relative to
+    the root. `everything` selects the whole tree. `skip_missing` applies to the listed paths."""
+    chosen = _Selector(tree)
     if everything:
         chosen.add_folder(ROOT)
     for pattern in patterns:
         if not chosen.add_path(pattern) and not chosen.add_pattern(pattern):
             raise NoSuchPath(
-                f"{pattern}: nothing on the mount is called so or matches it",
+                f"{pattern}: no path on the mount has this name or matches it",
                 hint=_nearest(tree, pattern),
             )
     missing, first = 0, ""
@@ -52,12 +53,12 @@ def select(
     return chosen.take(order)
 
 
-class _Choice:
+class _Selector:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._picked = FileSet(tree)
-        self._waiting: list[int] = []
-        self._folder: tuple[str, Node | None] | None = None  # of the path before: mostly the same
+        self._pending: list[int] = []
+        self._folder: tuple[str, Node | None] | None = None  # of the previous path: mostly the same
 
     def add_path(self, path: str) -> bool:
         node = self._find(path)
@@ -66,7 +67,7 @@ class _Choice:
         return node is not None
 
     def add_pattern(self, pattern: str) -> bool:
-        """False if nothing matches."""
+        """Return False if nothing matches."""
         parts: list[str] = []
         for part in pattern.split("/"):
             if part not in ("", ".") and not (part == _ANY_FOLDERS == "".join(parts[-1:])):
@@ -79,7 +80,7 @@ class _Choice:
         self._picked.add_below(ino)
 
     def take(self, order: str) -> Selection:
-        self._picked.add(self._waiting)
+        self._picked.add(self._pending)
         return self._picked.take(order)
 
     def _descend(self, folder: int, parts: list[str]) -> bool:
@@ -95,13 +96,13 @@ class _Choice:
             return found
         if not _is_pattern(part):
             child = self._tree.lookup(folder, encode(part))
-            return child is not None and self._go_on(child, rest)
+            return child is not None and self._match_rest(child, rest)
         found = False
         for child in self._children(folder, _matcher(part)):
-            found = self._go_on(child, rest) or found
+            found = self._match_rest(child, rest) or found
         return found
 
-    def _go_on(self, node: Node, rest: list[str]) -> bool:
+    def _match_rest(self, node: Node, rest: list[str]) -> bool:
         if rest:
             return node.is_directory and self._descend(node.ino, rest)
         self._add(node)
@@ -111,10 +112,10 @@ class _Choice:
         if node.is_directory:
             self.add_folder(node.ino)
             return
-        self._waiting.append(node.ino)
-        if len(self._waiting) >= _PICKED_AT_ONCE:
-            self._picked.add(self._waiting)
-            self._waiting.clear()
+        self._pending.append(node.ino)
+        if len(self._pending) >= _PICKED_AT_ONCE:
+            self._picked.add(self._pending)
+            self._pending.clear()
 
     def _find(self, path: str) -> Node | None:
         folder, _, name = path.rpartition("/")
@@ -146,7 +147,7 @@ def _matcher(part: str) -> Callable[[str], object]:
 
 
 def _nearest(tree: Tree, path: str) -> str | None:
-    """A hint with the name that was most likely meant, beside where the path stops to exist."""
+    """Return a hint with the closest name, in the folder where the path stops to exist."""
     folder, known = tree.node(ROOT), ""
     for part in path.split("/"):
         if part in ("", "."):

@@ -1,12 +1,12 @@
-"""What a training run will be like before it is run: epochs, stalls, bytes, requests. Pure.
+"""Predict a training run: epochs, stalls, bytes, requests. Pure.
 
 A GET takes latency and its share of the bandwidth. Without a plan each worker of the loader waits
 for one GET after the other; with one, GETs run ahead of the readers; after a warm-up the cache is
-full before the first epoch. Which samples come from the store follows from cache and policy.
+full before the first epoch. Cache and policy determine which samples come from the store.
 
-Not modelled: the processor time of GETs, a store that slows down or fails, the ramp with which
-GETs in flight grow, files that change. Each epoch is shuffled anew and reads every file once.
-Everything is drawn from the seed: the same question has the same answer.
+Not modelled: the processor time of GETs, a store that slows down or fails, the ramp-up of GETs in
+flight, files that change. Each epoch is shuffled again and reads every file once. Everything is
+drawn from the seed: the same question has the same answer.
 """
 
 import heapq
@@ -25,21 +25,22 @@ from penstock.errors import OptionError
 from penstock.warm.pace import window_bytes
 from penstock.warm.page_cache import PageBudget
 
-# How much of a shuffled epoch a cache answers. Pure.
-#
-# An epoch reads every sample once, in an order that is new each time. What a cache then hits
-# depends on its policy, on how much of the data it holds, and for LRU on how far the epoch is.
+# How much of a shuffled epoch a cache answers.
 
-Chance = Callable[[float], float]  # of a miss, by how much of the epoch has been read (0 to 1)
+# An epoch reads every sample once, in an order that is new each time. The hits of a cache then
+# depend on its policy, on its share of the data, and for LRU on the position in the epoch.
+
+# probability of a miss, by the share of the epoch that has been read (0 to 1)
+Chance = Callable[[float], float]
 
 
 def lru_hit_chance(share: float, position: float) -> float:
-    """Of the sample that is read at `position` of a shuffled epoch, from an LRU cache that holds
-    `share` of the data.
+    """Return the hit probability of the sample at `position` of a shuffled epoch, for an LRU cache
+    that holds `share` of the data.
 
-    Its last read was at a place v of the epoch before, any v being as likely. Since then
-    1 - v * (1 - position) of the data was read, counting each sample once. It is still there if
-    that is less than the share.
+    Its last read was at a position v of the previous epoch, with any v equally likely. Since then 1
+    - v * (1 - position) of the data was read, counting each sample once. It is still cached if that
+    is less than the share.
     """
     if share >= 1:
         return 1.0
@@ -48,13 +49,15 @@ def lru_hit_chance(share: float, position: float) -> float:
 
 
 def lru_hit_share(share: float) -> float:
-    """The same over a whole epoch: 3% at a quarter of the data, 15% at half, 40% at 75%."""
+    """Return the hit share of a whole epoch: 3% at a quarter of the data, 15% at half, 40% at
+    75%."""
     return 1.0 if share >= 1 else share + (1 - share) * math.log(1 - share)
 
 
 def miss_chance(policy: str, cache_share: float, memory_share: float) -> Chance:
-    """In an epoch without a plan that follows another one, or a warm-up. `memory_share` is what the
-    page cache holds of the data; the kernel keeps there what was read last, whatever the policy."""
+    """Return the miss probability in an epoch without a plan that follows another epoch, or a
+    warm-up. `memory_share` is the page cache's share of the data; the kernel keeps there what was
+    read last, whatever the policy."""
     if policy == "lru":
         held = max(cache_share, memory_share)  # the smaller one's samples are in the larger one too
         return lambda position: 1 - lru_hit_chance(held, position)
@@ -63,8 +66,8 @@ def miss_chance(policy: str, cache_share: float, memory_share: float) -> Chance:
 
 
 def planned_miss_chance(policy: str, cache_share: float, kept_share: float) -> Chance:
-    """The same with a plan, which keeps the pages of the files that came first, as far as there is
-    room for them, and drops the others behind its cursor."""
+    """Return the miss probability with a plan, which keeps the pages of the first files as far as
+    there is room, and drops the others behind its cursor."""
     if policy == "lru":
         rest = 1 - min(1.0, kept_share)
         return lambda position: rest * (1 - lru_hit_chance(cache_share, position))
@@ -73,10 +76,10 @@ def planned_miss_chance(policy: str, cache_share: float, kept_share: float) -> C
 
 
 def draw_misses(batches: Sequence[int], chance: Chance, rng: random.Random) -> list[int]:
-    """How many samples of each batch (given by their sizes) are not there.
+    """Draw how many samples of each batch (given by their sizes) are missing.
 
-    Drawn about the expected course, so that single batches vary as they do in a shuffled epoch
-    and the whole epoch has exactly what is expected.
+    Drawn around the expected course, so that single batches vary as they do in a shuffled epoch,
+    and the whole epoch has exactly the expected number.
     """
     samples = sum(batches)
     read = drawn = 0
@@ -94,28 +97,28 @@ def draw_misses(batches: Sequence[int], chance: Chance, rng: random.Random) -> l
     return found
 
 
-# How much slower transfers are that share one bandwidth. Pure.
-#
-# A flow waits (latency, or its own work) and transfers, in turn, for ever. Where n such flows
-# share a bandwidth evenly, mean value analysis gives their rate exactly, whatever the times are
-# spread like: the recursion adds one flow after the other, and each newcomer meets the queue that
-# those before it make. The plain bound, the lesser of n times one flow's rate and of the whole
-# bandwidth, is 16% too high where both are about the same.
+# How much slower transfers are that share one bandwidth.
 
-# Flows that spend shares of their time on transfers which differ by less than this are alike.
+# A flow alternates between waiting (latency, or its own work) and transferring, for ever. Where n
+# such flows share a bandwidth evenly, mean value analysis gives their rate exactly, whatever the
+# distribution of the times: the recursion adds one flow after the other, and each new flow meets
+# the queue that the earlier ones make. The plain bound, the minimum of n times one flow's rate and
+# of the whole bandwidth, is 16% too high where both are about the same.
+
+# Flows whose transfer shares differ by less than one step are treated alike.
 _STEPS = 1000
 
 
 class Sharing:
-    """Remembers what it worked out. Not for several threads."""
+    """Caches its results. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[float]] = {}
         self._queues: dict[int, float] = {}
 
     def slowdown(self, transfer_share: float, flows: int) -> float:
-        """How many times as long each of `flows` takes as if it were alone; `transfer_share` is
-        the share of its time alone that it transfers."""
+        """Return how many times as long each of `flows` takes as it would alone; `transfer_share`
+        is the share of its time alone that it transfers."""
         step = round(min(1.0, transfer_share) * _STEPS)
         known = self._known.setdefault(step, [1.0])
         share = step / _STEPS
@@ -128,25 +131,25 @@ class Sharing:
         return known[flows]
 
 
-# How batches reach an accelerator: a DataLoader's workers, the store, and time. Pure.
-#
+# How batches reach an accelerator: a DataLoader's workers, the store, and time.
+
 # The loader is PyTorch's: batch i belongs to worker i % workers; each worker has `queued` batches
-# to make and makes one after the other; a batch that is taken lets the next one be handed out;
-# batches are taken in order. A new epoch begins with nothing handed out.
-#
-# Time flows in batches, not in single GETs: an epoch of a million files takes milliseconds.
+# to make and makes one after the other; when a batch is taken, the next one is handed out; batches
+# are taken in order. A new epoch begins with nothing handed out.
+
+# Time advances in batches, not in single GETs: an epoch of a million files takes milliseconds.
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rates of everything that batches meet on their way."""
+    """The rates of all stages between the store and the accelerator."""
 
-    samples_per_s: float  # what the accelerator takes
+    samples_per_s: float  # the accelerator's rate
     latency_s: float  # of one GET, without its bytes
     bandwidth_bytes_per_s: float  # of all GETs together; math.inf: no limit
     workers: int = 8
     concurrency: int = 256  # GETs in flight, at most; the prefetcher's own bound
-    sample_s: float = 0.0  # of a worker's time for each sample that is at hand: read, decode
+    sample_s: float = 0.0  # a worker's time for each sample that is cached: read, decode
     queued: int = 2  # batches handed to each worker; DataLoader's prefetch_factor
 
 
@@ -154,7 +157,7 @@ class Batch(NamedTuple):
     samples: int
     misses: int  # samples that must come from the store
     miss_bytes: float
-    gets: float  # for these; more than misses where files are larger than a block
+    gets: float  # for the misses; more than `misses` where files are larger than a block
 
 
 class Timing(NamedTuple):
@@ -163,12 +166,12 @@ class Timing(NamedTuple):
 
 
 def feed_unplanned(batches: Sequence[Batch], rates: Rates) -> Timing:
-    """One epoch in which each worker asks for one sample after the other, and waits for the first
-    block of each: those behind it come ahead of the reader.
+    """Time one epoch in which each worker requests one sample after the other, and waits for the
+    first block of each: later blocks come from readahead.
 
-    Workers that fetch share bandwidth and GETs in flight, and are slowed alike by each other. So
-    `progress`, the seconds that a worker would have needed alone, is one clock for all of them,
-    and a worker's batch ends at a place on it that is known when it starts.
+    Workers that fetch share bandwidth and GETs in flight, and slow each other equally. So
+    `progress`, the seconds that a worker would have needed alone, is one clock for all of them, and
+    a worker's batch ends at a point on it that is known when it starts.
     """
     flows = [_Flow.of(batch, rates) for batch in batches]
     slots = rates.queued * rates.workers
@@ -176,9 +179,9 @@ def feed_unplanned(batches: Sequence[Batch], rates: Rates) -> Timing:
     started = [False] * rates.workers
     waiting = list(range(min(rates.workers, handed)))
     ready_s: list[float | None] = [None] * len(batches)
-    running: list[tuple[float, int]] = []  # (its place on the clock `progress`, batch)
+    running: list[tuple[float, int]] = []  # (its end on the clock `progress`, batch)
     now = progress = free_s = first_s = 0.0
-    bytes_per_s = gets_in_flight = 0.0  # if nobody slowed anybody
+    bytes_per_s = gets_in_flight = 0.0  # if no worker slowed another
     sharing = Sharing()
     taken = 0
     while taken < len(batches):
@@ -222,17 +225,17 @@ def feed_unplanned(batches: Sequence[Batch], rates: Rates) -> Timing:
 def feed_planned(
     epochs: Sequence[Sequence[Batch]], rates: Rates, ahead_bytes: float = math.inf
 ) -> list[Timing]:
-    """Epochs one after the other, fetched in their order, as far ahead of what was taken as
-    `ahead_bytes` says, across the boundaries between them.
+    """Time consecutive epochs, fetched in their order, up to `ahead_bytes` ahead of what was taken,
+    across epoch boundaries.
 
-    Two queues bound the fetching: the bandwidth, and the GETs in flight, of which each takes
+    Two queues bound the fetching: the bandwidth, and the GETs in flight, each of which takes
     latency and transfer. As many as may be in flight start at once.
     """
     sharing = Sharing()
     inverse_bandwidth = 1 / rates.bandwidth_bytes_per_s
     slots = rates.queued * rates.workers
-    taken_s: list[float] = []  # of all batches of all epochs
-    taken_bytes = [0.0]  # fetched bytes in the batches before that place
+    taken_s: list[float] = []  # when each batch of all epochs was taken
+    taken_bytes = [0.0]  # fetched bytes in the batches before that index
     gone = 0  # batches that must be taken before the next one fits into the window
     sent_s = moved_s = free_s = asked_bytes = 0.0
     found: list[Timing] = []
@@ -249,7 +252,7 @@ def feed_planned(
             if batch.gets:
                 while gone < len(taken_s) and asked_bytes - taken_bytes[gone] > ahead_bytes:
                     gone += 1
-                # What was handed to a worker is fetched, window or not.
+                # A batch that was handed to a worker is fetched even outside the window.
                 gate_s = min(taken_s[gone - 1] if gone else 0.0, handed_s)
                 get_s = rates.latency_s + batch.miss_bytes / batch.gets * inverse_bandwidth
                 transfer_share = 1 - rates.latency_s / get_s if get_s else 0.0
@@ -268,7 +271,7 @@ def feed_planned(
 
 
 class _Flow(NamedTuple):
-    """A worker that makes a batch, if nobody else were there."""
+    """A worker that makes a batch, as if it were alone."""
 
     alone_s: float
     bytes_per_s: float
@@ -283,22 +286,23 @@ class _Flow(NamedTuple):
         return cls(alone_s, batch.miss_bytes / alone_s, fetching_s / alone_s)
 
 
-# Epochs of more batches are simulated by so many and stretched: 1.28 million files in batches of
-# 400 are 3,204. More would change no figure that is printed.
+# Longer epochs are simulated with so many batches and scaled: 1.28 million files in batches of 400
+# are 3,204 batches. More would change no printed figure.
 _MOST_BATCHES = 4000
-# So many sizes stand for all: a shuffle of these takes 30 ms, one of 1.28 million 0.7 s.
+# A sample of so many sizes represents all: to shuffle these takes 30 ms, and 1.28 million 0.7 s.
 MOST_SIZES = 1 << 16
 
 
 class Strategy(StrEnum):
     UNPLANNED = "no plan"
     PLANNED = "plan"
-    WARMED = "warm-up"  # a warm-up as far as the cache goes, then epochs without a plan
+    WARMED = "warm-up"  # a warm-up up to the size of the cache, then epochs without a plan
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """How many files of which sizes. `sizes` may be a sample of them; none: all are alike."""
+    """The number of files and their sizes. `sizes` may be a sample of them; without any, all files
+    have the mean size."""
 
     files: int
     size_bytes: int
@@ -317,19 +321,20 @@ class Dataset:
 
     @cached_property
     def gets_a_file(self) -> float:
-        """A large file is fetched in blocks, an empty one not at all."""
+        """The mean number of GETs for a file: a large file is fetched in blocks, an empty one not
+        at all."""
         sizes = self.sizes or (self.mean_bytes,)
         return sum(-(-size // DEFAULT_BLOCK_BYTES) for size in sizes) / len(sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """What the data set is read with."""
+    """The machine, cache and loader that read the data set."""
 
     rates: Rates
     batch: int = 400
-    cache_bytes: float = 0  # what it can hold: of a tier's quota 99%, its high watermark
-    page_cache_bytes: float = 0  # memory for pages; 0: none stay from one epoch to the next
+    cache_bytes: float = 0  # its capacity: 99% of a tier's quota, the high watermark
+    page_cache_bytes: float = 0  # memory for pages; 0: no pages stay from one epoch to the next
     policy: str = "keep"
 
 
@@ -346,7 +351,8 @@ class Epoch:
 
     @property
     def busy(self) -> float:
-        """The share of the time in which the accelerator works, the first batch's wait included."""
+        """The share of the time in which the accelerator works, counting the wait for the first
+        batch."""
         return self.busy_s / self.whole_s
 
     @property
@@ -371,8 +377,8 @@ class WarmUp:
 
 @dataclass(slots=True)
 class Shuffles:
-    """The bytes of each batch of each epoch, for one data set, batch size and seed; drawn once
-    for all that is asked about them. Not for several threads."""
+    """The bytes of each batch of each epoch, for one data set, batch size and seed; drawn once and
+    shared by all predictions. Not thread-safe."""
 
     dataset: Dataset
     batch: int
@@ -410,14 +416,15 @@ class Shuffles:
 def predict(
     dataset: Dataset, rig: Rig, way: Strategy, *, epochs: int = 2, seed: int = 0
 ) -> tuple[Epoch, ...]:
-    """The first epoch from empty caches (after a warm-up: from a full one), and those after it."""
+    """Predict the first epoch with empty caches (after a warm-up: with a full one), and the epochs
+    after it."""
     return run_epochs(Shuffles(dataset, rig.batch, seed), rig, way, range(1, epochs + 1))
 
 
 def run_epochs(
     shuffles: Shuffles, rig: Rig, way: Strategy, numbers: Sequence[int]
 ) -> tuple[Epoch, ...]:
-    """Only these epochs of a run; 1 is the first."""
+    """Predict only these epochs of a run; 1 is the first."""
     drawn = [_draw_batches(shuffles, rig, way, number) for number in numbers]
     if way is Strategy.PLANNED:
         timings = feed_planned(drawn, rig.rates, _ahead_bytes(shuffles.dataset, rig))
@@ -430,7 +437,7 @@ def run_epochs(
 
 
 def predict_warm_up(dataset: Dataset, rig: Rig) -> WarmUp:
-    """Loads as much as the cache holds, as many GETs at once as may be."""
+    """Predict the load of as much as the cache holds, with as many GETs at once as allowed."""
     rates, share = rig.rates, min(1.0, _share(rig.cache_bytes, dataset))
     size, gets = dataset.size_bytes * share, dataset.files * dataset.gets_a_file * share
     if not gets:
@@ -467,7 +474,7 @@ def _chance(dataset: Dataset, rig: Rig, way: Strategy, number: int) -> Chance:
 
 
 def _ahead_bytes(dataset: Dataset, rig: Rig) -> float:
-    """The window of the real prefetcher, once it has measured these rates."""
+    """Return the window of the real prefetcher, once it has measured these rates."""
     rates = rig.rates
     get_bytes = dataset.mean_bytes / max(1.0, dataset.gets_a_file)
     get_s = rates.latency_s + get_bytes / rates.bandwidth_bytes_per_s
@@ -488,7 +495,7 @@ def _share(held_bytes: float, dataset: Dataset) -> float:
 def _stretch(
     dataset: Dataset, rig: Rig, number: int, batches: Sequence[Batch], timing: Timing
 ) -> Epoch:
-    """From the batches that were simulated to all; there is only one first batch."""
+    """Scale the simulated batches to all batches; there is only one first batch."""
     simulated = sum(batch.samples for batch in batches)
     factor = dataset.files / simulated
     misses = sum(batch.misses for batch in batches)
@@ -505,18 +512,18 @@ def _stretch(
     )
 
 
-# The least that keeps an accelerator busy: bandwidth, GETs in flight, cache, workers. Pure.
-#
-# Each is searched alone, everything else staying as it is.
+# The minimums that keep an accelerator busy: bandwidth, GETs in flight, cache, workers.
+
+# Each is searched alone, while everything else stays as it is.
 
 BUSY_ENOUGH = 0.95
-_MOST_AT_ONCE = 4096  # workers, GETs in flight, or times the demand: nobody has more
+_MOST_AT_ONCE = 4096  # an upper limit of workers, GETs in flight, or times the demand
 _PRECISION = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Minimums:
-    """None where no amount of this alone is enough."""
+    """The minimum of each resource; None where no amount of it alone is enough."""
 
     bandwidth_bytes_per_s: float | None  # first epoch, with a plan
     concurrency: int | None  # first epoch, with a plan
@@ -541,7 +548,7 @@ def find_minimums(shuffles: Shuffles, rig: Rig) -> Minimums:
             lambda rate: busy(rated(bandwidth_bytes_per_s=rate), Strategy.PLANNED, 1), demand
         ),
         concurrency=_least_count(lambda count: busy(rated(concurrency=count), Strategy.PLANNED, 1)),
-        # Readers bring their own GETs: what a mount allows at once is an option of its own.
+        # Readers send their own GETs: the mount's limit is an option of its own.
         workers=_least_count(
             lambda count: busy(
                 rated(workers=count, concurrency=max(count, rig.rates.concurrency)),

@@ -1,10 +1,10 @@
-"""What is cached of a selection: by tier, in all, and in the page cache. Exact to the byte.
+"""Survey what is cached of a selection: by tier, in all, and in the page cache. Exact to the byte.
 
-Nothing is remembered from a load, and nothing is estimated: the tiers are asked, and the
+Nothing is remembered from a load, and nothing is estimated: each survey asks the tiers and the
 kernel.
 
-Threading: one thread. `tick` is called between batches with how many files have been looked at,
-and raises to end it.
+Threading: one thread. `tick` is called between batches with the number of files checked so far, and
+raises to end the survey.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ class Report:
     tier_files: list[int]
     files: int = 0
     size_bytes: int = 0
-    cached_files: int = 0  # of which every byte is cached
+    cached_files: int = 0  # files of which every byte is cached
     cached_bytes: int = 0
     page_cache_files: int = 0
-    page_cache_bytes: int | None = None  # None: not looked at, or the kernel does not say
-    gone: int = 0  # picked, and not in the bucket any more
+    page_cache_bytes: int | None = None  # None: not checked, or the kernel does not report it
+    gone: int = 0  # selected, but no longer in the bucket
     share_bytes: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
     def as_message(self) -> dict[str, Any]:
@@ -54,14 +54,15 @@ class Report:
 
 
 def percentage(part: int, whole: int) -> float:
-    """Cut, not rounded: 100 means all of it."""
+    """Truncated, not rounded: 100 means all of it."""
     return part * 10_000 // whole / 100 if whole else 100.0
 
 
 def batches(
     files: FileSystem, selection: Selection, tick: Tick
 ) -> Iterator[tuple[list[SelectedFile], int]]:
-    """The selection's files a batch at a time, and how many of the batch are gone meanwhile."""
+    """Yield the selection's files in batches, with the number of files in the batch that are
+    gone."""
     for first in range(0, len(selection.inos), BATCH):
         tick(first)
         yield find(files, selection.inos[first : first + BATCH])
@@ -80,7 +81,7 @@ def survey(files: FileSystem, selection: Selection, pages: Pages | None, tick: T
     report.page_cache_bytes = 0 if pages is not None else None
     for found, gone in batches(files, selection, tick):
         report.gone += gone
-        for file, held in zip(found, contents.look([file.obj for file in found]), strict=True):
+        for file, held in zip(found, contents.lookup([file.obj for file in found]), strict=True):
             _count(report, file, held)
             for depth, size in enumerate(held.tier_bytes):
                 if size:
