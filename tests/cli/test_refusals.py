@@ -152,7 +152,7 @@ def test_an_endpoint_that_sends_us_to_another_host(
         server.lie = lambda _liar, _request, _truth: (moved, End.KEEP)
         there = other.endpoint.removeprefix("http://")
         for source in (("s3://bucket", "--endpoint", server.endpoint), (f"{server.endpoint}/x",)):
-            said = refuse(*source, says=f"{source[0]}.* sends us to {there}")
+            said = refuse(*source, says=f"{source[0]}.* redirects to {there}")
             assert "--endpoint" in said.splitlines()[1]
         assert other.connections == 0
 

@@ -76,7 +76,7 @@ def _close(sockets: Sequence[socket.socket]) -> None:
 
 
 def _asking(*answers: bytes) -> S3Objects:
-    return S3Objects(s3objects._Place(_Liar(*answers), None), "/b")
+    return S3Objects(s3objects._Endpoint(_Liar(*answers), None), "/b")
 
 
 @contextmanager
@@ -117,7 +117,7 @@ class _Inline(ThreadPoolExecutor):
 @contextmanager
 def _open_webdav(_folder: Path) -> Iterator[Check]:
     def check(data: bytes) -> None:
-        objects = S3Objects(s3objects._Place(_Liar(*data.split(_NEXT)), None), "")
+        objects = S3Objects(s3objects._Endpoint(_Liar(*data.split(_NEXT)), None), "")
         index = WebListing(objects, SourcePrefix("http://liar/set", "set"), Counters())
         index._speaks_dav = True  # else an error makes it ask for a page
         index._pool = _Inline()  # threads would take the answers as they come
@@ -168,7 +168,7 @@ _HEADERS |= {b"connection"}
 def _open_redirects(_folder: Path) -> Iterator[Check]:
     def check(data: bytes) -> None:
         liar = _Liar(*data.split(_NEXT))
-        objects = S3Objects(s3objects._Place(liar, None), "/b")
+        objects = S3Objects(s3objects._Endpoint(liar, None), "/b")
         with suppress(PenstockError):
             objects.get("s3://b/k", "k", "v", 0, len(_BODY), len(_BODY))
         for request in liar.requests():

@@ -3,7 +3,7 @@
 import ctypes
 import threading
 
-from penstock.store.buffers import UNIT_BYTES, Buffers
+from penstock.store.buffers import POOLED_MULTIPLE, Buffers
 
 
 def address(view: memoryview) -> int:
@@ -12,27 +12,27 @@ def address(view: memoryview) -> int:
 
 def test_a_buffer_is_used_again_only_after_its_last_view_is_gone() -> None:
     buffers = Buffers()
-    first = buffers.take(UNIT_BYTES)
-    assert len(first) == UNIT_BYTES
+    first = buffers.take(POOLED_MULTIPLE)
+    assert len(first) == POOLED_MULTIPLE
     where, part = address(first), first[100:200]
     del first
-    second = buffers.take(UNIT_BYTES)
+    second = buffers.take(POOLED_MULTIPLE)
     assert address(second) != where, "a part of it is in use"
-    second[:] = b"2" * UNIT_BYTES
+    second[:] = b"2" * POOLED_MULTIPLE
     assert bytes(part) != b"2" * 100
     del part
-    assert address(buffers.take(UNIT_BYTES)) == where
-    assert buffers.kept_bytes == 2 * UNIT_BYTES
+    assert address(buffers.take(POOLED_MULTIPLE)) == where
+    assert buffers.kept_bytes == 2 * POOLED_MULTIPLE
 
 
 def test_what_is_unused_is_given_back_and_other_sizes_make_way() -> None:
-    buffers = Buffers(most_bytes=4 * UNIT_BYTES)
-    held = buffers.take(UNIT_BYTES)
+    buffers = Buffers(most_bytes=4 * POOLED_MULTIPLE)
+    held = buffers.take(POOLED_MULTIPLE)
     for units in (3, 2, 1, 4):
-        assert len(buffers.take(units * UNIT_BYTES)) == units * UNIT_BYTES
-        assert buffers.kept_bytes <= 4 * UNIT_BYTES
+        assert len(buffers.take(units * POOLED_MULTIPLE)) == units * POOLED_MULTIPLE
+        assert buffers.kept_bytes <= 4 * POOLED_MULTIPLE
     buffers.trim()
-    assert buffers.kept_bytes == UNIT_BYTES, "what is in use stays"
+    assert buffers.kept_bytes == POOLED_MULTIPLE, "what is in use stays"
     del held
     buffers.trim()
     assert buffers.kept_bytes == 0
@@ -40,7 +40,7 @@ def test_what_is_unused_is_given_back_and_other_sizes_make_way() -> None:
 
 def test_lengths_that_do_not_come_again_are_not_kept() -> None:
     buffers = Buffers()
-    lengths = [0, 110_000, UNIT_BYTES - 1, UNIT_BYTES + 1]
+    lengths = [0, 110_000, POOLED_MULTIPLE - 1, POOLED_MULTIPLE + 1]
     assert [len(buffers.take(length)) for length in lengths] == lengths
     assert buffers.kept_bytes == 0
 
@@ -51,7 +51,7 @@ def test_no_two_threads_get_the_same_memory() -> None:
 
     def work(mark: bytes) -> None:
         for _ in range(200):
-            view = buffers.take(UNIT_BYTES)
+            view = buffers.take(POOLED_MULTIPLE)
             view[:100] = mark * 100
             if bytes(view[:100]) != mark * 100:
                 wrong.append(mark)
@@ -63,4 +63,4 @@ def test_no_two_threads_get_the_same_memory() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert buffers.kept_bytes <= 4 * UNIT_BYTES
+    assert buffers.kept_bytes <= 4 * POOLED_MULTIPLE

@@ -21,7 +21,7 @@ from penstock.metrics import Counters
 from penstock.store import ObjectInfo, Store
 from penstock.store.connect import StoreOptions, open_store
 from penstock.store.etags import PART_BYTES
-from penstock.store.remote import made_elsewhere
+from penstock.store.remote import read_in_thread
 from penstock.store.source import Source, parse_source
 from tests.support.processes import running
 from tests.support.s3 import (
@@ -310,12 +310,12 @@ def test_what_making_chunks_elsewhere_raises_comes_out_and_closed_early_it_ends(
         yield b"two"
         raise ValueError("broken")
 
-    made = made_elsewhere(chunks)
+    made = read_in_thread(chunks)
     assert [next(made), next(made)] == [b"one", b"two"]
     with pytest.raises(ValueError, match="broken"):
         next(made)
     before = set(threading.enumerate())
-    with closing(made_elsewhere(lambda: itertools.repeat(b"more"))) as made:
+    with closing(read_in_thread(lambda: itertools.repeat(b"more"))) as made:
         assert next(made) == b"more"
     assert set(threading.enumerate()) <= before
 

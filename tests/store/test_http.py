@@ -263,7 +263,7 @@ def test_a_bucket_is_found_in_the_region_that_aws_names_and_nowhere_else(
     assert bytes(store.get("a", "a", "v", 0, 4, 4)) == b"more", "it is asked there from now on"
     assert "/eu-west-3/s3/aws4_request" in there.requests[0]
     assert len(server.requests) == 1
-    with pytest.raises(SourceError, match="sends us to"):
+    with pytest.raises(SourceError, match="redirects to"):
         objects().get("a", "a", "v", 0, 4, 4)
     assert len(there.requests) == 2
 
@@ -275,7 +275,7 @@ def test_no_redirect_is_followed_and_no_credential_leaves(
     other = serve()
     there = f"HTTP/1.1 {status}\r\nLocation: {other.endpoint}/bucket/a\r\nContent-Length: 0\r\n\r\n"
     server = serve(there.encode())
-    with pytest.raises(SourceError, match="sends us to") as raised:
+    with pytest.raises(SourceError, match="redirects to") as raised:
         opened(server).get("a", "v", 0, 4, 4)
     assert "--region" in (raised.value.hint or "")
     assert (len(server.requests), other.connections) == (1, 0)
@@ -619,7 +619,7 @@ def test_after_an_answer_in_chunks_objects_are_begun_again_a_minute_later(
         server.answers += [whole(b"data"), whole(b"data")]
         assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
         assert store.begin("a", "v", 4) is None
-        monkeypatch.setattr("penstock.store.s3objects._NOT_BEGUN_S", 0.0)
+        monkeypatch.setattr("penstock.store.s3objects._BEGIN_PAUSE_S", 0.0)
         again = store.begin("a", "v", 4)
         assert again is not None
         wait_until(again.advance)

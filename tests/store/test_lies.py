@@ -397,7 +397,7 @@ def test_one_certificate_that_is_not_trusted_is_an_error_and_changes_nothing_for
         with pytest.raises(StoreError, match="the ETag is"):
             ask_get(store)
         liar.lie = redirect(307, "{elsewhere}{target}")
-        with pytest.raises(SourceError, match="sends us to"):
+        with pytest.raises(SourceError, match="redirects to"):
             ask_get(store)
         assert elsewhere.connections == 0
 

@@ -79,9 +79,9 @@ class Fails:
 RIGHT = None
 Outcome = Fails | None
 
-REFUSED = Fails(SourceError, "sends us to")
+REFUSED = Fails(SourceError, "redirects to")
 NO_STORE = Fails(SourceError, "does not answer as an object store")
-ENDLESS = Fails(SourceError, "does not end")
+ENDLESS = Fails(SourceError, "is too long")
 TIMEOUT = Fails(StoreError, "timeout")
 RESET = Fails(StoreError, "reset")
 SHORT = Fails(StoreError, "short_body")

@@ -1,7 +1,18 @@
-"""Object storage: one small protocol, and the backends that speak it.
+"""Object storage: one small protocol, its backends and its wrappers.
 
-Charter: turns names and ranges into bytes, and library exceptions into ours. Knows nothing
+Charter: turns keys and ranges into bytes, and library exceptions into PenstockErrors. Knows nothing
 of directories, caches or files. Every call blocks and may be made from any thread.
+
+    source             parses s3://bucket/prefix; connect opens the store of a source
+    credentials        given keys, environment, profiles, roles; redaction hides them in texts
+    retry              wraps a store with retries; faulty wraps one with injected faults, for tests
+    remote             object stores: obstore for gs and az, our own client for the others
+    s3objects          objects over http and sigv4: s3, oss, bos, http, https
+    s3listing, s3uploads, s3headers, obstore_listing, weblisting, indexpage, xmlbody
+    local              a folder of this machine; removed is a store that is not mounted any more
+    versions, etags    what identifies the bytes of an object, and verifies them
+    translate          library exceptions to ours
+    buffers            memory for the bodies of large objects
 """
 
 from collections.abc import Callable, Iterator
@@ -18,45 +29,50 @@ class ObjectInfo(NamedTuple):
 
 
 class Level(NamedTuple):
-    """One level of a listing by `/`: what lies directly here, and what goes deeper."""
+    """One level of a listing by `/`: objects directly here, and prefixes of deeper ones."""
 
     objects: list[ObjectInfo]
     prefixes: list[str]
 
 
-# The bytes of one object, a piece at a time; from the beginning each time it is called, since what
-# failed in the middle is sent again.
+# Returns the bytes of one object, a piece at a time; from the start on each call, since a failed
+# upload is retried.
 Chunks = Callable[[], Iterator[Buffer]]
 
 
-# Called with what has arrived so far of the bytes that were asked for, again and again.
+# Called repeatedly with the bytes of a request that have arrived so far.
 Progress = Callable[[memoryview], None]
 
 
 class Pending(Protocol):
-    """An object on its way, for a thread that has other things to do meanwhile."""
+    """A GET in flight, for a thread that does other work meanwhile."""
 
     def fileno(self) -> int:
-        """What to wait for: readable when there is something to receive."""
+        """Return a descriptor that is readable when there is something to receive."""
         ...
 
     def advance(self) -> bool:
-        """Receive what has arrived. True once `result` knows; never blocks, never raises."""
+        """Receive what has arrived; return True once `result` is ready. Never blocks or raises."""
         ...
 
     def result(self) -> Buffer:
-        """The bytes, or what this one attempt has failed with."""
+        """Return the bytes, or raise what this one attempt failed with."""
         ...
 
     def retry(self, error: Exception, /) -> Buffer:
-        """The bytes after all, where trying again helps: blocks as `get` does, and raises `error`
-        or what came after it."""
+        """Return the bytes by retrying, where that may help.
+
+        Blocks as `get` does, and raises `error` or a later one.
+        """
         ...
 
 
 class WrappedPending:
-    """See Pending. `check` gets the bytes before the caller does, and may raise; `retry` replaces
-    that of the inner one."""
+    """A Pending of a store that wraps another one.
+
+    `check` is called with the bytes before the caller gets them, and may raise; `retry` replaces
+    that of the inner Pending.
+    """
 
     def __init__(
         self,
@@ -85,15 +101,15 @@ class Store(Protocol):
         ...
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
-        """Everything below `prefix` ("" or a path without a trailing slash), page by page.
+        """Yield every object below `prefix` ("" or a path without a trailing slash), page by page.
 
-        `after` goes on with a listing that broke behind this key. What lies before it may come
-        again: not every store lists in order.
+        `after` continues a listing that failed behind this key. Objects before it may come again:
+        not every store lists in order.
         """
         ...
 
     def list_level(self, prefix: str) -> Level | None:
-        """One level; None where this store cannot list by level."""
+        """Return one level; None where this store cannot list by level."""
         ...
 
     def get(
@@ -105,32 +121,35 @@ class Store(Protocol):
         size_bytes: int,
         progress: Progress | None = None,
     ) -> Buffer:
-        """Exactly `length` bytes of that version, or ObjectChanged, ObjectNotFound, StoreError.
+        """Return exactly `length` bytes of that version; raise ObjectChanged, ObjectNotFound or
+        StoreError.
 
-        `progress` is called meanwhile where a store can do that, with bytes of that version that
-        nothing will be found wrong with: not for a whole object, which may have a checksum.
+        `progress` is called meanwhile where a store can do that, with bytes that need no further
+        check: not for a whole object, which may have a checksum.
         """
         ...
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
-        """Ask for a whole object without waiting for it; None where only `get` can."""
+        """Request a whole object without waiting for it; None where only `get` can."""
         ...
 
     def why_unreadable(self, key: str) -> str | None:
-        """Why `get` could never fetch this key; None if it can."""
+        """Return why `get` can never fetch this key; None if it can."""
         ...
 
     def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
-        """Writes an object of so many bytes, in place of the one that may be there: all of it or
-        nothing, and never held in memory as a whole. Returns its version. What `chunks` raises
-        ends it, and comes out."""
+        """Write an object of `size_bytes`, replacing an old one atomically; return its version.
+
+        The object is never held in memory as a whole. What `chunks` raises cancels the upload, and
+        is raised here.
+        """
         ...
 
     def delete(self, key: str) -> None:
-        """One that is not there is no error: not every store tells."""
+        """Delete an object. A missing one is no error: not every store reports it."""
         ...
 
     def clear_partial(self, key: str) -> None:
-        """Takes away what a `put_file` of this key has left that was killed in the middle: parts
-        of an upload are seen by nobody, and paid for."""
+        """Remove what a killed `put_file` of this key has left: the parts of an unfinished upload
+        are invisible, and cost money."""
         ...

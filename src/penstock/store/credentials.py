@@ -1,6 +1,7 @@
-"""The keys of S3 and of what speaks it: where each store's users have them, and fresh ones.
+"""Credentials: those given with a source, and those of the environment, profiles and roles.
 
-Credentials come the way their users already have them, and never from the command line.
+Given keys travel in memory and over private sockets only, never on a command line, and are redacted
+in every error and log line.
 """
 
 import json
@@ -17,13 +18,13 @@ from penstock.store.source import Source
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
-# Of a key file in JSON only this is secret; the whole of it is never repeated as one text.
-_SECRET_OF_AN_ACCOUNT = ("private_key", "private_key_id")
+# Of a key file in JSON only these are secret; the file is never repeated as one text.
+_SECRET_FIELDS = ("private_key", "private_key_id")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
-    """What one source is opened with; each store takes those that it knows."""
+    """Keys given with a source, instead of those of the environment; each store uses its own."""
 
     access_key_id: str | None = None  # s3, oss, bos
     secret_access_key: str | None = None
@@ -31,19 +32,19 @@ class Keys:
     account_name: str | None = None  # az
     account_key: str | None = None
     sas_token: str | None = None
-    service_account_json: str | None = None  # gs: what the key file holds
+    service_account_json: str | None = None  # gs: the contents of the key file
 
     def __repr__(self) -> str:
         given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         return f"Keys({', '.join(f'{name}=…' for name in given)})"
 
     def remember(self) -> None:
-        """From now on they are taken out of every error and log line of this process."""
+        """Redact them from now on in every error and log line of this process."""
         remember_keys({field.name: getattr(self, field.name) for field in fields(self)})
 
 
 def remember_settings(settings: dict[str, Any]) -> None:
-    """The same for settings as JSON, for a process that does not look inside otherwise."""
+    """Redact the keys in settings as JSON, in a process that does not parse them otherwise."""
     for part in cast(list[dict[str, Any]], settings.get("parts", [])):
         remember_keys(part.get("store", {}).get("keys") or {})
 
@@ -61,7 +62,7 @@ def remember_keys(keys: dict[str, Any]) -> None:
 
 
 def _values(sas_token: str) -> list[str]:
-    """Its signature by itself: a library repeats the query in an order of its own."""
+    """Return the token's signature: a library may repeat the query in another order."""
     pairs = (pair.partition("=") for pair in sas_token.lstrip("?").split("&"))
     return [value for name, _, value in pairs if name == "sig"]
 
@@ -69,9 +70,9 @@ def _values(sas_token: str) -> list[str]:
 def _secrets_of_account(text: str) -> list[str]:
     try:
         account = cast(dict[str, Any], json.loads(text))
-        return [str(account[name]) for name in _SECRET_OF_AN_ACCOUNT if name in account]
+        return [str(account[name]) for name in _SECRET_FIELDS if name in account]
     except (ValueError, TypeError):
-        return []  # whoever opens the store will say that it is none
+        return []  # opening the store reports that it is not a key file
 
 
 # Where each S3-compatible store keeps its keys and its endpoint, besides AWS's own variables.
@@ -91,22 +92,22 @@ ENVIRONMENT: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...
 
 
 class S3Credentials:
-    """Hands obstore fresh credentials: those that were given; or plain variables first, then all
-    that botocore knows (profiles, SSO, web identity, credential processes, container and
-    instance roles).
+    """Provides obstore with fresh credentials: given keys; else variables of the environment, then
+    what botocore finds (profiles, SSO, web identity, credential processes, container and instance
+    roles).
 
     obstore's own lookup of an instance role retries for minutes on machines that have none.
     """
 
     def __init__(self, source: Source, anonymous: bool, keys: Keys | None = None) -> None:
-        """`keys`: these and no others."""
+        """`keys`: use only these."""
         key_names, secret_names, _ = ENVIRONMENT[source.scheme]
         self._key = first_set((*key_names, "AWS_ACCESS_KEY_ID"))
         self._secret = first_set((*secret_names, "AWS_SECRET_ACCESS_KEY"))
         self._token = os.environ.get("AWS_SESSION_TOKEN")
         self._session: Any = None
         if keys is not None and (keys.access_key_id or keys.secret_access_key):
-            self._take(keys, source)
+            self._use(keys, source)
             return
         if anonymous or (self._key and self._secret and not os.environ.get("AWS_PROFILE")):
             return
@@ -126,11 +127,11 @@ class S3Credentials:
                 "a public bucket needs --anonymous",
             )
 
-    def _take(self, keys: Keys, source: Source) -> None:
+    def _use(self, keys: Keys, source: Source) -> None:
         self._key, self._secret = keys.access_key_id, keys.secret_access_key
         self._token = keys.session_token
         if not (self._key and self._secret):
-            missing = "access key's id" if not self._key else "secret access key"
+            missing = "access key ID" if not self._key else "secret access key"
             raise AccessDenied(f"{source}: its {missing} is missing", hint="give both")
 
     @property
@@ -161,14 +162,14 @@ class S3Credentials:
             frozen = self._session.get_credentials().get_frozen_credentials()
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
             raise AccessDenied(
-                redact(f"no fresh credentials: {error}"), hint="check AWS_PROFILE"
+                redact(f"the credentials cannot be refreshed: {error}"), hint="check AWS_PROFILE"
             ) from error
         remember(frozen.access_key, frozen.secret_key, frozen.token)
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
             "token": frozen.token,
-            # botocore refreshes in time by itself; asking it again is cheap.
+            # botocore refreshes them in time; asking it again is cheap.
             "expires_at": datetime.now(UTC) + timedelta(minutes=5),
         }
 

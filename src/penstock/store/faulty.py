@@ -1,9 +1,10 @@
-"""A store that fails on purpose, at random, from a seed that can be used again.
+"""A store wrapper that injects faults at random, from a seed that can be reused.
 
-For tests of everything above it. It sits where the network does, below what checks and retries.
+For tests of everything above it. It wraps a store below the checks and retries, in the place of the
+network.
 
-Threading: any thread. With several, who draws which fault depends on their order; how often each
-is drawn does not.
+Threading: any thread. With several threads, the order decides which one gets which fault, but not
+how often each fault is drawn.
 """
 
 import logging
@@ -35,15 +36,15 @@ _TRANSIENT = (
     "short_body",
     "wrong_length",
 )
-_LASTING: Mapping[str, type[PenstockError]] = {
+_PERMANENT: Mapping[str, type[PenstockError]] = {
     "changed": ObjectChanged,
     "not_found": ObjectNotFound,
     "denied": AccessDenied,
 }
 DELAY, WRONG_BYTES = "delay", "wrong_bytes"
-FAULTS = (*_TRANSIENT, *_LASTING, DELAY, WRONG_BYTES)
+FAULTS = (*_TRANSIENT, *_PERMANENT, DELAY, WRONG_BYTES)
 
-# What a store does on a bad day, and may do without a reader noticing anything but time.
+# Faults that a reader must not notice, except for the time that they take.
 BAD_DAY: Mapping[str, float] = {**dict.fromkeys(_TRANSIENT, 0.03), DELAY: 0.05}
 
 
@@ -70,7 +71,7 @@ class FaultyStore:
         self._sleep = sleep
         self._random = random.Random(self.seed)
         self._lock = threading.Lock()
-        log.warning("faults are drawn from seed %d", self.seed)
+        log.warning("injecting faults with seed %d", self.seed)
 
     def get(
         self,
@@ -120,7 +121,7 @@ class FaultyStore:
         self._store.clear_partial(key)
 
     def _damaged(self, chunks: Iterator[Buffer]) -> Iterator[Buffer]:
-        """The first byte is another."""
+        """Yield the chunks with the first byte changed."""
         for number, chunk in enumerate(chunks):
             data = bytearray(chunk)
             if not number and data:
@@ -141,6 +142,6 @@ class FaultyStore:
             self._sleep(self._delay_s)
         elif fault is not None and fault in _TRANSIENT:
             raise StoreError(f"{where}: injected {fault}", kind=fault)
-        elif fault is not None and fault in _LASTING:
-            raise _LASTING[fault](f"{where}: injected {fault}")
+        elif fault is not None and fault in _PERMANENT:
+            raise _PERMANENT[fault](f"{where}: injected {fault}")
         return fault

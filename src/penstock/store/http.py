@@ -1,17 +1,17 @@
-"""HTTP/1.1, with bodies received straight into the buffer that readers are answered from.
+"""An HTTP/1.1 client that receives bodies straight into the buffer that answers the reader.
 
 obstore's client costs 180 us of CPU for a GET of 110 KiB and copies each body twice. A plain
 socket costs 60 us: one call sends the request, one receives the head, and one waits in the kernel
 for all of the body, without the interpreter's lock (2 cores, SeaweedFS: 3,700 against 5,300
 objects/s; blocks of 8 MiB 1.8 against 2.3 GB/s).
 
-Speaks only what object stores and web servers answer: a status, headers, and a body with a length
-or in chunks. Heads, texts and waiting are bounded. Raises OSError or ProtocolError, never ours.
-Follows no redirect: a request carries credentials, which belong to the host that was asked for
-and to no other.
+Supports only what object stores and web servers answer: a status, headers, and a body with a length
+or in chunks. Heads, texts and waits are bounded. Raises OSError or ProtocolError, never a
+PenstockError. Follows no redirect: a request carries credentials, which belong only to the
+host that it was meant for.
 
-Threading: any thread. A connection belongs to one request until that is answered, and waits in
-`_idle` between; `append` and `pop` of a list need no lock.
+Threading: any thread. A connection belongs to one request until that is answered, and stays in
+`_idle` between requests; `append` and `pop` of a list need no lock.
 """
 
 import os
@@ -31,28 +31,28 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from penstock.store import Progress
 from penstock.store.buffers import BUFFERS
 
-_HEAD_BYTES = 4096  # most heads fit, and the first bytes of the body with them
-_LONGEST_HEAD_BYTES = 64 * 1024
+_HEAD_BYTES = 4096  # enough for most heads, with the first bytes of the body
+_MAX_HEAD_BYTES = 64 * 1024
 _ERROR_BODY_BYTES = 64 * 1024
-_LONGEST_NUMBER = 18  # digits; Python refuses to read very long ones
-_MOST_HINTS = 8
-_SENT_BYTES = 256 * 1024  # of a request, at once
-_PROGRESS_BYTES = 1024 * 1024  # what the kernel asks for at once
+_MAX_DIGITS = 18  # Python refuses to read very long numbers
+_MAX_HINTS = 8
+_SEND_BYTES = 256 * 1024  # of a request, per system call
+_PROGRESS_BYTES = 1024 * 1024  # the largest READ of the kernel
 _SCRATCH_BYTES = 256 * 1024
 _PIECE_BYTES = 64 * 1024
-_LONGEST_LINE_BYTES = 1024  # of what stands around chunks
-_MOST_TRAILERS = 100
+_MAX_LINE_BYTES = 1024  # of the lines around chunks
+_MAX_TRAILERS = 100
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;.*)?")
 # Servers close connections that are idle for longer; S3 after about 20 s.
 _IDLE_S = 15.0
-_FRESH_S = 0.1  # a connection that was used so lately is not looked at before it is used again
-_MOST_IDLE = 512  # a plan has 256 objects on their way
-_WHO = "User-Agent: penstock\r\n"  # some web servers refuse who does not say
+_FRESH_S = 0.1  # a connection used so recently is not checked before it is used again
+_MAX_IDLE = 512  # a plan has 256 requests in flight
+_USER_AGENT = "User-Agent: penstock\r\n"  # some web servers refuse requests without one
 _TIMEVAL = struct.Struct("@ll")
-# Some servers refuse (411) a method that may have a body and does not say that it has none.
+# Methods that may have a body. Some servers refuse them (411) without a Content-Length.
 _WITH_LENGTH = ("PUT", "POST", "PROPFIND")
-# Where systems keep the authorities that they trust. OpenSSL looks at one of them, which is not the
-# system's where Python was built elsewhere, and at none once SSL_CERT_FILE names another.
+# Where systems keep the authorities that they trust. OpenSSL reads one of these files, which is not
+# the system's where Python was built elsewhere, and none of them if SSL_CERT_FILE names another.
 _SYSTEM_AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine, Arch
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
@@ -62,7 +62,7 @@ _SYSTEM_AUTHORITIES = (
 
 
 class ProtocolError(Exception):
-    """The server's answer is not HTTP, or of a kind that this client does not read."""
+    """The answer is not HTTP, or of a kind that this client does not support."""
 
 
 class ShortBody(ProtocolError):
@@ -70,15 +70,15 @@ class ShortBody(ProtocolError):
 
 
 class BodyTooLong(ProtocolError):
-    """The body goes on behind the bound that was set for it."""
+    """The body is longer than the caller's limit."""
 
 
-# Nothing has arrived yet, and the caller does not wait for it.
+# Nothing has arrived yet, and the caller does not block.
 NotYet = (BlockingIOError, ssl.SSLWantReadError)
 
 
 class HttpClient:
-    """Requests to one host, over connections that are kept and reused."""
+    """Sends requests to one host, over connections that are kept and reused."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class HttpClient:
         deadline_s: float,
         proxy: str | None = None,
     ) -> None:
-        """`idle_s` bounds the time between two pieces of an answer, `deadline_s` all of it.
+        """`idle_s` bounds the time between two pieces of an answer, `deadline_s` the whole answer.
         `proxy`: the address of an HTTP proxy, perhaps with a name and a password in it."""
         self._idle: list[tuple[float, socket.socket]] = []
-        # Nobody closes a store: it ends with its last user. Not by `__del__`, which comes after the
-        # sockets' own where Python has to look for cycles.
+        # Stores are not closed: they end with their last user. Not by `__del__`, which runs after
+        # the sockets' own where Python collects a cycle.
         weakref.finalize(self, _close_all, self._idle).atexit = False
         parts = urlsplit(url)
         assert parts.hostname is not None
@@ -110,12 +110,14 @@ class HttpClient:
         self._deadline_s = deadline_s
 
     def get(self, path: str, headers: str) -> "Response":
-        """Send a GET and wait for the head of its answer. `path` is encoded; `headers` are whole
-        lines. The caller closes the response."""
+        """Send a GET and wait for the head of the answer.
+
+        `path` is encoded; `headers` are whole lines. The caller closes the response.
+        """
         return self.request("GET", path, headers)
 
     def new_deadline(self) -> float:
-        """When an answer that is asked for now has to be there."""
+        """Return when the answer to a request sent now must be complete."""
         return time.monotonic() + self._deadline_s
 
     def request(
@@ -126,8 +128,10 @@ class HttpClient:
         body: bytes = b"",
         until_s: float | None = None,
     ) -> "Response":
-        """The same with any method, and with a body of the request's own. `until_s`: where it is
-        one of several that have one deadline together."""
+        """Send a request as `get` does, with any method and a body.
+
+        `until_s`: the deadline, where several requests share one.
+        """
         until_s = until_s or self.new_deadline()
         connection = self._take_idle() or self._connect()
         response = Response(self, connection, until_s, has_body=method != "HEAD")
@@ -146,7 +150,7 @@ class HttpClient:
         return response
 
     def begin(self, path: str, headers: str) -> "Response | None":
-        """Send a GET without waiting for anything; None if there is no connection to send it on."""
+        """Send a GET without waiting; return None if no idle connection can take it."""
         connection = self._take_idle()
         if connection is None:
             return None
@@ -160,8 +164,8 @@ class HttpClient:
         return response
 
     def give_back(self, connection: socket.socket) -> None:
-        """Keep a connection whose last answer was read to its end."""
-        if len(self._idle) < _MOST_IDLE:
+        """Keep a connection whose last answer was read completely."""
+        if len(self._idle) < _MAX_IDLE:
             self._idle.append((time.monotonic(), connection))
         else:
             connection.close()
@@ -173,7 +177,7 @@ class HttpClient:
     def _request(self, path: str, headers: str, method: str = "GET") -> bytes:
         if self._before_path:
             path, headers = f"{self._before_path}{path}", f"{self._proxy_header}{headers}"
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\n{_WHO}{headers}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\n{_USER_AGENT}{headers}\r\n"
         return head.encode("latin-1")
 
     def _take_idle(self) -> socket.socket | None:
@@ -198,8 +202,8 @@ class HttpClient:
                 self._open_tunnel(connection)
             if self._tls is not None:
                 return self._tls.wrap_socket(connection, server_hostname=self._address[0])
-            # A timeout in the kernel: Python's own would poll before each call, and a call could
-            # not wait for all of a body.
+            # Timeouts in the kernel: Python's own would poll before each call, and one call could
+            # not wait for a whole body.
             timeout = _TIMEVAL.pack(int(self._idle_s), int(self._idle_s % 1 * 1_000_000))
             connection.settimeout(None)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
@@ -210,7 +214,7 @@ class HttpClient:
         return connection
 
     def _open_tunnel(self, connection: socket.socket) -> None:
-        """Through a proxy that sees nothing of what is sent then."""
+        """Connect through a proxy with CONNECT; what follows is encrypted."""
         host, port = self._address
         there = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         request = f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n{self._proxy_header}\r\n"
@@ -222,21 +226,24 @@ class HttpClient:
             if time.monotonic() > until_s:
                 raise TimeoutError("the proxy did not answer in time")
             if len(head) > _HEAD_BYTES or not (byte := connection.recv(1)):
-                raise ProtocolError("the proxy's answer cannot be understood")
+                raise ProtocolError("the proxy's answer is not HTTP")
             head += byte
         if not re.match(rb"HTTP/1\.\d 200\b", head):
             raise ProtocolError(f"the proxy refused: {head[:40]!r}")
 
 
 def _trusting_context() -> ssl.SSLContext:
-    """Trusts the system's authorities and those of SSL_CERT_FILE and SSL_CERT_DIR, which may be
-    intermediate ones and need not have all that RFC 5280 asks for: so does obstore."""
+    """Return a context that trusts the system's authorities and those of SSL_CERT_FILE and
+    SSL_CERT_DIR.
+
+    They may be intermediate ones and need not meet all of RFC 5280, as with obstore.
+    """
     context = ssl.create_default_context()
     loaded = ssl.get_default_verify_paths().cafile  # None if there is none; each takes 30 ms
     for file in _SYSTEM_AUTHORITIES:
         if os.path.exists(file):
             if not loaded or not os.path.samefile(file, loaded):
-                with suppress(OSError):  # not ours to read, or no certificates
+                with suppress(OSError):  # unreadable for us, or without certificates
                     context.load_verify_locations(file)
             break
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -258,10 +265,10 @@ def _proxy_header(proxy: SplitResult) -> str:
 
 
 class Response:
-    """The answer to a request that was sent. One thread at a time.
+    """The answer to a request. One thread at a time.
 
-    Two ways to read it: `wait_for_head` and `read` block, `receive_head` and `receive` take what
-    has arrived and raise one of NotYet if that is not all.
+    There are two ways to read it: `wait_for_head` and `read` block; `receive_head` and `receive`
+    take what has arrived, and raise one of NotYet if that is not everything.
     """
 
     def __init__(
@@ -272,7 +279,7 @@ class Response:
         *,
         has_body: bool = True,
     ) -> None:
-        self.status = 0  # 0 until the head is there
+        self.status = 0  # 0 until the head has arrived
         self.headers: dict[str, str] = {}
         self.length = 0  # of the body
         self.has_length = True  # False: it comes in chunks, or until the connection ends
@@ -281,10 +288,10 @@ class Response:
         self._client = client
         self._connection: socket.socket | None = connection
         self._is_tls = isinstance(connection, ssl.SSLSocket)
-        self._head = b""  # then what came of the body with it
+        self._head = b""  # later: bytes of the body that came with the head
         self._unread = 0
         self._is_chunked = False
-        self._hints = 0  # that came before the answer
+        self._hints = 0  # status 1xx, before the answer
         self._body = memoryview(b"")
         self._filled = 0
         self._idle_s: float | None = None
@@ -294,17 +301,17 @@ class Response:
         return -1 if self._connection is None else self._connection.fileno()
 
     def send(self, request: bytes, timeout_s: float | None) -> None:
-        """With None nothing is waited for, neither now nor later."""
+        """Send the request. With a timeout of None neither this nor later calls block."""
         connection = self._connected
         if self._is_tls:
             # Plain connections have their timeout in the kernel, and flags for each call.
             connection.settimeout(timeout_s or 0.0)
         if timeout_s is not None:
             view = memoryview(request)
-            for start in range(0, len(view), _SENT_BYTES):  # each piece has that time
-                connection.sendall(view[start : start + _SENT_BYTES])
-            if len(view) > _SENT_BYTES:
-                # An answer has all of its time, however long the request took.
+            for start in range(0, len(view), _SEND_BYTES):  # the timeout is for each piece
+                connection.sendall(view[start : start + _SEND_BYTES])
+            if len(view) > _SEND_BYTES:
+                # The answer has its full deadline, however long the request took.
                 self._until_s = max(self._until_s, time.monotonic() + timeout_s)
         elif self._is_tls:
             connection.sendall(request)
@@ -312,7 +319,8 @@ class Response:
             raise BlockingIOError("the connection takes no more")
 
     def limit_pauses(self, idle_s: float) -> None:
-        """For who does not wait in the kernel, which has that limit, too."""
+        """Limit the time between two pieces for callers that do not block: the kernel's timeout
+        does it for the others."""
         self._idle_s = idle_s
         self._idle_until_s = time.monotonic() + idle_s
 
@@ -321,8 +329,8 @@ class Response:
             self.receive_head(flags=0)
 
     def read_refusal(self, error: OSError) -> None:
-        """The server has closed the connection before the request was sent: it may have said why,
-        or the error is raised."""
+        """Read the answer of a server that closed the connection before the whole request was sent;
+        raise `error` if there is none."""
         try:
             self.wait_for_head()
         except (ProtocolError, OSError):
@@ -331,22 +339,22 @@ class Response:
 
     def receive_head(self, flags: int = socket.MSG_DONTWAIT) -> None:
         self._receive_one_head(flags)
-        while 100 <= self.status < 200:  # "go on", "early hints": the answer comes behind it
+        while 100 <= self.status < 200:  # "continue", "early hints": the answer follows
             self._hints += 1
-            if self._hints > _MOST_HINTS:
-                raise ProtocolError("hints, and no answer")
+            if self._hints > _MAX_HINTS:
+                raise ProtocolError("many 1xx responses, and no answer")
             self.status = 0
             self.headers.clear()
             self.has_length, self._is_chunked = True, False
             self._receive_one_head(flags)
-        self._unread = self.length if self.has_length else 1  # as long as its end has not come
+        self._unread = self.length if self.has_length else 1  # 1: until its end has arrived
         if not self._has_body or self.status == 204:
             self._unread = 0
 
     def _receive_one_head(self, flags: int) -> None:
         connection, flags = self._connected, 0 if self._is_tls else flags
         while (end := self._head.find(b"\r\n\r\n")) < 0:
-            if len(self._head) > _LONGEST_HEAD_BYTES:
+            if len(self._head) > _MAX_HEAD_BYTES:
                 raise ProtocolError("the head of the answer is too long")
             self._check_deadline()
             if not (more := connection.recv(_HEAD_BYTES, flags)):
@@ -357,8 +365,10 @@ class Response:
         self._head = self._head[end + 4 :]
 
     def read(self, length: int, skip: int = 0, progress: Progress | None = None) -> memoryview:
-        """Return so many bytes of the body, from behind the first `skip`. `progress` is called
-        with what has arrived of them, a megabyte at a time."""
+        """Return `length` bytes of the body, behind the first `skip`.
+
+        Calls `progress` with what has arrived of them, a megabyte at a time.
+        """
         with _timeouts("the body stopped in the middle"):
             while skip:
                 self.expect(min(skip, _SCRATCH_BYTES))
@@ -367,15 +377,15 @@ class Response:
             return self.receive(socket.MSG_WAITALL, progress)
 
     def expect(self, length: int) -> None:
-        """Make room for the next bytes of the body, so many, for `receive`."""
+        """Allocate memory for the next `length` bytes of the body, for `receive`."""
         if length > self._unread:
-            raise ShortBody(f"{self._unread} bytes are left of {length}")
+            raise ShortBody(f"{self._unread} bytes are left, expected {length}")
         self._body, self._filled = BUFFERS.take(length), 0
 
     def receive(
         self, flags: int = socket.MSG_DONTWAIT, progress: Progress | None = None
     ) -> memoryview:
-        """Return the bytes that were expected."""
+        """Return the bytes that `expect` announced."""
         connection, flags = self._connected, 0 if self._is_tls else flags
         body, at, length = self._body, self._filled, len(self._body)
         if self._head and at < length:
@@ -390,7 +400,7 @@ class Response:
             # SSLSocket takes no flags, and returns a record of 16 KiB at a time.
             got = connection.recv_into(body[at:until], 0, flags)
             if not got:
-                raise ShortBody(f"{at} bytes came of {length}")
+                raise ShortBody(f"received {at} of {length} bytes")
             at = self._filled = at + got
             if progress is not None and at == until < length:
                 progress(body[:at])
@@ -403,8 +413,10 @@ class Response:
         return body
 
     def read_error(self, flags: int) -> str:
-        """Return the beginning of a body that explains an error. Some servers send it in chunks:
-        those are left as they are, for a person or a regular expression to read."""
+        """Return the beginning of a body that explains an error.
+
+        Chunked bodies are not decoded: a person or a regular expression reads the text.
+        """
         connection, flags = self._connected, 0 if self._is_tls else flags & socket.MSG_DONTWAIT
         most = min(self.length, _ERROR_BODY_BYTES) if self.has_length else _ERROR_BODY_BYTES
         try:
@@ -423,11 +435,11 @@ class Response:
         return self._head[:most].decode("utf-8", "replace")
 
     def read_text(self, most: int) -> bytes:
-        """Return the whole body, however it is framed; raise BodyTooLong behind `most` bytes."""
+        """Return the whole body, in any framing; raise BodyTooLong for more than `most` bytes."""
         return b"".join(self.pieces(most))
 
     def pieces(self, most: int) -> Iterator[bytes]:
-        """The same, a piece at a time."""
+        """Yield what `read_text` returns, a piece at a time."""
         if not self._unread:
             return
         if self.has_length:
@@ -435,12 +447,12 @@ class Response:
         elif self._is_chunked:
             framed = self._framed_by_chunks()
         else:
-            framed = self._framed_by_the_end()
-        came = 0
+            framed = self._framed_by_close()
+        received = 0
         with _timeouts("the body stopped in the middle"):
             for piece in framed:
-                came += len(piece)
-                if came > most:
+                received += len(piece)
+                if received > most:
                     raise BodyTooLong(f"more than {most:,} bytes")
                 yield piece
 
@@ -452,7 +464,7 @@ class Response:
     def _framed_by_chunks(self) -> Iterator[bytes]:
         while True:
             if (found := _CHUNK_SIZE.fullmatch(self._read_line())) is None:
-                raise ProtocolError("a chunk that does not say how long it is")
+                raise ProtocolError("a chunk without a length")
             left = int(found[1], 16)
             if not left:
                 break
@@ -463,14 +475,14 @@ class Response:
                 left -= len(piece)
                 yield piece
             if self._read_line():
-                raise ProtocolError("a chunk that is longer than it says")
-        for _ in range(_MOST_TRAILERS):
+                raise ProtocolError("a chunk that is longer than its length")
+        for _ in range(_MAX_TRAILERS):
             if not self._read_line():
                 self._unread = 0
                 return
         raise ProtocolError("too many trailers")
 
-    def _framed_by_the_end(self) -> Iterator[bytes]:
+    def _framed_by_close(self) -> Iterator[bytes]:
         if self._head:
             piece, self._head = self._head, b""
             yield piece
@@ -481,8 +493,8 @@ class Response:
 
     def _read_line(self) -> bytes:
         while (end := self._head.find(b"\r\n")) < 0:
-            if len(self._head) > _LONGEST_LINE_BYTES:
-                raise ProtocolError("a chunk that does not say how long it is")
+            if len(self._head) > _MAX_LINE_BYTES:
+                raise ProtocolError("a chunk without a length")
             self._receive_more()
         line, self._head = self._head[:end], self._head[end + 2 :]
         return line
@@ -494,12 +506,12 @@ class Response:
         self._head += more
 
     def close(self) -> None:
-        """Keep the connection if its answer was read to the end, else close it."""
+        """Keep the connection if the answer was read completely, else close it."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         is_whole = self.status and not self._unread and not self._head
-        self._body, self._head = memoryview(b""), b""  # whoever holds us may do so for long
+        self._body, self._head = memoryview(b""), b""  # callers may keep the response for long
         if is_whole and self.headers.get("connection", "").lower() != "close":
             self._client.give_back(connection)
         else:
@@ -534,18 +546,20 @@ class Response:
             name, colon, value = line.partition(":")
             name, value = name.lower(), value.strip()
             if not colon or (name == "content-length" and headers.get(name, value) != value):
-                raise ProtocolError(f"a header that cannot be understood: {line[:40]!r}")
+                raise ProtocolError(f"an invalid header: {line[:40]!r}")
             headers[name] = value
         if version == "HTTP/1.0":
             headers.setdefault("connection", "close")
         self.status, length = int(rest[:3]), headers.get("content-length", "")
         if "transfer-encoding" in headers:
             if headers["transfer-encoding"].lower() != "chunked":
-                raise ProtocolError(f"a body that is {headers['transfer-encoding'][:40]!r}")
+                raise ProtocolError(
+                    f"unknown transfer encoding {headers['transfer-encoding'][:40]!r}"
+                )
             self.has_length, self._is_chunked = False, True
         elif length.isascii() and length.isdecimal():
-            if len(length) > _LONGEST_NUMBER:
-                raise ProtocolError("the answer says that it is too long")
+            if len(length) > _MAX_DIGITS:
+                raise ProtocolError("an absurd content length")
             self.length = int(length)
         elif self._has_body and self.status not in (204, 304):
             self.has_length, headers["connection"] = False, "close"
@@ -553,7 +567,7 @@ class Response:
 
 @contextmanager
 def _timeouts(what: str) -> Iterator[None]:
-    """A blocking call ends so when the connection's timeout in the kernel has passed."""
+    """Raise TimeoutError when a blocking call meets the connection's timeout in the kernel."""
     try:
         yield
     except NotYet:
@@ -561,7 +575,7 @@ def _timeouts(what: str) -> Iterator[None]:
 
 
 def _has_something_to_read(connection: socket.socket) -> bool:
-    """True for an idle connection that the server has closed: nothing else can come on it."""
+    """Return True for an idle connection that the server has closed: nothing else can arrive."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

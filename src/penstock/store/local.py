@@ -1,7 +1,7 @@
 """A folder of this machine as a store (file:///path).
 
-Plain system calls and not obstore's LocalStore: that one refuses names with control
-characters, and one name that is not UTF-8 ends its whole listing.
+Uses plain system calls, not obstore's LocalStore: that one refuses names with control characters,
+and one name that is not UTF-8 ends its whole listing.
 """
 
 import errno
@@ -26,12 +26,12 @@ from penstock.mounttable import FILESYSTEM_TYPE, mount_table
 from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress
 
 _PAGE_ENTRIES = 1000
-# A level is held in memory as a whole; a folder with more than this is streamed.
+# A level is held in memory as a whole; a larger folder is streamed.
 _LEVEL_ENTRIES = 20_000
-# A file that is being written; one that was left so by a crash is written over by the next try.
+# Names a file that is being written; the next attempt overwrites what a crash has left.
 _PARTIAL = (".penstock-", ".part")
-# What says of a name that no file can have it here: trying again will not help.
-_LASTING = (
+# Errors of a name that no file can have here: a retry does not help.
+_PERMANENT = (
     errno.EINVAL,
     errno.ENOTDIR,
     errno.EISDIR,
@@ -76,7 +76,7 @@ class LocalStore:
         return level
 
     def _entries(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
-        """What one folder holds; None with a folder."""
+        """Yield the entries of one folder; for a folder in it, None."""
         try:
             with self._folder(prefix) as folder, os.scandir(folder) as entries:
                 if self._is_mount_of_ours(folder):
@@ -90,7 +90,7 @@ class LocalStore:
         except FileNotFoundError:
             if not prefix:
                 raise SourceError(f"{self.identity} is gone") from None
-            # Otherwise removed between two listings.
+            # A folder below it was removed between two listings.
         except NotADirectoryError as error:
             raise SourceError(f"file://{error.filename} is not a directory any more") from error
         except PermissionError as error:
@@ -98,7 +98,7 @@ class LocalStore:
 
     @contextmanager
     def _folder(self, prefix: str) -> Iterator[int]:
-        """Open, and where it should be: a link may have taken its place since it was listed."""
+        """Open a folder and check its place: it may have become a link since it was listed."""
         path = os.path.join(self._root, prefix)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -109,7 +109,8 @@ class LocalStore:
             os.close(descriptor)
 
     def _is_mount_of_ours(self, folder: int) -> bool:
-        """A mount that lies in its own source would hold itself, once more with each listing."""
+        """Return whether this is a Penstock mount: one in its own source would contain itself, one
+        level deeper with each listing."""
         device = os.fstat(folder).st_dev
         if device == self._device:
             return False
@@ -126,7 +127,7 @@ class LocalStore:
         try:
             status = entry.stat()
         except OSError:
-            return ObjectInfo(key, 0, 0, "")  # a dangling link; why_unreadable tells
+            return ObjectInfo(key, 0, 0, "")  # a dangling link; why_unreadable reports it
         return ObjectInfo(key, status.st_size, status.st_mtime_ns, _version(status))
 
     def get(
@@ -140,7 +141,7 @@ class LocalStore:
     ) -> Buffer:
         path = os.path.join(self._root, key)
         try:
-            # A pipe that has taken a file's place must not hang us.
+            # Non-blocking: the file may have become a pipe.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise ObjectNotFound(f"file://{path} is gone") from error
@@ -175,10 +176,10 @@ class LocalStore:
         except PermissionError as error:
             raise AccessDenied(f"{self.identity}/{key}: permission denied") from error
         except OSError as error:
-            raise self._cannot_be_written(key, error) from error
+            raise self._write_error(key, error) from error
 
     def _make_folders(self, names: list[str]) -> int:
-        """The folder of a file, open; no step of the way follows a link."""
+        """Create and open the folder of a file, without following links."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         folder = os.open(self._root, flags)
         for name in names:
@@ -206,7 +207,7 @@ class LocalStore:
                 status = os.fstat(file.fileno())
                 if status.st_size != size_bytes:
                     raise StoreError(
-                        f"{self.identity}/{name}: {status.st_size} bytes came of {size_bytes}",
+                        f"{self.identity}/{name}: read {status.st_size} of {size_bytes} bytes",
                         kind="wrong_length",
                     )
                 os.fdatasync(file.fileno())
@@ -229,17 +230,17 @@ class LocalStore:
         except PermissionError as error:
             raise AccessDenied(f"file://{path}: permission denied") from error
         except OSError as error:
-            raise self._cannot_be_written(key, error) from error
+            raise self._write_error(key, error) from error
         self._counters.add("store_requests", label="delete")
 
     def clear_partial(self, key: str) -> None:
         folder, name = os.path.split(key)
         self.delete(os.path.join(folder, _partial_name(name)))
 
-    def _cannot_be_written(self, key: str, error: OSError) -> PenstockError:
+    def _write_error(self, key: str, error: OSError) -> PenstockError:
         what = f"{self.identity}/{key}: {error.strerror or error}"
-        if error.errno in _LASTING:
-            return SourceError(what, hint="it cannot be a file of this folder under that name")
+        if error.errno in _PERMANENT:
+            return SourceError(what, hint="this folder cannot hold a file of that name")
         return StoreError(what, hint="check the disk: space, quota, errors", kind="disk")
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:

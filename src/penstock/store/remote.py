@@ -1,7 +1,7 @@
-"""Object stores through obstore, and what is read of S3 and of the web through a client of our own.
+"""A remote object store: S3 and web servers through our own client, the others through obstore.
 
-Threading: any thread; blocking calls release the interpreter lock. obstore's cost 169 us of CPU for
-a GET of 110 KiB, its asyncio calls 380 (ADR 1), and those of `s3objects` 60 (ADR 13).
+Threading: any thread; blocking calls release the interpreter lock. A GET of 110 KiB costs 169 us of
+CPU with obstore, 380 with its asyncio calls (ADR 1), and 60 with `s3objects` (ADR 13).
 """
 
 import queue
@@ -30,63 +30,61 @@ from penstock.store.versions import (
     version_of,
 )
 
-# Chunks that are made in a thread of their own, a few ahead of who takes them.
-#
-# obstore takes an upload's chunks within its own runtime. Whoever makes them with obstore, as a
-# copy from one bucket to another does, would start a second runtime inside of the first, which
-# panics.
-
-_AHEAD = 2
+_CHUNKS_AHEAD = 2
 
 
-def made_elsewhere(chunks: Chunks) -> Generator[Buffer]:
-    """What making them raises comes out here. Closed early, no more are made."""
-    made: queue.Queue[Buffer | BaseException | None] = queue.Queue(_AHEAD)
+def read_in_thread(chunks: Chunks) -> Generator[Buffer]:
+    """Yield chunks that another thread reads, a few ahead.
+
+    obstore takes an upload's chunks within its own runtime. Chunks that are read with obstore, as
+    in a copy from one bucket to another, would start a second runtime inside the first, which
+    panics. Raises what reading raises. Closing the generator stops the thread.
+    """
+    chunk_queue: queue.Queue[Buffer | BaseException | None] = queue.Queue(_CHUNKS_AHEAD)
     stopped = threading.Event()
 
     def put(one: Buffer | BaseException | None) -> None:
         while not stopped.is_set():
             with suppress(queue.Full):
-                made.put(one, timeout=0.1)
+                chunk_queue.put(one, timeout=0.1)
                 return
 
-    def make() -> None:
+    def read() -> None:
         try:
             for chunk in chunks():
                 put(chunk)
                 if stopped.is_set():
                     return
-        except BaseException as error:  # noqa: BLE001 - raised again by who takes them
+        except BaseException as error:  # noqa: BLE001 - raised again by the generator
             put(error)
         else:
             put(None)
 
-    maker = threading.Thread(target=make, name="chunks", daemon=True)
-    maker.start()
+    reader = threading.Thread(target=read, name="chunks", daemon=True)
+    reader.start()
     try:
-        while (one := made.get()) is not None:
+        while (one := chunk_queue.get()) is not None:
             if isinstance(one, BaseException):
                 raise one
             yield one
     finally:
         stopped.set()
-        maker.join()
+        reader.join()
 
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
 
-# Parts of one object that are on their way at once; each is held in memory.
+# Parts of one object in flight at once; each is held in memory.
 _PARTS_AT_ONCE = 4
 
-
-# What obstore says of a server that answers the question for a part with the whole: S3's, others'.
+# What obstore raises for a server that ignores a Range header: for S3, and for others.
 _NO_RANGES = ("non-partial response", "Range request not supported")
 
 
 class Listing(Protocol):
-    """What is listed without obstore."""
+    """A listing."""
 
     def list_all(self, prefix: str, after: str) -> Iterator[list[ObjectInfo]]: ...
 
@@ -103,11 +101,11 @@ class RemoteStore:
         identity: str,
         prefix: str,
         counters: Counters,
-        ordered: bool = True,  # by key, so that a listing can go on behind one
-        objects: S3Objects | None = None,  # what is read is read through these, if not None
-        listing: Listing | None = None,
+        ordered: bool = True,  # lists by key, so that a listing can continue behind one
+        objects: S3Objects | None = None,  # used for reading instead of obstore
+        listing: Listing | None = None,  # used instead of obstore's
         uploads: S3Uploads | None = None,
-        check: BodyCheck | None = None,  # of what obstore reads; `objects` have their own
+        check: BodyCheck | None = None,  # of bodies read with obstore; `objects` has its own
     ) -> None:
         self._store = store
         self.identity = identity
@@ -159,8 +157,8 @@ class RemoteStore:
             raise translate(error, f"{self.identity}/{key}") from error
         data = self._counted(key, data, length)
         if self._check is not None and length == size_bytes:
-            # obstore does not show the headers: the ETag of an object that is encrypted with a key
-            # of KMS is taken for an MD5 here.
+            # obstore does not return the headers: the ETag of an object encrypted with a KMS key
+            # is taken for an MD5 here.
             self._check(f"{self.identity}/{key}", version, {}, data)
         return data
 
@@ -178,7 +176,7 @@ class RemoteStore:
         check_version(where, version, size_bytes, _version(meta), meta["size"])
 
     def _get_from_the_start(self, key: str, version: str, stop: int, size_bytes: int) -> bytearray:
-        """From a server that knows no ranges: up to what is wanted, and no further."""
+        """Read from a server that ignores ranges, up to `stop` and no further."""
         data = bytearray()
         try:
             result = obstore.get(self._store, self._full(key))
@@ -193,17 +191,17 @@ class RemoteStore:
         return data
 
     def _counted(self, key: str, data: Buffer, length: int) -> Buffer:
-        came = memoryview(data).nbytes
-        self._count(came)
-        if came != length:
+        received = memoryview(data).nbytes
+        self._count(received)
+        if received != length:
             raise StoreError(
-                f"{self.identity}/{key}: {came} bytes came of {length}", kind="wrong_length"
+                f"{self.identity}/{key}: received {received} of {length} bytes", kind="wrong_length"
             )
         return data
 
-    def _count(self, came: int) -> None:
+    def _count(self, size_bytes: int) -> None:
         self._counters.add("store_requests", label="get")
-        self._counters.add("store_bytes", came)
+        self._counters.add("store_bytes", size_bytes)
 
     # -- writing ------------------------------------------------------------------------
 
@@ -213,7 +211,7 @@ class RemoteStore:
             return self._uploads.put_file(where, full, chunks, size_bytes)
         in_parts = size_bytes > PART_BYTES
         try:
-            # Whatever `chunks` raises ends the upload, and takes its parts away again.
+            # Whatever `chunks` raises cancels the upload, and removes its parts.
             result = obstore.put(
                 self._store,
                 full,
@@ -225,13 +223,14 @@ class RemoteStore:
             self._counters.add("store_requests", label="put")
             if result["e_tag"] and not in_parts:
                 return version_of(result["e_tag"], 0, size_bytes)
-            # Who puts parts together may leave one out.
+            # A store may lose a part when it joins them.
             written = obstore.head(self._store, full)
         except (BaseError, OSError) as error:
             raise translate(error, where) from error
         if written["size"] != size_bytes:
             raise StoreError(
-                f"{where}: {written['size']} bytes were kept of {size_bytes}", kind="wrong_length"
+                f"{where}: the store has {written['size']} of {size_bytes} bytes",
+                kind="wrong_length",
             )
         return _version(written)
 
@@ -248,13 +247,13 @@ class RemoteStore:
         self._counters.add("store_requests", label="delete")
 
     def clear_partial(self, key: str) -> None:
-        # Azure forgets blocks by itself; of the others only S3 is known to keep parts for ever.
+        # Azure deletes old blocks; of the others only S3 keeps parts for ever.
         if self._uploads is not None:
             self._uploads.abort_uploads(self.identity, self._full(key))
 
     def why_unreadable(self, key: str) -> str | None:
         try:
-            # What object_store's Path refuses to hold can be listed but never asked for.
+            # Keys that object_store's Path cannot hold can be listed but not requested.
             key.encode()
         except UnicodeEncodeError:
             return "its name is not UTF-8"
@@ -268,10 +267,10 @@ def _version(meta: "ObjectMeta") -> str:
 
 
 def _counted_chunks(chunks: Chunks, size_bytes: int, where: str) -> Iterator[Buffer]:
-    came = 0
-    with closing(made_elsewhere(chunks)) as made:
-        for chunk in made:
-            came += memoryview(chunk).nbytes
+    received = 0
+    with closing(read_in_thread(chunks)) as read:
+        for chunk in read:
+            received += memoryview(chunk).nbytes
             yield chunk
-    if came != size_bytes:
-        raise StoreError(f"{where}: {came} bytes came of {size_bytes}", kind="wrong_length")
+    if received != size_bytes:
+        raise StoreError(f"{where}: read {received} of {size_bytes} bytes", kind="wrong_length")

@@ -1,5 +1,7 @@
-"""A store that is not mounted any more, for those who still hold its files open: what the cache
-has of it is read under its name, and nothing is fetched."""
+"""The store of a source that is not mounted any more, for readers that still have its files open.
+
+The cache is read under its name, and nothing is fetched.
+"""
 
 from collections.abc import Iterator
 

@@ -1,10 +1,10 @@
-"""Tries again, in one place: a wrapper with the protocol of a store, around any store.
+"""A store wrapper that retries requests. No other code retries.
 
-What may pass (refused, reset, 5xx, slow down, timeouts, short or wrong bodies) is tried again
-with exponential backoff and full jitter, until a deadline. What will not pass (not found,
-rewritten, a wrong source) is raised at once. Keys that worked and work no more are read again.
+Transient errors (refused, reset, 5xx, slow down, timeouts, short or wrong bodies) are retried with
+exponential backoff and full jitter, until a deadline. Other errors (not found, rewritten, a wrong
+source) are raised at once. Credentials that worked before and are refused now are read again.
 
-Threading: any thread; whoever asks also waits. Nothing is held while waiting.
+Threading: any thread; the calling thread waits. No lock is held while waiting.
 """
 
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-# A store that refuses everybody is not asked for a new token by every read.
+# Not every read of a store that denies access reads the credentials again.
 _REOPEN_INTERVAL_S = 30.0
 
 _Answer = TypeVar("_Answer")
@@ -35,7 +35,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What waiting needs; tests bring their own."""
+    """The clock and the random numbers of the pauses; tests replace them."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -44,13 +44,13 @@ class Timing:
 
 @dataclass(slots=True)
 class _Link:
-    """The store as it is open now; shared by all that are patient with it."""
+    """The store that is open now; shared by all RetryingStores of it."""
 
     store: Store
     reopen: Callable[[], Store] | None
     worked: bool = False
     reopened_s: float | None = None
-    denied_hint: str | None = None  # what to do about keys that are refused, if not the usual
+    denied_hint: str | None = None  # replaces the hint of AccessDenied
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -73,14 +73,13 @@ class RetryingStore:
         self._time = time or Timing()
 
     def with_first_contact_limit(self, first_contact_s: float) -> "RetryingStore":
-        """The same store for someone who must soon know whether it is there at all: as long as it
-        has never answered, it is waited for so long and no longer."""
-        hurried = RetryingStore(
+        """Return this store with a shorter deadline until the store has answered once."""
+        limited = RetryingStore(
             self._link.store, self._counters, deadline_s=self._deadline_s, time=self._time
         )
-        hurried._link = self._link
-        hurried._first_contact_s = min(first_contact_s, self._deadline_s)
-        return hurried
+        limited._link = self._link
+        limited._first_contact_s = min(first_contact_s, self._deadline_s)
+        return limited
 
     # -- the protocol -------------------------------------------------------------------
 
@@ -114,22 +113,22 @@ class RetryingStore:
         return self._ask(lambda store: store.list_level(prefix))
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
-        tries: _Tries | None = None
-        listed = _Listed()
+        backoff: _Backoff | None = None
+        progress = _ListingProgress()
         while True:
             store = self._link.store
-            listed.begin()
+            progress.begin()
             try:
                 for page in store.list_all(prefix, after):
                     self._link.worked = True
-                    if listed.is_new(page):
-                        tries = None  # each new page has the whole deadline
+                    if progress.has_advanced(page):
+                        backoff = None  # each new page has the whole deadline
                     after = page[-1].key if page else after
                     yield page
                 return
             except StoreError as error:
-                tries = tries or _Tries(self._time, self._patience_s)
-                self._wait(tries, error)
+                backoff = backoff or _Backoff(self._time, self._time_limit_s)
+                self._wait(backoff, error)
             except AccessDenied as error:
                 self._open_again(store, error)
 
@@ -137,17 +136,17 @@ class RetryingStore:
         return self._link.store.why_unreadable(key)
 
     def put_file(self, key: str, chunks: Chunks, size_bytes: int) -> str:
-        """The deadline is for the store that gets no further: a large object takes longer."""
-        tries: _Tries | None = None
-        furthest = _Furthest(chunks)
+        """See Store. The deadline starts again with all progress: a large object takes longer."""
+        backoff: _Backoff | None = None
+        progress = _UploadProgress(chunks)
         while True:
             store = self._link.store
             try:
-                version = store.put_file(key, furthest.begin, size_bytes)
+                version = store.put_file(key, progress.begin, size_bytes)
             except StoreError as error:
-                if furthest.is_new() or tries is None:
-                    tries = _Tries(self._time, self._patience_s)
-                self._wait(tries, error)
+                if progress.has_advanced() or backoff is None:
+                    backoff = _Backoff(self._time, self._time_limit_s)
+                self._wait(backoff, error)
             except AccessDenied as error:
                 self._open_again(store, error)
             else:
@@ -160,13 +159,13 @@ class RetryingStore:
     def clear_partial(self, key: str) -> None:
         self._ask(lambda store: store.clear_partial(key))
 
-    # -- inside -------------------------------------------------------------------------
+    # -- retries ------------------------------------------------------------------------
 
     def _ask(
         self, question: Callable[[Store], _Answer], failed: tuple[Store, Exception] | None = None
     ) -> _Answer:
-        """`failed`: the first attempt, which was made elsewhere: what was asked, and the answer."""
-        tries = _Tries(self._time, self._patience_s)
+        """Run a request with retries. `failed`: the store and the error of a first attempt."""
+        backoff = _Backoff(self._time, self._time_limit_s)
         while True:
             store = self._link.store
             try:
@@ -175,7 +174,7 @@ class RetryingStore:
                     raise error
                 answer = question(store)
             except StoreError as error:
-                self._wait(tries, error)
+                self._wait(backoff, error)
             except AccessDenied as error:
                 self._open_again(store, error)
             else:
@@ -183,34 +182,36 @@ class RetryingStore:
                 return answer
 
     @property
-    def _patience_s(self) -> float:
+    def _time_limit_s(self) -> float:
         return self._deadline_s if self._link.worked else self._first_contact_s
 
-    def _wait(self, tries: "_Tries", error: StoreError) -> None:
-        """Returns when it may be tried again; raises the error when it may not."""
+    def _wait(self, backoff: "_Backoff", error: StoreError) -> None:
+        """Sleep before a retry; raise the error if there is to be none."""
         if not error.transient:
-            self._link.worked = True  # it is there, and answers
+            self._link.worked = True  # the store answered
             raise error
-        if not tries.pause():
+        if not backoff.pause():
             raise error
-        log.info("trying again: %s", error)
+        log.info("retrying: %s", error)
         self._counters.add("store_retries", label=error.kind)
 
     def _open_again(self, refused: Store, error: AccessDenied) -> None:
-        """Returns when there are other credentials to try; raises the error if there are not."""
+        """Open the store with fresh credentials; raise the error if there are none."""
         if not self._opened_again(refused):
             error.hint = self._link.denied_hint or error.hint
             raise error
 
     def _opened_again(self, refused: Store) -> bool:
-        """Were the credentials read again since `refused` was opened? Only keys that worked are:
-        those that never did are a mistake, and not a rotation."""
+        """Return whether the credentials were read again since `refused` was opened.
+
+        Only credentials that worked are read again: others are a mistake, not a rotation.
+        """
         link = self._link
         if link.reopen is None or not link.worked:
             return False
         with link.lock:
             if link.store is not refused:
-                return True  # by another thread
+                return True  # another thread did it
             now = self._time.now()
             if link.reopened_s is not None and now - link.reopened_s < _REOPEN_INTERVAL_S:
                 return False
@@ -221,43 +222,45 @@ class RetryingStore:
         return True
 
 
-class _Furthest:
-    """How far the attempts at writing one object have come. One thread."""
+class _UploadProgress:
+    """How far the attempts to write one object have come. One thread."""
 
     def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks
         self._furthest_bytes = 0
-        self._handed_bytes = 0
+        self._sent_bytes = 0
 
     def begin(self) -> Iterator[Buffer]:
-        self._handed_bytes = 0
+        self._sent_bytes = 0
         for chunk in self._chunks():
             yield chunk
-            self._handed_bytes += memoryview(chunk).nbytes
+            self._sent_bytes += memoryview(chunk).nbytes
 
-    def is_new(self) -> bool:
-        """Did the last attempt come further than all before it?"""
+    def has_advanced(self) -> bool:
+        """Return whether the last attempt came further than all before it."""
         before, self._furthest_bytes = (
             self._furthest_bytes,
-            max(self._furthest_bytes, self._handed_bytes),
+            max(self._furthest_bytes, self._sent_bytes),
         )
         return self._furthest_bytes > before
 
 
-class _Listed:
-    """How far the attempts at one listing have come, by the key that each began with: not every
-    store goes on where it broke, and what it repeats is no progress. One thread."""
+class _ListingProgress:
+    """How far the attempts at one listing have come, by the first key of each attempt.
+
+    Not every store continues where it failed, and repeated keys are no progress. One thread.
+    """
 
     def __init__(self) -> None:
-        self._furthest: dict[str, int] = {}  # how many keys, at most, from this one on
+        self._furthest: dict[str, int] = {}  # by first key: the largest number of keys
         self._first: str | None = None
         self._count = 0
 
     def begin(self) -> None:
         self._first, self._count = None, 0
 
-    def is_new(self, page: list[ObjectInfo]) -> bool:
-        """Does this page come further than all attempts that began where this one did?"""
+    def has_advanced(self, page: list[ObjectInfo]) -> bool:
+        """Return whether this attempt is now further than all others with the same first key."""
         if not page:
             return False
         self._first = page[0].key if self._first is None else self._first
@@ -268,43 +271,45 @@ class _Listed:
         return True
 
 
-class _Tries:
-    """The pauses between the attempts at one thing."""
+class _Backoff:
+    """The pauses between the attempts at one request."""
 
     __slots__ = ("_longest_s", "_time", "_until_s")
 
-    def __init__(self, time: Timing, patience_s: float) -> None:
+    def __init__(self, time: Timing, time_limit_s: float) -> None:
         self._time = time
-        self._until_s = time.now() + patience_s
+        self._until_s = time.now() + time_limit_s
         self._longest_s = _FIRST_PAUSE_S
 
     def pause(self) -> bool:
-        """Sleeps; False if the deadline is here. Full jitter, since those who failed together would
-        otherwise come back together."""
+        """Sleep; return False at the deadline.
+
+        Full jitter, since requests that failed together would otherwise be retried together.
+        """
         pause_s = self._longest_s * self._time.draw()
         self._longest_s = min(_LONGEST_PAUSE_S, self._longest_s * 2)
         left_s = self._until_s - self._time.now()
         if left_s <= _FIRST_PAUSE_S:
             return False
-        # Never beyond the deadline, and never so long that no try is left: a store that came back
-        # before it was missed by up to a whole pause, 2 s of a deadline of 6.
+        # Never beyond the deadline, and never so long that no attempt is left: else a store that
+        # recovers is missed by up to a whole pause, 2 s of a deadline of 6.
         self._time.sleep(min(pause_s, left_s / 2))
         return True
 
 
-# The store as a mount uses it: bodies checked, failures waited out, credentials renewed.
-
-# How long a mount waits for a store that has never answered: a wrong --endpoint is told in seconds.
+# How long a mount waits for a store that has never answered: a wrong --endpoint fails in seconds.
 FIRST_CONTACT_S = 3.0
-# Instead of the names of variables that nobody looked at.
+# Instead of the names of variables that are not used.
 _GIVEN_KEYS_HINT = "check the keys that this source was given, and that they may list and read here"
 
 
 def open_reliable_store(source: Source, options: StoreOptions, counters: Counters) -> RetryingStore:
+    """Open a store as a mount uses it: bodies verified, requests retried, credentials renewed."""
+
     def open_again() -> Store:
         return open_store(source, options, counters)
 
-    # Those that were handed over cannot be read again; whoever did that hands over others.
+    # Given keys cannot be read again.
     has_credentials = (
         source.scheme in OBJECT_SCHEMES and not options.anonymous and options.keys is None
     )

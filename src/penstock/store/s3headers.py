@@ -1,6 +1,6 @@
-"""Headers of S3 that the environment asks for: who pays, and how objects are encrypted. Pure.
+"""S3 headers that the environment configures: requester pays and server-side encryption. Pure.
 
-The variables are those of obstore, which stays the client of directory buckets: AWS_REQUEST_PAYER,
+The variables are those of obstore, which serves directory buckets: AWS_REQUEST_PAYER,
 AWS_SERVER_SIDE_ENCRYPTION and AWS_SSE_….
 """
 
@@ -12,19 +12,19 @@ from typing import NamedTuple
 Headers = Mapping[str, str]  # names in lower case, as they are signed
 
 _SSE = "x-amz-server-side-encryption"
-_WAYS = ("AES256", "aws:kms", "aws:kms:dsse", "sse-c")
+_MODES = ("AES256", "aws:kms", "aws:kms:dsse", "sse-c")
 _TRUE = ("1", "true", "on", "yes", "y")
 
 
 class S3Headers(NamedTuple):
-    """What goes with each kind of request."""
+    """The headers for each kind of request."""
 
     always: Headers
-    read: Headers  # objects and parts of uploads: the key that a customer keeps
-    written: Headers  # objects, and the beginnings of uploads
+    read: Headers  # objects and parts of uploads: the customer's own key
+    written: Headers  # objects, and initiated uploads
 
     def of(self, method: str, query: str) -> Headers:
-        """`query` as it is sent; a listing has none of the headers of objects."""
+        """Return the headers of a request; a listing has none of those for objects."""
         if "list-type=" in query or method == "DELETE":
             return self.always
         if method == "POST":
@@ -38,22 +38,22 @@ NO_HEADERS = S3Headers({}, {}, {})
 
 
 def headers_of_environment(environment: Mapping[str, str]) -> S3Headers:
-    """Raises ValueError for an encryption that cannot be done."""
+    """Return the configured headers. Raises ValueError for an unknown encryption or a bad key."""
     always: dict[str, str] = {}
     if environment.get("AWS_REQUEST_PAYER", "").lower() in _TRUE:
         always["x-amz-request-payer"] = "requester"
-    way = environment.get("AWS_SERVER_SIDE_ENCRYPTION", "")
-    if not way:
+    mode = environment.get("AWS_SERVER_SIDE_ENCRYPTION", "")
+    if not mode:
         return S3Headers(always, always, always)
-    if way not in _WAYS:
-        raise ValueError(f"AWS_SERVER_SIDE_ENCRYPTION is none of {', '.join(_WAYS)}")
-    if way == "sse-c":
+    if mode not in _MODES:
+        raise ValueError(f"AWS_SERVER_SIDE_ENCRYPTION is not one of {', '.join(_MODES)}")
+    if mode == "sse-c":
         with_key = always | _customer_key(environment.get("AWS_SSE_CUSTOMER_KEY_BASE64", ""))
         return S3Headers(always, with_key, with_key)
-    written = always | {_SSE: way}
-    if way != "AES256" and (key := environment.get("AWS_SSE_KMS_KEY_ID")):
+    written = always | {_SSE: mode}
+    if mode != "AES256" and (key := environment.get("AWS_SSE_KMS_KEY_ID")):
         written[f"{_SSE}-aws-kms-key-id"] = key
-    if (enabled := environment.get("AWS_SSE_BUCKET_KEY_ENABLED", "")) and way != "AES256":
+    if (enabled := environment.get("AWS_SSE_BUCKET_KEY_ENABLED", "")) and mode != "AES256":
         written[f"{_SSE}-bucket-key-enabled"] = str(enabled.lower() in _TRUE).lower()
     return S3Headers(always, always, written)
 
@@ -64,7 +64,7 @@ def _customer_key(text: str) -> dict[str, str]:
     except ValueError:
         key = b""
     if not key:  # never the value itself: it is a secret
-        raise ValueError("AWS_SSE_CUSTOMER_KEY_BASE64 is no key in base 64")
+        raise ValueError("AWS_SSE_CUSTOMER_KEY_BASE64 is not a key in base64")
     digest = hashlib.md5(key, usedforsecurity=False).digest()
     return {
         f"{_SSE}-customer-algorithm": "AES256",

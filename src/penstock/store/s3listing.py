@@ -1,12 +1,12 @@
-"""Listings of S3 (ListObjectsV2) over our own client: every key as it is, page by page.
+"""Lists S3 buckets (ListObjectsV2) over our own client: every key unchanged, page by page.
 
 obstore strips slashes, ends a whole listing at a key such as `a//b`, takes any document for an
 empty page, reads bodies without a bound and follows redirects with the caller's token. botocore
-gives keys as they are, at 55 us of CPU each; this takes 7.
+returns keys unchanged, at 55 us of CPU each; this takes 7.
 
-What a server says is checked: each page must be one of a listing and say how it goes on, its keys
-must lie where they were asked for, no token comes twice, and so many empty pages in a row are the
-end. A page is bounded, and only one of each listing is held.
+The answers of a server are checked: each page must belong to a listing and say whether more
+follows, its keys must lie below the requested prefix, no token may repeat, and empty pages in a row
+are limited. A page is bounded, and only one page of each listing is held.
 
 Threading: any thread, any number of listings at a time.
 """
@@ -31,14 +31,14 @@ from penstock.store.versions import parse_size, version_of
 from penstock.store.xmlbody import Child, read_xml
 
 _PAGE_ENTRIES = 1000
-# A thousand keys of 1,024 bytes, each byte as `%41`, are 3 MiB and what else is said of them 0.3.
-PAGE_MOST_BYTES = 8 << 20
-# A level is held in memory as a whole; of one that is longer, nobody needs to know it all.
+# A thousand keys of 1,024 bytes, each byte as `%41`, are 3 MiB; their other fields 0.3.
+MAX_PAGE_BYTES = 8 << 20
+# A level is held in memory as a whole; a longer one is not needed.
 _LEVEL_PAGES = 20
-# Stores whose objects are deleted in masses answer with empty pages; not with so many.
-_MOST_EMPTY_PAGES = 1000
-# Tokens that are remembered, by their hashes: those of 100 million keys, in 8 MB.
-_TOKENS_REMEMBERED = 100_000
+# After mass deletions stores answer with empty pages, but not with so many.
+_MAX_EMPTY_PAGES = 1000
+# Hashes of tokens that are kept: for 100 million keys, in 8 MB.
+_MAX_TOKENS = 100_000
 # S3 refuses requests of a machine whose clock differs by more.
 _CLOCK_SKEW_S = 900
 _HINT = "check --endpoint: it must be the address of the storage itself, not of its console"
@@ -56,14 +56,14 @@ def is_odd(name: str) -> bool:
     return _ODD.search(name) is not None
 
 
-# What is read of a page, beside its entries.
+# What is read of a page beside its entries.
 _FACTS = ("EncodingType", "IsTruncated", "NextContinuationToken")
 
 
 class Page(NamedTuple):
     objects: list[ObjectInfo]
-    prefixes: list[str]  # each ends in the slash that makes it such
-    token: str | None  # None: this is the last
+    prefixes: list[str]  # with their trailing slash
+    token: str | None  # None: this is the last page
 
 
 class S3Listing:
@@ -75,8 +75,8 @@ class S3Listing:
         *,
         in_order: bool = False,
     ) -> None:
-        """`in_order`: the server promises keys in the order of their bytes, as AWS does. Others
-        have an order of their own (SeaweedFS, rclone)."""
+        """`in_order`: the server guarantees keys in the order of their bytes, as AWS does. Others
+        have another order (SeaweedFS, rclone)."""
         self._objects = objects
         self._prefix = prefix
         self._counters = counters
@@ -93,18 +93,18 @@ class S3Listing:
         while True:
             last, count, before = behind, 0, greatest
             for page in self._pages(below, behind):
-                yield self._shown(page.objects)
+                yield self._relative(page.objects)
                 if page.objects:
                     count += len(page.objects)
                     last = page.objects[-1].key
                     greatest = max(greatest, *(info.key for info in page.objects))
-            # A listing of one page came as one answer, so it needs no second one.
+            # A listing of one page is complete: it came as one answer.
             if not behind and count < _PAGE_ENTRIES:
                 return
             more = self._some_behind(below, last, greatest)
             if not more:
                 return
-            # Written while we listed, perhaps: no reason to refuse, and none to pass it over.
+            # Keys that may have been written during the listing are listed too, without an error.
             added_since_ns = int((began_s - _CLOCK_SKEW_S) * 1e9)
             if greatest == before or any(info.mtime_ns < added_since_ns for info in more):
                 raise SourceError(
@@ -115,25 +115,31 @@ class S3Listing:
             behind = last
 
     def _is_prefix_too(self, key: str) -> bool:
-        """SeaweedFS 4.48 takes "behind a" for "behind all of a/": a listing that goes on behind
-        such a key would lose what lies below it."""
+        """Return whether keys exist below this key.
+
+        SeaweedFS 4.48 takes "behind a" for "behind all of a/": a listing that continues behind such
+        a key would lose the keys below it.
+        """
         if not key or key.endswith("/"):
             return False
         return bool(self._some(self._prefix.full(key), "", 1).objects)
 
     def _some_behind(self, below: str, last: str, greatest: str) -> list[ObjectInfo]:
-        """Is it over? Keys up to the greatest are those of a server that passes over start-after
-        or has an order of its own, and prove nothing."""
+        """Return the first keys behind the end of a listing; none if it is complete.
+
+        Keys up to the greatest one do not count: they come from a server that ignores start-after
+        or has another order.
+        """
         return [info for info in self._some(below, last, 2).objects if info.key > greatest]
 
-    def _shown(self, infos: list[ObjectInfo]) -> list[ObjectInfo]:
+    def _relative(self, infos: list[ObjectInfo]) -> list[ObjectInfo]:
         relative = self._prefix.relative
         return [info._replace(key=relative(info.key)) for info in infos]
 
     # -- one level ----------------------------------------------------------------------
 
     def list_level(self, prefix: str) -> Level | None:
-        """None where a key is odd, too, or the end was lost: list_all has an answer to each."""
+        """Return None also for odd keys, or if the end was lost: list_all handles both."""
         level, below = Level([], []), self._prefix.full(prefix)
         start = f"{below}/" if below else ""
         number, count, last, greatest = 0, 0, "", ""
@@ -148,9 +154,9 @@ class S3Listing:
             prefixes = [name.removesuffix("/") for name in page.prefixes]
             if any(is_odd(key[len(start) :]) for key in (*(o.key for o in objects), *prefixes)):
                 return None
-            level.objects.extend(self._shown(objects))
+            level.objects.extend(self._relative(objects))
             level.prefixes.extend(map(self._prefix.relative, prefixes))
-        # As of a whole listing; of two, since the last prefix has keys behind itself.
+        # As in a whole listing. Two keys, since the last prefix has keys behind itself.
         if number > 1 or count >= _PAGE_ENTRIES:
             behind = self._some(below, last, 2, delimiter="/")
             names = (*(info.key for info in behind.objects), *behind.prefixes)
@@ -164,7 +170,7 @@ class S3Listing:
     # -- pages ----------------------------------------------------------------------------
 
     def _some(self, below: str, behind: str, most: int, delimiter: str = "") -> Page:
-        """The first keys behind this one. One request."""
+        """Return the first keys behind this one. One request."""
         return self._page(_query(below, behind, delimiter) | {"max-keys": str(most)}, below)
 
     def _pages(self, below: str, behind: str, delimiter: str = "") -> Iterator[Page]:
@@ -179,12 +185,12 @@ class S3Listing:
             if page.token is None:
                 return
             empty = 0 if page.objects or page.prefixes else empty + 1
-            if hash(page.token) in seen or empty > _MOST_EMPTY_PAGES:
-                what = "the token of a page came before" if empty <= 1 else f"{empty} empty pages"
+            if hash(page.token) in seen or empty > _MAX_EMPTY_PAGES:
+                what = "a token came twice" if empty <= 1 else f"{empty} empty pages"
                 raise SourceError(
                     f"{self._where}: its listing repeats itself: {what}", hint=REPEATS_HINT
                 )
-            if len(seen) >= _TOKENS_REMEMBERED:
+            if len(seen) >= _MAX_TOKENS:
                 seen.clear()
             seen.add(hash(page.token))
             query["continuation-token"] = page.token
@@ -202,20 +208,20 @@ class S3Listing:
         where, objects = self._where, self._objects
         try:
             with objects.ask(where, objects.root or "/", canonical_query(query)) as response:
-                return read_page(response.pieces(PAGE_MOST_BYTES), where)
+                return read_page(response.pieces(MAX_PAGE_BYTES), where)
         except BodyTooLong as error:
-            what = f"{where}: a page of its listing does not end ({error})"
+            what = f"{where}: a page of its listing is too long ({error})"
             raise SourceError(what, hint=_HINT) from error
         except (ProtocolError, OSError) as error:
             raise failure(error, where) from error
 
     def _check_order(self, last: str, page: Page) -> str:
-        """By keys and prefixes, each in an order of their own; return the last key."""
+        """Check the order of the keys, and of the prefixes; return the last key."""
         for names in ([last, *(info.key for info in page.objects)], page.prefixes):
             for one, other in pairwise(_as_bytes(names)):
                 if one >= other:
                     raise SourceError(
-                        f"{self._where}: its listing is not in order: {other[:100]!r} came behind "
+                        f"{self._where}: its listing is not in order: {other[:100]!r} came after "
                         f"{one[:100]!r}",
                         hint=REPEATS_HINT,
                     )
@@ -252,13 +258,13 @@ def read_page(pieces: Iterable[bytes], where: str) -> Page:
             elif child.name == "CommonPrefixes":
                 prefixes.append(child.fields["Prefix"])
             elif child.name in _FACTS and facts.setdefault(child.name, child.text) != child.text:
-                raise ValueError(f"two words for {child.name}")
+                raise ValueError(f"two values of {child.name}")
     except (ValueError, KeyError, OverflowError) as error:
         raise _not_s3(where, f"{type(error).__name__}: {str(error)[:100]}") from error
     is_truncated = facts.get("IsTruncated", "").strip().lower()
     if is_truncated not in ("true", "false"):
-        raise _not_s3(where, "a page that does not say whether it is the last")
-    if facts.get("EncodingType") == "url":  # some servers ignore that they were asked for it
+        raise _not_s3(where, "a page without IsTruncated")
+    if facts.get("EncodingType") == "url":  # some servers ignore the request for it
         objects = [info._replace(key=_decoded(info.key)) for info in objects]
         prefixes = list(map(_decoded, prefixes))
     if is_truncated == "false":
@@ -273,11 +279,11 @@ def read_page(pieces: Iterable[bytes], where: str) -> Page:
 
 
 def children_of(pieces: Iterable[bytes], where: str, name: str) -> Iterator[Child]:
-    """What a document of S3 holds, if that is its name. Raises ours."""
+    """Yield the children of an S3 document with this root; raise PenstockErrors."""
     children = read_xml(pieces)
     try:
         root = next(children).name
-        if root == "Error":  # some say with status 200 that it went wrong
+        if root == "Error":  # some servers report errors with status 200
             code = next((child.text for child in children if child.name == "Code"), "")
             raise translate_status(500, code, where, f"an error instead of a listing: {code[:40]}")
         if root != name:

@@ -1,14 +1,14 @@
-"""Objects of S3 and of web servers, over plain sockets: the data path of s3, oss, bos, http and
-https sources, and what their listings ask with.
+"""Objects of S3 and of web servers over plain sockets: the data path of s3, oss, bos, http and
+https sources, and the requests of their listings.
 
-obstore serves the few sources that this client cannot: directory buckets (which want session
-credentials), and those behind proxies other than HTTP's. That is known before anything is asked:
-nothing that a server does leads to another client.
+obstore serves the few sources that this client cannot: directory buckets (which need session
+credentials), and sources behind other proxies than HTTP ones. That is decided before the first
+request: no answer of a server leads to another client.
 
-Credentials go to the host that was asked for. A redirect is followed on that host, or to the
-endpoint of the region that AWS names, and nowhere else.
+Credentials go to the configured host only. A redirect is followed on that host, or to the endpoint
+of the region that AWS names, and nowhere else.
 
-Threading: any thread. A call blocks until it has the bytes or knows why they do not come.
+Threading: any thread. A call blocks until it has the bytes or an error.
 """
 
 import logging
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The word that retries are counted by, and what a person reads. First match wins.
+# Exception, label that retries are counted by, message. First match wins.
 _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
     (ssl.SSLCertVerificationError, "untrusted", "the endpoint's certificate is not trusted"),
     (socket.gaierror, "unresolved", "the endpoint's name cannot be resolved"),
@@ -59,17 +59,15 @@ _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
 )
 _REDIRECTED = "check --region and --endpoint; or mount that address itself"
 _UNTRUSTED_HINT = (
-    "name the authority that signed it in SSL_CERT_FILE; if it is a public one, somebody else may "
-    "be answering in the place of the storage"
+    "name the authority that signed it in SSL_CERT_FILE; if that is a public one, another server "
+    "may be answering instead of the storage"
 )
-# A server that has answered as only `get` can follow (in chunks, without a length, with a redirect)
-# is not asked piece by piece for so long: it may be its way, or have happened once.
-_NOT_BEGUN_S = 60.0
+# After an answer that only `get` can handle (chunked, without a length, a redirect), `begin` is not
+# used for so long: the server may always answer so, or only once.
+_BEGIN_PAUSE_S = 60.0
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-
-
-_MOST_HOPS = 5
+_MAX_HOPS = 5
 _QUERY = "/~%!$&'()*+,;=:@?-_."
 _REGION = re.compile(r"[a-z]{2,8}(-[a-z]{2,16}){1,3}-[0-9]{1,2}")
 _NO_ETAG = (BY_TIME, BY_SIZE, "W/")
@@ -77,11 +75,11 @@ _HEADER_TEXT = re.compile(r"[!-~ ]*")
 
 
 class RedirectRefused(SourceError):
-    """The server names another one, which nobody asked for."""
+    """The server redirects to another host."""
 
 
-class _Place(NamedTuple):
-    """Where requests go, and what signs them for there."""
+class _Endpoint(NamedTuple):
+    """A client for one endpoint, and the signer for it."""
 
     client: HttpClient
     signer: Signer | None  # None for public data
@@ -90,21 +88,21 @@ class _Place(NamedTuple):
 class S3Objects:
     def __init__(
         self,
-        place: _Place,
+        endpoint: _Endpoint,
         root: str,
         *,
         check: BodyCheck | None = None,
-        in_region: Callable[[str], _Place] | None = None,
+        in_region: Callable[[str], _Endpoint] | None = None,
         extra: S3Headers = NO_HEADERS,
     ) -> None:
-        """`root`: what stands before a key in the path, encoded. `in_region`: the same bucket at
-        the endpoint of another region, where the store is AWS itself."""
+        """`root`: the part of the path before a key, encoded. `in_region`: returns the endpoint of
+        another region; only for AWS itself."""
         self.root = root
-        self._place = place
+        self._endpoint = endpoint
         self._check = check
         self._in_region = in_region
         self._extra = extra
-        self._for_get_s = -math.inf  # when an answer came that only `get` can follow
+        self._begin_paused_s = -math.inf  # time of the last answer that only `get` can handle
 
     def ask(
         self,
@@ -115,12 +113,14 @@ class S3Objects:
         method: str = "GET",
         body: bytes = b"",
     ) -> Response:
-        """Return an answer that is no error; the caller closes it. `path` and `query` are encoded.
-        Raises ours, and what `penstock.store.http` does."""
-        until_s = self._place.client.new_deadline()
+        """Send a request; return an answer that is no error, which the caller closes.
+
+        `path` and `query` are encoded. Raises PenstockErrors, and what penstock.store.http raises.
+        """
+        until_s = self._endpoint.client.new_deadline()
         extra = self._extra.of(method, query)
-        for _ in range(_MOST_HOPS):
-            client, signer = self._place
+        for _ in range(_MAX_HOPS):
+            client, signer = self._endpoint
             signed = "" if signer is None else signer.headers(path, query, method, body, extra)
             target = f"{path}?{query}" if query else path
             response = client.request(method, target, signed + headers, body, until_s)
@@ -134,34 +134,34 @@ class S3Objects:
                 raise
             response.close()
             path, query = elsewhere
-        raise SourceError(f"{where}: the endpoint sends us on again and again", hint=_REDIRECTED)
+        raise SourceError(f"{where}: the endpoint redirects again and again", hint=_REDIRECTED)
 
     def _redirected(
         self, response: Response, where: str, path: str, query: str
     ) -> tuple[str, str] | None:
-        """Where to ask instead, if the answer says so and it may be followed there."""
-        status, headers, place = response.status, response.headers, self._place
+        """Return the new path and query of a redirect that may be followed; None if it is none."""
+        status, headers, endpoint = response.status, response.headers, self._endpoint
         if status not in (301, 302, 303, 307, 308, 400):
             return None
         region = headers.get("x-amz-bucket-region", "")
         if self._in_region is not None and _REGION.fullmatch(region):
             moved = self._in_region(region)
-            if moved.client.origin != place.client.origin:
+            if moved.client.origin != endpoint.client.origin:
                 log.info("%s: its bucket is in %s", where, region)
-                self._place = moved
+                self._endpoint = moved
                 return path, query
         if status == 400:
             return None
         target = headers.get("location", "")
         try:
-            to = urlsplit(urljoin(f"{place.client.origin}{path}", target))
+            to = urlsplit(urljoin(f"{endpoint.client.origin}{path}", target))
         except ValueError:
             target, to = "", urlsplit("")
-        if target and f"{to.scheme}://{to.netloc}" == place.client.origin:
+        if target and f"{to.scheme}://{to.netloc}" == endpoint.client.origin:
             return quote(to.path or "/", safe="/~%!$&'()*+,;=:@"), quote(to.query, safe=_QUERY)
         raise RedirectRefused(
-            f"{where}: the server sends us to {to.netloc[:100] or 'another address'}, and only the "
-            "one that was asked for is asked",
+            f"{where}: the server redirects to {to.netloc[:100] or 'another address'}; redirects "
+            "to other hosts are not followed",
             hint=_REDIRECTED,
         )
 
@@ -194,9 +194,9 @@ class S3Objects:
 
     def begin(self, where: str, key: str, version: str, size_bytes: int) -> "PendingObject | None":
         """Send the request for a whole object; None where `get` has to be called instead."""
-        client, signer = self._place
+        client, signer = self._endpoint
         is_ready = signer is None or signer.is_ready
-        if not is_ready or time.monotonic() < self._for_get_s + _NOT_BEGUN_S:
+        if not is_ready or time.monotonic() < self._begin_paused_s + _BEGIN_PAUSE_S:
             return None
         path = self.path(key)
         signed = "" if signer is None else signer.headers(path, extra=self._extra.read)
@@ -206,15 +206,15 @@ class S3Objects:
         return PendingObject(self, response, where, version, size_bytes, self._check)
 
     def pause_begin(self) -> None:
-        """An answer was not of the kind that can be received piece by piece."""
-        self._for_get_s = time.monotonic()
+        """Do not use `begin` for a while: an answer could not be received without blocking."""
+        self._begin_paused_s = time.monotonic()
 
     def path(self, key: str) -> str:
         return f"{self.root}/{quote(key, safe='/~', errors='surrogateescape')}"
 
 
 class PendingObject:
-    """A whole object on its way: see penstock.store.Pending."""
+    """A GET of a whole object in flight: see penstock.store.Pending."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class PendingObject:
         self._where = where
         self._version = version
         self._size_bytes = size_bytes
-        self._is_checked = False  # it is what was asked for; its body is on its way
+        self._is_checked = False  # the head is right; the body follows
         self._result: Buffer | Exception | None = None
 
     def fileno(self) -> int:
@@ -243,10 +243,10 @@ class PendingObject:
             if not response.status:
                 response.receive_head()
             if not self._is_checked:
-                is_for_get = response.status < 300 and not response.has_length
-                if is_for_get or 300 <= response.status < 400:
+                only_get_can = response.status < 300 and not response.has_length
+                if only_get_can or 300 <= response.status < 400:
                     self._objects.pause_begin()
-                    raise ProtocolError("an answer that only `get` can follow")
+                    raise ProtocolError("an answer that needs a blocking request")
                 if not 200 <= response.status < 300:
                     raise refusal(response, where, socket.MSG_DONTWAIT)
                 _check(response, where, self._version, 0, size_bytes, size_bytes)
@@ -265,9 +265,9 @@ class PendingObject:
         return True
 
     def result(self) -> Buffer:
-        assert self._result is not None, "it is still on its way"
+        assert self._result is not None, "still in flight"
         if isinstance(self._result, Exception):
-            # Without the frames of before: they refer to this object, and it to the error.
+            # Without the old frames: they refer to this object, and it refers to the error.
             raise self._result.with_traceback(None)
         if self._check is not None:
             self._check(self._where, self._version, self._response.headers, self._result)
@@ -298,15 +298,18 @@ def open_s3_objects(
     region_endpoint: str | None = None,
     extra: S3Headers = NO_HEADERS,
 ) -> S3Objects | None:
-    """None where only the other client can ask. With `virtual_hosted` the endpoint's host has the
-    bucket's name in it already. `region_endpoint`: with `{region}` in it, where any has one."""
+    """Return a client; None where only obstore can be used.
+
+    With `virtual_hosted` the endpoint's host already contains the bucket's name. `region_endpoint`:
+    the template of regional endpoints, with `{region}` in it.
+    """
     if bucket.endswith("--x-s3"):
         return None
     proxy = find_proxy(endpoint)
     if proxy is not None and not proxy.startswith("http://"):
         return None
 
-    def at(endpoint: str, region: str) -> _Place:
+    def at(endpoint: str, region: str) -> _Endpoint:
         client = HttpClient(
             endpoint,
             connect_s=limits.connect_s,
@@ -315,10 +318,10 @@ def open_s3_objects(
             proxy=find_proxy(endpoint),
         )
         signer = None if credentials is None else Signer(client.host, region, credentials)
-        return _Place(client, signer)
+        return _Endpoint(client, signer)
 
     @cache
-    def in_region(region: str) -> _Place:
+    def in_region(region: str) -> _Endpoint:
         assert region_endpoint is not None
         return at(region_endpoint.format(region=region), region)
 
@@ -333,14 +336,14 @@ def open_s3_objects(
 
 
 def open_web_objects(address: str, limits: Limits, check: BodyCheck | None) -> S3Objects | None:
-    """The same for a web server, which is a bucket without a name and without keys."""
+    """Return a client for a web server: a bucket without a name and without keys."""
     return open_s3_objects(
         address, "", virtual_hosted=True, region="", credentials=None, limits=limits, check=check
     )
 
 
 def find_proxy(endpoint: str) -> str | None:
-    """The proxy of the environment for this address."""
+    """Return the proxy that the environment configures for this address."""
     parts, proxies = urlsplit(endpoint), getproxies()
     found = proxies.get(parts.scheme) or proxies.get("all")
     if not found or proxy_bypass(parts.hostname or ""):
@@ -349,7 +352,7 @@ def find_proxy(endpoint: str) -> str | None:
 
 
 def _version_header(version: str) -> str:
-    # What no header can hold was made up by a listing, and is no answer's ETag either.
+    # A version that no header can hold came from a wrong listing; no answer has that ETag either.
     if version.startswith(_NO_ETAG) or _HEADER_TEXT.fullmatch(version) is None:
         return ""
     return f'If-Match: "{version}"\r\n'
@@ -364,7 +367,7 @@ def failure(error: Exception, where: str) -> StoreError:
 def _check(
     response: Response, where: str, version: str, start: int, length: int, size_bytes: int
 ) -> int:
-    """Return how many bytes of the body come before those that were asked for; raise if it is of
+    """Return how many bytes of the body come before the requested ones; raise if the answer is for
     another object, version or range."""
     headers = response.headers
     part = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
@@ -372,7 +375,7 @@ def _check(
     if part is not None:
         size = int(part[3])
     if "etag" not in headers and not version.startswith((BY_TIME, BY_SIZE)):
-        raise StoreError(f"{where}: the answer does not tell its version", kind="no_version")
+        raise StoreError(f"{where}: the answer has no ETag", kind="no_version")
     modified_s = 0.0
     if "etag" not in headers and (date := headers.get("last-modified")):
         try:
@@ -382,21 +385,24 @@ def _check(
     found = version_of(headers.get("etag"), modified_s, size)
     check_version(where, version, size_bytes, found, size)
     if part is None:
-        # Some servers answer with the whole object, whatever they were asked for.
+        # Some servers ignore Range and answer with the whole object.
         if response.status == 206 or (length != size_bytes and not response.has_length):
-            raise StoreError(f"{where}: it is not said which part came", kind="wrong_length")
+            raise StoreError(
+                f"{where}: the answer does not say which part it is", kind="wrong_length"
+            )
         return start
     is_whole = not response.has_length or response.length == length
     if (int(part[1]), int(part[2])) != (start, start + length - 1) or not is_whole:
         raise StoreError(
-            f"{where}: another part came than {start} to {start + length - 1}", kind="wrong_length"
+            f"{where}: the answer is not the part {start} to {start + length - 1}",
+            kind="wrong_length",
         )
     return 0
 
 
 def refusal(response: Response, where: str, flags: int = socket.MSG_WAITALL) -> PenstockError:
-    """The error that an answer tells."""
-    text = response.read_error(flags)  # a begun one is not judged before that has come
+    """Return the error of an answer with an error status."""
+    text = response.read_error(flags)  # raises NotYet until a pending answer has arrived
     code = found[1] if (found := _CODE.search(text)) is not None else ""
     status = response.status
     return translate_status(status, code, where, f"status {status} {code}".rstrip())

@@ -1,9 +1,8 @@
 """Writing to S3 over our own client: whole objects, objects in parts, deletions.
 
-It answers as the reading half does: an answer is bounded, and a redirect is followed on the same
-host only.
+Like reading: answers are bounded, and redirects are followed on the same host only.
 
-Threading: any thread. The parts of one object are sent by a few threads of its own.
+Threading: any thread. The parts of one object are sent by a small thread pool.
 """
 
 from collections.abc import Iterator
@@ -16,15 +15,15 @@ from penstock.metrics import Counters
 from penstock.store import Chunks
 from penstock.store.etags import PART_BYTES, part_bytes
 from penstock.store.http import ProtocolError
-from penstock.store.s3listing import PAGE_MOST_BYTES, REPEATS_HINT, children_of
+from penstock.store.s3listing import MAX_PAGE_BYTES, REPEATS_HINT, children_of
 from penstock.store.s3objects import S3Objects, failure
 from penstock.store.sigv4 import canonical_query
 from penstock.store.versions import version_of
 from penstock.store.xmlbody import Child
 
-# Parts of one object that are on their way at once; each is held in memory.
+# Parts of one object in flight at once; each is held in memory.
 _PARTS_AT_ONCE = 4
-_ANSWER_MOST_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 _UPLOADS_FACTS = ("IsTruncated", "NextKeyMarker", "NextUploadIdMarker")
 
 
@@ -35,7 +34,7 @@ class S3Uploads:
 
     def put_file(self, where: str, key: str, chunks: Chunks, size_bytes: int) -> str:
         """See Store.put_file."""
-        parts = _cut(chunks, size_bytes, where)
+        parts = _split_into_parts(chunks, size_bytes, where)
         if size_bytes <= PART_BYTES:
             etag = self._ask(where, key, "PUT", {}, b"".join(parts)).get("etag")
         else:
@@ -44,14 +43,14 @@ class S3Uploads:
         self._counters.add("store_requests", label="put")
         if etag:
             return version_of(etag, 0, size_bytes)
-        # Who puts parts together may leave one out.
+        # A store may lose a part when it joins them.
         written = self._ask(where, key, "HEAD", {})
         if (length := written.get("content-length")) != str(size_bytes):
             raise StoreError(
-                f"{where}: {length} bytes were kept of {size_bytes}", kind="wrong_length"
+                f"{where}: the store has {length} of {size_bytes} bytes", kind="wrong_length"
             )
         if not (etag := written.get("etag")):
-            raise StoreError(f"{where}: the answer does not tell its version", kind="no_version")
+            raise StoreError(f"{where}: the answer has no ETag", kind="no_version")
         return version_of(etag, 0, size_bytes)
 
     def delete(self, where: str, key: str) -> None:
@@ -60,7 +59,7 @@ class S3Uploads:
         self._counters.add("store_requests", label="delete")
 
     def abort_uploads(self, where: str, key: str) -> None:
-        """End those of exactly this key that were begun and not ended."""
+        """Abort the unfinished uploads of exactly this key."""
         query = {"uploads": "", "prefix": key}
         behind = ("", "")
         while True:
@@ -68,17 +67,17 @@ class S3Uploads:
             facts: dict[str, str] = {}
             try:
                 for child in self._children(
-                    where, "", "GET", query, "ListMultipartUploadsResult", most=PAGE_MOST_BYTES
+                    where, "", "GET", query, "ListMultipartUploadsResult", most=MAX_PAGE_BYTES
                 ):
                     if child.name in _UPLOADS_FACTS:
                         facts[child.name] = child.text
                     elif child.name == "Upload" and child.fields.get("Key") == key:
                         left.append(child.fields.get("UploadId", ""))
             except ObjectNotFound:
-                return  # rclone's server says so of a bucket without any
+                return  # rclone's answer for a bucket without uploads
             for upload in filter(None, left):  # without an id, the object itself would be deleted
                 self._abort(where, key, upload)
-            # Those of this key come first of all that begin with it.
+            # The uploads of this key come before those of longer keys.
             if facts.get("IsTruncated") != "true" or facts.get("NextKeyMarker") != key:
                 return
             before, behind = behind, (key, facts.get("NextUploadIdMarker", ""))
@@ -93,7 +92,7 @@ class S3Uploads:
     def _put_parts(self, where: str, key: str, parts: Iterator[bytes]) -> None:
         begun = self._children(where, key, "POST", {"uploads": ""}, "InitiateMultipartUploadResult")
         upload = {child.name: child.text for child in begun}.get("UploadId")
-        if not upload:  # without it, a part is written over the object
+        if not upload:  # without an id, a part would overwrite the object
             raise StoreError(f"{where}: the answer does not name the upload", kind="other")
         try:
             etags = self._send_parts(where, key, upload, parts)
@@ -111,7 +110,7 @@ class S3Uploads:
             ):
                 pass  # an answer of status 200 may still be an error
         except BaseException:
-            with suppress(PenstockError):  # what went wrong first is what is told
+            with suppress(PenstockError):  # the first error is reported
                 self._abort(where, key, upload)
             raise
 
@@ -125,7 +124,7 @@ class S3Uploads:
             for number, part in enumerate(parts, 1):
                 sent.append(pool.submit(send, number, part))
                 if number >= _PARTS_AT_ONCE:
-                    sent[number - _PARTS_AT_ONCE].result()  # and so many parts in memory
+                    sent[number - _PARTS_AT_ONCE].result()  # bounds the parts in memory
             return [one.result() for one in sent]
 
     def _abort(self, where: str, key: str, upload: str) -> None:
@@ -141,7 +140,7 @@ class S3Uploads:
         path, text = self._objects.path(key), canonical_query(query)
         try:
             with self._objects.ask(where, path, text, method=method, body=body) as response:
-                response.read_text(_ANSWER_MOST_BYTES)
+                response.read_text(_MAX_ANSWER_BYTES)
                 return response.headers
         except (ProtocolError, OSError) as error:
             raise failure(error, where) from error
@@ -154,10 +153,12 @@ class S3Uploads:
         query: dict[str, str],
         root: str,
         body: bytes = b"",
-        most: int = _ANSWER_MOST_BYTES,
+        most: int = _MAX_ANSWER_BYTES,
     ) -> Iterator[Child]:
-        """What the answer, a document, holds; of the bucket if there is no key. Nothing is asked
-        before the first is taken."""
+        """Send a request, for the bucket if `key` is empty, and yield the children of the answer.
+
+        The request is sent when the first child is taken.
+        """
         path = self._objects.path(key) if key else self._objects.root or "/"
         text = canonical_query(query)
         try:
@@ -167,8 +168,8 @@ class S3Uploads:
             raise failure(error, where) from error
 
 
-def _cut(chunks: Chunks, size_bytes: int, where: str) -> Iterator[bytes]:
-    """The same bytes in pieces of one part each. Raises if they are not as many as announced."""
+def _split_into_parts(chunks: Chunks, size_bytes: int, where: str) -> Iterator[bytes]:
+    """Yield the bytes in pieces of one part each; raise if their number is not `size_bytes`."""
     part, came, most = bytearray(), 0, part_bytes(size_bytes)
     for chunk in chunks():
         rest = memoryview(chunk).cast("B")
@@ -181,5 +182,5 @@ def _cut(chunks: Chunks, size_bytes: int, where: str) -> Iterator[bytes]:
             part.clear()
         part += rest
     if came != size_bytes:
-        raise StoreError(f"{where}: {came} bytes came of {size_bytes}", kind="wrong_length")
+        raise StoreError(f"{where}: read {came} of {size_bytes} bytes", kind="wrong_length")
     yield bytes(part)

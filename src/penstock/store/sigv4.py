@@ -1,7 +1,7 @@
 """AWS Signature Version 4. Pure, apart from the clock it is given.
 
-The botocore signer costs 150 us a request, this one 12: the signing key changes once a day and
-only the date and the path differ from one GET to the next.
+The signer of botocore costs 150 us a request, this one 12: the signing key changes once a day, and
+only the date and the path differ between GETs.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-# Credentials are asked for again after this time. Those of roles are renewed minutes before they
-# expire, so a minute is soon enough.
+# Credentials are requested again after this time. Those of roles are renewed minutes before they
+# expire, so a minute is often enough.
 _CREDENTIALS_S = 60.0
 
 
 class _Key(NamedTuple):
-    """What signs all requests of one day with one set of credentials."""
+    """The signing key of one day and one set of credentials."""
 
     day: str
     until_s: float
@@ -66,7 +66,7 @@ class Signer:
 
     @property
     def is_ready(self) -> bool:
-        """Does `headers` return at once? Asking for credentials may take seconds."""
+        """Whether `headers` returns at once: requesting credentials may take seconds."""
         key, now_s = self._key, self._now()
         return key is not None and now_s < key.until_s and _day(now_s) == key.day
 
@@ -78,9 +78,11 @@ class Signer:
         body: bytes = b"",
         extra: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
-        """Return the header lines that sign a request, with the `extra` ones: their names are in
-        lower case, and come behind `x-amz-date` in the order of the alphabet. `path` is encoded,
-        `query` is as `canonical_query` makes it."""
+        """Return the header lines that sign a request, together with the `extra` ones.
+
+        Their names must be in lower case and sort behind `x-amz-date`. `path` is encoded, `query`
+        comes from `canonical_query`.
+        """
         digest_of_body = hashlib.sha256(body).hexdigest() if body else _EMPTY_SHA256
         now_s = self._now()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))

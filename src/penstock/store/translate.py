@@ -1,4 +1,4 @@
-"""obstore's exceptions become ours, here and nowhere else."""
+"""Translates the exceptions of obstore, and S3's error codes, into PenstockErrors."""
 
 import re
 from datetime import UTC, datetime
@@ -35,12 +35,12 @@ _KEYS_HINTS = {
     "az": "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     "oss": "check OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET",
     "bos": "check BOS_ACCESS_KEY_ID and BOS_SECRET_ACCESS_KEY",
-    "http": "this server wants a password, which we cannot give it",
-    "https": "this server wants a password, which we cannot give it",
+    "http": "this server asks for a password, which penstock does not support",
+    "https": "this server asks for a password, which penstock does not support",
 }
 _KEYS_HINT_S3 = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
-# First match wins. A test holds that every exception of obstore has its row.
+# First match wins. A test checks that every exception of obstore has a row.
 TRANSLATIONS: tuple[tuple[type[Exception], type[PenstockError], str | None], ...] = (
     (NotFoundError, ObjectNotFound, None),
     (FileNotFoundError, ObjectNotFound, None),
@@ -58,7 +58,7 @@ TRANSLATIONS: tuple[tuple[type[Exception], type[PenstockError], str | None], ...
     (OSError, StoreError, None),
 )
 
-# GenericError holds everything else that HTTP can answer; its text is all that tells them apart.
+# GenericError is everything else that HTTP can answer; only its text says what happened.
 _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
     (r"status code: 40[13]|SignatureDoesNotMatch|InvalidAccessKeyId", AccessDenied,
      "access denied", _KEYS),
@@ -66,9 +66,9 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
      "access denied, the credentials have expired", _KEYS),
     (r"token request|service account|[Cc]redential|Access Key|Account must be", AccessDenied,
      "no credentials that work", _KEYS),
-    (r"status code: 416|InvalidRange", ObjectChanged, "it became shorter", None),
+    (r"status code: 416|InvalidRange", ObjectChanged, "the object became shorter", None),
     (r"NoSuchBucket|status code: 4(04|10)", ObjectNotFound, "not found", None),
-    # A server that minds If-Match says 412 first; rclone's sees only that the range is no more.
+    # A server that honours If-Match answers 412 first; rclone's only sees that the range is gone.
     (r"status code: (301|307|400)|PermanentRedirect", SourceError,
      "the endpoint refused the request", "check --region and --endpoint"),
     (r"status code: 40[5679]|status code: 501|invalid list response|invalid XML|Deserialization|"
@@ -85,7 +85,7 @@ _GENERIC: tuple[tuple[str, type[PenstockError], str, str | None], ...] = (
      StoreError, "storage cannot be reached", "check --endpoint and the network"),
 )  # fmt: skip
 
-# What failed, in the word that retries are counted by. First match wins.
+# The label that retries are counted by. First match wins.
 _KINDS: tuple[tuple[str, str], ...] = (
     (r"status code: (429|503)|SlowDown|TooManyRequests", "slow_down"),
     (r"status code: 408|TimedOut|kind: Timeout|timed out", "timeout"),
@@ -102,40 +102,40 @@ _ADDRESS = re.compile(r"https?://\S+|for path .*?: |retry_timeout: \S+")
 
 def translate(error: Exception, where: str) -> PenstockError:
     text = str(error)
-    # Keys are part of addresses, and may be called `credentials/timeout`.
-    said = _ADDRESS.sub("", text)
-    if re.search(_SKEWED, said):
-        return _skewed(where)
+    # Addresses contain keys, which may be called `credentials/timeout`.
+    plain = _ADDRESS.sub("", text)
+    if re.search(_SKEWED, plain):
+        return _clock_skew(where)
     if isinstance(error, GenericError):
         for pattern, kind, what, hint in _GENERIC:
-            if re.search(pattern, said):
-                return _made(kind, f"{where}: {what} ({_short(text)})", _hint(hint, where), said)
+            if re.search(pattern, plain):
+                return _error(kind, f"{where}: {what} ({_short(text)})", _hint(hint, where), plain)
     for known, kind, hint in TRANSLATIONS:
         if isinstance(error, known):
-            return _made(kind, f"{where}: {_short(text)}", _hint(hint, where), said)
+            return _error(kind, f"{where}: {_short(text)}", _hint(hint, where), plain)
     raise AssertionError(f"no translation for {type(error)}") from error
 
 
 def translate_status(status: int, code: str, where: str, text: str) -> PenstockError:
-    """The same for a client that tells S3's status and code by themselves."""
-    said = f"status code: {status} {code}"
-    if re.search(_SKEWED, said):
-        return _skewed(where)
+    """Translate an answer of S3, by its status and code."""
+    plain = f"status code: {status} {code}"
+    if re.search(_SKEWED, plain):
+        return _clock_skew(where)
     for pattern, kind, what, hint in _GENERIC:
-        if re.search(pattern, said):
-            return _made(kind, f"{where}: {what} ({_short(text)})", _hint(hint, where), said)
+        if re.search(pattern, plain):
+            return _error(kind, f"{where}: {what} ({_short(text)})", _hint(hint, where), plain)
     kind = ObjectChanged if status == 412 else StoreError
-    return _made(kind, f"{where}: {_short(text)}", None, said)
+    return _error(kind, f"{where}: {_short(text)}", None, plain)
 
 
-def _made(kind: type[PenstockError], what: str, hint: str | None, said: str) -> PenstockError:
+def _error(kind: type[PenstockError], what: str, hint: str | None, plain: str) -> PenstockError:
     if issubclass(kind, StoreError):
-        word = next((word for pattern, word in _KINDS if re.search(pattern, said)), "other")
+        word = next((word for pattern, word in _KINDS if re.search(pattern, plain)), "other")
         return kind(what, hint=hint, kind=word)
     return kind(what, hint=hint)
 
 
-def _skewed(where: str) -> StoreError:
+def _clock_skew(where: str) -> StoreError:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     return StoreError(
         f"{where}: this machine's clock differs too much from the store's; here it is {now} UTC",
@@ -152,8 +152,8 @@ def _hint(hint: str | None, where: str) -> str | None:
 
 
 def _short(text: str) -> str:
-    """The first line, without the chain of wrappers and without query strings (signatures); of an
-    answer in XML, its code."""
+    """Return the first line, without wrapped errors and query strings (signatures); of an answer in
+    XML, its code."""
     line = text.split("\n", 1)[0].split("<?xml", 1)[0].rstrip(" :")
     line = redact(re.sub(r"\?[^\s\")]*", "", line))
     if (code := re.search(r"<Code>(\w+)</Code>", text)) and code[1] not in line:

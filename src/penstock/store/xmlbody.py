@@ -1,8 +1,8 @@
-"""XML that a server sends, taken apart while it comes and within bounds. Pure.
+"""Parses XML from a server while it arrives, within bounds. Pure.
 
-A document is read as a root with children: the entries of a listing, each with its fields. One of
-them is held at a time, so memory does not grow with the document. Nothing that a document declares
-is believed: with a DOCTYPE it is refused, so there are no entities to expand and none to fetch.
+A document is a root with children: the entries of a listing, each with its fields. One child is
+held at a time, so memory does not grow with the document. A document with a DOCTYPE is refused, so
+there are no entities to expand or fetch.
 
 About 6 us of CPU for an entry of a listing of S3.
 """
@@ -11,41 +11,43 @@ from collections.abc import Iterable, Iterator
 from pyexpat import ExpatError, ParserCreate
 from typing import NamedTuple
 
-_DEEPEST = 32
-_MOST_FIELDS = 1000  # of one child
-_LONGEST_TEXT = 64 << 10  # of one child, with all that is in it
-_LONGEST_TAG_BYTES = 1 << 20  # expat holds a tag, with its attributes, until it ends
+_MAX_DEPTH = 32
+_MAX_FIELDS = 1000  # of one child
+_MAX_TEXT = 64 << 10  # of one child, with its fields
+_MAX_TAG_BYTES = 1 << 20  # expat holds a tag, with its attributes, until it ends
 
 
 class Child(NamedTuple):
-    """A child of the root, or first of all the root itself."""
+    """A child of the root; the first one is the root itself."""
 
-    name: str  # without its namespace, which servers write as they like
+    name: str  # without its namespace: servers differ in it
     text: str
-    fields: dict[str, str]  # the texts of all that is in it, by name; of several, the last
+    fields: dict[str, str]  # the texts of its fields, by name; of equal names, the last
 
 
 def read_xml(pieces: Iterable[bytes]) -> Iterator[Child]:
-    """Yield the root, without its children, and then each of these. Raises ValueError for what is
-    no such document, perhaps after some of them."""
+    """Yield the root, without its children, and then each child.
+
+    Raises ValueError for any other document, perhaps after some children.
+    """
     document = _Document()
     fed = 0
     try:
         for piece in pieces:
             document.parser.Parse(piece, False)
             fed += len(piece)
-            if fed - document.parser.CurrentByteIndex > _LONGEST_TAG_BYTES:
+            if fed - document.parser.CurrentByteIndex > _MAX_TAG_BYTES:
                 raise ValueError("a tag without end")
             yield from document.take()
         document.parser.Parse(b"", True)
     except ExpatError as error:
-        raise ValueError(f"no XML: {error}") from None
+        raise ValueError(f"not XML: {error}") from None
     yield from document.take()
 
 
 class _Document:
     def __init__(self) -> None:
-        # Not in any encoding that the document names: all who speak S3 or WebDAV send UTF-8.
+        # Whatever encoding the document declares: S3 and WebDAV servers send UTF-8.
         self.parser = parser = ParserCreate("utf-8")
         parser.buffer_text = True
         parser.StartElementHandler = self._start
@@ -69,8 +71,8 @@ class _Document:
             self._text_length = 0
         if self._depth == 1:
             self._found.append(Child(_local(name), "", {}))
-        elif self._depth > _DEEPEST:
-            raise ValueError("a document that is too deep")
+        elif self._depth > _MAX_DEPTH:
+            raise ValueError("a document that is nested too deeply")
 
     def _end(self, name: str) -> None:
         text = "".join(self._text)
@@ -80,14 +82,14 @@ class _Document:
             self._fields = {}
         elif self._depth > 2:
             self._fields[_local(name)] = text
-            if len(self._fields) > _MOST_FIELDS:
-                raise ValueError("an entry of too many fields")
+            if len(self._fields) > _MAX_FIELDS:
+                raise ValueError("an entry with too many fields")
         self._depth -= 1
 
     def _characters(self, text: str) -> None:
         self._text.append(text)
         self._text_length += len(text)
-        if self._text_length > _LONGEST_TEXT:
+        if self._text_length > _MAX_TEXT:
             raise ValueError("a text that is too long")
 
     def _declares(self, *_: object) -> None:
