@@ -149,7 +149,7 @@ def test_a_mount_that_goes_away_is_said(folder: Path, mounter: Mounter, train: T
     training.go_on()
     code, said = training.end()
     assert code == 1
-    assert f"penstock: Files: {mount.path} is not mounted any more\n" in said
+    assert f"penstock: Files: {mount.path} is no longer mounted\n" in said
     assert "FileNotFoundError: " in said.splitlines()[-1]  # the script's own
 
 

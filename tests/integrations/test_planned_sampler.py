@@ -20,7 +20,7 @@ from penstock.errors import PlanError
 from penstock.integrations import publisher, sampler_copy
 from penstock.integrations.dataset_files import NoFiles, files_of
 from penstock.integrations.forecast import Forecast, add_indices
-from penstock.integrations.sampler_copy import NoOrder, copy_apart
+from penstock.integrations.sampler_copy import UnpredictableOrder, isolated_copy
 from tests.support import recorded
 from tests.support.lazy import Lazy
 
@@ -362,7 +362,7 @@ def test_generators_go_on_as_the_originals_will_code_is_shared_and_lists_are_not
         module=random,
         order=[[1], [2]],
     )
-    copied = copy_apart(original)
+    copied = isolated_copy(original)
     first = draw(copied)
     assert draw(copied) != first == draw(original)
     assert (copied.key, copied.kind, copied.module) == (draw, Like, random)
@@ -372,7 +372,7 @@ def test_generators_go_on_as_the_originals_will_code_is_shared_and_lists_are_not
 
 def test_a_data_set_shows_its_length_and_its_attributes_and_cannot_be_changed() -> None:
     files = samples.Files()
-    copied = copy_apart(Like(dataset=files)).dataset
+    copied = isolated_copy(Like(dataset=files)).dataset
     assert isinstance(copied, samples.Files)
     assert len(copied) == len(files)
     copied.paths.reverse()
@@ -381,23 +381,23 @@ def test_a_data_set_shows_its_length_and_its_attributes_and_cannot_be_changed() 
     assert len(files.paths) == len(files)
     copied.epoch = 3
     assert not hasattr(files, "epoch")
-    with pytest.raises(NoOrder, match="reads the data set"):
+    with pytest.raises(UnpredictableOrder, match="reads the data set"):
         copied[0]
-    with pytest.raises(NoOrder, match=r"calls __getitem__\(\)"):
+    with pytest.raises(UnpredictableOrder, match=r"calls __getitem__\(\)"):
         copied.__getattr__("__getitem__")
 
 
 def test_what_cannot_be_kept_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_copy._Bounded, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(sampler_copy._BoundedMemory, "_MOST_BYTES", 1000)
     for held, reason in (
         (threading.Lock(), "cannot pickle '_thread.lock' object"),
         ((number for number in range(3)), "cannot pickle 'generator' object"),
-        (torch.nn.Linear(2, 2), "it holds what a model holds"),
-        (torch.empty(2, device="meta"), "it holds what a model holds"),
+        (torch.nn.Linear(2, 2), "it holds parts of a model"),
+        (torch.empty(2, device="meta"), "it holds parts of a model"),
         (bytes(2000), "it is too large"),
     ):
-        with pytest.raises(NoOrder, match=f"Like cannot be copied .*{reason}"):
-            copy_apart(Like(held=held))
+        with pytest.raises(UnpredictableOrder, match=f"Like cannot be copied .*{reason}"):
+            isolated_copy(Like(held=held))
 
 
 def test_batches_in_any_form_are_indices_and_nothing_else_is() -> None:
@@ -408,7 +408,7 @@ def test_batches_in_any_form_are_indices_and_nothing_else_is() -> None:
         add_indices(order, torch.tensor(7))
         assert order.tolist() == [3, 5, 7]
     for drawn in ("3", None, [(3, 224), (5, 224)], [[3], [5]], {"index": 3}):
-        with pytest.raises(NoOrder, match="hands out"):
+        with pytest.raises(UnpredictableOrder, match="hands out"):
             add_indices(array("q"), drawn)
 
 

@@ -148,6 +148,6 @@ def test_what_a_script_can_see_of_open_is_as_it_was(mount: Place, tmp_path: Path
 
 
 def test_nothing_is_replaced_in_a_process_that_only_imports_us(tmp_path: Path) -> None:
-    quiet_open.learn([str(tmp_path)])
+    quiet_open.add_roots([str(tmp_path)])
     assert not isinstance(io.open, quiet_open.QuietOpen)
     assert open is io.open

@@ -105,8 +105,8 @@ def test_what_cannot_be_foreseen_is_said_once_and_the_script_runs_as_before(
     lines = [line for line in without_workers.said.splitlines() if line.startswith("penstock: ")]
     assert len(lines) == 4
     assert all("; hint: " in line for line in lines)
-    assert "was not foreseen" in lines[0]
-    assert "cannot be foreseen" in lines[1]
+    assert "was predicted wrongly" in lines[0]
+    assert "cannot be predicted" in lines[1]
     assert "reads the data set" in lines[2]
     assert "cannot be copied" in lines[3]
     plans = [plan for case in loader_order.NOT_FORESEEN for plan in without_workers.plans(case)]
@@ -276,7 +276,7 @@ def test_another_interpreter_can_import_penstock_and_nothing_else_of_ours(
     assert result.stdout == f"{SOURCE / 'penstock' / '__init__.py'} None False\n", result.stderr
     # The first file that runs needs no newer Python than it says.
     text = (SOURCE / "penstock" / "integrations" / "hook" / "sitecustomize.py").read_text()
-    assert "nothing here needs more than 3.9" in text
+    assert "this file must run on Python 3.9" in text
     ast.parse(text, feature_version=(3, 9))
 
 

@@ -267,7 +267,7 @@ def test_a_mount_that_goes_away_is_told(own: Mount) -> None:
     with open_plan(paths_of(own)) as plan:
         own.umount()
         wait_until(lambda: plan.problems() is not None, "told")
-        assert "not mounted any more" in (plan.problems() or "")
+        assert "no longer mounted" in (plan.problems() or "")
         plan.extend([0])
         plan.reached(1)
 

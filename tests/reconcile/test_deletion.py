@@ -60,7 +60,7 @@ def test_it_is_refused_while_a_process_uses_it(
         done = succeed("delete", "-f", file, "--force")
         assert done == "penstockruntime/small deleted\ndataset/small deleted\n"
         gone(declared, bound)
-    assert "not there" in fail("delete", "-f", file)
+    assert "not found" in fail("delete", "-f", file)
     succeed("delete", "-f", file, "--ignore-not-found")
 
 

@@ -204,7 +204,7 @@ def main(turns: Sequence[tuple[int, str, Sequence[str]]]) -> None:
 
         from penstock.integrations import loader_hook
 
-        plans, said = record(), loader_hook._said
+        plans, said = record(), loader_hook._printed
     results: list[dict[str, Any]] = []
     for turn in turns:
         results.append(take_turn(plans, *turn))

@@ -1,8 +1,8 @@
-"""Finds the file behind each index of a data set, by its attributes alone: nothing is imported,
-nothing of the data set is called but `len`, and no file is touched.
+"""Finds the file behind each index of a data set, by its attributes alone: imports nothing, calls
+nothing of the data set but `len`, and touches no file.
 
-Known are torchvision's ImageFolder and DatasetFolder, and whatever keeps its files in a list named
-as theirs; Subset and ConcatDataset are looked through. Pure; any thread.
+Knows torchvision's ImageFolder and DatasetFolder, and any data set that keeps its files in a list
+of one of their names; looks through Subset and ConcatDataset. Pure; any thread.
 """
 
 import os
@@ -15,13 +15,13 @@ ATTRIBUTES = ("samples", "imgs", "files", "paths")
 
 
 class NoFiles(PlanError):
-    """Why nobody can tell which file an index is."""
+    """The files behind the indices are unknown; the message says why."""
 
     default_hint = f"give it a list of its files as `{'`, `'.join(ATTRIBUTES)}`"
 
 
 def files_of(dataset: object) -> list[str]:
-    """The path of each index, in the order of indices. Raises NoFiles."""
+    """Return the path of each index, in the order of indices; raise NoFiles."""
     name = type(dataset).__name__
     reason = f"{name} does not tell which files its samples are"
     for attribute in ATTRIBUTES:
@@ -52,7 +52,7 @@ def _chosen(files: list[str], indices: Any, name: str) -> list[str]:
 
 
 def _paths_in(values: Any) -> list[str] | None:
-    """None if these are not all paths, or tuples that begin with one."""
+    """Return the paths; None if these are not all paths, or tuples that begin with one."""
     if hasattr(values, "tolist"):  # an array of names, which forked workers share without copies
         values = values.tolist()
     if not isinstance(values, list | tuple) or not values:

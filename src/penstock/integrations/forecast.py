@@ -1,10 +1,11 @@
-"""What the iterator of a sampler will hand out, told before it is asked, from a copy.
+"""Predicts what the iterator of a sampler will hand out, by drawing from a copy of it.
 
 The copy draws its random numbers where the original will draw them: from copies of its own
-generators, and from the process's states as they are at this moment, which are put back. So the
-script's numbers are what they would have been.
+generators, and from the random states of the process as they are now, which are restored. So the
+script draws the same numbers as without a forecast.
 
-Threading: none of its own; see `randomness`.
+Threading: the random states belong to the process. They are swapped for milliseconds, in the
+thread that draws from the sampler.
 """
 
 import copy
@@ -18,24 +19,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from penstock.integrations.sampler_copy import NoOrder, copy_apart, is_plain_iterator
-
-# The random numbers of this process, put aside while a copy of a sampler is asked for its order.
-#
-# Covers what samplers draw from: torch's own generator (that of the CPU; those of accelerators
-# are never touched), `random`, and numpy's, if the process has imported it. Threading: these
-# states are the process's. Whoever swaps them does it for milliseconds, in the thread that draws
-# from the sampler.
+from penstock.integrations.sampler_copy import UnpredictableOrder, is_plain_iterator, isolated_copy
 
 
 class RandomStates:
-    """All of them at one moment. Equal if nobody has drawn in between."""
+    """The random states of this process at one moment; equal if nothing was drawn in between.
+
+    Covers what samplers draw from: torch's CPU generator (those of accelerators are never touched),
+    `random`, and numpy's global generator if the process has imported numpy.
+    """
 
     def __init__(self) -> None:
         self._parts = {name: read() for name, (read, _) in _sources().items()}
 
-    def put_back(self) -> None:
-        # numpy may have been imported in between: what it has drawn since is left as it is
+    def restore(self) -> None:
+        # numpy may have been imported in between: its state then stays as it is
         sources = _sources()
         for name, state in self._parts.items():
             sources[name][1](state)
@@ -50,17 +48,17 @@ class RandomStates:
 
 
 @contextmanager
-def set_aside() -> Iterator[None]:
-    """What is drawn inside is drawn from the same states; afterwards they are as they were."""
+def preserve_random_states() -> Iterator[None]:
+    """Restore the random states at the end of the block."""
     before = RandomStates()
     try:
         yield
     finally:
-        before.put_back()
+        before.restore()
 
 
 def seed_all(number: int) -> None:
-    """Inside `set_aside`."""
+    """Seed all random states; only inside `preserve_random_states`."""
     random.seed(number)
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(number)  # torch.manual_seed would seed GPUs too
@@ -68,8 +66,8 @@ def seed_all(number: int) -> None:
         numpy.random.seed(number % 2**32)
 
 
-def derive(*numbers: int) -> int:
-    """A seed from several numbers: equal for equal ones, on every machine and Python."""
+def derive_seed(*numbers: int) -> int:
+    """Derive a seed from several numbers; the same on every machine and Python."""
     text = "/".join(str(number) for number in numbers)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
@@ -92,13 +90,14 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Forecast:
-    """The order of one epoch, and of the next if it does not depend on what comes in between."""
+    """The order of one epoch, and of the next one if nothing in between decides it."""
 
     def __init__(
         self, sampler: Any, iterator: Any, dataset: object = None, generator: Any = None
     ) -> None:
-        """Of `iterator`, made by `sampler` and not drawn from yet; None: of the next that it makes.
-        `generator` is the loader's, which may be the sampler's too."""
+        """Copy `iterator`, which `sampler` made and nothing was drawn from yet; with None, copy
+        the sampler, and predict the next iterator that it makes. `generator` is that of the
+        loader, which may be the sampler's too."""
         self.ended = False
         self.uses_shared_numbers = False
         self._states = RandomStates()
@@ -110,27 +109,27 @@ class Forecast:
             return
         if iterator is not None and not inspect.isgenerator(iterator):
             try:
-                copied = copy_apart((iterator, sampler, generator), dataset)
-            except NoOrder:
-                pass  # there is a generator somewhere in it
+                copied = isolated_copy((iterator, sampler, generator), dataset)
+            except UnpredictableOrder:
+                pass  # it contains a Python generator
             else:
                 self._iterator, self._sampler, self._generator = copied
                 return
-        # A generator has done nothing before it is first drawn from: its sampler is as it was.
-        self._sampler, self._generator = copy_apart((sampler, generator), dataset)
+        # A Python generator does nothing before its first item: a copy of its sampler is as good.
+        self._sampler, self._generator = isolated_copy((sampler, generator), dataset)
         self._iterator = None
 
     def _remember(self, sampler: Any, dataset: object, generator: Any) -> None:
         try:
-            self._sampler, self._generator = copy_apart((sampler, generator), dataset)
-        except NoOrder:
-            self.uses_shared_numbers = True  # this epoch is known, the next one will not be
+            self._sampler, self._generator = isolated_copy((sampler, generator), dataset)
+        except UnpredictableOrder:
+            self.uses_shared_numbers = True  # this epoch can be predicted, the next one cannot
 
     def draw(self, most: int) -> "array[int]":
-        """The next `most` indices or a few more, fewer at the end. Raises NoOrder."""
+        """Return the next `most` indices or a few more, fewer at the end of the epoch."""
         order = array("q")
-        with set_aside():
-            self._states.put_back()
+        with preserve_random_states():
+            self._states.restore()
             before = RandomStates()
             try:
                 if self._iterator is None:
@@ -139,28 +138,28 @@ class Forecast:
                     add_indices(order, next(self._iterator))
             except StopIteration:
                 self.ended = True
-            except NoOrder:
+            except UnpredictableOrder:
                 raise
             except Exception as error:
-                # Raised by the sampler's own code. The script will meet it at the same place; until
-                # there the order is known.
+                # Raised by the sampler's own code: the script will get the same error at the same
+                # place, and the order is known up to it.
                 self.ended = self.uses_shared_numbers = True
                 if not order:
-                    raise NoOrder(f"its sampler fails ({error!r})") from error
+                    raise UnpredictableOrder(f"its sampler fails ({error!r})") from error
             finally:
                 self._states = RandomStates()
                 self.uses_shared_numbers |= self._states != before
         return order
 
-    def go_on(self, *, epoch: int | None, seeds_workers: bool) -> bool:
-        """To the next epoch; False if nobody can tell its order yet.
+    def advance(self, *, epoch: int | None, seeds_workers: bool) -> bool:
+        """Continue with the next epoch; return False if its order cannot be predicted yet.
 
-        epoch          what set_epoch will be called with, if the sampler has it
-        seeds_workers  the loader draws a number from its generator when the epoch begins
+        epoch          the argument of set_epoch for it, if the sampler has that method
+        seeds_workers  whether the loader draws a seed from its generator when the epoch begins
         """
         if not self.ended or self.uses_shared_numbers or self._sampler is None:
             return False
-        target = counts_epochs(self._sampler)
+        target = sampler_with_epochs(self._sampler)
         if target is not None and epoch is not None:
             target.set_epoch(epoch)
         if seeds_workers and self._generator is not None:
@@ -172,13 +171,14 @@ class Forecast:
 
 
 def add_indices(order: "array[int]", drawn: Any) -> None:
-    """What a sampler has handed out: an index, or a batch of them in whatever form. Raises NoOrder
-    for what is neither: pairs in a batch may be an index and a size."""
-    if isinstance(drawn, list):  # nearly always, and fast
+    """Append what a sampler has handed out: an index, or a batch of indices in any form.
+
+    Raise UnpredictableOrder for anything else: pairs in a batch may be an index and a size."""
+    if isinstance(drawn, list):  # the usual case, and fast
         try:
             order.fromlist(cast("list[int]", drawn))
         except TypeError:
-            pass  # nothing of it was taken
+            pass  # nothing was appended
         else:
             return
     one = _as_index(drawn)
@@ -186,10 +186,12 @@ def add_indices(order: "array[int]", drawn: Any) -> None:
         order.append(one)
         return
     if isinstance(drawn, str | bytes) or not hasattr(cast(Any, drawn), "__iter__"):
-        raise NoOrder(f"its sampler hands out {cast(Any, drawn).__class__.__name__}, not numbers")
+        raise UnpredictableOrder(
+            f"its sampler hands out {cast(Any, drawn).__class__.__name__}, not numbers"
+        )
     for part in cast(Any, drawn):
         if (one := _as_index(part)) is None:
-            raise NoOrder(f"its sampler hands out batches of {part.__class__.__name__}")
+            raise UnpredictableOrder(f"its sampler hands out batches of {part.__class__.__name__}")
         order.append(one)
 
 
@@ -200,9 +202,9 @@ def _as_index(drawn: Any) -> int | None:
         return None
 
 
-def counts_epochs(sampler: Any) -> Any:
-    """The sampler in this chain of samplers that has an epoch to set, as DistributedSampler has."""
-    for _ in range(8):  # one that wraps itself must not hold us up
+def sampler_with_epochs(sampler: Any) -> Any:
+    """Return the sampler in this chain that has `set_epoch`, as DistributedSampler has."""
+    for _ in range(8):  # bounded: a sampler may wrap itself
         if sampler is None:
             return None
         if callable(getattr(sampler, "set_epoch", None)):

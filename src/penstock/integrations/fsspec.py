@@ -3,19 +3,19 @@
     fsspec.open("penstock:///mnt/imagenet/train/x.jpg")
     pandas.read_parquet("penstock:///mnt/tables/2026.parquet")
 
-A URL is an absolute path on a mount. Reading is what it is for `file://`, and what lies on no
-Penstock mount is refused. What it adds:
+A URL is an absolute path on a mount. Reads behave as with `file://`; a path on no Penstock mount
+is refused. In addition:
 
-- `cat`, `cat_ranges` and `get` of many files hand the whole list to the mount as a plan, so that
-  all are fetched at once and not one after the other;
+- `cat`, `cat_ranges` and `get` of many files send the whole list to the mount as a plan, so that
+  the files are fetched concurrently, not one after the other;
 - `info` has the object's version as `ETag`, and in `cached` how many of its bytes are in the local
-  cache; `ukey` and `checksum` follow from the version, not from times.
+  cache; `ukey` and `checksum` are derived from the version, not from times.
 
-Threading: any thread, any process; an instance holds nothing but its options, so it may be pickled
-and forked.
+Threading: any thread, any process; an instance holds only its options, so it may be pickled and
+forked.
 """
 
-# fsspec has no annotations: what comes from it is unknown.
+# fsspec has no annotations: its types are unknown.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import math
@@ -52,8 +52,8 @@ class PenstockFileSystem(LocalFileSystem):
     @classmethod
     def _strip_protocol(cls, path: Any) -> str:
         name = str(stringify_path(path))
-        # Absolute with two slashes as with three: some (Hugging Face's datasets for one) drop the
-        # third on the way.
+        # Absolute with two slashes as with three: some callers (such as Hugging Face's datasets)
+        # drop the third.
         if name.startswith("penstock:"):
             name = "/" + name.removeprefix("penstock:").lstrip("/")
         return str(super()._strip_protocol(name))
@@ -62,8 +62,8 @@ class PenstockFileSystem(LocalFileSystem):
 
     def info(self, path: Any, **kwargs: Any) -> dict[str, Any]:
         if isinstance(path, os.DirEntry):
-            # A line of a listing is what the kernel knows already. Version and cached bytes are
-            # two messages to the server for each file: for a person's one file, not for a million.
+            # An entry of a listing costs no message. Version and cached bytes would be two messages
+            # to the server for each file: fine for one file, not for a million.
             return super().info(path, **kwargs)
         name = self._on_mount(path)
         found = super().info(name, **kwargs)
@@ -85,10 +85,10 @@ class PenstockFileSystem(LocalFileSystem):
         return _is_on_mount(_plain(path)) and os.path.exists(_plain(path))
 
     def lexists(self, path: Any, **kwargs: Any) -> bool:
-        return self.exists(path)  # objects are no links
+        return self.exists(path)  # objects are never links
 
     def ukey(self, path: Any) -> str:
-        """Another one as soon as the object is another one; and no other, however it is cached."""
+        """Return a key that changes with the object's version, and only then."""
         found = self.info(path)
         what = f"{found['name']} {found['size']} {found.get('ETag')}"
         return sha256(what.encode("utf-8", "surrogateescape")).hexdigest()
@@ -213,14 +213,14 @@ class PenstockFileSystem(LocalFileSystem):
                 return error
 
         names = [name for name, _, _ in ranges]
-        # A plan stands for whole files. Where some are larger than what one GET fetches and a
-        # part of them is wanted, it would fetch what nobody asked for.
+        # A plan fetches whole files: not for parts of files that are larger than one GET, of which
+        # it would fetch more than is read.
         whole = all(start is None and end is None for _, start, end in ranges)
         plan = whole or all(map(_is_one_block, names))
         found = each_in_order(names, read, threads=_THREADS, plan=plan)
         return [data for _, data in found]
 
-    # -- what cannot be -----------------------------------------------------------------
+    # -- what is refused ----------------------------------------------------------------
 
     def _on_mount(self, path: Any) -> str:
         name = _plain(path)
@@ -230,7 +230,7 @@ class PenstockFileSystem(LocalFileSystem):
                 hint="a URL is an absolute path on a mount, like penstock:///mnt/imagenet/train; "
                 "`penstock stats` lists your mounts, and file:// reads any other path",
             )
-            error.add_note(f"hint: {error.hint}")  # shown by a traceback, where people meet it
+            error.add_note(f"hint: {error.hint}")  # a traceback shows notes
             raise error
         return name
 
@@ -240,8 +240,8 @@ def _refuse(_self: PenstockFileSystem, *paths: Any, **options: Any) -> NoReturn:
     raise OSError(EROFS, "a Penstock mount is read-only", _plain(path))
 
 
-# Everything that would change something. What fsspec builds on these (pipe, put, copy, rename,
-# write_text and so on) fails with them.
+# All operations that write. fsspec's others (pipe, put, copy, rename, write_text and so on) call
+# these, and so fail too.
 for _verb in (
     "mkdir",
     "makedirs",
@@ -262,7 +262,7 @@ for _verb in (
 
 
 class _Pairs(PenstockFileSystem):
-    """Lists what `get` would copy: fsspec's own rules of which source goes where are many."""
+    """Collects what `get` would copy, since fsspec's rules for the targets are many."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -282,7 +282,7 @@ def _plain(path: Any) -> str:
 def _is_on_mount(name: str) -> bool:
     try:
         device = os.stat(name).st_dev
-    except OSError:  # nothing there, or a mount that does not answer: what is it below?
+    except OSError:  # no such file, or a mount that does not answer: look at its path
         return mount_of(os.path.join(name, "")) is not None
     return _mounted.has(device)
 
@@ -290,8 +290,8 @@ def _is_on_mount(name: str) -> bool:
 class _Mounted:
     """The devices that are Penstock mounts. Any thread.
 
-    The mount table takes 0.3 ms to read, a warm file 0.02. So what was found in it is believed for
-    a second; what was not is looked for again.
+    Reading the mount table takes 0.3 ms, a warm file 0.02 ms. So a device that was found in the
+    table is trusted for a second; one that was not is looked up again.
     """
 
     def __init__(self) -> None:
@@ -317,4 +317,4 @@ def _is_one_block(name: str) -> bool:
     try:
         return os.path.getsize(name) <= DEFAULT_BLOCK_BYTES
     except OSError:
-        return True  # not there: the reader will say so
+        return True  # no such file: the read raises the error

@@ -1,13 +1,13 @@
-"""Files in an order that the mount is told before it is asked for them.
+"""Reads files in an order that the mount knows in advance.
 
-For whatever is no torch DataLoader: tf.data, DALI, WebDataset, a plain loop. `announce` hands on
-items that somebody else reads, `read_in_order` reads files by itself. Both publish the order as a
-plan, so that the mount fetches ahead of the reader, and move its cursor as they go. The order may
+For loaders other than torch's DataLoader: tf.data, DALI, WebDataset, a plain loop. `announce`
+passes on items that other code reads, `read_in_order` reads files itself. Both publish the order as
+a plan, so that the mount fetches ahead of the reader, and move its cursor as they go. The order may
 be endless, and may name a file more than once (several epochs, one after the other).
 
-Nothing is read that would not be read without a plan, and in no other order. Where there can be no
-plan (no path lies on a mount, the mount's server does not take it), one warning says why and the
-files are read all the same: a script runs unchanged on a local copy of its data.
+Reads exactly what would be read without a plan, in the same order. If a plan is impossible (no path
+is on a mount, or the server does not take the plan), one warning says why, and the files are read
+without it: a script runs unchanged on a local copy of its data.
 
 Threading: an iterator belongs to the thread that iterates over it. Its plan, and the threads that
 read for it, end with it: when it is exhausted, closed or collected. Make it in the process that
@@ -29,8 +29,8 @@ from penstock.integrations.plans import Plan, open_plan
 T = TypeVar("T")
 Name = str | os.PathLike[str]
 
-# How much of an order is drawn ahead of the reader, and published. At 1,786 files/s it is more than
-# half a minute, far beyond any window of the prefetcher; and an endless order stays endless.
+# How much of an order is drawn ahead of the reader, and published. At 1,786 files/s this is more
+# than half a minute, far beyond any window of the prefetcher; an endless order can be published.
 CHUNK = 65_536
 
 
@@ -41,10 +41,10 @@ def read_in_order(
     threads: int = 8,
     label: str = "",
 ) -> Generator[tuple[int, bytes], None, None]:
-    """(index, content) of each file, in this order; `order` counts into `paths`.
+    """Yield (index, content) of each file in this order; `order` has indices into `paths`.
 
-    Without an order, each file once, as they stand. A file that cannot be read raises its OSError
-    in its place.
+    Without an order, each file once, in the order of `paths`. If a file cannot be read, its OSError
+    is raised in its place.
     """
     names = [os.fspath(path) for path in paths]
     return each_in_order(
@@ -61,12 +61,12 @@ def each_in_order(
     label: str = "",
     plan: bool = True,
 ) -> Generator[tuple[int, T], None, None]:
-    """(index, work(index)) for each index, in this order; `threads` of them work ahead.
+    """Yield (index, work(index)) for each index in this order; `threads` threads work ahead.
 
-    What `work` raises is raised in its place. plan=False: the threads alone.
+    What `work` raises is raised in its place. `plan=False` uses the threads only.
     """
     order = range(len(paths)) if order is None else order
-    # Few files are all in flight by the threads alone; a plan would only cost its opening.
+    # The threads alone have few files in flight at once: opening a plan would cost more.
     planned = paths if plan and len(paths) > threads else ()
     with _Announced(planned, _checked(order, len(paths)), label) as announced:
         pool = ThreadPoolExecutor(threads, "penstock-read")
@@ -92,11 +92,11 @@ def announce(
     lag: int = 1,
     label: str = "",
 ) -> Generator[T, None, None]:
-    """The same items in the same order; the mount knows the order before the first is handed out.
+    """Yield the same items in the same order; the order is published before the first item.
 
-    For items that somebody else opens: shards of a pipeline, rows with a path. `lag`: how many of
-    those handed out are still being read when the next one is asked for. The items are drawn
-    65,536 at a time, so they should be names, not data.
+    For items that other code opens: shards of a pipeline, rows with a path. `lag`: how many of the
+    yielded items are still being read when the next one is requested. The items are drawn 65,536
+    at a time, so they should be names, not data.
     """
     source = iter(items)
     while chunk := list(islice(source, CHUNK)):
@@ -111,9 +111,9 @@ def announce(
 
 
 def read_file(path: Name) -> bytes:
-    """The whole content of a file.
+    """Return the whole content of a file.
 
-    Unbuffered: a buffered open asks first whether the file is a terminal (CPython before 3.14),
+    Unbuffered: a buffered open first asks whether the file is a terminal (CPython before 3.14),
     which is one message to the server for each file.
     """
     with open(path, "rb", buffering=0) as file:
@@ -121,7 +121,7 @@ def read_file(path: Name) -> bytes:
 
 
 class _Announced:
-    """An order, drawn in chunks; each chunk is published before its first index is handed out."""
+    """An order drawn in chunks; each chunk is published before its first index is handed out."""
 
     def __init__(self, paths: Sequence[Name], order: Iterable[int], label: str) -> None:
         self.drawn = 0
@@ -130,7 +130,7 @@ class _Announced:
         self._plan = _plan(paths, label) if paths else None
 
     def draw(self) -> int | None:
-        """The next index; None when the order has ended."""
+        """Return the next index; None at the end of the order."""
         if len(self._ahead) <= CHUNK // 2:
             chunk = list(islice(self._order, CHUNK - len(self._ahead)))
             self._ahead.extend(chunk)
@@ -142,7 +142,7 @@ class _Announced:
         return self._ahead.popleft()
 
     def consumed(self, count: int) -> None:
-        """Of those drawn, the first `count` have been read to their end."""
+        """Move the cursor: the first `count` of those drawn have been read to their end."""
         if self._plan is not None:
             self._plan.reached(self.drawn, count)
 
@@ -164,7 +164,7 @@ def _plan(paths: Sequence[Name], label: str) -> Plan | None:
         return open_plan([os.fspath(path) for path in paths], label=label)
     except PenstockError as error:
         hint = f"; hint: {error.hint}" if error.hint else ""
-        # 4: the line that iterates: above it are the generator and its order.
+        # 4: the line that iterates; between are the generator and its order.
         warnings.warn(f"penstock reads without a plan: {error}{hint}", stacklevel=4)
         return None
 

@@ -1,4 +1,4 @@
-"""Tells the mounts which files this process will read next, in which order, and how far it is.
+"""Sends the mounts a plan: which files this process will read next, in which order, and a cursor.
 
     with open_plan(paths, lag=workers * prefetch * batch) as plan:
         plan.extend(order_of_this_epoch)
@@ -7,8 +7,8 @@
             ...
 
 Threading: any thread; a lock for each plan. After `open_plan` nothing is sent: `extend` and
-`reached` are stores into memory that the server looks at. A server that is replaced goes on with
-it. The plan ends with `close`, or with this process; a forked child does not hold it.
+`reached` write to memory that the server reads. A replacement server continues with it. The plan
+ends with `close`, or with this process; a forked child does not hold it.
 """
 
 import json
@@ -33,7 +33,7 @@ _SPARE_POSITIONS = 1024
 
 
 def mount_of(path: str | os.PathLike[str]) -> Path | None:
-    """The Penstock mount below which this path lies, as the mount table tells; None if none."""
+    """Return the Penstock mount that this path is on, by the mount table; None if on none."""
     found = _Mounts().mount_of(os.fspath(path))
     return None if found is None else Path(found)
 
@@ -41,20 +41,20 @@ def mount_of(path: str | os.PathLike[str]) -> Path | None:
 def open_plan(
     paths: Sequence[str], *, label: str = "", capacity: int | None = None, lag: int = 0
 ) -> "Plan":
-    """Hands a plan to the server of each mount below which some of `paths` lie. Orders then refer
-    to a path by its place in `paths`; those that lie on no mount are passed over.
+    """Send a plan to the server of each mount that some of `paths` are on. Orders refer to a path
+    by its index in `paths`; paths on no mount are skipped.
 
-    label     what `penstock stats` calls it
-    capacity  how many positions may be published and not yet done; the rest waits here
+    label     the plan's name in `penstock stats`
+    capacity  how many positions may be published and not yet done; more are queued here
     lag       how many positions are handed out before the first of them is done
     """
     mounts = _Mounts()
-    by_mount = mounts.share_out(paths)
+    by_mount = mounts.split_by_mount(paths)
     if not by_mount:
         where = f"{paths[0]} and {len(paths) - 1:,} more" if paths else "an empty list"
         raise NotOnAMount(f"no Penstock mount holds these files: {where}")
     room = (2 * len(paths) + _SPARE_POSITIONS) if capacity is None else capacity
-    shares: list[_Share] = []
+    shares: list[_MountPlan] = []
     try:
         for mountpoint, (names, places) in by_mount.items():
             numbers = None
@@ -62,7 +62,7 @@ def open_plan(
                 numbers = array("I", [NOT_ON_MOUNT]) * len(paths)
                 for number, place in enumerate(places):
                     numbers[place] = number
-            shares.append(_Share(mountpoint, names, numbers, room, label))
+            shares.append(_MountPlan(mountpoint, names, numbers, room, label))
     except BaseException:
         for share in shares:
             share.close()
@@ -71,8 +71,10 @@ def open_plan(
 
 
 class Plan:
-    def __init__(self, files: int, shares: "list[_Share]", lag: int, roots: Iterable[str]) -> None:
-        self.roots = frozenset(roots)  # its mount points, or links into them, as its paths begin
+    def __init__(
+        self, files: int, shares: "list[_MountPlan]", lag: int, roots: Iterable[str]
+    ) -> None:
+        self.roots = frozenset(roots)  # the mount points, or links to them, as the paths spell them
         self._files = files
         self._shares = shares
         self._lag = lag
@@ -81,8 +83,8 @@ class Plan:
         _open_plans.add(self)
 
     def extend(self, indices: Iterable[int]) -> None:
-        """These will be read next, in this order. More than there is room for waits here, and is
-        published as the cursor moves."""
+        """Append the files that are read next, in this order. What exceeds the capacity is queued,
+        and published as the cursor moves."""
         numbers = array("I", indices)
         if numbers and max(numbers) >= self._files:
             raise PlanError(f"a plan of {self._files:,} files has no file {max(numbers):,}")
@@ -91,8 +93,8 @@ class Plan:
                 share.extend(numbers)
 
     def reached(self, handed_out: int, done: int | None = None) -> None:
-        """How many positions of the order readers have been given, and how many they have used;
-        both only ever grow."""
+        """Move the cursor: how many positions were handed out to readers, and how many of them the
+        readers are done with. Both never decrease."""
         if done is None:
             done = max(0, handed_out - self._lag)
         with self._lock:
@@ -101,14 +103,14 @@ class Plan:
                 share.move(handed_out, done)
 
     def restart(self, indices: Iterable[int]) -> None:
-        """What was said of the order beyond `handed_out` is wrong: this comes instead."""
+        """Replace the order beyond `handed_out`."""
         with self._lock:
             for share in self._shares:
                 share.cut()
         self.extend(indices)
 
     def problems(self) -> str | None:
-        """A sentence for the user about what is wrong; None while all is well."""
+        """Return a sentence for the user about a problem; None if there is none."""
         with self._lock:
             for share in self._shares:
                 if (problem := share.problem()) is not None:
@@ -133,16 +135,16 @@ class Plan:
     ) -> None:
         self.close()
 
-    def forget_in_child(self) -> None:
-        """A forked child must not keep the plan alive, nor move its cursor."""
-        self._lock = threading.Lock()  # some other thread of the parent may have held it
+    def drop_in_child(self) -> None:
+        """Drop the plan in a forked child, which must neither keep it alive nor move its cursor."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
         for share in self._shares:
             share.close()
         self._shares = []
 
 
-class _Share:
-    """The part of a plan that one mount has."""
+class _MountPlan:
+    """The part of a plan that is on one mount."""
 
     def __init__(
         self,
@@ -153,11 +155,11 @@ class _Share:
         label: str,
     ) -> None:
         self._mountpoint = mountpoint
-        self._numbers = numbers  # by place in the plan's paths; None: they are the same
+        self._numbers = numbers  # by index in the plan's paths; None if all paths are on this mount
         self._waiting: deque[array[int]] = deque()
         self._order = OrderWriter(names, max(1, capacity))
         try:
-            self._line = _hand_over(mountpoint, self._order.descriptor, label)
+            self._line = _send(mountpoint, self._order.descriptor, label)
         except BaseException:
             self._order.close()
             raise
@@ -188,8 +190,8 @@ class _Share:
                 self._waiting.popleft()
 
     def problem(self) -> str | None:
-        if self._line.is_over():  # a server that is replaced keeps it open
-            return f"{self._mountpoint} is not mounted any more"
+        if self._line.is_over():  # stays open while a server is replaced
+            return f"{self._mountpoint} is no longer mounted"
         missing, first = self._order.missing
         if missing:
             return (
@@ -203,10 +205,10 @@ class _Share:
         self._order.close()
 
 
-def _hand_over(mountpoint: str, descriptor: int, label: str) -> Connection:
+def _send(mountpoint: str, descriptor: int, label: str) -> Connection:
     request = {"verb": "plan", "label": label, "pid": os.getpid()}
     try:
-        # A server that is killed while it takes it is replaced: its successor is asked again, once.
+        # If the server is killed during the exchange, its replacement is tried, once.
         for _ in range(2):
             line = connect(_socket_of(mountpoint))
             try:
@@ -216,14 +218,14 @@ def _hand_over(mountpoint: str, descriptor: int, label: str) -> Connection:
                 line.close()
                 raise
             line.close()
-    except PenstockError as error:  # one of an older release does not know what a plan is
+    except PenstockError as error:  # a server of an older release does not know plans
         raise PlanError(f"{mountpoint} takes no plan: {error}", hint=error.hint) from error
-    raise PlanError(f"{mountpoint} takes no plan: its server went away")
+    raise PlanError(f"{mountpoint} takes no plan: its server ended twice")
 
 
 def _job_data() -> dict[str, list[str]]:
-    """In a training job a mount is seen at another place than where it is served: by that place,
-    its server's socket and the folder of it that is seen."""
+    """In a training job a mount is visible at another path than where it is served: by that path,
+    the server's socket, and the folder of the mount that is visible there."""
     return json.loads(os.environ.get("PENSTOCK_JOB_DATA") or "{}")
 
 
@@ -234,18 +236,18 @@ def _socket_of(mountpoint: str) -> Path:
 
 
 class _Mounts:
-    """Finds mounts of paths. Names folders once: a data set of a million files has a thousand."""
+    """Finds the mounts of paths. Resolves each folder once: a million files are in few folders."""
 
     def __init__(self) -> None:
         table = mount_table()
         self._ours = {entry.mountpoint for entry in table if entry.kind == FILESYSTEM_TYPE}
-        # Others may be mounted below one of ours, and hide what is there.
+        # Other file systems may be mounted below a Penstock mount, and hide its files.
         self._all = sorted({entry.mountpoint for entry in table}, key=len, reverse=True)
-        self.roots: set[str] = set()  # of `share_out`
+        self.roots: set[str] = set()  # of `split_by_mount`
         self._job_data = _job_data()
 
-    def share_out(self, paths: Sequence[str]) -> "dict[str, tuple[list[bytes], array[int]]]":
-        """For each mount point the names below it, and the place of each in `paths`.
+    def split_by_mount(self, paths: Sequence[str]) -> "dict[str, tuple[list[bytes], array[int]]]":
+        """Return, for each mount point, the names below it and the index of each in `paths`.
 
         1.28 million in 1,000 folders take 0.6 s, 1.2 s if shuffled: the first batch waits.
         """
@@ -254,10 +256,10 @@ class _Mounts:
         share, last = None, ""
         for place, path in enumerate(paths if self._ours else ()):
             folder, slash, name = path.rpartition("/")
-            if folder != last or not folder:  # mostly they come folder by folder
+            if folder != last or not folder:  # paths mostly come folder by folder
                 last, key = folder, folder + slash
                 if key not in folders:
-                    folders[key] = self._share_of(key, shares)
+                    folders[key] = self._part_of(key, shares)
                 share = folders[key]
             if share is not None:
                 names, places, below = share
@@ -269,7 +271,7 @@ class _Mounts:
             for mountpoint, (names, places) in shares.items()
         }
 
-    def _share_of(
+    def _part_of(
         self, folder: str, shares: "dict[str, tuple[list[str], array[int]]]"
     ) -> "tuple[list[str], array[int], str] | None":
         if (found := self._find_folder(folder)) is None:
@@ -289,8 +291,8 @@ class _Mounts:
         return None if found is None else found[0]
 
     def _find_folder(self, folder: str) -> tuple[str, str] | None:
-        """(mount point, path below it with a slash at its end)"""
-        # Links resolved, as the mount table spells it.
+        """Return (mount point, path below it with a slash at its end)."""
+        # The mount table spells paths with links resolved.
         real = os.path.realpath(folder or ".")
         for mountpoint in self._all:
             if real == mountpoint or real.startswith(mountpoint.rstrip("/") + "/"):
@@ -302,8 +304,8 @@ class _Mounts:
 
 
 def _root_of(folder: str, below: str) -> str:
-    """The part of `folder` that leads to the mount, or by a link into it. `below` is where the
-    folder lies on the mount; what both end in comes after the link."""
+    """Return the part of `folder` that leads to the mount, possibly through a link. `below` is the
+    folder's path on the mount; what both end in comes after the link."""
     names, ends = folder.split("/"), below.split("/")
     while names and ends and names[-1] == ends[-1]:
         names.pop()
@@ -316,7 +318,7 @@ _open_plans: "weakref.WeakSet[Plan]" = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for plan in list(_open_plans):
-        plan.forget_in_child()
+        plan.drop_in_child()
     _open_plans.clear()
 
 

@@ -1,11 +1,11 @@
 """Runs first in every Python that `penstock run` starts, found through PYTHONPATH.
 
-Leaves the interpreter as it would be without us: the user's own sitecustomize runs, this folder is
-not on sys.path, and of all that is installed beside Penstock only `penstock` itself can be
-imported, if the interpreter has none. Then waits until the script imports torch's DataLoader, which
-is hooked, and `open` with it.
+Leaves the interpreter as it would be without Penstock: the user's own sitecustomize runs, this
+folder is not on sys.path, and of all that is installed beside Penstock only `penstock` itself can
+be imported, if the interpreter has no other. When the script imports torch's DataLoader, hooks it
+and `open`.
 
-The interpreter may be older than those that Penstock supports: nothing here needs more than 3.9.
+The interpreter may be older than those that Penstock supports: this file must run on Python 3.9.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _DATALOADER = "torch.utils.data.dataloader"
 _OLDEST = (3, 11)
 
 
-class _PenstockAlone:
-    """Finds `penstock` where we are installed; asked last, so that the script's own comes first."""
+class _PenstockFinder:
+    """Finds `penstock` where it is installed; the last finder, so that the script's own wins."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -36,8 +36,8 @@ class _PenstockAlone:
         return PathFinder.find_spec(fullname, [self._folder]) if fullname == "penstock" else None
 
 
-class _WhenImported:
-    """Installs the hooks right after torch's DataLoader was imported."""
+class _DataLoaderFinder:
+    """Installs the hooks right after torch's DataLoader is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -68,15 +68,15 @@ def _install_after(spec: ModuleSpec) -> None:
 
             loader_hook.install(module)
             quiet_open.install()
-        except Exception as error:  # noqa: BLE001 (whatever it is, the script must run)
-            _say(error)
+        except Exception as error:  # noqa: BLE001 (the script must run in any case)
+            _report(error)
 
-    loader.exec_module = exec_module  # of this one loader, which loads this one module
+    loader.exec_module = exec_module  # this loader loads only this module
 
 
-def _say(error: Exception) -> None:
-    if "PENSTOCK_RUN_SAID" not in os.environ:  # children do not repeat it
-        os.environ["PENSTOCK_RUN_SAID"] = "1"
+def _report(error: Exception) -> None:
+    if "PENSTOCK_RUN_REPORTED" not in os.environ:  # not repeated by child processes
+        os.environ["PENSTOCK_RUN_REPORTED"] = "1"
         what = f"penstock: DataLoader is not hooked: {error}"
         print(f"{what}; hint: the script runs without a plan", file=sys.stderr, flush=True)
 
@@ -85,14 +85,14 @@ def _hook() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
     package = os.path.dirname(os.path.dirname(here))
-    sys.meta_path.append(_PenstockAlone(os.path.dirname(package)))
-    sys.meta_path.insert(0, _WhenImported())
+    sys.meta_path.append(_PenstockFinder(os.path.dirname(package)))
+    sys.meta_path.insert(0, _DataLoaderFinder())
 
 
-def _run_the_users_own() -> None:
+def _run_user_sitecustomize() -> None:
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
-        # What `site` expects where there is none; no module of this name is left behind.
+        # What `site` expects if there is none; no module of this name stays loaded.
         raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
@@ -100,4 +100,4 @@ def _run_the_users_own() -> None:
 
 
 _hook()
-_run_the_users_own()
+_run_user_sitecustomize()

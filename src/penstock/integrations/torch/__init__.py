@@ -1,11 +1,11 @@
-"""PyTorch over a mount: `PlannedSampler` tells the mount the order of each epoch before it begins,
-`PenstockImageFolder` and `PenstockFiles` read the files of a batch at once.
+"""PyTorch over a mount: `PlannedSampler` sends the mount the order of each epoch before it begins,
+`PenstockImageFolder` and `PenstockFiles` read the files of a batch concurrently.
 
     dataset = PenstockImageFolder("/mnt/imagenet/train", transform)
     sampler = PlannedSampler(RandomSampler(dataset), dataset, seed=7)
     loader = DataLoader(dataset, batch_size=256, sampler=sampler, num_workers=8)
 
-Imports without torch; using it without torch says what is missing.
+Can be imported without torch; using it then raises an error that says so.
 """
 
 from penstock.integrations.torch.datasets import PenstockFiles, PenstockImageFolder

@@ -1,8 +1,9 @@
-"""Data sets of files that load a batch at once: DataLoader calls `__getitems__` with its indices.
+"""Data sets that load the files of a batch concurrently: DataLoader calls `__getitems__`.
 
 Threading: as any data set, used by one thread of each worker. Transforms run there, one after the
-other, since they draw random numbers; only loading is spread over threads, so `load` and `loader`
-must be safe in several.
+other, since they draw random numbers; only loading uses a thread pool, so `load` and `loader` must
+be thread-safe. The pool belongs to the process that first uses it: a forked or spawned worker makes
+its own.
 """
 
 import os
@@ -14,23 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import UsageError
 
-# Loads the files of a batch at once, with a few threads.
-#
-# Threading: the threads belong to the process that first asks, and are made then; a forked or
-# spawned worker makes its own. What is loaded comes back in the order asked for.
-
 Item = TypeVar("Item")
 Loaded = TypeVar("Loaded")
 
-# Of a batch whose files are not in the page cache, this many round trips are waited for together.
-# A worker process is one of several, so more threads each would crowd the mount.
+# How many files that are not in the page cache are waited for at once. A loader has several worker
+# processes, so more threads in each would overload the mount.
 THREADS = 8
 
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def load_all(load: Callable[[Item], Loaded], items: Sequence[Item]) -> list[Loaded]:
-    """What `load` gives for each. If some fail, the first of them in this order is raised."""
+    """Return `load(item)` for each item, in order; raise the first error in this order."""
     if len(items) < 2:
         return [load(item) for item in items]
     # A slice for each thread, not a task for each file: a task costs 30 us, a warm file 40.
@@ -54,7 +50,7 @@ def _load_slice(load: Callable[[Item], Loaded], items: Sequence[Item]) -> "list[
     for item in items:
         try:
             loaded.append(load(item))
-        except Exception as error:  # noqa: BLE001 (raised again by whoever asked)
+        except Exception as error:  # noqa: BLE001 (raised again by load_all)
             loaded.append(_Failed(error))
     return loaded
 
@@ -66,7 +62,7 @@ def _threads() -> ThreadPoolExecutor:
     return _pool[1]
 
 
-# torch, if it is there. Scripts that only look at this package need not have it.
+# torch is optional: scripts that only import this package need not have it.
 
 if TYPE_CHECKING or find_spec("torch") is not None:
     from torch.utils.data import Dataset, Sampler
@@ -84,7 +80,7 @@ else:
 __all__ = ["Dataset", "Sampler"]
 
 
-# Those of torchvision.
+# The extensions of torchvision.
 IMAGE_EXTENSIONS = (
     ".jpg",
     ".jpeg",
@@ -99,10 +95,10 @@ IMAGE_EXTENSIONS = (
 
 
 class PenstockFiles(Dataset[Any]):
-    """Files and nothing else: `dataset[i]` is the bytes of `dataset.files[i]`.
+    """A list of files: `dataset[i]` is the bytes of `dataset.files[i]`.
 
     files  a folder, whose files are taken in sorted order, or the paths themselves
-    load   makes a sample of a path; reads its bytes if left out
+    load   makes a sample from a path; the default reads its bytes
     """
 
     def __init__(
@@ -127,9 +123,9 @@ class PenstockFiles(Dataset[Any]):
 
 
 class PenstockImageFolder(Dataset[Any]):
-    """A folder for each class, images below: what torchvision's ImageFolder is, and as it is used.
+    """A folder of images for each class, with the interface of torchvision's ImageFolder.
 
-    Differs in one thing: the images of a batch are loaded at once.
+    The one difference: the images of a batch are loaded concurrently.
     """
 
     def __init__(
@@ -158,7 +154,7 @@ class PenstockImageFolder(Dataset[Any]):
         self.imgs = self.samples
 
     def find_classes(self, directory: str | PathLike[str]) -> tuple[list[str], dict[str, int]]:
-        """The folders below, sorted, and their numbers. Override it to have other classes."""
+        """Return the folders below, sorted, and their numbers. Override it for other classes."""
         classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
         if not classes:
             raise FileNotFoundError(f"Couldn't find any class folder in {directory}.")
@@ -228,7 +224,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def load_image(path: str) -> Any:
-    """As torchvision loads it: RGB, through Pillow."""
+    """Load an image as torchvision does: RGB, with Pillow."""
     from io import BytesIO
 
     from PIL import Image
@@ -238,7 +234,7 @@ def load_image(path: str) -> Any:
 
 
 def _files_below(folder: str) -> list[str]:
-    """All files, folder by folder, each sorted; links are followed. As torchvision orders them."""
+    """Return all files in the order of torchvision: sorted by folder, links followed."""
     found: list[str] = []
     for place, _, names in sorted(os.walk(folder, followlinks=True)):
         found.extend(os.path.join(place, name) for name in sorted(names))

@@ -1,8 +1,8 @@
-"""A sampler that knows its order in advance, tells the mount, and can be resumed in mid-epoch.
+"""A sampler that publishes its order to the mount in advance, and can be resumed in mid-epoch.
 
 The order of an epoch is a function of the seed, the epoch, and the wrapped sampler as it is when
-the epoch begins: a copy of it is asked, whose generators are seeded by seed and epoch. So it is the
-same in every run, and with any number of workers.
+the epoch begins: it is drawn from a copy, whose generators are seeded by seed and epoch. So it is
+the same in every run, and with any number of workers.
 
 Threading: one thread at a time, as for any sampler. A plan belongs to the process that iterates;
 forked workers and pickled copies have none.
@@ -17,34 +17,42 @@ from typing import Any
 
 from penstock.errors import PenstockError, PlanError
 from penstock.integrations.dataset_files import NoFiles, files_of
-from penstock.integrations.forecast import add_indices, counts_epochs, derive, seed_all, set_aside
+from penstock.integrations.forecast import (
+    add_indices,
+    derive_seed,
+    preserve_random_states,
+    sampler_with_epochs,
+    seed_all,
+)
 from penstock.integrations.publisher import Publisher
-from penstock.integrations.sampler_copy import copy_apart
+from penstock.integrations.sampler_copy import isolated_copy
 from penstock.integrations.torch.datasets import Sampler
 
 log = logging.getLogger(__name__)
 
-# A loader does not tell its sampler how many samples its workers have been given and have not read
-# yet. Sixteen workers with two batches of 512 each are this many. Behind it nothing is fetched any
-# more, and pages may be given back.
+# A loader does not tell its sampler how many samples its workers hold and have not read yet.
+# Sixteen workers with two batches of 512 each are this many. Further behind the cursor nothing is
+# fetched any more, and pages may be dropped.
 _USUAL_LAG = 16_384
-_MOST_DRAWN = 10_000_000  # an epoch of more than this, and 20 times the files, has no end
+_MOST_DRAWN = (
+    10_000_000  # an epoch longer than this, and than 20 times the files, counts as endless
+)
 
 
 class PlannedSampler(Sampler[Any]):
-    """Wraps any sampler or batch sampler, DistributedSampler included; hands out what it would.
+    """Wraps any sampler or batch sampler, DistributedSampler included, and publishes its order.
 
-    sampler  what is wrapped; it is never iterated itself
-    dataset  the data set that the indices count into; found behind the sampler if left out
-    paths    the file of each index, where the data set does not tell
-    seed     together with the epoch decides the order
-    lag      how many samples the loader's workers may have been given and not read:
+    sampler  the wrapped sampler; it is never iterated itself
+    dataset  the data set that the indices refer to; by default, that of the sampler
+    paths    the file of each index, if they cannot be found in the data set
+    seed     decides the order, together with the epoch
+    lag      how many samples the loader's workers may hold and have not read:
              workers * prefetch_factor * batch size, or more
 
-    An epoch begins with the first draw from an `iter()`: the one that `set_epoch` named, or that
-    after the last one. An iterator that is never drawn from does not count: loaders make such.
+    An epoch begins with the first draw from an `iter()`: the epoch of `set_epoch`, or the one after
+    the last. An iterator that is never drawn from does not count: loaders make such iterators.
 
-    The mount is told what comes next as soon as that is known: here, by `set_epoch`, and by
+    The next order is published as soon as it is known: here, by `set_epoch`, and by
     `load_state_dict`. A loader first starts its workers, which takes 0.1 to 0.5 s.
     """
 
@@ -63,25 +71,27 @@ class PlannedSampler(Sampler[Any]):
         self.seed = seed
         self.lag = lag
         self._files = _files_behind(sampler, dataset, paths)
-        self._epoch = 0  # the last one begun
-        self._position = 0  # how much of it was handed out, in batches if those are handed out
-        self._next = (0, 0)  # where the next one begins
-        self._resuming = False  # it is where a loaded state was
-        self._named = False  # set_epoch said which it is
+        self._epoch = 0  # the last epoch that has begun
+        self._position = 0  # how much of it was handed out, in samples or batches
+        self._next = (0, 0)  # epoch and position where the next one begins
+        self._resuming = False  # `_next` comes from a loaded state
+        self._epoch_is_set = False  # `_next` comes from set_epoch
         self._idle = True  # nothing was drawn since the last iter(), or ever
-        self._asked = False  # iter() was called and nothing drawn since
-        self._over: int | None = None  # the next iter() is the end of this epoch
-        self._runs = 0  # how many were begun: the last one moves the cursor
+        self._iter_called = False  # iter() was called and nothing drawn since
+        self._ended_epoch: int | None = None  # the next iter() is the empty rest of this epoch
+        self._runs = 0  # how many epochs have begun: only the last one moves the cursor
         self._orders: dict[int, list[Any]] = {}
         self._publisher: Publisher | None = None
         self._plan_failed = False
-        self._foretold: tuple[int, int] | None = None  # where what was published ahead begins
-        self._foretell()
+        self._published: tuple[int, int] | None = (
+            None  # epoch and position of what is published ahead
+        )
+        self._publish_next()
 
     def __iter__(self) -> Iterator[Any]:
-        self._idle = self._asked = True
-        if self._over is not None:
-            self._next, self._resuming, self._over = (self._over + 1, 0), False, None
+        self._idle = self._iter_called = True
+        if self._ended_epoch is not None:
+            self._next, self._resuming, self._ended_epoch = (self._ended_epoch + 1, 0), False, None
             return iter(())
         return _Epoch(self)
 
@@ -89,17 +99,16 @@ class PlannedSampler(Sampler[Any]):
         return len(self.sampler)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iter() is this epoch, from its beginning; or from where a loaded state was in
-        it."""
+        """Make the next iter() this epoch, from its beginning, or from where a loaded state was."""
         if not (self._resuming and self._next[0] == epoch):
             self._next, self._resuming = (epoch, 0), False
-        self._named = True
-        self._foretell()
+        self._epoch_is_set = True
+        self._publish_next()
 
     def state_dict(self, *, done: int | None = None) -> dict[str, int]:
-        """Where this epoch is. `done`: how many samples (or batches, if those are handed out) of it
-        have been used; without it, how many were handed out, which with workers is some more.
-        StatefulDataLoader takes care of that by itself."""
+        """Return the position in this epoch. `done`: how many samples (or batches) of it the script
+        has used; by default how many were handed out, which with workers is more.
+        StatefulDataLoader corrects this by itself."""
         epoch, position = self._next if self._idle else (self._epoch, self._position)
         return {
             "epoch": epoch,
@@ -109,7 +118,7 @@ class PlannedSampler(Sampler[Any]):
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next epoch goes on where this state was. Raises PlanError if it is another's."""
+        """Continue in the next iter() where this state was; raise PlanError if it does not fit."""
         try:
             epoch, position = state["epoch"], state["position"]
             seed, length = state["seed"], state["length"]
@@ -129,36 +138,35 @@ class PlannedSampler(Sampler[Any]):
                 f"but epochs of this sampler have {here:,}",
                 hint="resume with the data set, batch size and number of ranks it was saved with",
             )
-        self._next, self._resuming, self._named = (epoch, position), True, False
+        self._next, self._resuming, self._epoch_is_set = (epoch, position), True, False
         self._idle = True
-        # StatefulDataLoader loads the state of an epoch that is over between two iter(): the second
-        # is the rest of that epoch, even if it never draws from it, and only a third the next.
-        self._over = epoch if self._asked and position == length else None
-        self._foretold = None  # with another seed it was another order
-        self._foretell()
+        # StatefulDataLoader loads the state of a finished epoch between two iter(): the second is
+        # the rest of that epoch, even if it is never drawn from, and only a third is the next.
+        self._ended_epoch = epoch if self._iter_called and position == length else None
+        self._published = None  # another seed gives another order
+        self._publish_next()
 
     def close(self) -> None:
-        """Ends the plan; a later epoch makes a new one. The end of the process does it too."""
+        """End the plan, as the end of the process does; a later epoch opens a new one."""
         if self._publisher is not None:
             self._publisher.close()
-            self._publisher = self._foretold = None
+            self._publisher = self._published = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_publisher": None, "_orders": {}, "_foretold": None}
+        return {**self.__dict__, "_publisher": None, "_orders": {}, "_published": None}
 
     # -- for the iterator of an epoch --------------------------------------------------------
 
     def begin(self) -> tuple[int, int, int, list[Any]]:
-        """The next epoch: its number, its order, published from the position where it begins; and
-        which run this is."""
-        # Drawn again even if it was announced: the wrapped sampler may have been changed since.
-        epoch, position, order = self._coming(self._draw)
+        """Begin the next epoch and publish it; return its run, number, start position and order."""
+        # Drawn again even if announced: the wrapped sampler may have changed since.
+        epoch, position, order = self._next_run(self._draw)
         self._orders = {epoch: order}
         self._epoch, self._position = epoch, position
-        self._next, self._resuming, self._named = (epoch + 1, 0), False, False
-        self._idle = self._asked = False
+        self._next, self._resuming, self._epoch_is_set = (epoch + 1, 0), False, False
+        self._idle = self._iter_called = False
         self._runs += 1
-        self._foretold = None
+        self._published = None
         publisher = self._open()
         if publisher is not None:
             publisher.begin([_flat(order[position:])])
@@ -167,7 +175,7 @@ class PlannedSampler(Sampler[Any]):
     def announce(self, epoch: int) -> None:
         if self._publisher is not None:
             self._publisher.announce(_flat(self._order(epoch)))
-            self._foretold = epoch, 0
+            self._published = epoch, 0
 
     def hand_out(self, epoch: int, position: int, item: Any) -> None:
         self._position = position
@@ -180,38 +188,38 @@ class PlannedSampler(Sampler[Any]):
     def is_last(self, run: int) -> bool:
         return self._runs == run
 
-    def _coming(self, draw: Callable[[int], list[Any]]) -> tuple[int, int, list[Any]]:
-        """The epoch that comes next, where in it, and its order."""
+    def _next_run(self, draw: Callable[[int], list[Any]]) -> tuple[int, int, list[Any]]:
+        """Return the next epoch, the position where it begins, and its order."""
         epoch, position = self._next
         order = draw(epoch)
-        if self._resuming and not self._named and position == len(order):
-            epoch, position = epoch + 1, 0  # that one was over
+        if self._resuming and not self._epoch_is_set and position == len(order):
+            epoch, position = epoch + 1, 0  # that epoch was finished
             order = draw(epoch)
         return epoch, position, order
 
-    def _foretell(self) -> None:
-        """Publishes what comes next, unless that was done or an epoch is under way: nobody can
-        tell whether that one was left."""
+    def _publish_next(self) -> None:
+        """Publish what comes next, unless that is done, or an epoch is under way, which the script
+        may still be reading."""
         publisher = self._open()
-        if publisher is None or publisher.under_way or self._foretold == self._next:
+        if publisher is None or publisher.under_way or self._published == self._next:
             return
         try:
-            epoch, position, order = self._coming(lambda e: self._orders.get(e) or self._draw(e))
-            publisher.foretell(_flat(order[position:]))
+            epoch, position, order = self._next_run(lambda e: self._orders.get(e) or self._draw(e))
+            publisher.publish_next(_flat(order[position:]))
         except Exception as error:  # noqa: BLE001 (of the wrapped sampler)
-            # Whoever draws meets it again, where he would without us.
-            log.debug("not told in advance: %r", error)
+            # The script gets the same error when it draws.
+            log.debug("not published in advance: %r", error)
             return
-        self._foretold = epoch, position
+        self._published = epoch, position
 
     def _open(self) -> Publisher | None:
         if self._publisher is not None and self._publisher.process != getpid():
-            self._publisher = self._foretold = None  # we are a forked child
+            self._publisher = self._published = None  # this is a forked child
         if self._publisher is None and not self._plan_failed:
             try:
                 self._publisher = Publisher(self._files)
             except (PenstockError, OSError) as error:
-                self._plan_failed = True  # told once; the order is the same without a plan
+                self._plan_failed = True  # reported once; the order is the same without a plan
                 hint = getattr(error, "hint", None)
                 log.warning("no plan: %s%s", error, f"; hint: {hint}" if hint else "")
         return self._publisher
@@ -223,13 +231,13 @@ class PlannedSampler(Sampler[Any]):
 
     def _draw(self, epoch: int) -> list[Any]:
         def renew(generator: Any, number: int) -> object:
-            return _seeded(generator, derive(self.seed, epoch, number))
+            return _seeded(generator, derive_seed(self.seed, epoch, number))
 
-        copied = copy_apart(self.sampler, renew=renew, share_data=True)
+        copied = isolated_copy(self.sampler, renew=renew, share_data=True)
         most = max(20 * len(self._files), _MOST_DRAWN)
-        with set_aside():
-            seed_all(derive(self.seed, epoch))
-            if (counting := counts_epochs(copied)) is not None:
+        with preserve_random_states():
+            seed_all(derive_seed(self.seed, epoch))
+            if (counting := sampler_with_epochs(copied)) is not None:
                 counting.set_epoch(epoch)
             elif isinstance(getattr(copied, "epoch", None), int):
                 copied.epoch = epoch
@@ -244,7 +252,7 @@ class PlannedSampler(Sampler[Any]):
 
 
 class _Epoch(Iterator[Any]):
-    """The rest of an epoch. The order is drawn when it is first asked for."""
+    """The rest of an epoch. Its order is drawn with the first item."""
 
     def __init__(self, sampler: PlannedSampler) -> None:
         self._sampler = sampler
@@ -288,10 +296,10 @@ def _files_behind(
 def _flat(order: Sequence[Any]) -> "array[int]":
     flat = array("q")
     try:
-        flat.extend(order)  # of a sampler; a million in 20 ms
+        flat.extend(order)  # a sampler; a million in 20 ms
     except TypeError:
         flat = array("q")
-        for item in order:  # of a batch sampler
+        for item in order:  # a batch sampler
             add_indices(flat, item)
     return flat
 
