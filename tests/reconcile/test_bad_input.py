@@ -62,7 +62,7 @@ def unchanged(state: State) -> Iterator[None]:
         (
             DATASET + S3_MOUNT,
             16,
-            "the Secret keys is not there",
+            "there is no Secret keys",
             "apply a Secret keys with the key id",
         ),
         (SECRET + DATASET + S3_MOUNT, 21, "has no key 'id'", "other"),

@@ -55,7 +55,7 @@ def test_a_key_that_is_none_is_told_with_its_place() -> None:
     State().put(KEY, MANIFEST, {"/spec/x": "a-secret-value"})
     state = State()
     (state.folder / "secrets.key").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"secrets\.key is no key"):
+    with pytest.raises(UsageError, match=r"secrets\.key is not a key"):
         state.secrets(stored(state, KEY))
 
 

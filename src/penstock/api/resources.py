@@ -27,8 +27,8 @@ from penstock.reconcile.loop_control import is_running, wake_loop
 from penstock.reconcile.snapshot import RESTARTED_AT, RUNTIMES, Pair, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import (
-    Trouble,
-    trouble_of,
+    Failure,
+    failure_of,
     wait_for_operation,
     wait_for_pairs,
     wait_until_gone,
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "Declared",
+    "Failure",
     "KindInfo",
     "Operation",
     "Pair",
     "ResourceKey",
-    "Trouble",
     "apply",
     "dataset",
     "delete",
@@ -179,7 +179,7 @@ class Operation(Declared):
 
         ended = wait_for_operation(State(), self.key, timeout_s=timeout_s, tell=update)
         if self.phase != COMPLETE:
-            raise_trouble([trouble_of(ended)])
+            raise_trouble([failure_of(ended)])
         return self
 
 
@@ -218,7 +218,7 @@ def wait_until_bound(
     *,
     timeout_s: float | None = None,
     progress: Callable[[list[Pair]], None] = lambda _: None,
-) -> list[Trouble]:
+) -> list[Failure]:
     """Wait until each data set that `applied` concerns is bound, failed, or cannot be bound yet.
     Return the failures; `progress` gets the data sets that are still waiting."""
     return wait_for_pairs(State(), _datasets_of(applied), timeout_s=timeout_s, tell=progress)
@@ -277,7 +277,7 @@ def up(
     restart: bool = False,
     wait: bool = True,
     progress: Callable[[list[Pair]], None] = lambda _: None,
-) -> list[Trouble]:
+) -> list[Failure]:
     """Mount the declared data sets again, after a reboot or once a failure is repaired.
 
     Return the data sets that could not be mounted. `restart` remounts those that are mounted, so
@@ -396,7 +396,7 @@ def delete_keys(
 # -- errors -----------------------------------------------------------------------------------
 
 
-def raise_trouble(troubles: Sequence[Trouble]) -> None:
+def raise_trouble(troubles: Sequence[Failure]) -> None:
     """Raise the first of these failures; return if there is none."""
     if troubles:
         first = troubles[0]

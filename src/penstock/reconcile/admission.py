@@ -1,4 +1,4 @@
-"""What someone wants to apply, checked as a whole: all of it is taken, or nothing."""
+"""Check manifests as a whole and store them: all of them, or none."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -28,10 +28,10 @@ from penstock.specs.secret_fields import HIDDEN, hidden_places, take_secrets
 
 Json = dict[str, Any]
 
-# What is used comes before who uses it.
+# A resource is stored before those that use it.
 _ORDER = ("Secret", "ThinRuntimeProfile", "Dataset")
-# What has ended runs once more, when it is applied after a failure or a change.
-_BEGUN_AGAIN = OPERATIONS | JOBS
+# These run once more when they are applied again after a failure or a change.
+_RUN_AGAIN = OPERATIONS | JOBS
 _METADATA = ("name", "namespace", "labels", "annotations")
 
 
@@ -50,58 +50,66 @@ def apply(
     dry_run: bool = False,
     only_new: bool = False,
 ) -> list[Applied]:
-    """Raises ManifestError with all that is wrong; then nothing was applied. `only_new`: what is
-    there already is a mistake too."""
-    wishes = [_Wish(state, document, namespace) for document in documents]
-    for wish in wishes:
-        if wish.key.kind in JOBS:
-            wish.problems += job_problems(state, wish.key, wish.manifest, wish.document)
-    wishes.sort(key=lambda wish: _ORDER.index(wish.key.kind) if wish.key.kind in _ORDER else 9)
-    problems = [problem for wish in wishes for problem in wish.problems]
+    """Store the documents. Raises ManifestError with every problem; then nothing was stored.
+
+    `only_new`: a resource that exists already is a mistake too.
+    """
+    candidates = [_Candidate(state, document, namespace) for document in documents]
+    for candidate in candidates:
+        if candidate.key.kind in JOBS:
+            candidate.problems += job_problems(
+                state, candidate.key, candidate.manifest, candidate.document
+            )
+    candidates.sort(
+        key=lambda candidate: (
+            _ORDER.index(candidate.key.kind) if candidate.key.kind in _ORDER else 9
+        )
+    )
+    problems = [problem for candidate in candidates for problem in candidate.problems]
     if problems:
         raise ManifestError.of(problems)
     applied: list[Applied] = []
     try:
         with state.transaction():
-            for wish in wishes:
-                if only_new and state.find(wish.key) is not None:
-                    raise UsageError(f"{wish.key} is there already", hint="give another name")
-                outcome = state.put(wish.key, wish.manifest, wish.secrets)
-                if wish.key.kind in _BEGUN_AGAIN and state.reset_if_ended(
-                    wish.key, changed=outcome == "configured"
+            for candidate in candidates:
+                if only_new and state.find(candidate.key) is not None:
+                    raise UsageError(f"{candidate.key} exists already", hint="give another name")
+                outcome = state.put(candidate.key, candidate.manifest, candidate.secrets)
+                if candidate.key.kind in _RUN_AGAIN and state.reset_if_ended(
+                    candidate.key, changed=outcome == "configured"
                 ):
                     outcome = "configured"
-                applied.append(Applied(wish.key, wish.manifest["apiVersion"], outcome))
-            problems = _problems_together(state, wishes)
+                applied.append(Applied(candidate.key, candidate.manifest["apiVersion"], outcome))
+            problems = _pair_problems(state, candidates)
             if problems:
                 raise ManifestError.of(problems)
             if dry_run:
-                raise _OnlyTried
-    except _OnlyTried:
+                raise _DryRun
+    except _DryRun:
         pass
     return applied
 
 
-class _OnlyTried(Exception):
-    """Rolls back what a dry run has written."""
+class _DryRun(Exception):
+    """Rolls back the transaction of a dry run."""
 
 
-class _Wish:
-    """One document, ready to be stored."""
+class _Candidate:
+    """One document, prepared to be stored."""
 
     def __init__(self, state: State, document: Document, namespace: str | None) -> None:
         self.document = document
         self.problems: list[Problem] = []
         raw: Json = document.raw
         metadata = {name: raw["metadata"][name] for name in _METADATA if name in raw["metadata"]}
-        said = metadata.get("namespace")
-        if namespace is not None and said not in (None, namespace):
+        given = metadata.get("namespace")
+        if namespace is not None and given not in (None, namespace):
             self._refuse(
                 "metadata.namespace",
-                f"the namespace is {said!r}, and -n says {namespace!r}",
+                f"the namespace is {given!r}, but -n is {namespace!r}",
                 "leave one of them out",
             )
-        metadata["namespace"] = said or namespace or "default"
+        metadata["namespace"] = given or namespace or "default"
         if not KINDS[raw["kind"]].namespaced:
             metadata["namespace"] = "default"
         self.key = ResourceKey(raw["kind"], metadata["namespace"], metadata["name"])
@@ -112,13 +120,16 @@ class _Wish:
         self._fill_hidden(state, before)
 
     def _keep_restart(self, before: Stored | None, metadata: Json) -> None:
-        """`up --restart` has put it there; who applies the same again has changed nothing."""
-        asked = before.annotations.get(RESTARTED_AT) if before is not None else None
-        if asked is not None:
-            metadata["annotations"] = {RESTARTED_AT: asked, **(metadata.get("annotations") or {})}
+        """Keep the annotation of `up --restart`: the same manifest applied again is unchanged."""
+        restarted = before.annotations.get(RESTARTED_AT) if before is not None else None
+        if restarted is not None:
+            metadata["annotations"] = {
+                RESTARTED_AT: restarted,
+                **(metadata.get("annotations") or {}),
+            }
 
     def _fill_hidden(self, state: State, before: Stored | None) -> None:
-        """What `get -o yaml` has hidden stays what it was."""
+        """Keep the stored secrets where the manifest has the placeholder of `get -o yaml`."""
         hidden = [place for place in hidden_places(self.manifest) if place not in self.secrets]
         known = state.secrets(before) if hidden and before is not None else {}
         for place in hidden:
@@ -128,7 +139,7 @@ class _Wish:
                 path = place.strip("/").replace("/", ".")
                 self._refuse(
                     path,
-                    f"{path} is {HIDDEN}, and no value of it is known here",
+                    f"{path} is {HIDDEN}, and no value is stored for it",
                     "write the value itself, or a Secret",
                 )
 
@@ -136,41 +147,42 @@ class _Wish:
         self.problems.append(Problem(self.document.where(path), what, hint))
 
 
-def _problems_together(state: State, wishes: Iterable[_Wish]) -> list[Problem]:
-    """What is wrong with each data set that these wishes change, and whose runtime is known: its
-    secrets, options, paths. Found here, not by the loop a second later."""
+def _pair_problems(state: State, candidates: Iterable[_Candidate]) -> list[Problem]:
+    """Return the problems of the data sets that these candidates change: secrets, options, paths.
+
+    The loop would find them too, but only after the client was told that all is well.
+    """
     snapshot = Snapshot({one.key: one for one in state.all()}, state.labels())
-    by_name: dict[tuple[str, str], list[_Wish]] = {}
-    for wish in wishes:
-        if wish.key.kind == "Dataset" or wish.key.kind in RUNTIMES:
-            by_name.setdefault((wish.key.namespace, wish.key.name), []).append(wish)
+    by_name: dict[tuple[str, str], list[_Candidate]] = {}
+    for candidate in candidates:
+        if candidate.key.kind == "Dataset" or candidate.key.kind in RUNTIMES:
+            by_name.setdefault((candidate.key.namespace, candidate.key.name), []).append(candidate)
     problems: list[Problem] = []
-    for name, concerned in by_name.items():
+    for name, group in by_name.items():
         pair = snapshot.pair(*name)
         if pair.dataset is None:
             continue
         try:
-            plan_of(state, snapshot, pair.dataset, pair.runtime or _some_runtime(pair))
+            plan_of(state, snapshot, pair.dataset, pair.runtime or _default_runtime(pair))
         except SpecProblem as problem:
-            problems.append(_told(problem, concerned))
+            problems.append(_at_line(problem, group))
     return problems
 
 
-def _told(problem: SpecProblem, concerned: list[_Wish]) -> Problem:
-    """At the line of the document that it is about, if that is one of these."""
+def _at_line(problem: SpecProblem, group: list[_Candidate]) -> Problem:
+    """Locate the problem in the document that it is about, if that is one of these."""
     of_dataset = is_of_dataset(problem.path)
-    for wish in concerned:
-        if of_dataset == (wish.key.kind == "Dataset"):
-            return Problem(wish.document.where(problem.path), str(problem), problem.hint)
-    wish = concerned[0]
-    whose = f"the {'data set' if of_dataset else 'runtime'} {wish.key.name}"
-    return Problem(
-        wish.document.where(), f"{whose}, which is there already: {problem}", problem.hint
-    )
+    for candidate in group:
+        if of_dataset == (candidate.key.kind == "Dataset"):
+            return Problem(candidate.document.where(problem.path), str(problem), problem.hint)
+    candidate = group[0]
+    kind = "data set" if of_dataset else "runtime"
+    message = f"the existing {kind} {candidate.key.name}: {problem}"
+    return Problem(candidate.document.where(), message, problem.hint)
 
 
-def _some_runtime(pair: Pair) -> Stored:
-    """A data set without one is checked with the plainest there is."""
+def _default_runtime(pair: Pair) -> Stored:
+    """Return a runtime without options, to check a data set that has no runtime yet."""
     manifest: Json = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "PenstockRuntime",
@@ -184,24 +196,28 @@ def _some_runtime(pair: Pair) -> Stored:
 def job_problems(
     state: State, key: ResourceKey, manifest: Json, document: Document
 ) -> list[Problem]:
-    """A data set that does not exist is none: the job waits for it, and says so. `submit` asks
-    `data_problems` as well."""
+    """Return the problems of a job that its model cannot find: what this machine does not have.
+
+    A data set that does not exist is no problem: the job waits for it. `submit` asks
+    `data_problems` too.
+    """
     spec: Json = manifest.get("spec") or {}
     problems: list[Problem] = []
     workers, gpus = spec.get("workers") or 1, spec.get("gpus") or 0
     if gpus and workers * gpus > (there := len(machine_gpus())):
-        asked = f"{gpus}" if workers == 1 else f"{workers} workers with {gpus} each"
-        has = {0: "no GPU", 1: "one"}.get(there, str(there))
         hint = "gpus: 0 trains on the CPU" if not there else f"{there} can be shared among workers"
-        what = f"spec.gpus: {asked} are more than this machine has: {has}"
+        what = "spec.gpus: this machine has no GPU"
+        if there:
+            needed = f"{gpus}" if workers == 1 else f"{workers} workers with {gpus} each"
+            what = f"spec.gpus: this machine has {there}, not {needed}"
         problems.append(Problem(document.where("spec.gpus"), what, hint))
     if spec.get("image") and find_engine() is None:
         problems.append(
             Problem(
                 document.where("spec.image"),
                 f"spec.image cannot be run: {why_no_engine()}",
-                "start docker or podman, or leave the image out: the job then runs on this machine "
-                "as it is",
+                "start docker or podman, or leave the image out to run the job directly on this "
+                "machine",
             )
         )
     before = state.find(key)
@@ -209,7 +225,7 @@ def job_problems(
         problems.append(
             Problem(
                 document.where("spec"),
-                f"job {key.name} runs, and cannot be changed any more",
+                f"job {key.name} runs, and cannot be changed",
                 f"penstock delete job {key.name}, and apply it again",
             )
         )
@@ -217,8 +233,11 @@ def job_problems(
 
 
 def data_problems(state: State, document: Document) -> list[Problem]:
-    """The data sets of a job that are not declared: what is applied may come in any order, but
-    whoever submits a job by hand has most likely misspelled it."""
+    """Return the data sets of a job that are not declared.
+
+    `apply` may get resources in any order; but a job that is submitted by hand most likely has a
+    misspelled name.
+    """
     resource = document.resource
     known = [one.key for one in state.all(["Dataset"]) if one.deleting is None]
     data: list[Json] = document.raw["spec"].get("data") or []
@@ -227,7 +246,7 @@ def data_problems(state: State, document: Document) -> list[Problem]:
         Problem(
             document.where(f"spec.data.{index}"),
             f"spec.data.{index}: {describe_missing(key, resource.key, known)}",
-            "`penstock get dataset -A` lists them; `penstock apply -f` makes one",
+            "`penstock get dataset -A` lists them; `penstock apply -f` creates one",
         )
         for index, key in enumerate(wanted)
         if key not in known

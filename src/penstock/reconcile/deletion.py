@@ -1,4 +1,4 @@
-"""What someone wants to delete: refused while it is used, else marked; the loop does the rest."""
+"""Mark resources to be deleted, unless they are in use; the loop does the rest."""
 
 import time
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from penstock.reconcile.snapshot import RUNTIMES, Snapshot, Stored, operation_da
 from penstock.reconcile.state import State
 from penstock.specs.kinds import KINDS
 
-# Nothing on this machine is made of them.
-_WORDS_ONLY = ("secret", "profile")
+# Nothing is made of these on this machine.
+_STATE_ONLY = ("secret", "profile")
 
 
 def delete(state: State, doomed: Sequence[Stored], *, force: bool = False) -> None:
-    """All of them or none. `force` takes a data set from under those who use it."""
+    """Delete all of them or none. `force`: also a data set that is in use; its open files fail."""
     if not force:
-        # Each is a look at all processes, which nobody has to wait for who writes to the state.
-        # Who comes to read it in between keeps it from being unmounted.
+        # Outside the transaction: it looks at all processes, and writers must not wait for that.
+        # A process that opens a file in between keeps the data set from being unmounted.
         snapshot = state.snapshot()
         for dataset in filter(None, (_dataset_of(snapshot, one) for one in doomed)):
             refuse_if_read(dataset)
@@ -31,14 +31,14 @@ def delete(state: State, doomed: Sequence[Stored], *, force: bool = False) -> No
             for one in doomed:
                 _refuse_if_needed(snapshot, one, {other.uid for other in doomed})
         for one in doomed:
-            if KINDS[one.key.kind].category in _WORDS_ONLY:
+            if KINDS[one.key.kind].category in _STATE_ONLY:
                 state.forget(one.uid)
             else:
                 state.mark_deleted(one.uid, {"at_s": time.time(), "force": force})
 
 
 def _dataset_of(snapshot: Snapshot, one: Stored) -> Stored | None:
-    """The data set that goes, or is unmounted, with it."""
+    """Return the data set that is deleted or unmounted with this resource."""
     if one.key.kind != "Dataset" and one.key.kind not in RUNTIMES:
         return None
     pair = snapshot.pair(one.key.namespace, one.key.name)
@@ -58,13 +58,13 @@ def _refuse_if_needed(snapshot: Snapshot, one: Stored, doomed: set[str]) -> None
     ]
     if referring:
         names = ", ".join(f"{other.namespace}/{other.name}" for other in referring)
-        raise InUse(f"{label} is shown by other data sets: {names}", hint="delete those first")
+        raise InUse(f"{label} is mounted by other data sets: {names}", hint="delete those first")
     for operation in snapshot.operations():
         if operation.uid in doomed or operation.status.get("phase") != EXECUTING:
             continue
         if key in operation_datasets(operation):
             raise InUse(
-                f"{label}: {operation.key.kind} {operation.key.name} is at work on it",
+                f"{label}: {operation.key.kind} {operation.key.name} uses it",
                 hint="wait for it, or delete it first",
             )
     for job in snapshot.jobs():
@@ -79,7 +79,7 @@ def _refuse_if_needed(snapshot: Snapshot, one: Stored, doomed: set[str]) -> None
 def refuse_if_read(dataset: Stored) -> None:
     if "mountpoint" not in dataset.note:
         return
-    # A notebook that has a file open itself would wait for itself.
+    # This process counts too: a notebook with an open file would wait for itself.
     found = holders(Path(dataset.note["mountpoint"]), skip_self=False)
     if found.processes or found.mounted_inside:
         lines = "\n  ".join(found.lines())

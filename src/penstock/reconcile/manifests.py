@@ -1,4 +1,4 @@
-"""-f FILE|DIR|-: the manifests that a command is given."""
+"""Read the manifests that `-f FILE|DIR|-` names."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,11 @@ from penstock.errors import ManifestError, Problem, UsageError
 from penstock.specs.documents import Document, decode, read_each
 
 _ENDINGS = (".yaml", ".yml", ".json")
-_LARGEST_BYTES = 16 << 20  # manifests are small; this is someone's data
+_LARGEST_BYTES = 16 << 20  # a larger file is data, not a manifest
 
 
 def read_manifests(names: Sequence[str], *, namespace: str = "default") -> list[Document]:
-    """Every resource in them; or everything that is wrong, in one error."""
+    """Return every resource in them. Raises one ManifestError with every problem."""
     documents, problems = look_at_manifests(names, namespace=namespace)
     if problems:
         raise ManifestError.of(problems)
@@ -22,7 +22,7 @@ def read_manifests(names: Sequence[str], *, namespace: str = "default") -> list[
 def look_at_manifests(
     names: Sequence[str], *, namespace: str = "default"
 ) -> tuple[list[Document], list[Problem]]:
-    """What is good, and what is wrong."""
+    """Return the valid resources, and the problems of the others."""
     problems: list[Problem] = []
     documents = list(read_each(_texts(names, problems), problems, namespace=namespace))
     return documents, problems
@@ -39,9 +39,9 @@ def _texts(names: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str,
 def _files(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for name in names:
         if name == "-":
-            yield "<stdin>", _bounded(sys.stdin.buffer.read(_LARGEST_BYTES + 1), "<stdin>")
+            yield "<stdin>", _check_size(sys.stdin.buffer.read(_LARGEST_BYTES + 1), "<stdin>")
             continue
-        if not name:  # as from a variable that is not set; a Path of it would be this folder
+        if not name:  # an unset shell variable; its Path would be the current folder
             raise UsageError("a manifest without a name", hint="name a file, a folder or -")
         path = Path(name)
         try:
@@ -63,10 +63,10 @@ def _files(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        return _bounded(file.read(_LARGEST_BYTES + 1), str(path))
+        return _check_size(file.read(_LARGEST_BYTES + 1), str(path))
 
 
-def _bounded(data: bytes, file: str) -> bytes:
+def _check_size(data: bytes, file: str) -> bytes:
     if len(data) > _LARGEST_BYTES:
         raise UsageError(f"{file} is too large for a manifest", hint="is it the right file?")
     return data

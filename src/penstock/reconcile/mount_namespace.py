@@ -1,13 +1,15 @@
-"""A process that sees folders of this machine at other places, and nobody else does.
+"""Run a process that sees data sets at other places, while other processes do not.
 
-It gets a mount namespace of its own, in which each source is bound to its target, read-only. Root
-makes one directly, others inside of a user namespace in which they are who they are. Where a target
-does not exist, no folder is made on the machine: the nearest folder above it is shown through a
-small tmpfs that holds all that is there, and the target besides; nothing can be made directly in
-it. That hides and protects nothing: it is a view, not a prison.
+The process gets a mount namespace of its own, in which each source is bound to its target,
+read-only. Root makes one directly; other users make it inside a user namespace in which they keep
+their uid. Where a target does not exist, no folder is made on the machine: the nearest existing
+folder above it is covered by a small tmpfs that shows everything in that folder, and the target
+besides; no file can be created directly in it. This is a view, not isolation: it protects nothing.
 
-A program of its own does all that (`penstock.reconcile.mount_namespace`) and then becomes the
-command: between fork and exec a process with threads may do next to nothing.
+`run_with_data` starts this module as a program (`python -m penstock.reconcile.mount_namespace
+PAYLOAD REPORT`), which makes the namespace and then becomes the command. It is a program of its own
+because a process with threads can do almost nothing safely between fork and exec; and since it has
+one thread, it enters the namespace as a whole.
 """
 
 import contextlib
@@ -37,22 +39,22 @@ def run_with_data(
     cwd: Path | None = None,
     stdout: int | IO[bytes] = subprocess.DEVNULL,
 ) -> "subprocess.Popen[bytes]":
-    """Starts it, and returns once it runs with all its folders in place; raises if it cannot.
+    """Start the command, and return once it runs with all its folders in place.
 
-    It dies with the thread that has started it. stderr goes where stdout goes. `cwd` is looked up
-    among the folders as the process sees them.
+    Raises UsageError if it cannot. The process dies with the thread that started it. Its stderr
+    goes where its stdout goes. `cwd` is resolved as the process sees the folders.
     """
-    told = {
+    payload = {
         "argv": list(argv),
         "binds": [[str(source), str(target)] for source, target in binds],
         "env": dict(env),
         "cwd": None if cwd is None else str(cwd),
         "parent": os.getpid(),
     }
-    # In a memory file: arguments are read by all, and an environment by whoever is inside.
+    # In a memory file: every user can read arguments, and the command its own environment.
     descriptor = os.memfd_create("penstock-process", 0)
     with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(json.dumps(told).encode())
+        file.write(json.dumps(payload).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     reader, writer = os.pipe()
     try:
@@ -74,19 +76,13 @@ def run_with_data(
         os.close(writer)
         os.close(descriptor)
     with os.fdopen(reader, "rb") as report:
-        said = report.read()  # ends when the command has taken the program's place
-    if said:
+        failure = report.read()  # end of file: the program has become the command
+    if failure:
         child.wait()
-        error = json.loads(said)
+        error = json.loads(failure)
         raise UsageError(error["what"], hint=error["hint"])
     return child
 
-
-# The mounts of a process that sees folders of this machine at other places. For a program that is
-# small and has one thread: what it enters, it is in for good.
-#
-# A mount namespace of its own, in which each source is bound to its target, read-only. Root makes
-# one directly, others inside of a user namespace in which they are who they are.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,18 +91,19 @@ _NEW_MOUNTS, _NEW_USER, _NEW_PIDS = 0x00020000, 0x10000000, 0x20000000
 _READ_ONLY, _REMOUNT, _BIND, _REC, _SLAVE = 1, 32, 4096, 16384, 1 << 19  # MS_…
 _NO_SUID, _NO_DEV, _NO_EXEC = 2, 4, 8
 _DETACH = 2  # MNT_DETACH
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
-# What a mount may be told again when it is made read-only; what was locked must be.
+# Flags that a bind mount must keep when it is remounted read-only: the kernel locks them.
 _KEPT = {
     os.ST_NOSUID: _NO_SUID, os.ST_NODEV: _NO_DEV, os.ST_NOEXEC: _NO_EXEC,
     os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048, os.ST_RELATIME: 1 << 21,
 }  # fmt: skip
-# Each name beside a missing target costs a mount.
+# Each name in the covered folder costs a mount.
 _MOST_NAMES = 1000
 _FOLDER, _LINK, _FILE = range(3)
-# A mount without a server, or a name that was removed meanwhile: shown empty.
+# A mount without a server, or a name that was removed meanwhile, is shown empty.
 _GONE = (errno.ENOENT, errno.EACCES, errno.ENOTCONN, errno.ESTALE)
-_DECLARED = "dataset/"  # what their mounts begin with in the mount table: dataset/NAMESPACE/NAME
+_DECLARED = "dataset/"  # in the mount table their sources are dataset/NAMESPACE/NAME
 
 
 class Cannot(Exception):
@@ -116,23 +113,28 @@ class Cannot(Exception):
 
 
 def bind_all(binds: Sequence[tuple[str, str]]) -> None:
-    """(source, target) each; those of other data sets are not kept busy."""
+    """Bind each (source, target), and unmount other data sets, so as not to keep them busy."""
     normal = [(source, os.path.normpath(target)) for source, target in binds]
     for source, target in sorted(normal, key=lambda bind: bind[1].count("/")):
         _bind(source, target)
-    _let_go_of_others([target for _, target in normal])
+    _unmount_others([target for _, target in normal])
 
 
 def hide_all(files: Sequence[str]) -> None:
-    """Each looks empty. Root can take the cover away again: this keeps out who reads whatever lies
-    around, and nobody who knows what it looks for."""
+    """Make each file look empty.
+
+    Root can unmount the cover. This stops programs that read whatever they find, not an attacker.
+    """
     for file in files:
         _mount("/dev/null", file, _BIND)
 
 
 def enter(*, pids: bool = False) -> None:
-    """`pids`: children of this process begin with number 1, and the first takes all others with it
-    when it ends."""
+    """Enter a new mount namespace.
+
+    `pids`: and a new PID namespace for the children of this process. The first child is PID 1, and
+    the kernel kills all others when it ends.
+    """
     more = _NEW_PIDS if pids else 0
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0 or not _try(_libc.unshare(_NEW_MOUNTS | more)):
@@ -143,17 +145,20 @@ def enter(*, pids: bool = False) -> None:
                 "user.max_user_namespaces, kernel.unprivileged_userns_clone=1 and "
                 "kernel.apparmor_restrict_unprivileged_userns=0; a container needs CAP_SYS_ADMIN",
             )
-        # Who one is stays the same; of several groups only the first has a name inside.
+        # Map uid and gid to themselves; the user's other groups cannot be mapped.
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    # What the machine unmounts goes here too; what is mounted here, nobody else sees.
+    # Slave: unmounts on the machine are seen here, mounts made here are not seen outside.
     _mount(None, "/", _REC | _SLAVE)
 
 
 def mount_proc() -> None:
-    """For those of a PID namespace. Where it may not be (a container that hides parts of it), the
-    one that is there serves too: only its numbers are the machine's."""
+    """Mount a /proc of the PID namespace.
+
+    Where that is not permitted (a container that hides parts of /proc) the existing one stays, and
+    shows the machine's process ids.
+    """
     flags = _NO_SUID | _NO_DEV | _NO_EXEC
     _libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(flags), None)
 
@@ -177,14 +182,14 @@ def _bind_read_only(source: str, target: str) -> None:
 
 
 def _show_with(target: str, source: str) -> None:
-    """Covers the nearest folder above the target with a copy of itself that has the target too."""
+    """Cover the nearest folder above the target with a view of itself that also has the target."""
     above = os.path.dirname(target)
     while not os.path.isdir(above):
         if os.path.lexists(above):
             raise Cannot(f"{above} is a file of this machine", "choose another mountPath")
         above = os.path.dirname(above)
     above = os.path.realpath(above)
-    with os.scandir(above) as entries:  # its types are known without a look at dead mounts
+    with os.scandir(above) as entries:  # entry types come from readdir: no stat of dead mounts
         names = {entry.name: _kind(entry) for entry in entries}
     if len(names) > _MOST_NAMES:
         raise Cannot(
@@ -198,7 +203,7 @@ def _show_with(target: str, source: str) -> None:
             os.makedirs(target)
             _bind_read_only(held, target)
         return
-    # The root cannot be covered, only replaced: a folder of it serves to build the other one.
+    # The root cannot be covered, only replaced: the new one is built on one of its folders.
     stage = "/tmp" if names.get("tmp") == _FOLDER else f"/{_first_folder(names)}"
     hidden = _open(stage)
     with _covered(stage, folder):
@@ -224,12 +229,12 @@ def _first_folder(names: dict[str, int]) -> str:
 
 @contextlib.contextmanager
 def _covered(place: str, like: int) -> Iterator[None]:
-    """A tmpfs over a folder, which nothing can be made in afterwards: it would be lost."""
+    """Mount a tmpfs over a folder; read-only afterwards, since new files in it would be lost."""
     status = os.fstat(like)
     mode = stat.S_IMODE(status.st_mode)
     _mount("tmpfs", place, _NO_DEV, "tmpfs", f"mode={mode:o},size=1m")
     if os.geteuid() == 0:
-        with contextlib.suppress(PermissionError, OSError):  # an owner who has no name inside
+        with contextlib.suppress(PermissionError, OSError):  # the owner's uid is not mapped inside
             os.chown(place, status.st_uid, status.st_gid)
     yield
     _mount(None, place, _REMOUNT | _BIND | _READ_ONLY | _NO_DEV)
@@ -238,7 +243,10 @@ def _covered(place: str, like: int) -> Iterator[None]:
 def _fill(
     folder: int, place: str, names: dict[str, int], covered: str = "", hidden: int = -1
 ) -> None:
-    """`covered`: a name that cannot be reached any more but through the descriptor `hidden`."""
+    """Show each name of `folder` in `place`.
+
+    `covered`: a name that is reachable only through the descriptor `hidden`.
+    """
     for name, kind in sorted(names.items(), key=lambda one: one[0] != covered):
         here, there = f"{place}/{name}", f"/proc/self/fd/{folder}/{name}"
         if kind == _LINK:
@@ -251,7 +259,7 @@ def _fill(
         try:
             if name == covered:
                 _mount(f"/proc/self/fd/{hidden}", here, _BIND | _REC)
-                _libc.umount2(os.fsencode(here), _DETACH)  # what covers it came along
+                _libc.umount2(os.fsencode(here), _DETACH)  # remove the cover, which was bound too
             else:
                 _mount(there, here, _BIND | _REC)
         except OSError as error:
@@ -262,24 +270,26 @@ def _fill(
 def _change_root(place: str) -> None:
     os.chdir(place)
     number = _PIVOT_ROOT.get(platform.machine())
-    # `.` twice: the old root lies over the new one, and is taken away from there.
+    # `.` twice: pivot_root stacks the old root on the new one, and it is unmounted from there.
     if number is not None and _try(_libc.syscall(number, b".", b".")):
         _libc.umount2(b".", _DETACH)
         os.chdir("/")
         return
-    os.chroot(".")  # an initial ramdisk's root cannot be changed otherwise
+    os.chroot(".")  # pivot_root fails on an initial ramdisk
 
 
-def _let_go_of_others(targets: list[str]) -> None:
-    """Mounts of other declared data sets: a copy that nobody looks at would keep them busy. Those
-    that somebody made by hand are for whoever comes by, also from in here."""
+def _unmount_others(targets: list[str]) -> None:
+    """Unmount other declared data sets in this namespace, where their copies would keep them busy.
+
+    Mounts that were made by hand stay visible.
+    """
     for entry in mount_table():
         inside = any(
             entry.mountpoint == target or entry.mountpoint.startswith(f"{target}/")
             for target in targets
         )
         if entry.kind == FILESYSTEM_TYPE and entry.source.startswith(_DECLARED) and not inside:
-            _libc.umount2(os.fsencode(entry.mountpoint), _DETACH)  # where it may be
+            _libc.umount2(os.fsencode(entry.mountpoint), _DETACH)  # may fail
 
 
 def _mount(
@@ -297,36 +307,33 @@ def _try(result: int) -> bool:
     return result == 0
 
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-
-
 def main() -> NoReturn:
     with os.fdopen(int(sys.argv[1]), "rb") as file:
-        told: dict[str, Any] = json.load(file)
+        payload: dict[str, Any] = json.load(file)
     report = int(sys.argv[2])
     os.set_inheritable(report, False)
     try:
-        _become(told)
+        _become(payload)
     except Cannot as error:
-        said = {"what": str(error), "hint": error.hint}
+        failure = {"what": str(error), "hint": error.hint}
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        said = {"what": f"{where}{error.strerror}", "hint": None}
-    os.write(report, json.dumps(said).encode())
+        failure = {"what": f"{where}{error.strerror}", "hint": None}
+    os.write(report, json.dumps(failure).encode())
     os._exit(126)
 
 
-def _become(told: dict[str, Any]) -> NoReturn:
+def _become(payload: dict[str, Any]) -> NoReturn:
     enter()
-    bind_all(told["binds"])
-    os.chdir(told["cwd"] or "/")
-    die_with(told["parent"])
-    # Python ignores these, and what is ignored stays so in the command.
+    bind_all(payload["binds"])
+    os.chdir(payload["cwd"] or "/")
+    die_with(payload["parent"])
+    # Python ignores these signals, and exec would keep them ignored.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    argv: list[str] = told["argv"]
+    argv: list[str] = payload["argv"]
     try:
-        os.execvpe(argv[0], argv, told["env"])
+        os.execvpe(argv[0], argv, payload["env"])
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Cannot(
             f"{argv[0]}: no such command", "images are not used here: install it on this machine"
@@ -334,7 +341,7 @@ def _become(told: dict[str, Any]) -> NoReturn:
 
 
 def die_with(parent: int) -> None:
-    # Last: a change of who one is takes it back.
+    # Last: entering a user namespace clears the setting.
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(126)

@@ -1,4 +1,4 @@
-"""From what is stored of a data set and its runtime to the mount that they describe."""
+"""Turn a stored Dataset and its runtime into the plan of a mount on this machine."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ from penstock.specs.resource import Resource
 
 
 def plan_of(state: State, snapshot: Snapshot, dataset: Stored, runtime: Stored) -> MountPlan:
-    """Raises SpecProblem. Asks no store and changes nothing."""
+    """Return the plan. Raises SpecProblem. Asks no store and changes nothing."""
     models = _Models(state, snapshot)
     return plan_mount(
         models.dataset(dataset),
@@ -32,26 +32,26 @@ def plan_of(state: State, snapshot: Snapshot, dataset: Stored, runtime: Stored) 
             is_tmpfs=_is_tmpfs,
         ),
         mountpoint=_mountpoint(dataset, runtime),
-        # What root declares is there for those who train; their own is not for each other.
+        # Data sets that root declares are for all users; those of a user are for that user alone.
         allow_other=os.geteuid() == 0,
     )
 
 
 def _mountpoint(dataset: Stored, runtime: Stored) -> Path:
-    """As the mount table will spell it: by that it is found again."""
-    said, path, name = dataset.annotations.get(MOUNT_PATH), "metadata.annotations", MOUNT_PATH
-    if said is None:
-        said, path, name = runtime.spec.get("mountPath"), "spec.mountPath", "mountPath"
-    if not said:
+    """Return the mount point as the mount table spells it, where it is looked up later."""
+    given, path, name = dataset.annotations.get(MOUNT_PATH), "metadata.annotations", MOUNT_PATH
+    if given is None:
+        given, path, name = runtime.spec.get("mountPath"), "spec.mountPath", "mountPath"
+    if not given:
         return resolve_mountpoint(str(data_dir() / dataset.key.namespace / dataset.key.name))
-    if not said.startswith("/") or not said.strip("/"):
+    if not given.startswith("/") or not given.strip("/"):
         hint = "write a folder's whole path, like /data/imagenet"
-        raise SpecProblem(path, f"{name}: nothing can be mounted at {said!r}", hint=hint)
-    return resolve_mountpoint(said)
+        raise SpecProblem(path, f"{name}: nothing can be mounted at {given!r}", hint=hint)
+    return resolve_mountpoint(given)
 
 
 class _Models:
-    """What is stored, with its secrets in place."""
+    """The models of stored resources, with their secrets in place."""
 
     def __init__(self, state: State, snapshot: Snapshot) -> None:
         self._state = state
@@ -74,7 +74,7 @@ class _Models:
         found = self._snapshot.resources.get(ResourceKey("Secret", namespace, name))
         if found is None or found.deleting is not None:
             raise PenstockError(
-                f"the Secret {name} is not there", hint=f"apply a Secret {name} with the key {key}"
+                f"there is no Secret {name}", hint=f"apply a Secret {name} with the key {key}"
             )
         model = self.of(found)
         assert isinstance(model, Secret)

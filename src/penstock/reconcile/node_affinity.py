@@ -1,6 +1,6 @@
-"""This machine as Kubernetes would describe it, and whether a data set may be here.
+"""This machine as a Kubernetes node, and whether a Dataset's nodeAffinity admits it.
 
-`this_node` looks at the machine, and is called once by whoever needs it; the rest is pure.
+`this_node` looks at the machine; the rest is pure.
 """
 
 import os
@@ -16,7 +16,7 @@ from penstock.specs.dataset import NodeAffinity, NodeSelectorTerm, Requirement
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
-# It loads the driver where nothing else has, which may take seconds.
+# nvidia-smi loads the driver if nothing else has, which may take seconds.
 _NVIDIA_SMI_S = 10.0
 
 
@@ -28,7 +28,7 @@ class Node:
 
 
 def this_node(given: Mapping[str, str]) -> Node:
-    """What can be seen of this machine, and the labels that were given to it, which win."""
+    """Return this machine with the labels found on it; `given` labels take precedence."""
     name = platform.node() or "localhost"
     machine = platform.machine()
     found = {
@@ -41,7 +41,7 @@ def this_node(given: Mapping[str, str]) -> Node:
 
 
 def accelerator_labels(models: list[str]) -> dict[str, str]:
-    """As NVIDIA's feature discovery and Alibaba's device plugin write them."""
+    """Return labels as NVIDIA's feature discovery and Alibaba's device plugin write them."""
     if not models:
         return {}
     product, count = models[0].replace(" ", "-"), str(len(models))
@@ -55,12 +55,15 @@ def accelerator_labels(models: list[str]) -> dict[str, str]:
 
 
 def node_mismatch(affinity: NodeAffinity | None, node: Node) -> str | None:
-    """None: this node will do. Kubernetes' rules: one term must hold, and all of what it says."""
+    """Return why the node is excluded; None if it is admitted.
+
+    As in Kubernetes one term must match, and a term matches if all its expressions do.
+    """
     if affinity is None or affinity.required is None:
         return None
     terms = affinity.required.node_selector_terms
     if not terms:
-        return f"node {node.name}: nodeSelectorTerms is empty, and chooses no node"
+        return f"node {node.name}: nodeSelectorTerms is empty, which matches no node"
     reasons = [_why_not(term, node) for term in terms]
     if None in reasons:
         return None
@@ -69,7 +72,7 @@ def node_mismatch(affinity: NodeAffinity | None, node: Node) -> str | None:
 
 def _why_not(term: NodeSelectorTerm, node: Node) -> str | None:
     if not term.match_expressions and not term.match_fields:
-        return "a term that says nothing chooses no node"
+        return "an empty term matches no node"
     checks = [(one, node.labels, "label") for one in term.match_expressions]
     checks += [(one, {"metadata.name": node.name}, "field") for one in term.match_fields]
     for wanted, values, what in checks:
@@ -77,11 +80,11 @@ def _why_not(term: NodeSelectorTerm, node: Node) -> str | None:
         meets = _OPERATORS.get(wanted.operator)
         if meets is None or not meets(value, wanted.values):
             has = "is not set" if value is None else f"is {value!r}"
-            return f"{what} {wanted.key} {has}, wanted: {_in_words(wanted)}"
+            return f"{what} {wanted.key} {has}, wanted: {_describe(wanted)}"
     return None
 
 
-def _in_words(wanted: Requirement) -> str:
+def _describe(wanted: Requirement) -> str:
     values = wanted.values
     return {
         "In": "one of " + ", ".join(values),
@@ -90,7 +93,7 @@ def _in_words(wanted: Requirement) -> str:
         "DoesNotExist": "no such label",
         "Gt": "more than " + ", ".join(values),
         "Lt": "less than " + ", ".join(values),
-    }.get(wanted.operator, f"{wanted.operator}, which is no operator")
+    }.get(wanted.operator, f"{wanted.operator}, an unknown operator")
 
 
 def _compare(value: str | None, values: list[str], sign: int) -> bool:
@@ -111,8 +114,10 @@ _OPERATORS: Mapping[str, Callable[[str | None, list[str]], bool]] = {
 
 
 def _accelerators() -> list[str]:
-    """The model of each NVIDIA GPU, by the driver's own account; `nvidia-smi` where it gives none
-    (WSL, some sandboxes)."""
+    """Return the model of each NVIDIA GPU, as the driver reports it.
+
+    `nvidia-smi` is asked where the driver has no /proc files (WSL, some sandboxes).
+    """
     found: list[str] = []
     try:
         for gpu in sorted(os.listdir(_NVIDIA)):
@@ -125,7 +130,7 @@ def _accelerators() -> list[str]:
     if found or (program := shutil.which("nvidia-smi")) is None:
         return found
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             [program, "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True,
             text=True,
@@ -134,4 +139,4 @@ def _accelerators() -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in told.stdout.splitlines() if line]
+    return [line.strip() for line in result.stdout.splitlines() if line]

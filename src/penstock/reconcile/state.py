@@ -1,13 +1,14 @@
-"""What is wanted and what was observed, in one SQLite file; the two are apart.
+"""Desired and observed state, apart from each other, in one SQLite file.
 
-    wanted     written by who applies and deletes: the manifest, its secrets sealed
-    observed   written by the loop and the operations: status, and a note to themselves of what
-               they did on this machine, so that it can be undone when the manifest is gone
-    events     what happened, the last few of each resource
+    wanted     written by clients that apply and delete: the manifest, with its secrets sealed
+    observed   written by the loop, the operations and the jobs: the status, and a note of what they
+               made on this machine, so that it can be removed when the manifest is gone
+    events     the last few events of each resource
 
-May be killed at any moment: each change is one transaction, and on disk when it returns.
+Each change is one transaction, and is on disk when it returns, so any process may be killed at any
+moment.
 
-Threading: any thread, each with a connection of its own.
+Threading: any thread; each has a connection of its own.
 """
 
 import json
@@ -28,20 +29,20 @@ from penstock.paths import state_dir
 from penstock.reconcile.snapshot import Event, Snapshot, Stored
 from penstock.specs.kinds import ResourceKey
 
-# Secrets at rest: sealed with a key that only this user can read.
-#
-# Whoever can read the key can open what is sealed; that is root, and the user whose keys they
-# are. What it keeps out is every copy: a backup of the state, a support bundle, a file mailed
-# around.
-
 
 class Box:
+    """Seals secrets at rest with a key that only this user can read.
+
+    Root and this user can open them. It protects every copy of the state: a backup, a support
+    bundle, a file sent by mail.
+    """
+
     def __init__(self, key_file: Path) -> None:
         self._file = key_file
         self._fernet: Fernet | None = None
 
     def seal(self, values: dict[str, str]) -> bytes | None:
-        """None for nothing: most resources have no secrets."""
+        """Return None for no values: most resources have no secrets."""
         return self._key(make=True).encrypt(json.dumps(values).encode()) if values else None
 
     def open(self, sealed: bytes | None) -> dict[str, str]:
@@ -51,7 +52,7 @@ class Box:
             try:
                 text = self._key(make=False).decrypt(sealed)
             except InvalidToken:
-                self._fernet = None  # another key may have been made while we lived
+                self._fernet = None  # the key file may have been replaced since it was read
                 text = self._key(make=False).decrypt(sealed)
             return json.loads(text)
         except InvalidToken as error:
@@ -61,7 +62,7 @@ class Box:
             ) from error
 
     def key_file(self) -> Path:
-        """Return where the key is, made if there is none yet."""
+        """Return the path of the key, which is made if there is none yet."""
         self._read(make=True)
         return self._file
 
@@ -71,7 +72,7 @@ class Box:
                 self._fernet = Fernet(self._read(make=make))
             except ValueError as error:
                 raise UsageError(
-                    f"{self._file} is no key",
+                    f"{self._file} is not a key",
                     hint="put the old key back, or remove the file and apply the manifests with "
                     "their secrets again; inside a training job the key is hidden",
                 ) from error
@@ -89,7 +90,7 @@ class Box:
         return self._make()
 
     def _make(self) -> bytes:
-        """Whole or not at all, and of two who make one at once the first one's is taken."""
+        """Make the key file whole or not at all; of two processes at once, the first one wins."""
         fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
@@ -160,7 +161,7 @@ class State:
         return _stored(row) if row is not None else None
 
     def all(self, kinds: Iterable[str] | None = None, namespace: str | None = None) -> list[Stored]:
-        """In the order of their names; all kinds, and all namespaces, unless said."""
+        """Return resources in the order of their names, by default of all kinds and namespaces."""
         rows = self._run(
             f"SELECT {_COLUMNS} FROM wanted LEFT JOIN observed USING (uid) "
             "ORDER BY kind, namespace, name"
@@ -173,7 +174,7 @@ class State:
         ]
 
     def secrets(self, stored: Stored) -> dict[str, str]:
-        """By their place in the manifest."""
+        """Return the secrets by their place in the manifest."""
         return self.box.open(stored.sealed)
 
     def events(self, uid: str) -> list[Event]:
@@ -185,16 +186,16 @@ class State:
         return [Event(*row) for row in rows]
 
     def changes(self) -> int:
-        """Grows whenever something is wanted that was not before."""
+        """Return a counter that grows with each change of the desired state."""
         return self._run("SELECT value FROM meta WHERE key = 'changes'").fetchone()[0]
 
     def labels(self) -> dict[str, str]:
-        """Of this machine, as the user set them."""
+        """Return the labels that the user gave to this machine."""
         return json.loads(self._run("SELECT value FROM meta WHERE key = 'labels'").fetchone()[0])
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """What is read here is all of one moment. Waits for nobody, and nobody waits for it."""
+        """Read everything as of one moment. Neither waits for writers nor blocks them."""
         connection = self._connection()
         if connection.in_transaction:
             yield
@@ -210,11 +211,11 @@ class State:
         with self.read_transaction():
             return Snapshot({one.key: one for one in self.all()}, self.labels())
 
-    # -- what is wanted -----------------------------------------------------------------
+    # -- desired state ------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing. Nobody else writes meanwhile, so what is read here stays true."""
+        """Write all or nothing. No other process writes meanwhile, so what is read stays true."""
         connection = self._connection()
         if connection.in_transaction:
             yield
@@ -228,7 +229,7 @@ class State:
         connection.execute("COMMIT")
 
     def put(self, key: ResourceKey, manifest: Json, secrets: Mapping[str, str]) -> str:
-        """`created`, `configured` or `unchanged`."""
+        """Store a manifest. Return `created`, `configured` or `unchanged`."""
         with self.transaction():
             before = self.find(key)
             if before is None:
@@ -257,7 +258,10 @@ class State:
             return "configured"
 
     def reset_if_ended(self, key: ResourceKey, *, changed: bool) -> bool:
-        """An operation or job that has ended, and was changed since or failed, runs once more."""
+        """Let an operation or job that has ended run once more, if it failed or was changed.
+
+        Return whether it will.
+        """
         with self.transaction():
             found = self.find(key)
             phase = found.status.get("phase") if found is not None else None
@@ -274,7 +278,7 @@ class State:
             self._count_change()
 
     def request_recheck(self) -> None:
-        """Nothing is wanted that was not before, but look at all of it anew."""
+        """Have the loop look at everything again, though nothing changed."""
         with self.transaction():
             self._count_change()
 
@@ -286,10 +290,10 @@ class State:
             self._count_change()
             return kept
 
-    # -- what was observed --------------------------------------------------------------
+    # -- observed state -----------------------------------------------------------------
 
     def observe(self, uid: str, *, status: Json | None = None, note: Json | None = None) -> None:
-        """Puts these fields beside those that are there; None takes one away."""
+        """Set these fields and keep the others; None removes a field."""
         with self.transaction():
             row = self._run("SELECT status, note FROM observed WHERE uid = ?", (uid,)).fetchone()
             before: tuple[Json, Json] = ({}, {})
@@ -298,14 +302,14 @@ class State:
             after = (_merged(before[0], status), _merged(before[1], note))
             if after == before and row is not None:
                 return
-            # One that was deleted meanwhile leaves nothing behind.
+            # SELECT FROM wanted: nothing is written for a resource that was deleted meanwhile.
             self._run(
                 "INSERT OR REPLACE INTO observed SELECT uid, ?, ? FROM wanted WHERE uid = ?",
                 (json.dumps(after[0]), json.dumps(after[1]), uid),
             )
 
     def forget(self, uid: str) -> None:
-        """The last step of a deletion."""
+        """Remove the resource: the last step of a deletion."""
         with self.transaction():
             for table in ("wanted", "observed", "events"):
                 self._run(f"DELETE FROM {table} WHERE uid = ?", (uid,))
@@ -337,7 +341,7 @@ class State:
         try:
             return self.secrets(stored) == dict(secrets)
         except UsageError:
-            return False  # their key is lost: these take their place
+            return False  # their key is lost: the new values replace them
 
     def _count_change(self) -> None:
         self._run("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
@@ -358,7 +362,7 @@ class State:
         return self._run("PRAGMA user_version").fetchone()[0]
 
     def _prepare(self) -> None:
-        # Before SQLite: its journals get the mode that the database has when they are made.
+        # Before SQLite opens it: the journals get the mode that the database has by then.
         try:
             self._path.touch(mode=0o600)
         except OSError as error:
@@ -369,7 +373,7 @@ class State:
         try:
             if self._version() == 0:
                 with self.transaction():
-                    if self._version() == 0:  # of two who come first one makes the tables
+                    if self._version() == 0:  # another process may have made the tables meanwhile
                         for statement in _SCHEMA.split(";"):
                             self._run(statement)
                         self._run(f"PRAGMA user_version = {_VERSION}")

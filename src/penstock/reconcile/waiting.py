@@ -1,5 +1,4 @@
-"""Waits until what was wanted is so, or cannot be. Only looks: whoever stops watching changes
-nothing."""
+"""Wait until resources are as they were declared, or cannot be. Waiting changes nothing."""
 
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -19,8 +18,8 @@ _MOST_LOOPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a data set could not be bound, or an operation not be done."""
+class Failure:
+    """Why a data set could not be bound, or an operation or job failed."""
 
     key: ResourceKey
     what: str
@@ -28,9 +27,9 @@ class Trouble:
     exit_code: int
 
 
-def trouble_of(stored: Stored) -> Trouble:
-    told: dict[str, Any] | None = stored.note.get("trouble")
-    return Trouble(stored.key, **told) if told else Trouble(stored.key, "failed", None, 1)
+def failure_of(stored: Stored) -> Failure:
+    trouble: dict[str, Any] | None = stored.note.get("trouble")
+    return Failure(stored.key, **trouble) if trouble else Failure(stored.key, "failed", None, 1)
 
 
 def wait_for_pairs(
@@ -39,10 +38,10 @@ def wait_for_pairs(
     *,
     timeout_s: float | None = None,
     tell: Callable[[list[Pair]], None] = lambda _: None,
-) -> list[Trouble]:
-    """Until each data set of these is as it will stay; `tell` gets those that are not yet."""
+) -> list[Failure]:
+    """Wait until each of these pairs is settled; `tell` gets those that are not yet."""
     waiting = set(names)
-    troubles: list[Trouble] = []
+    failures: list[Failure] = []
 
     def look() -> bool:
         snapshot = state.snapshot()
@@ -54,12 +53,12 @@ def wait_for_pairs(
                 continue
             waiting.discard(name)
             if pair.dataset is not None and "trouble" in pair.dataset.note:
-                troubles.append(trouble_of(pair.dataset))
+                failures.append(failure_of(pair.dataset))
         tell(open_pairs)
         return not waiting
 
     _wait(state, look, timeout_s, "data sets: " + ", ".join(name for _, name in sorted(waiting)))
-    return troubles
+    return failures
 
 
 def wait_for_operation(
@@ -69,7 +68,7 @@ def wait_for_operation(
     timeout_s: float | None = None,
     tell: Callable[[Stored], None] = lambda _: None,
 ) -> Stored:
-    """Until it is Complete or Failed; raises if it is deleted meanwhile."""
+    """Wait until it is Complete or Failed; raises if it is deleted meanwhile."""
     return _wait_for_phase(state, key, (COMPLETE, FAILED), timeout_s, tell)
 
 
@@ -80,7 +79,7 @@ def wait_for_job(
     timeout_s: float | None = None,
     tell: Callable[[Stored], None] = lambda _: None,
 ) -> Stored:
-    """Until it has SUCCEEDED or FAILED; raises if it is deleted meanwhile."""
+    """Wait until it has SUCCEEDED or FAILED; raises if it is deleted meanwhile."""
     return _wait_for_phase(state, key, ENDED, timeout_s, tell)
 
 
@@ -138,7 +137,7 @@ def _wait(state: State, look: Callable[[], bool], timeout_s: float | None, what:
         if not is_running(state.folder):
             if loops == _MOST_LOOPS:
                 raise PenstockError(
-                    f"{what}: the loop that should see to it ends again and again",
+                    f"{what}: the loop ended {_MOST_LOOPS} times before it was done",
                     hint=f"its log: {state.folder / 'logs' / 'loop.log'}",
                 )
             loops += 1
