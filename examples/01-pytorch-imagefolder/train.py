@@ -1,4 +1,4 @@
-"""An ordinary training script: `python train.py FOLDER`. Nothing in it knows of Penstock."""
+"""An ordinary training script: `python train.py FOLDER`. It does not know about Penstock."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
-    """As torchvision.datasets.ImageFolder: a folder for each class."""
+    """Like torchvision.datasets.ImageFolder: one folder per class."""
 
     def __init__(self, folder: Path) -> None:
         self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())

@@ -1,4 +1,4 @@
-"""Training in an order that the mount knows, resumed in mid-epoch: `python train.py FOLDER`."""
+"""Train in a planned order and resume in mid-epoch: `python train.py FOLDER`."""
 
 import argparse
 from pathlib import Path
@@ -34,7 +34,7 @@ def main(folder: Path, epochs: int, workers: int, state: Path, stop_after: int |
             seen += labels.tolist()
             batches += 1
             if batches == stop_after:
-                # Workers have taken more from the sampler than was trained on: say how far we are.
+                # Loader workers run ahead of the training: save the number of trained samples.
                 position = sampler.state_dict(done=len(seen))
                 torch.save({"sampler": position, "epoch": epoch, "seen": seen}, state)
                 print(f"epoch {epoch}: stopped after {len(seen)} images")

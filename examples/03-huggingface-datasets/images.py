@@ -1,4 +1,4 @@
-"""Hugging Face's imagefolder over a mount, in an order it knows: `python images.py FOLDER`."""
+"""Hugging Face's imagefolder over a mount, in a planned order: `python images.py FOLDER`."""
 
 import argparse
 import hashlib
@@ -11,7 +11,7 @@ from penstock.integrations.torch import PlannedSampler
 
 
 def main(folder: str, epochs: int, workers: int) -> None:
-    # Builds an index of paths and labels. No image is read for it.
+    # Builds an index of paths and labels, without reading any image.
     images = load_dataset("imagefolder", data_dir=folder, split="train")
     cells = images.cast_column("image", Image(decode=False))["image"]
     sampler = PlannedSampler(RandomSampler(images), paths=[cell["path"] for cell in cells])
@@ -25,7 +25,7 @@ def main(folder: str, epochs: int, workers: int) -> None:
 
 
 def digests(rows: list[dict[str, Any]]) -> list[str]:
-    """Stands for decoding, cropping and collating."""
+    """Stand in for decoding, cropping and collating."""
     return [hashlib.sha256(row["image"].tobytes()).hexdigest() for row in rows]
 
 

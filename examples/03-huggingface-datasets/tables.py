@@ -1,4 +1,4 @@
-"""Parquet files streamed from a mount as a Hugging Face data set: `python tables.py FOLDER`."""
+"""Stream Parquet files from a mount as a Hugging Face data set: `python tables.py FOLDER`."""
 
 import argparse
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from penstock.integrations.ordered import announce
 
 
 def rows(parts: list[list[str]]) -> Iterator[dict[str, Any]]:
-    """Each worker gets some of the parts, and tells the mount which files it will read."""
+    """Yield rows. Each worker gets some of the parts and announces its files to the mount."""
     for files in parts:
         for path in announce(files, str, label="parquet"):
             for batch in ParquetFile(path).iter_batches():

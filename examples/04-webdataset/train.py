@@ -13,7 +13,7 @@ from penstock.integrations.ordered import announce
 
 
 def planned(shards: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The stage that Penstock adds: the mount learns which shards this worker opens, in order."""
+    """Announce the shards of this worker to the mount, in order. The only stage Penstock adds."""
     return announce(shards, lambda shard: shard["url"], label="webdataset")
 
 
@@ -22,7 +22,7 @@ def samples(folder: Path, seed: int) -> wds.DataPipeline:
     return wds.DataPipeline(
         wds.SimpleShardList(shards, seed=seed),  # shuffled by the seed
         wds.split_by_worker,  # with several nodes: wds.split_by_node before it
-        planned,  # after the splitting: each worker announces its own shards
+        planned,  # after the split: each worker announces its own shards
         wds.tarfile_to_samples(),
         wds.shuffle(16, seed=seed),
         wds.to_tuple("jpg", "cls"),

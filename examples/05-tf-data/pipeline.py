@@ -1,4 +1,4 @@
-"""tf.data over a mount, in an order that the mount knows: `python pipeline.py FOLDER`."""
+"""tf.data over a mount, in a planned order: `python pipeline.py FOLDER`."""
 
 import argparse
 import random
@@ -12,11 +12,11 @@ from penstock.integrations.ordered import read_in_order
 
 
 def samples(folder: Path, epochs: int, seed: int = 0) -> Iterator[tuple[bytes, int]]:
-    """(encoded image, label), shuffled anew in each epoch. Needs no TensorFlow."""
+    """Yield (encoded image, label), reshuffled in each epoch. Needs no TensorFlow."""
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
     paths = [path for name in classes for path in sorted((folder / name).glob("*.jpg"))]
     labels = [classes.index(path.parent.name) for path in paths]
-    # One order over all epochs: the mount fetches across their boundaries.
+    # One plan over all epochs, so that the mount fetches across epoch boundaries.
     orders = (
         random.Random(seed + epoch).sample(range(len(paths)), len(paths)) for epoch in range(epochs)
     )
@@ -33,7 +33,7 @@ def dataset(folder: Path, epochs: int, batch: int) -> Any:
 
     signature = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64))
     return (
-        # Shuffled by our order: a tf.data shuffle behind it would only cost memory.
+        # The order is shuffled already: a tf.data shuffle would only cost memory.
         tf.data.Dataset.from_generator(partial(samples, folder, epochs), output_signature=signature)
         .map(decode, num_parallel_calls=tf.data.AUTOTUNE)
         .batch(batch)
@@ -47,7 +47,7 @@ def main(folder: Path, epochs: int, batch: int) -> None:
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        raise SystemExit("TensorFlow is not here; hint: pip install tensorflow-cpu") from None
+        raise SystemExit("TensorFlow is not installed; hint: pip install tensorflow-cpu") from None
     seen, total = 0, 0.0
     for images, _labels in batches:
         seen += len(images)

@@ -1,4 +1,4 @@
-"""NVIDIA DALI fed from a mount, in an order that the mount knows: `python pipeline.py FOLDER`."""
+"""Feed NVIDIA DALI from a mount, in a planned order: `python pipeline.py FOLDER`."""
 
 import argparse
 import random
@@ -17,8 +17,8 @@ Batch = tuple[list[numpy.ndarray], list[numpy.ndarray]]
 class PlannedFiles:
     """A source for `fn.external_source`: encoded files and labels, a batch at a time.
 
-    Each iter() is an epoch of its own, shuffled by (seed, epoch). There is one plan over all of
-    them, so the mount fetches the beginning of the next epoch while the last batches are decoded.
+    Each iter() is one epoch, shuffled by (seed, epoch). One plan covers all epochs, so the mount
+    fetches the beginning of the next epoch while the last batches are decoded.
     Needs no DALI.
     """
 
@@ -26,7 +26,7 @@ class PlannedFiles:
         self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
         self.paths = [path for name in self.classes for path in sorted((folder / name).glob("*"))]
         self._batch, self._seed, self._epoch = batch, seed, -1
-        self._left = 0  # files of this epoch that are not handed out yet
+        self._left = 0  # files of this epoch that were not returned yet
         self._files: Generator[tuple[int, bytes], None, None] | None = None
 
     def order(self, epoch: int) -> list[int]:
@@ -36,7 +36,7 @@ class PlannedFiles:
 
     def __iter__(self) -> Iterator[Batch]:
         self._epoch += 1
-        if self._left and self._files is not None:  # the epoch before was left in the middle
+        if self._left and self._files is not None:  # the previous epoch was not finished
             self._files.close()
             self._files = None
         if self._files is None:
@@ -81,7 +81,7 @@ def main(folder: Path, epochs: int, batch: int, device_id: int | None) -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("nvidia", "nvidia.dali"):
             raise
-        raise SystemExit("DALI is not here; hint: pip install nvidia-dali-cuda120") from None
+        raise SystemExit("DALI is not installed; hint: pip install nvidia-dali-cuda120") from None
     steps.build()
     for epoch in range(epochs):
         seen, total = 0, 0.0
@@ -104,7 +104,10 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument(
-        "--gpu", type=int, default=None, help="its number; without: the CPU decodes"
+        "--gpu",
+        type=int,
+        default=None,
+        help="number of the GPU that decodes; default: the CPU decodes",
     )
     options = parser.parse_args()
     main(options.folder, options.epochs, options.batch, options.gpu)

@@ -10,15 +10,15 @@ def main(url: str) -> None:
     files, _, [root] = fsspec.get_fs_token_paths(url)
     tables = sorted(files.glob(f"{root}/*.parquet"))
 
-    # Only the columns asked for are read: the mount fetches the parts of the file that hold them.
+    # pandas reads only these columns, so the mount fetches only the parts that hold them.
     first = pandas.read_parquet(f"penstock://{tables[0]}", columns=["label"])
     print(f"first table: {len(first)} rows, labels {sorted(first['label'].unique().tolist())}")
 
-    # Many files at once: the mount is told the whole list, and fetches them side by side.
+    # Many files at once: the mount gets the whole list and fetches them in parallel.
     notes = files.cat(f"{root}/notes/*.txt")
     print(f"notes: {len(notes)} files, {sum(map(len, notes.values()))} bytes")
 
-    # What a file is, for a cache of your own: another object has another ETag.
+    # Identify a file, for your own cache: another object has another ETag.
     about = files.info(tables[0])
     print(f"version {about['ETag']}, {about['size']} bytes, {about['cached']} of them cached")
 

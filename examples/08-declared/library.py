@@ -1,4 +1,4 @@
-"""Declares a data set, loads it, looks at it, and takes it down again."""
+"""Declare a data set, load it, read a file of it, and delete it."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ def main(manifest: Path) -> None:
     print(f"{images.cached_bytes:,} of {images.total_bytes:,} bytes are cached")
     assert images.cached_bytes == images.total_bytes
 
-    # Everything below this path is an ordinary file: any loader reads it.
+    # Everything below this path is an ordinary file that any loader can read.
     first = next(path for path in images.path.rglob("*") if path.is_file())
     print(f"{first.name}: {first.stat().st_size} bytes, begins with {first.read_bytes()[:3]!r}")
 

@@ -1,10 +1,10 @@
-"""Batches that are ready on the device, and how long the training stood still for them.
+"""Batches that are ready on the device, and how long the training waited for them.
 
 On a GPU, a thread takes raw batches from the loader, decodes, crops and normalises them on a
-stream of its own and keeps two ahead, while the training's stream computes. On a CPU the next batch
-is made when it is asked for, from what the loader's workers have ready.
+separate stream and keeps two ahead, while the training's stream computes. On a CPU the next batch
+is prepared on demand, from what the loader's workers have ready.
 
-Threading: one epoch at a time; `__next__` is the trainer's, the thread is ended by `close`.
+Threading: one epoch at a time; the trainer calls `__next__`, and `close` ends the thread.
 """
 
 import queue
@@ -20,7 +20,7 @@ from crops import crop_and_resize, normalise
 from data import ImageFiles, RawBatch, choose_crops, decode
 from torch import Tensor
 
-_AHEAD = 2  # one that is ready, one in the making: more only costs memory (0.4 GB each)
+_AHEAD = 2  # one ready, one being decoded: more only costs memory (0.4 GB each)
 
 
 class BrokenImage(Exception):
@@ -33,11 +33,11 @@ class BrokenImage(Exception):
 @dataclass(frozen=True)
 class Batch:
     images: Tensor  # normalised, channels-last
-    labels: Tensor  # -100: broken, not to be learnt from
+    labels: Tensor  # -100: broken, ignored by the loss
 
 
 class Preparer:
-    """From a raw batch to one that is ready on the device. Used by one thread at a time."""
+    """Turns a raw batch into one that is ready on the device. For one thread at a time."""
 
     def __init__(
         self,
@@ -71,7 +71,11 @@ class Preparer:
         if images is None:  # which one is it?
             if not self._told and not raw.problems:
                 self._told = True
-                print("images the GPU cannot decode: one by one then", file=sys.stderr, flush=True)
+                print(
+                    "the GPU cannot decode a batch: decoding it image by image",
+                    file=sys.stderr,
+                    flush=True,
+                )
             images = [
                 self._decode_one(raw, index, data)
                 for index, data in zip(raw.indices.tolist(), encoded, strict=True)
@@ -91,8 +95,8 @@ class Preparer:
         return image.to(self._device)
 
     def _judge(self, raw: RawBatch) -> None:
-        """A broken image stays in its batch, black and without a label: batches keep their size, on
-        which compiled kernels and the other ranks rely."""
+        """Keep a broken image in its batch, black and without a label: compiled kernels and the
+        other ranks rely on the size of batches."""
         if not raw.problems:
             return
         broken = [self._files.samples[index][0] for index, _ in raw.problems]
@@ -105,7 +109,7 @@ class Preparer:
 
 
 def decode_on_gpu(encoded: tuple[Tensor, ...], device: torch.device) -> list[Tensor] | None:
-    """None: at least one of them is broken, or of a kind that nvJPEG does not know."""
+    """Decode all images; None if one is broken or of a kind that nvJPEG does not support."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
     try:
@@ -117,7 +121,7 @@ def decode_on_gpu(encoded: tuple[Tensor, ...], device: torch.device) -> list[Ten
 
 
 def can_decode_on_gpu(device: torch.device) -> bool:
-    """Tries it, which also loads nvJPEG (half a second that the first epoch then does not take)."""
+    """Try it. This also loads nvJPEG, which saves half a second in the first epoch."""
     if device.type != "cuda":
         return False
     try:
@@ -130,7 +134,7 @@ def can_decode_on_gpu(device: torch.device) -> bool:
 
 
 class CpuBatches:
-    """The wait is the time from asking for a batch until it is there."""
+    """The wait is the time from the request for a batch until it is ready."""
 
     def __init__(self, raw: Iterator[RawBatch], preparer: Preparer) -> None:
         self._raw, self._preparer = raw, preparer
@@ -154,14 +158,14 @@ class CpuBatches:
 
 
 class GpuBatches:
-    """The wait is the time that the training's stream had nothing to do for want of a batch.
+    """The wait is the time in which the training's stream was idle because no batch was ready.
 
-    The trainer's Python runs ahead of the GPU, so the time that it blocks here says nothing: the
-    GPU may still be busy with the step before. And a batch that is only enqueued to be decoded
-    would cost no time here, and much later. So the thread hands over a batch only when the GPU has
-    finished it, and two events in the training's stream enclose the asking: the first is reached
-    when the step before is done, the second when the batch was there. Where data is in time both
-    are reached together, microseconds apart; where it is not, between them the GPU stood still.
+    The trainer's Python runs ahead of the GPU, so the time that it blocks here means nothing: the
+    GPU may still be busy with the previous step. And a batch whose decoding is only enqueued would
+    cost no time here, but much later. So the thread returns a batch only when the GPU has finished
+    it, and two events in the training's stream enclose the request: the first is reached when the
+    previous step is done, the second when the batch is ready. If data arrives in time, both are
+    reached within microseconds; if not, the GPU was idle between them.
     """
 
     def __init__(self, raw: Iterator[RawBatch], preparer: Preparer, device: torch.device) -> None:
@@ -187,7 +191,7 @@ class GpuBatches:
             raise ready
         if ready is None:
             raise StopIteration
-        # Made on the other stream: its memory must not be used again there before we are done.
+        # Allocated on the other stream, which must not reuse the memory before we are done.
         ready.images.record_stream(stream)
         ready.labels.record_stream(stream)
         self._places.release()
@@ -200,7 +204,7 @@ class GpuBatches:
     def close(self) -> None:
         self._closed = True
         self._places.release()
-        self._thread.join(5)  # longer only if the storage hangs: it ends with the process then
+        self._thread.join(5)  # takes longer only if storage hangs; then it ends with the process
 
     def _make(self) -> None:
         torch.cuda.set_device(self._device)
@@ -213,18 +217,18 @@ class GpuBatches:
                     if self._closed:
                         return
                     batch = self._preparer.prepare(raw)
-                    # Also for the decoder, which writes from a stream of its own into memory that
+                    # Also for the decoder, which writes from its own stream into memory that
                     # work still queued on ours may be reading (torchvision pull request 9606).
                     stream.synchronize()
                     self._ready.put(batch)
                     del batch, raw
-        except BaseException as error:  # noqa: BLE001 (raised again, in the trainer)
+        except BaseException as error:  # noqa: BLE001 (re-raised in the trainer)
             last = error
         self._ready.put(last)
 
 
 class FixedBatches:
-    """The ceiling: the same few batches, on the device since before the epoch, again and again."""
+    """The ceiling: the same few batches, kept on the device, again and again."""
 
     def __init__(self, batches: list[Batch], steps: int) -> None:
         self._batches, self._steps, self._step = batches, steps, 0

@@ -1,8 +1,8 @@
 """Crops, resizes, flips and normalises a batch of images of any size at once, on any device.
 
 Resizing is linear and separable: out = A_y · image · A_x, where a row of A holds the weights with
-which one output pixel looks at the input's. Crop, filter and flip all go into the two matrices, so
-that a whole batch is two matrix products, which is what a GPU is best at: 0.2 TFLOP for 256 images
+which one output pixel sums the input's. The two matrices contain crop, filter and flip, so a whole
+batch is two matrix products, which a GPU does best: 0.2 TFLOP for 256 images
 of 500x375, less than a millisecond. The filter is a triangle, widened when shrinking: what PIL and
 torchvision call bilinear with antialias.
 """
@@ -19,8 +19,8 @@ _LARGEST = 1024  # pixels of a crop; a few photographs of ImageNet have 4,000 an
 
 
 def random_boxes(sizes: Tensor, smallest: float, random: torch.Generator) -> Tensor:
-    """Top, left, height, width for each of `sizes` (height, width): of `smallest` to all of its
-    area and of an aspect from 3:4 to 4:3, as everybody trains ImageNet. On the CPU."""
+    """Return top, left, height and width for each of `sizes` (height, width): with `smallest` to
+    all of its area and an aspect from 3:4 to 4:3, as is usual for ImageNet. On the CPU."""
     count, tries = len(sizes), 10
     height, width = sizes[:, :1].float(), sizes[:, 1:].float()
     share = torch.rand(count, tries, generator=random) * (1 - smallest) + smallest
@@ -29,9 +29,9 @@ def random_boxes(sizes: Tensor, smallest: float, random: torch.Generator) -> Ten
     wide = torch.round(torch.sqrt(height * width * share * aspect))
     tall = torch.round(torch.sqrt(height * width * share / aspect))
     fits = (wide >= 1) & (tall >= 1) & (wide <= width) & (tall <= height)
-    first = fits.int().argmax(1, keepdim=True)  # of several greatest the first one
+    first = fits.int().argmax(1, keepdim=True)  # the first of several equal maxima
     wide, tall = wide.gather(1, first), tall.gather(1, first)
-    # None of the ten fits a very long image: the middle of it then.
+    # None of the ten fits a very long image: use its middle.
     none = ~fits.any(1, keepdim=True)
     wide = torch.where(none, torch.minimum(width, torch.round(height * 4 / 3)), wide)
     tall = torch.where(none, torch.minimum(height, torch.round(width * 4 / 3)), tall)
@@ -43,7 +43,7 @@ def random_boxes(sizes: Tensor, smallest: float, random: torch.Generator) -> Ten
 
 
 def middle_boxes(sizes: Tensor, share: float = 224 / 256) -> Tensor:
-    """The square in the middle of each: as resizing the short side to 256 and cropping 224."""
+    """Return the centre square of each: like resizing the short side to 256 and cropping 224."""
     side = torch.round(sizes.min(1).values * share).clamp(min=1).long()
     top, left = (sizes[:, 0] - side) // 2, (sizes[:, 1] - side) // 2
     return torch.stack([top, left, side, side], 1)
@@ -52,8 +52,9 @@ def middle_boxes(sizes: Tensor, share: float = 224 / 256) -> Tensor:
 def crop_and_resize(
     images: Sequence[Tensor], boxes: Tensor, flips: Tensor, side: int, dtype: torch.dtype
 ) -> Tensor:
-    """From uint8 (3, height, width) each, `side` by `side` pixels of each box: (n, 3, side, side),
-    still from 0 to 255. `boxes` and `flips` are on the CPU, where the sizes are known."""
+    """Return `side` by `side` pixels of each box, from uint8 images (3, height, width):
+    (n, 3, side, side), still from 0 to 255. `boxes` and `flips` are on the CPU, which knows the
+    sizes."""
     device = images[0].device
     crops = [
         image[:, top : top + tall, left : left + wide]
@@ -63,8 +64,8 @@ def crop_and_resize(
         crops = [_not_too_large(crop) for crop in crops]
     lengths = torch.tensor([crop.shape[1:] for crop in crops])
     tallest, widest = (lengths.max(0).values + 7).div(8, rounding_mode="floor").mul(8).tolist()
-    # Every integer up to 256 is exact in bfloat16. Rows before colours: then one product does the
-    # rows of all three. Zeros, since 0 times what lies in fresh memory may be NaN.
+    # Every integer up to 256 is exact in bfloat16. Rows come before colours, so that one product
+    # covers the rows of all three. Zeros, because 0 times uninitialised memory may be NaN.
     padded = torch.zeros(len(crops), tallest, 3, widest, dtype=dtype, device=device)
     for place, crop in zip(padded.unbind(), crops, strict=True):
         place[: crop.shape[1], :, : crop.shape[2]].copy_(crop.transpose(0, 1))
@@ -77,8 +78,8 @@ def crop_and_resize(
 
 
 def normalise(pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    """(n, 3, side, side), 0 to 255: to mean 0 and deviation 1, in channels-last order. One pass
-    over memory if `pixels` are of this type already."""
+    """Scale (n, 3, side, side) from 0 to 255 to mean 0 and deviation 1, in channels-last order.
+    One pass over memory if `pixels` are of this type already."""
     scale, shift = _scale_and_shift(pixels.device, dtype)
     result = torch.empty(
         pixels.shape, dtype=dtype, device=pixels.device, memory_format=torch.channels_last
@@ -95,7 +96,7 @@ def _scale_and_shift(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, 
 
 
 def _weights(lengths: Tensor, most: int, side: int, flips: Tensor) -> Tensor:
-    """(n, side, most): how much of each input pixel is in each output pixel."""
+    """Return (n, side, most): the weight of each input pixel in each output pixel."""
     scale = lengths.view(-1, 1, 1) / side
     outputs = torch.arange(side, device=lengths.device).view(1, -1, 1)
     outputs = torch.where(flips.view(-1, 1, 1), side - 1 - outputs, outputs)

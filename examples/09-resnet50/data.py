@@ -1,8 +1,8 @@
 """Files in class folders, read by worker processes: raw bytes for a GPU that decodes, or pixels.
 
-A worker hands over one batch as one tensor: a tensor for each image would be a file descriptor and
-a mapping for each, 256 of them a batch. What a worker cannot read or decode it reports by path, in
-the batch: an exception would come as forty lines of its traceback.
+A worker returns one batch as one tensor: a tensor for each image would cost a file descriptor and a
+mapping for each, 256 per batch. Files that a worker cannot read or decode are reported by path in
+the batch: an exception would print forty lines of traceback.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ class NoImages(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One file as it is; `problem` if it cannot be read."""
+    """One undecoded file; `problem` if it cannot be read."""
 
     index: int
     data: bytes
@@ -41,10 +41,10 @@ class Sample:
 
 @dataclass
 class RawBatch:
-    """As workers hand it over."""
+    """A batch as loader workers return it."""
 
     indices: Tensor
-    labels: Tensor  # -100: not to be learnt, since broken
+    labels: Tensor  # -100: broken, ignored by the loss
     problems: list[tuple[int, str]]  # index of a file, and what is wrong with it
     data: Tensor  # the bytes of all files one after the other; or pixels, uint8 (n, 3, side, side)
     lengths: list[int] | None  # of each file; None: these are pixels
@@ -55,8 +55,8 @@ class RawBatch:
 
 
 class ImageFiles(Dataset[Sample]):
-    """FOLDER/CLASS/FILE. `samples` has the path and the label of each index, as torchvision's
-    ImageFolder has it: `penstock run` finds the files of an epoch there."""
+    """FOLDER/CLASS/FILE. `samples` has the path and label of each index, like torchvision's
+    ImageFolder: `penstock run` finds the files of an epoch there."""
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
         self.classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
@@ -84,8 +84,8 @@ class ImageFiles(Dataset[Sample]):
 
 
 class FirstBatches(BatchSampler):
-    """Of each epoch `steps` batches at most. It ends there by itself, so that nothing is read, or
-    planned to be read, for batches that nobody will train on."""
+    """Yields at most `steps` batches per epoch, so that nothing is read, or planned to be read,
+    for batches that are not trained on."""
 
     def __init__(
         self, sampler: Sampler[int], batch: int, *, drop_last: bool, steps: int | None
@@ -102,8 +102,8 @@ class FirstBatches(BatchSampler):
 
 
 class EveryNth(Sampler[int]):
-    """Each image of a validation once, on one of the ranks. DistributedSampler would repeat some to
-    give all ranks as many, and count them twice."""
+    """Yields each validation image once, on one of the ranks. DistributedSampler would repeat some
+    to give all ranks the same number, and count them twice."""
 
     def __init__(self, length: int, rank: int, ranks: int) -> None:
         self.indices = range(rank, length, ranks)
@@ -116,7 +116,7 @@ class EveryNth(Sampler[int]):
 
 
 class Bytes:
-    """Puts the files of a batch one after the other; decoding is left to the GPU."""
+    """Concatenates the files of a batch; the GPU decodes them."""
 
     def __init__(self, labels: Sequence[int]) -> None:
         self.labels = torch.tensor(labels)
@@ -125,14 +125,14 @@ class Bytes:
         indices = torch.tensor([sample.index for sample in samples])
         problems = [(sample.index, sample.problem) for sample in samples if sample.problem]
         lengths = [len(sample.data) for sample in samples]
-        # A byte more, since there is no tensor over an empty buffer.
+        # One more byte, because a tensor cannot have an empty buffer.
         joined = bytearray().join([*(sample.data for sample in samples), b"\0"])
         data = torch.frombuffer(joined, dtype=torch.uint8)[:-1]
         return RawBatch(indices, self.labels[indices], problems, data, lengths)
 
 
 class Pixels:
-    """Decodes and crops in the worker, for where there is no GPU or none that decodes."""
+    """Decodes and crops in the worker, if no GPU can decode."""
 
     def __init__(self, labels: Sequence[int], side: int, smallest: float | None, seed: int) -> None:
         """`smallest`: share of an image that a crop has at least; None: the middle, not flipped."""
@@ -163,7 +163,7 @@ class Pixels:
 def choose_crops(
     images: Sequence[Tensor], smallest: float | None, random: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Box and flip of each image."""
+    """Return the box and the flip of each image."""
     sizes = torch.tensor([image.shape[1:] for image in images])
     if smallest is None:
         return middle_boxes(sizes), torch.zeros(len(sizes), dtype=torch.bool)
@@ -172,8 +172,8 @@ def choose_crops(
 
 
 def decode(data: bytes | Tensor) -> Tensor | str:
-    """On the CPU: uint8 (3, height, width), or what is wrong. PIL, which also reads the odd ones
-    (CMYK, PNG named .JPEG) that ImageNet has about two dozen of."""
+    """Decode on the CPU to uint8 (3, height, width), or return what is wrong. Uses PIL, which also
+    reads the unusual files (CMYK, PNG named .JPEG) of which ImageNet has about two dozen."""
     import numpy
     from PIL import Image
 
@@ -183,7 +183,7 @@ def decode(data: bytes | Tensor) -> Tensor | str:
         with Image.open(io.BytesIO(data)) as image:
             pixels = numpy.array(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        # PIL's words name the object in memory that it read from.
+        # PIL's message names the in-memory object that it read from.
         known = "cannot identify" in str(error)
         return "not an image" if known else f"cannot be decoded: {error}"
     return torch.from_numpy(pixels).permute(2, 0, 1)
@@ -215,13 +215,13 @@ def make_loader(
 
 
 def train_sampler(files: ImageFiles, rank: int, ranks: int, seed: int) -> DistributedSampler[int]:
-    """Also for one rank: the same script and the same order for any number of them."""
+    """Return a distributed sampler also for one rank: the order is the same for any number."""
     return DistributedSampler(files, ranks, rank, shuffle=True, seed=seed, drop_last=True)
 
 
 def _begin_worker(_number: int) -> None:
-    """Ctrl-C and SIGTERM are the trainer's, which has them blocked here too; a worker ends with
-    it, however it ends (PyTorch's own looks for it every 5 s)."""
+    """The trainer handles Ctrl-C and SIGTERM and has them blocked here too. A worker ends with the
+    trainer, however that ends (PyTorch itself checks for it every 5 s)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
-"""What a training says of itself: a JSON line for each epoch on stdout, and DAWNBench's two files.
+"""The output of a training: a JSON line for each epoch on stdout, and DAWNBench's two files.
 
 DAWNBench (2017 to 2020) compared trainings by the time to an accuracy: a TSV with a row for each
-epoch and a JSON that says on what it ran. Nobody is named unless the options say so.
+epoch and a JSON that describes the hardware. The author is named only if the options say so.
 """
 
 import datetime
@@ -39,7 +39,7 @@ def line(epoch: Epoch) -> str:
 def write_dawnbench(
     folder: Path, about: Mapping[str, str], misc: Mapping[str, object], epochs: list[Epoch]
 ) -> None:
-    """`dawnbench.tsv` and `dawnbench.json` in `folder`, each replaced at once."""
+    """Write `dawnbench.tsv` and `dawnbench.json` in `folder`, each atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [TSV_COLUMNS] + [
         (str(one.epoch + 1), f"{one.hours:.8f}", _accuracy(one.top1), _accuracy(one.top5))

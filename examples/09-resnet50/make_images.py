@@ -1,6 +1,6 @@
-"""Draws a small set that can be learnt: `python make_images.py FOLDER`.
+"""Draws a small data set that a model can learn: `python make_images.py FOLDER`.
 
-Each class is a pattern of its own (colours, and stripes, rings or spots of some direction and
+Each class has its own pattern (colours, and stripes, rings or spots of some direction and
 width) under changing light, place and grain; FOLDER/train/CLASS/NUMBER.jpg and FOLDER/val/… With
 --bytes the files become as large as asked, for measuring: ImageNet's are 500x375 and 110 KiB.
 """
@@ -25,7 +25,7 @@ _LARGEST = 1600  # pixels of a side
 class Look:
     width: int
     height: int
-    grain: float  # deviation of the noise; it is what decides how well a JPEG compresses
+    grain: float  # deviation of the noise, which decides how well a JPEG compresses
     seed: int
 
 
@@ -35,8 +35,8 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--train", type=int, default=40, help="images of each class")
     parser.add_argument("--val", type=int, default=10, help="images of each class")
-    parser.add_argument("--size", default="96x80", metavar="WxH", help="on average")
-    parser.add_argument("--bytes", type=int, metavar="N", help="of a file, on average: 112640")
+    parser.add_argument("--size", default="96x80", metavar="WxH", help="average size")
+    parser.add_argument("--bytes", type=int, metavar="N", help="average size of a file: 112640")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     options = parser.parse_args()
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def with_bytes(look: Look, wanted: int, classes: int) -> Look:
-    """With as much grain as files of that size need."""
+    """Return the drawing with the grain that makes JPEGs of that size."""
     low, high = 0.0, 128.0
     for _ in range(10):
         look = Look(look.width, look.height, (low + high) / 2, look.seed)
@@ -109,7 +109,7 @@ def draw(look: Look, label: int, classes: int, number: int) -> numpy.ndarray:
 
 @cache
 def _noise() -> numpy.ndarray:
-    """Of which each image takes a piece: drawing it anew would be most of the time."""
+    """Noise of which each image takes a piece: drawing it for each would take most of the time."""
     return numpy.random.default_rng(1).standard_normal((2048, 2048, 3), dtype=numpy.float32)
 
 

@@ -1,7 +1,7 @@
 """ResNet-50 v1.5, written out, and smaller relatives of it for a CPU.
 
-v1.5: the stride of a bottleneck is at its 3x3 convolution and not at the first 1x1, which costs 5%
-of speed and gives half a percent of accuracy; what everybody calls ResNet-50 today.
+v1.5: the stride of a bottleneck is at its 3x3 convolution, not at the first 1x1. That costs 5% of
+speed and gains half a percent of accuracy; it is what ResNet-50 means today.
 """
 
 import torch
@@ -85,8 +85,8 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        # The last scale of each block begins at 0 (see there): it begins as its shortcut, and a
-        # large batch is then trained without an accident in the first steps.
+        # The last scale of each block starts at 0, so that the block starts as its shortcut. Large
+        # batches then do not diverge in the first steps.
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
@@ -109,6 +109,6 @@ def make_model(name: str = "resnet50", classes: int = 1000, width: int = 64) -> 
 
 
 def weights_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Those that decay, and those that must not: biases and all of batch normalisation."""
+    """Return parameters with weight decay, and those without: biases and batch normalisation."""
     decay = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     return decay, [parameter for parameter in model.parameters() if parameter.ndim <= 1]

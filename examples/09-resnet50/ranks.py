@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 class NotPossible(Exception):
-    """What was asked for cannot be done on this machine, or not so."""
+    """The options do not work on this machine, or not together."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Ranks:
 
 
 def join(*, use_gpu: bool) -> Ranks:
-    """Waits for the others, if there are any."""
+    """Join the other ranks, if there are any."""
     rank, count, local = (
         int(os.environ.get(ours) or os.environ.get(theirs) or default)
         for ours, theirs, default in (
@@ -44,7 +44,7 @@ def join(*, use_gpu: bool) -> Ranks:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     if count > 1:
-        # For whoever reads them: PyTorch, and `penstock run`, which labels plans by rank.
+        # PyTorch reads these, and `penstock run`, which labels plans by rank.
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(local))
         dist.init_process_group(
             "nccl" if use_gpu else "gloo",
@@ -62,24 +62,24 @@ def leave() -> None:
 
 
 def total(values: torch.Tensor) -> torch.Tensor:
-    """The sum over all ranks."""
+    """Return the sum over all ranks."""
     if dist.is_initialized():
         dist.all_reduce(values)
     return values
 
 
 def _meeting_place(count: int) -> dist.Store | None:
-    """None: where the environment says, as torchrun has set it."""
+    """Return where the ranks meet; None: as torchrun has set it in the environment."""
     if "MASTER_ADDR" in os.environ:
         return None
-    # mpirun tells no port. Its ranks on one machine share a folder that it removes at the end, and
-    # a file in there is free of collisions, which a guessed port would not be.
+    # mpirun provides no port. Its ranks on one machine share a folder that it removes at the end.
+    # A file there cannot collide with others, which a guessed port could.
     folder = os.environ.get("PMIX_SERVER_TMPDIR")
     if folder is None or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") != str(count):
         raise NotPossible(
             f"{count} processes, and no place to meet; "
             "hint: set MASTER_ADDR and MASTER_PORT to a machine and a free port of it"
         )
-    # One machine: gloo asks the host's name for an address, which may lead nowhere.
+    # One machine: gloo would resolve the host's name, which may fail.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return dist.FileStore(str(Path(folder) / "torch-ranks-meet-here"), count)

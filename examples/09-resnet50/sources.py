@@ -33,7 +33,7 @@ class Source(Protocol):
 
 
 class Files:
-    """A folder, read anew in each epoch."""
+    """A folder that is read in each epoch."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Files:
         return CpuBatches(raw, self._preparer)
 
     def close(self) -> None:
-        """Ends the worker processes, which otherwise stay from epoch to epoch."""
+        """End the worker processes, which otherwise stay from epoch to epoch."""
         del self._loader
 
 
 class Kept:
-    """A few batches, on the device from the beginning."""
+    """A few batches that are kept on the device."""
 
     skipped = 0
 
@@ -148,8 +148,8 @@ def validation(
 def on_device(
     options: argparse.Namespace, ranks: Ranks, dtype: torch.dtype, files: Files | None
 ) -> Kept:
-    """Of the folder if there is one: a GPU computes a little faster on noise or zeros than on
-    photographs, since fewer bits change."""
+    """Return batches of the folder if there is one: a GPU computes a little faster on noise or
+    zeros than on photographs, because fewer bits change."""
     if files is None:
         random = torch.Generator(ranks.device).manual_seed(options.seed + ranks.rank)
         side, classes = options.image_size, 1000

@@ -38,13 +38,23 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--model", choices=MODELS, default="resnet50")
     add("--width", type=int, default=64, help="channels of the first layer; 16 for a CPU")
     add("--epochs", type=int, default=18)
-    add("--batch", type=int, default=256, help="images of a step, for each process")
-    add("--lr", type=float, default=0.5, help="for each 256 images of all processes' step")
+    add("--batch", type=int, default=256, help="images per step and process")
+    add(
+        "--lr",
+        type=float,
+        default=0.5,
+        help="learning rate per 256 images of a step of all processes",
+    )
     add("--warmup-epochs", type=float, default=2)
     add("--weight-decay", type=float, default=5e-5)
     add("--label-smoothing", type=float, default=0.1)
     add("--image-size", type=int, default=224)
-    add("--smallest-crop", type=float, default=0.25, help="share of an image; 0.08 for 90 epochs")
+    add(
+        "--smallest-crop",
+        type=float,
+        default=0.25,
+        help="least share of the image's area; 0.08 for 90 epochs",
+    )
     add("--no-augment", action="store_true", help="train on the middle of each image")
     add("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes that read")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
@@ -54,13 +64,18 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
         "--data-on-gpu",
         "--synthetic",
         action="store_true",
-        help="the ceiling: a few batches decoded before the start, and no reading",
+        help="the ceiling: a few batches decoded before the start, no reading",
     )
     add("--limit-images", type=int, metavar="N", help="train on N of the images")
-    add("--steps", type=int, metavar="N", help="of an epoch at most")
-    add("--skip-broken", action="store_true", help="count broken images and go on")
+    add("--steps", type=int, metavar="N", help="most steps per epoch")
+    add("--skip-broken", action="store_true", help="count broken images and continue")
     add("--seed", type=int, default=0)
-    add("--checkpoint", type=Path, metavar="FILE", help="saved each epoch; taken up if it exists")
+    add(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="saved each epoch; resumed from if it exists",
+    )
     add("--dawnbench", type=Path, metavar="FOLDER", help="write dawnbench.json and .tsv there")
     about = parser.add_argument_group("for DAWNBench's JSON")
     for name in ("author", "authorEmail", "codeURL", "hardware", "costPerHour", "logFilename"):
@@ -75,7 +90,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 class Training:
-    """A model, and what is needed to make it better by one epoch."""
+    """A model and everything needed to train it for one epoch."""
 
     def __init__(self, options: argparse.Namespace, ranks: Ranks, classes: int) -> None:
         self.options, self.ranks = options, ranks
@@ -100,10 +115,10 @@ class Training:
             )
         if options.compile:
             self.stepped = torch.compile(self.stepped)
-        self.epochs: list[Epoch] = []  # those done, also before a checkpoint was taken up
+        self.epochs: list[Epoch] = []  # completed, including those before the checkpoint
 
     def rate(self, epoch: float) -> float:
-        """Linear up, then half a cosine down; `epoch` counts parts of one too."""
+        """Return the learning rate: linear up, then half a cosine down. `epoch` is a fraction."""
         options = self.options
         peak = options.lr * options.batch * self.ranks.count / 256
         warmup = min(options.warmup_epochs, options.epochs / 4)
@@ -117,15 +132,15 @@ class Training:
             return model(images).float()
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The mean over those that have a label, of which there may be none."""
+        """Return the mean over the images that have a label; there may be none."""
         summed = F.cross_entropy(
             outputs, labels, reduction="sum", label_smoothing=self.options.label_smoothing
         )
         return summed / (labels >= 0).sum().clamp(min=1)
 
     def warm_up(self, dtype: torch.dtype) -> None:
-        """Chooses cuDNN's algorithms and compiles before the clock runs: 2 to 60 s that belong to
-        no epoch. Nothing is learnt from it."""
+        """Choose cuDNN's algorithms and compile before the clock starts: 2 to 60 s that belong to
+        no epoch. The weights do not change."""
         side, device = self.options.image_size, self.ranks.device
         images = torch.randn(self.options.batch, 3, side, side, device=device, dtype=dtype)
         images = images.contiguous(memory_format=torch.channels_last)
@@ -140,13 +155,13 @@ class Training:
         torch.cuda.synchronize(device)
 
     def train(self, epoch: int, source: Source) -> tuple[float, int, float, float]:
-        """Mean loss, images of all ranks, seconds, share of them that waited for data."""
+        """Return mean loss, images of all ranks, seconds, and the share of time spent on data waits."""
         self.stepped.train()
         steps = source.steps
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         began = time.perf_counter()
         batches = source.batches(epoch)
-        opened_s = time.perf_counter() - began  # starts workers, in the first epoch
+        opened_s = time.perf_counter() - began  # starts the loader's workers in the first epoch
         try:
             for step, batch in enumerate(batches):
                 for group in self.optimizer.param_groups:
@@ -156,11 +171,13 @@ class Training:
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
                 seen = (batch.labels >= 0).sum()
-                sums += torch.stack([loss.detach() * seen, seen])  # stays on the GPU: no waiting
+                sums += torch.stack(
+                    [loss.detach() * seen, seen]
+                )  # stays on the GPU, so nothing waits
             waited_s = opened_s + batches.waited_s()
         finally:
             batches.close()
-        # The all-reduce waits for the slowest rank, and reading its result for the GPU.
+        # The all-reduce waits for the slowest rank; reading its result waits for the GPU.
         loss_sum, images, waits = total(
             torch.cat([sums, torch.tensor([waited_s], dtype=torch.float64, device=sums.device)])
         ).tolist()
@@ -169,7 +186,8 @@ class Training:
 
     @torch.inference_mode()
     def validate(self, source: Source) -> tuple[float, float]:
-        """Top-1 and top-5, per cent. The bare model: ranks may have unequal numbers of batches."""
+        """Return top-1 and top-5 in per cent. Uses the bare model, because ranks may have unequal
+        numbers of batches."""
         self.model.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         batches = source.batches(0)
@@ -301,7 +319,7 @@ def misc(options: argparse.Namespace) -> dict[str, object]:
 
 def main() -> None:
     options = options_of()
-    # Before any other thread or process is there: they take the mask over.
+    # Before any other thread or process starts: they inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     threading.Thread(target=end_on_signal, name="signals", daemon=True).start()
     try:
@@ -317,9 +335,9 @@ def main() -> None:
 
 
 def end_on_signal() -> NoReturn:
-    """A thread waits for Ctrl-C and SIGTERM and ends everything at once, in one line. A handler
-    would run when Python gets to it, which a rank never does that waits for one that has ended, or
-    for storage that hangs. Readers die with this process; a checkpoint is replaced when whole."""
+    """End the training at once on Ctrl-C or SIGTERM, with one line. A thread waits for them: a
+    signal handler would not run while a rank waits for one that has ended, or for storage that
+    hangs. Readers die with this process; a checkpoint is replaced only when it is complete."""
     number = signal.sigwait(_ENDINGS)
     print(f"ended by {signal.Signals(number).name}", file=sys.stderr, flush=True)
     os._exit(128 + number)

@@ -211,7 +211,7 @@ def test_05_the_generator_for_tf_data_covers_each_epoch_and_without_it_that_is_s
     if importlib.util.find_spec("tensorflow"):
         assert "96 images in 2 epochs" in result.stdout
     else:
-        assert result.stderr == "TensorFlow is not here; hint: pip install tensorflow-cpu\n"
+        assert result.stderr == "TensorFlow is not installed; hint: pip install tensorflow-cpu\n"
 
 
 def test_06_the_source_for_dali_covers_each_epoch_and_without_it_that_is_said(
@@ -238,7 +238,7 @@ def test_06_the_source_for_dali_covers_each_epoch_and_without_it_that_is_said(
     if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
         assert "epoch 1: 48 images" in result.stdout
     else:
-        assert result.stderr == "DALI is not here; hint: pip install nvidia-dali-cuda120\n"
+        assert result.stderr == "DALI is not installed; hint: pip install nvidia-dali-cuda120\n"
 
 
 def test_07_pandas_and_fsspec_read_from_a_url(tables: Stage) -> None:
