@@ -276,6 +276,12 @@ def test_epochs_are_held_against_their_goals(
     assert "Penstock, planned" in printed(found)
 
 
+def test_a_job_that_reports_no_bytes_is_shown_without_shares_of_them(tmp_path: Path) -> None:
+    job = epoch(1, 10, 0.1, hit_bytes={"MEM": 0}) | {"bytes": None}
+    training(tmp_path, "planned", [job, job])
+    assert "Penstock, planned" in printed(summary(tmp_path, []))
+
+
 def bench_run(plan: str, medium: Path, out: Path, *changes: str) -> list[str]:
     words = [word for change in changes for word in ("--set", change)]
     command = [sys.executable, "-m", "penstock", "bench", "run", str(ROOT / "plans" / plan)]

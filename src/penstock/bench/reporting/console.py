@@ -15,7 +15,14 @@ from penstock.bench.reporting.summary import Summary
 
 _EPOCH_HEAD = (
     *("read through", "busy", "after\n1st batch", "samples\n/s", "1st\nbatch s", "GETs"),
-    *("fetched\n/read", "CPU\ns/GB", "memory\nMB", "later\nbusy", "later\nhits"),
+    *(
+        "fetched\n/read",
+        "CPU\ns/GB",
+        "memory\nMB",
+        "later\nbusy",
+        "later\nsamples/s",
+        "later\nhits",
+    ),
 )
 
 
@@ -82,22 +89,21 @@ def _epoch_cells(row: Row) -> tuple[str, ...]:
 
     busy = mean(one.busy_with_first_batch for one in first)
     after = mean(one.busy_share for one in first)
-    hits = mean(None if one.hits is None else one.hits / one.size_bytes for one in later)
-    fetched = mean(None if one.get_bytes is None else one.get_bytes / one.size_bytes
-                   for one in first if one.size_bytes)  # fmt: skip
+    fetched = mean(one.fetched_share for one in first)
     gets = mean(one.gets for one in first)
     return (
         row.arm.label,
         _percent(busy),
         _percent(after),
-        estimates.figure(mean(one.samples / one.seconds for one in first) or 0.0),
-        _plain_number(mean(one.first_batch_s for one in first)),
+        _figure(mean(one.samples / one.seconds for one in first)),
+        _seconds(mean(one.first_batch_s for one in first)),
         "–" if gets is None else f"{gets:,.0f}",
         "–" if fetched is None else f"{fetched:.3f}",
-        _plain_number(row.cpu_s_per_gb.get("system")),
+        _seconds(row.cpu_s_per_gb.get("system")),
         "–" if not row.memory_bytes else f"{row.memory_bytes / 1e6:,.0f}",
         _percent(mean(one.busy_with_first_batch for one in later)),
-        _percent(hits),
+        _figure(mean(one.samples / one.seconds for one in later)),
+        _percent(mean(one.hit_share for one in later)),
     )
 
 
@@ -122,5 +128,9 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else estimates.share(value)
 
 
-def _plain_number(value: float | None) -> str:
+def _figure(value: float | None) -> str:
+    return "–" if value is None else estimates.figure(value)
+
+
+def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"

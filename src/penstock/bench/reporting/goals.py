@@ -177,9 +177,9 @@ def _training_figure(
     if goal.measure == "busy":
         return _mean(epochs, lambda one: one.busy_with_first_batch)
     if goal.measure == "fetched":
-        return _mean(epochs, lambda one: _over(one.get_bytes, one.size_bytes))
+        return _mean(epochs, lambda one: one.fetched_share)
     if goal.measure == "hits":
-        return _mean(epochs, lambda one: _over(one.hits, one.size_bytes))
+        return _mean(epochs, lambda one: one.hit_share)
     if goal.measure == "first-batch-round-trips":
         return _round_trips(row, epochs, rows)
     return None
@@ -232,10 +232,6 @@ def _epochs(row: Row, which: str) -> list[Epoch]:
 def _mean(epochs: Sequence[Epoch], of: Callable[[Epoch], float | None]) -> float | None:
     values = [value for value in map(of, epochs) if value is not None]
     return statistics.fmean(values) if values else None
-
-
-def _over(part: float | None, whole: float) -> float | None:
-    return None if part is None or not whole else part / whole
 
 
 def _figure(value: float) -> str:

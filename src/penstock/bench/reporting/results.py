@@ -46,9 +46,19 @@ class Epoch:
         return None if self.busy_s is None else self.busy_s / self.seconds
 
     @property
-    def hits(self) -> float | None:
-        """Return the bytes that the local cache served; None for a system that does not say."""
-        return None if self.hit_bytes is None else sum(self.hit_bytes.values())
+    def fetched_share(self) -> float | None:
+        """Return bytes fetched over bytes read; a job does not report how many it read."""
+        return _share(self.get_bytes, self.size_bytes)
+
+    @property
+    def hit_share(self) -> float | None:
+        """Return the share that the local cache served; None for a system that does not say."""
+        hits = None if self.hit_bytes is None else sum(self.hit_bytes.values())
+        return _share(hits, self.size_bytes)
+
+
+def _share(part: float | None, whole: float) -> float | None:
+    return part / whole if part is not None and whole else None
 
 
 @dataclass(frozen=True, slots=True)
