@@ -250,7 +250,7 @@ def test_what_is_left_of_a_dead_run_is_removed_and_a_run_that_lives_is_left_alon
     monkeypatch.setattr(shutil, "rmtree", find_another_clean_at_work)
     (cleaned,) = registry.clean()
     assert not cleaned.alive
-    assert f"{results} still says that it runs" in cleaned.what
+    assert f"{results} still shows it as running" in cleaned.what
     ground.assert_nothing_is_left()
 
 
@@ -268,7 +268,7 @@ def test_runs_of_one_plan_that_begin_at_once_are_two(
     registry.forget(taken)
     with (outcome.results / "plan.json").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="another process goes on with it"):
+        with pytest.raises(UsageError, match="another process continues it"):
             run.resume_run(outcome.results, settings, Quiet())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.bench.accelerators import Accelerator, Batch, Step, published
-from penstock.bench.experiments.feeding import Item, Loader, Order, share_of
+from penstock.bench.experiments.feeding import Item, Loader, ReaderConfig, share_of
 from penstock.bench.experiments.results import EpochRead
 from penstock.errors import UsageError
 from tests.support.waiting import wait_until
@@ -124,7 +124,7 @@ def test_a_loader_stays_two_batches_ahead_and_passes_on_what_a_reader_stumbles_o
 
 def test_several_accelerators_meet_after_each_step_and_read_everything(tmp_path: Path) -> None:
     items = tuple(Item(f"{n}", 1000, 5) for n in range(9))
-    order = Order(
+    order = ReaderConfig(
         None, "files", items, 2, 2, 4, 0.01, 2, 7, False, str(tmp_path / "gate"), str(tmp_path)
     )
     shares = [[list(share_of(order, epoch, rank)) for rank in range(2)] for epoch in range(2)]

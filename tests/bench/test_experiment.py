@@ -18,7 +18,7 @@ from penstock.bench import measure
 from penstock.bench.datasets import Dataset, Entry, make_dataset, scan
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.programs import EpochLines
-from penstock.bench.experiments.storeline import Came, Wire
+from penstock.bench.experiments.storeline import StoreCounts, Wire
 from penstock.bench.plans import model
 from penstock.bench.plans.model import ArmPlan, DatasetPlan, Shape, WorkloadPlan
 from penstock.bench.s3server import S3Server, create_bucket, upload
@@ -268,10 +268,10 @@ def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
     assert not proofs.whole(0, 19, SIZE, (20, SIZE)).ok
     assert not proofs.whole(0, 20, SIZE - 1, (20, SIZE)).ok
     of_ten = Dataset("small", tmp_path, (Entry("a", 1000),))
-    assert not proofs.from_the_store(Came(2, 999, 0), of_ten, 0).ok
-    assert not proofs.nothing_from_the_store(Came(1, 0, 0), of_ten, 0).ok
-    assert proofs.nothing_from_the_store(Came(None, 10, None), of_ten, 0).ok
-    assert not proofs.nothing_from_the_store(Came(None, 11, None), of_ten, 0).ok
+    assert not proofs.from_the_store(StoreCounts(2, 999, 0), of_ten, 0).ok
+    assert not proofs.nothing_from_the_store(StoreCounts(1, 0, 0), of_ten, 0).ok
+    assert proofs.nothing_from_the_store(StoreCounts(None, 10, None), of_ten, 0).ok
+    assert not proofs.nothing_from_the_store(StoreCounts(None, 11, None), of_ten, 0).ok
 
 
 @drops_pages

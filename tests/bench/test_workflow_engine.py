@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.workflow.engine import Engine, Record, Skip, Step, Stopped, Ticket, records_of
+from penstock.bench.workflow.engine import (
+    Engine,
+    Record,
+    Step,
+    StepContext,
+    StepSkipped,
+    StepStopped,
+    records_of,
+)
 from penstock.errors import StoreError
 
 
@@ -25,17 +33,17 @@ class Bench:
     def step(
         self,
         name: str,
-        act: Callable[[Ticket], None] | None = None,
+        act: Callable[[StepContext], None] | None = None,
         *,
         last: bool = False,
         needs: tuple[str, ...] = (),
         after: tuple[str, ...] = (),
         retries: int = 0,
     ) -> None:
-        def run(ticket: Ticket) -> None:
+        def run(context: StepContext) -> None:
             self.ran.append(name)
             if act is not None:
-                act(ticket)
+                act(context)
 
         made = Step(name, run, needs, after, retries)
         (self.last if last else self.steps).append(made)
@@ -53,8 +61,8 @@ class Bench:
         return {step["name"]: step["state"] for step in whole["steps"]}
 
 
-def raising(error: Exception) -> Callable[[Ticket], None]:
-    def act(ticket: Ticket) -> None:
+def raising(error: Exception) -> Callable[[StepContext], None]:
+    def act(context: StepContext) -> None:
         raise error
 
     return act
@@ -79,9 +87,9 @@ def test_a_step_waits_for_what_it_needs_and_is_skipped_when_that_failed(bench: B
 
 
 def test_a_step_is_tried_again_as_often_as_it_may_be(bench: Bench) -> None:
-    def second_time(ticket: Ticket) -> None:
-        if ticket.attempt < 2:
-            fails(ticket)
+    def second_time(context: StepContext) -> None:
+        if context.attempt < 2:
+            fails(context)
 
     bench.step("a", second_time, retries=1)
     bench.step("b", fails, retries=2)
@@ -93,7 +101,7 @@ def test_all_of_the_exit_handler_runs_whatever_fails_in_it(bench: Bench) -> None
     bench.step("a", fails)
     bench.step("x", raising(ZeroDivisionError()), last=True)
     bench.step("y", fails, last=True)
-    bench.step("z", raising(Skip("nothing to do")), last=True)
+    bench.step("z", raising(StepSkipped("nothing to do")), last=True)
     bench.step("last", last=True)
     found = bench.go()
     assert found == {"a": "failed", "x": "failed", "y": "failed", "z": "skipped", "last": "done"}
@@ -104,7 +112,7 @@ def test_no_more_run_at_once_than_may(tmp_path: Path) -> None:
     bench = Bench(tmp_path, parallel=2)
     both, room = threading.Barrier(2), threading.BoundedSemaphore(2)
 
-    def meet(ticket: Ticket) -> None:
+    def meet(context: StepContext) -> None:
         assert room.acquire(blocking=False)
         both.wait(20)
         room.release()
@@ -115,24 +123,24 @@ def test_no_more_run_at_once_than_may(tmp_path: Path) -> None:
 
 
 def test_a_stopped_step_is_not_tried_again_and_no_other_begins(bench: Bench) -> None:
-    def interrupted(ticket: Ticket) -> None:
+    def interrupted(context: StepContext) -> None:
         bench.interrupt.set()
-        raise Stopped("interrupted")
+        raise StepStopped("interrupted")
 
     bench.step("a", interrupted, retries=3)
     bench.step("b")
-    bench.step("last", lambda ticket: ticket.check(), last=True)
+    bench.step("last", lambda context: context.check(), last=True)
     assert bench.go() == {"a": "failed", "b": "skipped", "last": "done"}
     assert bench.ran == ["a", "last"]
 
 
 def test_the_exit_handler_runs_when_nothing_can_be_written_or_shown(bench: Bench) -> None:
-    def full(ticket: Ticket) -> None:
+    def full(context: StepContext) -> None:
         (bench.folder / ".workflow.json.new").mkdir()  # so that opening it fails, also as root
         (bench.folder / "x.traceback").mkdir()
         raise OSError("no space left")
 
-    def empty(ticket: Ticket) -> None:
+    def empty(context: StepContext) -> None:
         (bench.folder / ".workflow.json.new").rmdir()
 
     bench.step("x", full)
@@ -145,7 +153,7 @@ def test_the_exit_handler_runs_and_a_failure_of_the_view_is_not_lost(bench: Benc
     def broken() -> None:
         raise ValueError("cannot draw")
 
-    bench.step("a", lambda ticket: setattr(bench, "changed", broken))
+    bench.step("a", lambda context: setattr(bench, "changed", broken))
     bench.step("b", needs=("a",))
     bench.step("last", last=True)
     with pytest.raises(ValueError, match="cannot draw"):

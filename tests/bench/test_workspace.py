@@ -193,7 +193,7 @@ def test_several_processes_count_together_and_end_together(
     wait_until(lambda: not workspace.processes("s3-server"), "three processes have ended")
     # What is not measured goes by at once, and is counted. A day for this object: only a line that
     # is free gives it in the time of a test.
-    with far_s3(workspace, server, latency_s=0, bytes_per_s=1000 / 864) as far, far.at_once():
+    with far_s3(workspace, server, latency_s=0, bytes_per_s=1000 / 864) as far, far.unshaped():
         bucket = S3(far.server.endpoint).open(small.name)
         assert len((bucket / small.entries[0].path).read_bytes()) == SMALL_BYTES
         assert far.counters().gets == 1

@@ -83,8 +83,8 @@ class Accelerator:
         on_step: Callable[[Step], object] | None = None,
     ) -> EpochFigures:
         """An epoch. The last batch may be smaller, and then so is its step. `barrier` waits for
-        the other accelerators after each step: it is told when this one was done, and says when
-        all were."""
+        the other accelerators after each step: it takes the time at which this one was done, and
+        returns the time at which all were."""
         samples = size_bytes = steps = 0
         start_s, first_batch_s = clock(), 0.0
         waiting = iter(batches)  # starts the loader's workers, and so is in the time

@@ -58,7 +58,7 @@ class Arm(ABC):
 
     @classmethod
     def require(cls) -> None:
-        """Raises BenchError, with a hint, where this machine lacks what the system needs."""
+        """Raise BenchError, with a hint, where this machine lacks what the system needs."""
         return
 
     def extra_options(self) -> list[str]:
@@ -97,11 +97,11 @@ class Arm(ABC):
         return measure.usage(measure.with_descendants(marked))
 
     def reader_environment(self) -> dict[str, str]:
-        """What a program that reads must be told to find the system, besides `root`."""
+        """Return the environment variables by which a reader finds the system, besides `root`."""
         return {}
 
     def messages(self) -> int | None:
-        """How many messages the daemon says it got, for a system that says so."""
+        """Return how many messages the daemon counted; None if it does not count them."""
         return None
 
     def mode(self) -> str | None:
@@ -110,7 +110,7 @@ class Arm(ABC):
 
 
 def lacking(arms: Iterable[type[Arm]]) -> dict[str, str]:
-    """Why systems cannot run on this machine, in one line each, by name."""
+    """Return why systems cannot run on this machine, in one line each, by name."""
     found: dict[str, str] = {}
     for arm in arms:
         try:
@@ -176,7 +176,7 @@ class Mount(Arm):
         wait_until(lambda: unmount(self.mountpoint), timeout_s=10, what=f"umount {self.mountpoint}")
 
     def environment(self) -> dict[str, str]:
-        # A home of its own: some keep caches and logs there, whatever their options say.
+        # A home of its own: some keep caches and logs there, whatever their options are.
         extra = self.site.server.aws_environment() | {"HOME": str(self.place)}
         return self.site.workspace.environment(self.name, extra)
 
@@ -189,7 +189,7 @@ class Mount(Arm):
         try:
             os.listdir(self.mountpoint)
         except OSError:
-            return False  # it may be about to die; the next look says of what
+            return False  # it may be about to die; the next poll raises with its log
         return True
 
 
@@ -221,7 +221,7 @@ class Penstock(Mount):
         self._command("umount", str(self.mountpoint))
 
     def warm(self) -> None:
-        """The whole data set into the local cache, before anybody reads."""
+        """Load the whole data set into the local cache."""
         self._command("warm", str(self.mountpoint))
 
     def reader_environment(self) -> dict[str, str]:
@@ -254,7 +254,7 @@ class Penstock(Mount):
         try:
             self._command("mount", *words)
         except BenchError as error:
-            # Its log goes with the workspace, so what it says is said here.
+            # Its log goes with the workspace, so the error has its end.
             logs = sorted((self._state / "logs").glob("*.log"))
             raise BenchError(" | ".join([str(error), *map(tail, logs)])) from error
 

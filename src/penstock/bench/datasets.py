@@ -7,7 +7,7 @@
     given       files that exist already
 
 Two data sets are the same if their hashes are: SHA-256 over name, size and CRC-32 of each file, by
-name. Nothing is kept between runs, and nothing here knows who serves or reads the files.
+name. Nothing is kept between runs. This module knows neither the store nor the readers.
 
     python -Pm penstock.bench.datasets SETTINGS.json
 
@@ -150,7 +150,7 @@ _HASHED_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DatasetManifest:
-    """What dataset.json says. `layout`: what a file of it is, whatever it was made as."""
+    """The content of datasets/NAME.json. `layout`: what a file is, whatever it was made as."""
 
     form: str
     files: int
@@ -178,7 +178,7 @@ def make_dataset(
             raise UsageError("a given data set needs its path")
         return describe_dataset(plan, Path(plan.path), progress)
     folder.mkdir(parents=True, exist_ok=True)
-    say: Progress = progress or (lambda done: None)
+    report: Progress = progress or (lambda done: None)
     count, size_bytes = count_and_size(plan)
     match plan.form:
         case "small":
@@ -186,9 +186,9 @@ def make_dataset(
         case "large":
             make_large(folder, count, size_bytes=size_bytes, seed=plan.seed)
         case "jpeg":
-            _make_jpegs(folder, count, size_bytes, plan.seed, say)
+            _make_jpegs(folder, count, size_bytes, plan.seed, report)
         case "tfrecord" | "webdataset":
-            _make_shards(plan, folder, count, size_bytes, say)
+            _make_shards(plan, folder, count, size_bytes, report)
     return describe_dataset(plan, folder)
 
 
@@ -236,7 +236,7 @@ def as_dataset(manifest: DatasetManifest, root: Path) -> Dataset:
     return Dataset(manifest.form, root, scan(root))
 
 
-def _make_jpegs(folder: Path, files: int, mean_bytes: int, seed: int, say: Progress) -> None:
+def _make_jpegs(folder: Path, files: int, mean_bytes: int, seed: int, report: Progress) -> None:
     book = PictureBook(seed, mean_bytes)
     for number in range(files):
         picture = book.picture(number)
@@ -244,11 +244,11 @@ def _make_jpegs(folder: Path, files: int, mean_bytes: int, seed: int, say: Progr
         path = folder / name / f"{name}_{number:06}.JPEG"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(picture.data)
-        say((number + 1) / files)
+        report((number + 1) / files)
 
 
 def _make_shards(
-    plan: DatasetPlan, folder: Path, shards: int, shard_bytes: int, say: Progress
+    plan: DatasetPlan, folder: Path, shards: int, shard_bytes: int, report: Progress
 ) -> None:
     in_tars = plan.form == "webdataset"
     book = PictureBook(plan.seed, SMALL_BYTES)
@@ -262,7 +262,7 @@ def _make_shards(
                 for piece in tar_members(number, picture) if in_tars else record(picture):
                     written += file.write(piece)
                 number += 1
-                say((shard + min(1.0, written / shard_bytes)) / shards)
+                report((shard + min(1.0, written / shard_bytes)) / shards)
             if in_tars:
                 file.write(TAR_END)
 

@@ -129,8 +129,8 @@ def drop_pages() -> None:
 def touch_memory(size_bytes: int) -> None:
     """Use so much memory once, or half of what is available, and give it back.
 
-    A virtual machine gets memory that it has not used lately from its host page by page. Whoever
-    reads first pays for that: 128 MiB files came at 620 to 690 MB/s the first time and at 890 to
+    A virtual machine gets memory that it has not used lately from its host page by page. The first
+    reader pays for that: 128 MiB files came at 620 to 690 MB/s the first time and at 890 to
     1,000 the second (2 cores, Firecracker), whichever system read them.
     """
     available = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
@@ -144,7 +144,7 @@ def touch_memory(size_bytes: int) -> None:
 
 @contextmanager
 def memory_kept_in_guest(setting: Path = _REPORTING_ORDER) -> Iterator[None]:
-    """Let a virtual machine keep memory that is free, as far as the kernel allows and root may say.
+    """Let a virtual machine keep memory that is free, as far as the kernel allows. Needs root.
 
     Free page reporting hands blocks of 2 MiB back to the host within moments, so that touching
     memory has little effect: cold files of 128 MiB came at 570 to 1,070 MB/s with it, and at 910

@@ -54,7 +54,7 @@ def read_epoch(
     seed: int,
     passes: int = 1,
 ) -> Epoch:
-    """Reads every entry, in an order drawn from `seed`; a short read is an error.
+    """Read every entry, in an order drawn from `seed`; a short read is an error.
 
     With several passes, each in an order of its own: warm epochs can be too short to time.
     """
@@ -72,7 +72,7 @@ def read_epoch(
 
 
 def list_files(root: Path) -> list[str]:
-    """Every file below `root` as a path, by names alone, as ImageFolder lists a data set."""
+    """Return every file below `root` as a path, by names alone, as ImageFolder lists a data set."""
     found: list[str] = []
     pending = [""]
     while pending:
@@ -90,7 +90,7 @@ def list_files(root: Path) -> list[str]:
 
 
 def read_whole(path: str, buffer: list[bytearray]) -> int:
-    """Opens, reads to the end, closes; says how many bytes there were."""
+    """Open a file, read it to the end, close it; return the number of bytes."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         count = 0
@@ -102,7 +102,7 @@ def read_whole(path: str, buffer: list[bytearray]) -> int:
 
 
 def _read_share(root: str, share: list[tuple[str, int]], go: int) -> dict[str, Any]:
-    """One reader. Waits until `go` closes, so that all start together."""
+    """Read one share. Wait until `go` closes, so that all readers start together."""
     buffer = [bytearray(BUFFER_BYTES)]
     # Touched before the clock starts: otherwise the first read pays for the buffer's pages.
     buffer[0][:] = b"\1" * BUFFER_BYTES
@@ -123,7 +123,7 @@ def _read_share(root: str, share: list[tuple[str, int]], go: int) -> dict[str, A
 
 
 def _fork_reader(root: str, share: list[tuple[str, int]], go: int, go_end: int) -> int:
-    """Starts a reader and returns the descriptor that its result comes from."""
+    """Start a reader, and return the descriptor that its result comes from."""
     result, result_end = os.pipe()
     if os.fork():
         os.close(result_end)
@@ -137,7 +137,7 @@ def _fork_reader(root: str, share: list[tuple[str, int]], go: int, go_end: int) 
     except OSError as error:
         os.write(2, f"{error}\n".encode())
     finally:
-        # Also after an error nobody foresaw: a fork must never go on as its parent.
+        # Also after an unexpected error: a fork must never go on as its parent.
         os._exit(status)
 
 

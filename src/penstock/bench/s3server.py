@@ -38,7 +38,7 @@ from penstock.bench.workspace import (
 )
 from penstock.units import MIB
 
-_PORTS = "ports.json"  # below its folder, for who did not start it
+_PORTS = "ports.json"  # below its folder, for processes that did not start it
 _PARTS = ("master", "volume", "filer", "s3")
 # By default each bucket gets a volume of its own, and its first object waits 0.2 s for it. With one
 # collection for all buckets, 20 new buckets with an object each take 0.3 s instead of 4.3 s.
@@ -202,8 +202,8 @@ class FarServer:
         return Counters(**json.loads(self._ask(shaper.COUNTERS_PATH)))
 
     @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Meanwhile nothing is delayed: for what must be there and is not measured."""
+    def unshaped(self) -> Iterator[None]:
+        """Delay nothing until the context ends: for work that is not measured."""
         self._ask(shaper.FREE_PATH)
         try:
             yield
@@ -221,7 +221,7 @@ class FarServer:
 
 @contextlib.contextmanager
 def serve_s3(workspace: Workspace) -> Iterator[S3Server]:
-    """An empty server, until the context ends; one in a workspace at a time."""
+    """Serve an empty server until the context ends; one in a workspace at a time."""
     access_key, secret_key = secrets.token_hex(10).upper(), secrets.token_urlsafe(30)
     folder = workspace.folder / _FOLDER
     server = seaweedfs(folder, access_key=access_key, secret_key=secret_key)
@@ -349,7 +349,7 @@ def far_s3(
     bytes_per_s: float,
     processes: int = 1,
 ) -> Iterator[FarServer]:
-    """The server `near`, which speaks plain HTTP, behind a shaper, until the context ends; see
+    """Put the server `near`, which speaks plain HTTP, behind a shaper until the context ends; see
     there for `processes`."""
     port, upstream = free_port(), host_and_port(near.endpoint)
     process = workspace.spawn(
@@ -368,7 +368,7 @@ def far_s3(
 
 
 def host_and_port(endpoint: str) -> str:
-    """Of an endpoint that begins with http://, whose port may be left out."""
+    """Return HOST:PORT of an endpoint that begins with http://, whose port may be left out."""
     host = urlsplit(endpoint).netloc
     return host if urlsplit(endpoint).port else f"{host}:80"
 
@@ -378,7 +378,7 @@ def _answers(process: Process, port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", "/")
-        # Whatever the server says to an unsigned request.
+        # Any answer of the server to an unsigned request.
         return 400 <= connection.getresponse().status < 500
     except (ConnectionError, TimeoutError, http.client.HTTPException):
         return False

@@ -246,7 +246,7 @@ def _comments(number: int, room: int) -> list[bytes | int]:
 
 def _encode_class(label: int, texture: "Image", draw: random.Random) -> list[Tail]:
     """The pictures of a class, each somewhat larger than the one before."""
-    from PIL import Image  # an extra: only who makes data sets needs it
+    from PIL import Image  # an extra: only making data sets needs it
 
     side = texture.width
     low, high = (math.log(scale) for scale in _SCALES)
@@ -282,7 +282,7 @@ def _stripes(label: int, draw: random.Random) -> "Image":
 def make_texture(draw: random.Random, side: int) -> "Image":
     """What pictures are cut from. Photographs have broad shapes and fine grain; both matter for
     how JPEG compresses them."""
-    from PIL import Image  # an extra: only who makes pictures needs it
+    from PIL import Image  # an extra: only making pictures needs it
 
     shapes = Image.frombytes("RGB", (32, 32), draw.randbytes(32 * 32 * 3))
     grain = Image.frombytes("RGB", (side // 2, side // 2), draw.randbytes(side * side * 3 // 4))

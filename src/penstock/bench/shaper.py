@@ -1,4 +1,4 @@
-"""A store that is far away: delays each answer, and lets all bodies share one bandwidth.
+"""Makes a store look far away: delays each answer, and shares one bandwidth among all bodies.
 
     python -m penstock.bench.shaper PORT [HOST:]UPSTREAM_PORT LATENCY_S BYTES_PER_S [PROCESSES]
 
@@ -51,7 +51,7 @@ _F_SETPIPE_SZ = 1031
 
 
 class Bandwidth:
-    """A clock of bytes, shared by all connections: says when a piece has gone by."""
+    """A clock of bytes, shared by all connections: returns when a piece has passed."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.piece_bytes = max(_LEAST_PIECE_BYTES, int(bytes_per_s * _TURN_S))
@@ -79,7 +79,7 @@ class Unlimited:
 
 
 class Tally:
-    """What went by. Counts only grow: who wants a stretch of time takes a difference.
+    """What passed through. Counts only grow: take a difference for a stretch of time.
 
     In memory that all processes share, with a row for each, which it alone writes; and whether
     the line is free at present.
@@ -305,7 +305,7 @@ def _main() -> None:
     latency_s, bytes_per_s = map(float, sys.argv[3:5])
     processes = int(sys.argv[5]) if len(sys.argv) > 5 else 1
     if processes > 1 and not math.isinf(bytes_per_s):
-        sys.exit("several processes share no bandwidth: say inf")
+        sys.exit("several processes cannot share a bandwidth: it must be inf")
     tally = Tally(processes)
     with socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=1024) as listener:
         for row in range(1, processes):

@@ -5,7 +5,7 @@ which survives daemonizing, re-parenting and exec. So "what did we start" is ans
 and not by bookkeeping that an interrupt could slip through. Leaving a workspace unmounts what is
 mounted below its folder, ends what carries its mark, and removes the folder.
 
-It must not know what is measured, nor by whom. Entered and left by the main thread, since it sets
+It must not know what is measured. Entered and left by the main thread, since it sets
 signal handlers; programs may be started from any.
 """
 
@@ -56,7 +56,7 @@ class BenchError(PenstockError):
 
 
 def wait_until(ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-    """Polls, because none of the programs we drive can tell us when it is ready."""
+    """Poll, because none of the programs reports when it is ready."""
     deadline = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > deadline:
@@ -79,7 +79,7 @@ class Process:
             )
 
     def finish(self, timeout_s: float = 10) -> None:
-        """Lets it end by itself, as a FUSE daemon does once it is unmounted."""
+        """Wait until it ends by itself, as a FUSE daemon does once it is unmounted."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(timeout_s)
         self.terminate()
@@ -167,20 +167,20 @@ class Workspace:
         return folder
 
     def environment(self, part: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of a program that belongs to `part` of this run."""
+        """Return the environment of a program that belongs to `part` of this run."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN_PREFIXES)}
         return kept | {MARK: self._mark(part)} | dict(extra or {})
 
     def start(
         self, part: str, command: Sequence[str | Path], *, stdout: IO[bytes], stderr: IO[bytes]
     ) -> subprocess.Popen[bytes]:
-        """Starts a program whose output its owner reads."""
+        """Start a program whose output the caller reads."""
         return self._popen(part, command, None, None, stdout, stderr)
 
     def spawn(
         self, part: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None
     ) -> Process:
-        """Starts a program that stays, with its output in a log."""
+        """Start a program that stays, with its output in a log."""
         log = self._new_log(part)
         with log.open("wb") as output:
             return Process(part, self._popen(part, command, env, None, output, output), log)
@@ -194,7 +194,7 @@ class Workspace:
         stdin: bytes = b"",
         timeout_s: float = 600,
     ) -> bytes:
-        """Runs a program to its end and returns what it printed; its failure is an error.
+        """Run a program to its end and return what it printed; its failure is an error.
 
         Through files, not pipes: a daemon that the program leaves behind may hold its output
         open, and the end of a pipe would then never come.
@@ -225,11 +225,11 @@ class Workspace:
         return printed
 
     def processes(self, part: str) -> list[int]:
-        """Every live process of `part`, however it was started."""
+        """Return every live process of `part`, however it was started."""
         return measure.marked_processes(f"{MARK}={self._mark(part)}\0")
 
     def end_processes(self, part: str) -> None:
-        """Ends what is left of `part`: asked first, killed when that does not help."""
+        """End what is left of `part`: first SIGTERM, then SIGKILL."""
         end_marked(f"{MARK}={self._mark(part)}\0")
 
     def _mark(self, part: str) -> str:
@@ -278,7 +278,7 @@ class Workspace:
 
 
 def end_below(folder: Path) -> None:
-    """Unmounts what is mounted below a workspace's folder, and ends all that carries its mark."""
+    """Unmount what is mounted below a workspace's folder, and end all processes with its mark."""
     # A killed daemon leaves a dead mount, so mounts go first; and again afterwards, because
     # a mount that was still starting can appear while the processes are being ended.
     unmount_below(folder)
@@ -287,7 +287,7 @@ def end_below(folder: Path) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """Ends every process whose environment has it: asked first, killed when that does not help."""
+    """End every process whose environment has `mark`: first SIGTERM, then SIGKILL."""
     ended: set[int] = set()
     for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + patience_s
@@ -306,7 +306,7 @@ def end_marked(mark: str) -> None:
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> bool:
-    """Unmounts, as root or as an ordinary user; says whether it went."""
+    """Unmount, as root or as an ordinary user; return whether it succeeded."""
     command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
     flags = (["-l"] if os.geteuid() == 0 else ["-z"]) if lazy else []
     done = subprocess.run([*command, *flags, os.fspath(mountpoint)], capture_output=True)
@@ -321,9 +321,9 @@ def unmount_below(folder: Path) -> None:
 
 
 def _remove_leftovers(pid: int) -> None:
-    """Removes what a process that has ended may have left outside of the workspace."""
+    """Remove what a process that has ended may have left outside of the workspace."""
     for pattern in _LEFTOVERS:
-        # Somebody else's, of an earlier process of that number, is left alone.
+        # Another user's, of an earlier process with that id, is left alone.
         with contextlib.suppress(FileNotFoundError, PermissionError):
             os.unlink(pattern.format(pid=pid))
 
@@ -340,7 +340,7 @@ _HINTS = {
 
 
 def find_program(name: str) -> Path:
-    """A program beside our own interpreter (a virtual environment's), or on the PATH."""
+    """Return a program beside our own interpreter (a virtual environment's), or on the PATH."""
     beside = Path(sys.executable).parent / name
     if beside.is_file():
         return beside
@@ -352,10 +352,10 @@ def find_program(name: str) -> Path:
 
 
 def free_port() -> int:
-    """A port that nobody else is given as long as this process lives, and that one server may use.
+    """Return a port that no other process gets while this one lives, and that one server may use.
 
-    It stays bound here, without listening: no other socket gets it by chance, and whoever connects
-    is refused. SO_REUSEADDR on both sides, which servers set, lets one of them listen there all the
+    It stays bound here, without listening: no other socket gets it by chance, and connections are
+    refused. SO_REUSEADDR on both sides, which servers set, lets one of them listen there all the
     same; set only after our own bind, it does not let the kernel give the port away a second time.
     """
     holder = socket.socket()

@@ -155,7 +155,7 @@ def _preview(path: Path, overrides: tuple[str, ...], settings: object, output: s
     else:
         for line in seen.lines():
             click.echo(line)
-    seen.found.refuse()
+    seen.found.raise_problems()
     return 0
 
 

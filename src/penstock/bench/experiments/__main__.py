@@ -1,7 +1,7 @@
 """One experiment as a process: CONFIG.json in, result.json and its companions out.
 
-Exit status 0: the result is there, valid or marked invalid. Else it says what failed, and so does
-stderr: 1 a failure of the run, 2 a mistake in the plan, 3 the store, 130 interrupted.
+Exit status 0: the result is there, valid or marked invalid. Else result.json and stderr have the
+failure: 1 a failure of the run, 2 a mistake in the plan, 3 the store, 130 interrupted.
 """
 
 import json
@@ -14,7 +14,7 @@ from penstock.bench.datasets import as_dataset, manifest_from_json
 from penstock.bench.experiments.management import measure_management
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import Result, head_of, workload_head
-from penstock.bench.experiments.running import Running
+from penstock.bench.experiments.running import ExperimentRun
 from penstock.bench.experiments.storeline import open_line
 from penstock.bench.plans.model import ExperimentConfig, config_from_json
 from penstock.bench.workspace import Workspace
@@ -26,7 +26,7 @@ def main(config: ExperimentConfig) -> int:
     result = Result(head_of(config))
     start_s = time.monotonic()
     status = 1
-    # Overwritten by what is known of the end; left as it is by an error nobody foresaw.
+    # Replaced when the end is known; an unexpected error leaves it as it is.
     result.failure = {"what": "the experiment ended unexpectedly", "hint": "its log has more"}
     try:
         _run(config, result)
@@ -67,22 +67,22 @@ def _run(config: ExperimentConfig, result: Result) -> None:
             f"{access.bucket}/{prefix}" if prefix else access.bucket,
             as_dataset(manifest, Path(config.dataset.root)),
         )
-        Running(config, site, manifest, line, result, _say).run()
-    _say("done", 1.0)
+        ExperimentRun(config, site, manifest, line, result, _report).run()
+    _report("done", 1.0)
 
 
 def _measure_management(config: ExperimentConfig, result: Result) -> None:
     result.head["arm"]["version"] = __version__
-    _say("measuring", 0.0)
+    _report("measuring", 0.0)
     with Workspace(Path(config.medium)) as workspace:
         result.figures = measure_management(workspace, config.experiment.workload)
     count = result.figures.get("files", result.figures.get("datasets"))
     wanted = config.experiment.workload.count
     result.proofs.append(Proof("all-there", count == wanted, f"{count:,} of {wanted:,}"))
-    _say("done", 1.0)
+    _report("done", 1.0)
 
 
-def _say(phase: str, done: float) -> None:
+def _report(phase: str, done: float) -> None:
     print(json.dumps({"phase": phase, "done": round(done, 3)}), flush=True)
 
 

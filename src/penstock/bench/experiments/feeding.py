@@ -1,6 +1,6 @@
 """The program that reads: several epochs, on several emulated accelerators or by plain readers.
 
-    python -Pm penstock.bench.experiments.feeding ORDER.json
+    python -Pm penstock.bench.experiments.feeding CONFIG.json
 
 Each accelerator (rank) is a forked process with threads that read ahead, as DLIO's readers do: two
 batches ahead of the one that is computed, and two samples ahead for each thread where a batch is
@@ -48,7 +48,7 @@ _SAMPLES_AHEAD_OF_A_THREAD = 2
 
 @dataclass(slots=True)
 class Log:
-    """What each sample took. Appended to by whoever holds the lock of its owner."""
+    """The time and size of each sample. Append to it with the lock of its owner held."""
 
     ends_s: "array[float]" = field(default_factory=lambda: array("d"))
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
@@ -183,8 +183,8 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What the program is told."""
+class ReaderConfig:
+    """CONFIG.json: what the program reads, and how."""
 
     root: str | None  # None: samples are made in memory, nothing is read
     layout: str
@@ -203,44 +203,44 @@ class Order:
         return asdict(self)
 
 
-def order_from_json(value: dict[str, Any]) -> Order:
+def reader_config_from_json(value: dict[str, Any]) -> ReaderConfig:
     items: list[dict[str, Any]] = value["items"]
     words: dict[str, Any] = {**value, "items": tuple(Item(**item) for item in items)}
-    return Order(**words)
+    return ReaderConfig(**words)
 
 
-def share_of(order: Order, epoch: int, rank: int) -> "array[int]":
-    """The places of the files that a rank reads in an epoch, in its order: another in each."""
-    places = list(range(len(order.items)))
-    random.Random(f"{order.seed}/{epoch}").shuffle(places)
-    return array("q", places[rank :: order.ranks])
+def share_of(config: ReaderConfig, epoch: int, rank: int) -> "array[int]":
+    """Return the places of the files that a rank reads, in an order of this epoch alone."""
+    places = list(range(len(config.items)))
+    random.Random(f"{config.seed}/{epoch}").shuffle(places)
+    return array("q", places[rank :: config.ranks])
 
 
 class Rank:
     """One process: an accelerator or a reader."""
 
-    def __init__(self, order: Order, number: int, line: socket.socket) -> None:
-        self._order = order
+    def __init__(self, config: ReaderConfig, number: int, line: socket.socket) -> None:
+        self._config = config
         self._number = number
         self._line = line
-        self._hinter = _Hinter(order, number) if order.planned else None
+        self._plan_publisher = _PlanPublisher(config, number) if config.planned else None
 
     def run(self) -> None:
         # Else each sleep would be longer than asked for by as much.
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _TIMERSLACK_NS, 0, 0, 0)
-        for epoch in range(self._order.epochs):
-            share = share_of(self._order, epoch, self._number)
-            items = [self._order.items[place].path for place in share]
+        for epoch in range(self._config.epochs):
+            share = share_of(self._config, epoch, self._number)
+            items = [self._config.items[place].path for place in share]
             go_s = self._wait_for_go()
             before = resource.getrusage(resource.RUSAGE_SELF)
-            if self._hinter is not None:
-                self._hinter.begin(epoch)
+            if self._plan_publisher is not None:
+                self._plan_publisher.begin(epoch)
             start_s = time.monotonic()
-            if self._order.batch is None:
+            if self._config.batch is None:
                 log, figures, steps = self._read(items), None, []
                 end_s = time.monotonic()
             else:
-                log, figures, steps = self._train(items, epoch, self._order.batch)
+                log, figures, steps = self._train(items, epoch, self._config.batch)
                 end_s = start_s + figures["seconds"]
             after = resource.getrusage(resource.RUSAGE_SELF)
             self._write(
@@ -263,8 +263,8 @@ class Rank:
     def _read(self, items: list[str]) -> Log:
         read, log = self._make_reader(), Log()
         for item in items:
-            if self._hinter is not None:
-                self._hinter.taken()
+            if self._plan_publisher is not None:
+                self._plan_publisher.taken()
             samples = read(item)
             while True:
                 start_s = time.monotonic()
@@ -277,13 +277,15 @@ class Rank:
     def _train(
         self, items: list[str], epoch: int, batch: int
     ) -> tuple[Log, dict[str, Any], list[Step]]:
-        order = self._order
+        config = self._config
         loader = Loader(
             items,
             self._make_reader,
             batch=batch,
-            threads=order.threads,
-            on_taken=self._hinter.taken if self._hinter is not None else lambda: None,
+            threads=config.threads,
+            on_taken=self._plan_publisher.taken
+            if self._plan_publisher is not None
+            else lambda: None,
         )
         steps: list[Step] = []
 
@@ -291,12 +293,12 @@ class Rank:
             if len(steps) < MOST_STEPS:
                 steps.append(step)
 
-        # Threads are joined after the clock: who has taken the last batch has no use for them.
+        # Threads are joined after the clock stopped: no batch is left to wait for.
         try:
-            figures = Accelerator(batch, order.step_s).train(
+            figures = Accelerator(batch, config.step_s).train(
                 loader,
                 epoch=epoch,
-                barrier=self._meet if order.ranks > 1 else None,
+                barrier=self._wait_at_barrier if config.ranks > 1 else None,
                 on_step=note,
             )
         finally:
@@ -304,13 +306,13 @@ class Rank:
         return loader.log, asdict(figures), steps
 
     def _make_reader(self) -> SampleReader:
-        if self._order.root is None:
-            return _memory_reader(self._order)
-        read, root = sample_reader(self._order.layout), self._order.root
+        if self._config.root is None:
+            return _memory_reader(self._config)
+        read, root = sample_reader(self._config.layout), self._config.root
         return lambda item: read(f"{root}/{item}")
 
-    def _meet(self, done_s: float) -> float:
-        """Tells when this one was done, and is told when the last of all was."""
+    def _wait_at_barrier(self, done_s: float) -> float:
+        """Send the time at which this rank was done; return the time at which the last one was."""
         self._line.sendall(_WAITS + _TIME.pack(done_s))
         return self._wait_for_go()
 
@@ -321,32 +323,32 @@ class Rank:
         return _TIME.unpack(message[1:])[0]
 
     def _write(self, epoch: int, found: dict[str, Any]) -> None:
-        path = Path(self._order.output) / f"epoch-{epoch}-rank-{self._number}.json"
+        path = Path(self._config.output) / f"epoch-{epoch}-rank-{self._number}.json"
         path.write_text(json.dumps(found))
 
 
-class _Hinter:
-    """Tells the mount what this rank will read. Its `taken` is called by one thread at a time."""
+class _PlanPublisher:
+    """Publishes to the mount what this rank will read. One thread at a time calls `taken`."""
 
-    def __init__(self, order: Order, rank: int) -> None:
+    def __init__(self, config: ReaderConfig, rank: int) -> None:
         from penstock.integrations.publisher import Publisher
 
-        self._order, self._rank = order, rank
-        self._publisher = Publisher([f"{order.root}/{item.path}" for item in order.items])
+        self._config, self._rank = config, rank
+        self._publisher = Publisher([f"{config.root}/{item.path}" for item in config.items])
 
     def begin(self, epoch: int) -> None:
-        self._publisher.begin([share_of(self._order, epoch, self._rank)])
-        if epoch + 1 < self._order.epochs:
-            self._publisher.announce(share_of(self._order, epoch + 1, self._rank))
+        self._publisher.begin([share_of(self._config, epoch, self._rank)])
+        if epoch + 1 < self._config.epochs:
+            self._publisher.announce(share_of(self._config, epoch + 1, self._rank))
 
     def taken(self) -> None:
-        self._publisher.hand_out(1, lag=self._order.threads)
+        self._publisher.hand_out(1, lag=self._config.threads)
 
 
-def _memory_reader(order: Order) -> SampleReader:
-    """Samples of the right sizes, copied from memory to memory: the ceiling of every arm."""
+def _memory_reader(config: ReaderConfig) -> SampleReader:
+    """Return a reader that copies samples of the right sizes in memory: the ceiling."""
     source = memoryview(bytes(BUFFER_BYTES))
-    items = {item.path: item for item in order.items}
+    items = {item.path: item for item in config.items}
 
     def make(path: str) -> Iterator[int]:
         item = items[path]
@@ -372,14 +374,14 @@ def series_of(log: Log, go_s: float) -> dict[str, list[int]]:
     return {"series_bytes": sizes, "series_samples": samples}
 
 
-class _Meeting:
-    """The parent's side: lets ranks go, and go on when all that still compute have come."""
+class _Barrier:
+    """The parent's side: starts an epoch, and releases the ranks when all have come."""
 
     def __init__(self, lines: list[socket.socket]) -> None:
         self._lines = lines
 
     def run_epoch(self) -> bool:
-        """False: a rank has died."""
+        """Run one epoch; return False if a rank has died."""
         message = _GO + _TIME.pack(time.monotonic())
         active, waiting, last_s = set(self._lines), set[socket.socket](), 0.0
         with selectors.DefaultSelector() as selector:
@@ -390,14 +392,14 @@ class _Meeting:
                 for key, _ in selector.select():
                     line = key.fileobj
                     assert isinstance(line, socket.socket)
-                    said = line.recv(_MESSAGE_BYTES)
-                    if not said:
+                    message = line.recv(_MESSAGE_BYTES)
+                    if not message:
                         return False
-                    if said == _ENDED:
+                    if message == _ENDED:
                         active.discard(line)
                     else:
                         waiting.add(line)
-                        last_s = max(last_s, _TIME.unpack(said[1:])[0])
+                        last_s = max(last_s, _TIME.unpack(message[1:])[0])
                 if waiting and waiting >= active:
                     for line in waiting:
                         line.sendall(_GO + _TIME.pack(last_s))
@@ -405,7 +407,7 @@ class _Meeting:
         return True
 
 
-def _fork(order: Order, number: int, others: list[socket.socket]) -> socket.socket:
+def _fork(config: ReaderConfig, number: int, others: list[socket.socket]) -> socket.socket:
     # Messages stay whole.
     parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
@@ -416,24 +418,24 @@ def _fork(order: Order, number: int, others: list[socket.socket]) -> socket.sock
         parent_end.close()
         for other in others:
             other.close()
-        Rank(order, number, child_end).run()
+        Rank(config, number, child_end).run()
         status = 0
     except (OSError, PenstockError) as error:
         os.write(2, f"{error}\n".encode())
     finally:
-        # Also after an error nobody foresaw: a fork must never go on as its parent.
+        # Also after an unexpected error: a fork must never go on as its parent.
         if sys.exc_info()[0] is not None:
             traceback.print_exc()
         os._exit(status)
 
 
-def run(order: Order, wait_at_gate: Callable[[], object]) -> int:
+def run(config: ReaderConfig, wait_at_gate: Callable[[], object]) -> int:
     lines: list[socket.socket] = []
-    for number in range(order.ranks):
-        lines.append(_fork(order, number, lines))
-    meeting = _Meeting(lines)
-    for epoch in range(order.epochs):
-        if not meeting.run_epoch():
+    for number in range(config.ranks):
+        lines.append(_fork(config, number, lines))
+    barrier = _Barrier(lines)
+    for epoch in range(config.epochs):
+        if not barrier.run_epoch():
             return 1
         print(json.dumps({"epoch": epoch}), flush=True)
         wait_at_gate()
@@ -441,8 +443,8 @@ def run(order: Order, wait_at_gate: Callable[[], object]) -> int:
 
 
 def main() -> int:
-    order = order_from_json(json.loads(Path(sys.argv[1]).read_text()))
-    return run(order, lambda: Path(order.gate).read_bytes())
+    config = reader_config_from_json(json.loads(Path(sys.argv[1]).read_text()))
+    return run(config, lambda: Path(config.gate).read_bytes())
 
 
 if __name__ == "__main__":

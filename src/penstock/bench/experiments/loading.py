@@ -1,6 +1,6 @@
 """A training script as people write it: files below a folder, a shuffling DataLoader, epochs.
 
-    python -m penstock.bench.experiments.loading ORDER.json
+    python -m penstock.bench.experiments.loading CONFIG.json
 
 It knows nothing of Penstock (but for PlannedSampler, the one line that a user would add), so that
 it runs the same over every file system. The workers open and read each file whole; nothing is
@@ -23,7 +23,13 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
 
 from penstock.bench import measure
 from penstock.bench.accelerators import Accelerator, Batch, Step
-from penstock.bench.experiments.feeding import MOST_STEPS, Log, Order, order_from_json, series_of
+from penstock.bench.experiments.feeding import (
+    MOST_STEPS,
+    Log,
+    ReaderConfig,
+    reader_config_from_json,
+    series_of,
+)
 
 
 class Files(Dataset[int]):
@@ -77,33 +83,33 @@ def collate(sizes: list[int]) -> Batch:
     return Batch(len(sizes), sum(sizes))
 
 
-def make_loader(order: Order) -> Iterable[Batch]:
-    assert order.root is not None
-    assert order.batch is not None
-    files = Files(order.root)
-    generator = torch.Generator().manual_seed(order.seed)
+def make_loader(config: ReaderConfig) -> Iterable[Batch]:
+    assert config.root is not None
+    assert config.batch is not None
+    files = Files(config.root)
+    generator = torch.Generator().manual_seed(config.seed)
     sampler: Sampler[int] = RandomSampler(files, generator=generator)
-    if order.planned:
+    if config.planned:
         from penstock.integrations.torch import PlannedSampler
 
-        sampler = PlannedSampler(sampler, files, seed=order.seed)
+        sampler = PlannedSampler(sampler, files, seed=config.seed)
     return DataLoader(
         files,
-        batch_size=order.batch,
+        batch_size=config.batch,
         sampler=sampler,
-        num_workers=order.threads,
+        num_workers=config.threads,
         persistent_workers=True,
         collate_fn=collate,
     )
 
 
-def run(order: Order) -> None:
-    loader = make_loader(order)
-    assert order.batch is not None
-    accelerator = Accelerator(order.batch, order.step_s)
-    for epoch in range(order.epochs):
+def run(config: ReaderConfig) -> None:
+    loader = make_loader(config)
+    assert config.batch is not None
+    accelerator = Accelerator(config.batch, config.step_s)
+    for epoch in range(config.epochs):
         if epoch:
-            Path(order.gate).read_bytes()
+            Path(config.gate).read_bytes()
         steps: list[Step] = []
         recorded = _Recorded(loader)
         cpu_before, start_s = _cpu_s(), time.monotonic()
@@ -119,7 +125,7 @@ def run(order: Order) -> None:
             "seconds": [],
             **series_of(recorded.log, start_s),
         }
-        Path(order.output, f"epoch-{epoch}-rank-0.json").write_text(json.dumps(found))
+        Path(config.output, f"epoch-{epoch}-rank-0.json").write_text(json.dumps(found))
         print(json.dumps({"epoch": epoch}), flush=True)
 
 
@@ -129,4 +135,4 @@ def _cpu_s() -> float:
 
 
 if __name__ == "__main__":
-    run(order_from_json(json.loads(Path(sys.argv[1]).read_text())))
+    run(reader_config_from_json(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,4 +1,4 @@
-"""Programs that run epochs while others measure: a gated one, and a real training job.
+"""Programs that run epochs while this process measures: a gated one, and a real training job.
 
 A gated program waits at a gate (a FIFO) between its epochs. It prints a line of JSON that begins
 with `{"epoch"` when an epoch has ended.
@@ -45,7 +45,7 @@ class GatedProgram:
         epochs: int,
         extra: Mapping[str, str],
     ) -> None:
-        """`command` is told the gate; `extra` goes into the program's environment."""
+        """`command` takes the gate's path; `extra` goes into the program's environment."""
         self._workspace, self._part, self._epochs = workspace, part, epochs
         self._gate = workspace.folder / f"gate-{part}"
         os.mkfifo(self._gate)
@@ -62,7 +62,7 @@ class GatedProgram:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # It ends by itself after its last line; what is left reads for nobody.
+        # It ends by itself after its last line; end what is left.
         if kind is None:
             self._process.finish()
         self._workspace.end_processes(self._part)
@@ -70,7 +70,7 @@ class GatedProgram:
         self._gate.unlink()
 
     def wait_for(self, epoch: int) -> dict[str, Any]:
-        """What the program says of an epoch, once it has ended."""
+        """Wait for the end of an epoch, and return the line that the program printed."""
         wait_until(
             lambda: len(self._lines()) > epoch,
             timeout_s=LONGEST_EPOCH_S,
@@ -82,7 +82,7 @@ class GatedProgram:
         wait_until(self._open_gate, timeout_s=60, what=f"{self._part} at its gate")
 
     def _lines(self) -> list[str]:
-        """The lines of figures so far; the log has what the program says on stderr too."""
+        """Return the lines of figures so far; the log has the program's stderr too."""
         ended = self._process.popen.poll() is not None  # then its log is complete
         text = self._process.log.read_text()
         lines = [line for line in text.splitlines() if line.startswith('{"epoch"')]
@@ -103,8 +103,8 @@ class GatedProgram:
 
 
 PART = "job"
-_LOOK_S = 0.1
-_ASK_S = 2.0  # each question is a process
+_POLL_S = 0.1
+_STATUS_POLL_S = 2.0  # each question is a process
 _ENDED = ("SUCCEEDED", "FAILED")
 _FIGURES = ("epoch", "images_per_s", "data_wait_share", "seconds")
 
@@ -139,9 +139,9 @@ class JobEpoch:
 
 
 class EpochLines:
-    """What logs say of epochs, in the order in which it is found. Each log is read on from where
-    it was read to: all of it ten times a second would be work beside what is measured. An epoch
-    counts once, whoever says it: a job that is tried again begins with the first one anew."""
+    """Finds the epochs that logs report, in the order in which they appear. Reading continues where
+    it stopped in each log: reading all of it ten times a second would disturb the measurement. An
+    epoch counts once, whichever process reports it: a retried job starts at the first one again."""
 
     def __init__(self) -> None:
         self._read: dict[Path, int] = {}
@@ -187,12 +187,12 @@ def _epoch_in(line: str) -> dict[str, Any] | None:
 
 
 class TrainingRun:
-    """One job, from its submission to its end. `epochs` yields what it says, as it says it."""
+    """One job, from its submission to its end. `epochs` yields each one when it is reported."""
 
     def __init__(
         self, workspace: Workspace, manifest: Mapping[str, Any] | None, state: Path | None
     ) -> None:
-        """`state`: where a Penstock arm has its own, so that a plan finds the mount."""
+        """`state`: the state folder of a Penstock arm, so that a plan finds the mount."""
         if manifest is None:
             raise UsageError("a workload of the kind job needs a TrainingJob")
         self._workspace = workspace
@@ -203,7 +203,7 @@ class TrainingRun:
     def submit(self, root: Path, epochs: int, *, planned: bool) -> None:
         spec: dict[str, Any] = self._manifest["spec"]
         spec.pop("data", None)
-        spec.pop("warm", None)  # what is warm is the arm's affair
+        spec.pop("warm", None)  # the arm decides what is warm
         given: list[dict[str, Any]] = spec.get("env") or []
         ours = {"DATA_DIR": str(root), "EPOCHS": str(epochs)}
         if planned:
@@ -218,12 +218,12 @@ class TrainingRun:
         self._command("apply", "-f", str(path))
 
     def epochs(self, count: int) -> Iterator[JobEpoch]:
-        """Raises BenchError if it fails, or ends before it has reported all."""
+        """Yield the job's epochs. Raise BenchError if it fails, or ends too early."""
         lines, seen, asked_s = EpochLines(), 0, time.monotonic()
         deadline_s = asked_s + LONGEST_EPOCH_S
         while seen < count:
             phase = ""
-            if time.monotonic() - asked_s > _ASK_S:
+            if time.monotonic() - asked_s > _STATUS_POLL_S:
                 phase, asked_s = self._phase(), time.monotonic()
             ended = phase in _ENDED  # asked before the logs are read: nothing comes after
             for line in lines.new(self._logs(), ended=ended)[: count - seen]:
@@ -234,16 +234,16 @@ class TrainingRun:
                 raise BenchError(f"the job {phase.lower()} after {seen} epochs: {self._why(phase)}")
             if time.monotonic() > deadline_s:
                 raise BenchError(f"the job: no epoch ended in {LONGEST_EPOCH_S:g} s")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def wait(self) -> None:
         while (phase := self._phase()) not in _ENDED:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         if phase != "SUCCEEDED":
             raise BenchError(f"the job failed: {self._why(phase)}")
 
     def end(self, logs: Path) -> None:
-        """Whatever it does, it is gone afterwards; what it printed stays."""
+        """Delete the job, whatever its state, and keep its logs."""
         for log in self._logs():
             shutil.copy(log, logs / f"job-{log.name}")
         self._command("delete", "job", "bench")
@@ -262,7 +262,7 @@ class TrainingRun:
             keys = ", ".join(f'"{name}": …' for name in _FIGURES)
             return f"it has to print a line {{{keys}}} after each"
         status = self._status()
-        reported = status.get("message") or status.get("reason") or "it did not say why"
+        reported = status.get("message") or status.get("reason") or "without a reason"
         return " | ".join([reported, *(tail(log) for log in self._logs()[:1])])
 
     def _command(self, *words: str) -> str:

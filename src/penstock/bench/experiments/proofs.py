@@ -1,4 +1,4 @@
-"""Is a run what it says it is? Each proof is a sentence with its figures, and whether it holds.
+"""Proofs that an experiment is what it claims. Each is a sentence with figures, and holds or not.
 
     cold    pages were dropped, and are gone; the cache was empty; at least as much came from the
             store as was read
@@ -17,13 +17,13 @@ from typing import Any
 
 from penstock.bench import measure
 from penstock.bench.datasets import Dataset
-from penstock.bench.experiments.storeline import Came
+from penstock.bench.experiments.storeline import StoreCounts
 from penstock.units import MIB, format_size
 from penstock.warm.residency import pages_by_cachestat, pages_by_mincore
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Others read too while an experiment runs, the store's own server among them: what came back in
-# the moment between dropping and looking is no sign of a warm start.
+# Other processes read while an experiment runs, the store's server among them: pages that came back
+# between dropping and checking do not mean a warm start.
 _FEW = 0.01
 _MOST_DROPS = 3
 _QUOTA_SLACK = 0.02
@@ -70,8 +70,8 @@ def residency(dataset: Dataset) -> Residency:
 
 
 def pages_dropped(dataset: Dataset, *, native: bool) -> Proof:
-    """Drops the page cache, and looks. `native`: these files are what will be read; else they lie
-    below the store's server, and the mount is still to come: it has no pages yet."""
+    """Drop the page cache, and check it. `native`: these files will be read; else they lie below
+    the store's server, and the mount, which has not started yet, has no pages."""
     name = "pages-dropped"
     if not measure.can_drop_pages():
         return Proof(name, False, "the page cache was not dropped: that needs root")
@@ -92,7 +92,7 @@ def pages_dropped(dataset: Dataset, *, native: bool) -> Proof:
 
 
 def pages_resident(dataset: Dataset) -> Proof:
-    """The opposite, for native files that were read before."""
+    """Check the opposite, for native files that were read before."""
     found = residency(dataset)
     return Proof("pages-resident", found.share >= 1 - _FEW, str(found))
 
@@ -110,44 +110,48 @@ def cache_within(folder: Path | None, quota_bytes: int) -> Proof:
     return Proof("cache-within-its-share", held <= most, detail)
 
 
-def from_the_store(came: Came, dataset: Dataset, epoch: int, read_share: float = 1.0) -> Proof:
-    """A cold epoch: all that was read had to come from there."""
+def from_the_store(
+    counts: StoreCounts, dataset: Dataset, epoch: int, read_share: float = 1.0
+) -> Proof:
+    """Check a cold epoch: all that was read had to come from the store."""
     name = f"cold-epoch-{epoch + 1}"
-    share = came.get_bytes / (dataset.size_bytes * read_share)
-    detail = f"{_counted(came)}, {share:.3f} of the data read"
+    share = counts.get_bytes / (dataset.size_bytes * read_share)
+    detail = f"{_counted(counts)}, {share:.3f} of the data read"
     # Where not all is read, it is not known how large the files are that were: about as others.
     return Proof(name, share >= (1 if read_share == 1 else 1 - _SHARE_SLACK), detail)
 
 
-def all_from_the_store(name: str, came: Came, size_bytes: int) -> Proof:
+def all_from_the_store(name: str, counts: StoreCounts, size_bytes: int) -> Proof:
     """Check a cold epoch that read so many bytes: all of them had to come from there."""
-    detail = f"{_counted(came)}, {came.get_bytes / size_bytes:.3f} of the data read"
-    return Proof(name, came.get_bytes >= size_bytes, detail)
+    detail = f"{_counted(counts)}, {counts.get_bytes / size_bytes:.3f} of the data read"
+    return Proof(name, counts.get_bytes >= size_bytes, detail)
 
 
-def little_from_the_store(name: str, came: Came, size_bytes: int) -> Proof:
+def little_from_the_store(name: str, counts: StoreCounts, size_bytes: int) -> Proof:
     """Check an epoch from caches; a system may fetch again what it could not keep of one file."""
-    share = came.get_bytes / size_bytes
-    return Proof(name, share <= _FEW, f"{_counted(came)}, {share:.4f} of the data read")
+    share = counts.get_bytes / size_bytes
+    return Proof(name, share <= _FEW, f"{_counted(counts)}, {share:.4f} of the data read")
 
 
-def rest_from_the_store(came: Came, dataset: Dataset, epoch: int, cache_share: float) -> Proof:
-    """An epoch with a cache for a share of the data: the rest must come from there, or something
-    else has kept it."""
+def rest_from_the_store(
+    counts: StoreCounts, dataset: Dataset, epoch: int, cache_share: float
+) -> Proof:
+    """Check an epoch with a cache for a share of the data: the rest must come from the store, or
+    something else has kept it."""
     name = f"partly-cached-epoch-{epoch + 1}"
-    share = came.get_bytes / dataset.size_bytes
+    share = counts.get_bytes / dataset.size_bytes
     detail = (
-        f"{_counted(came)}, {share:.3f} of the data read; the cache holds {cache_share:.2f} of it"
+        f"{_counted(counts)}, {share:.3f} of the data read; the cache holds {cache_share:.2f} of it"
     )
     return Proof(name, share >= 1 - cache_share - _SHARE_SLACK, detail)
 
 
-def nothing_from_the_store(came: Came, dataset: Dataset, epoch: int) -> Proof:
-    if came.gets is None:  # whatever else the network brings is among it
-        share = came.get_bytes / dataset.size_bytes
-        detail = f"{_counted(came)}, {share:.4f} of the data read"
+def nothing_from_the_store(counts: StoreCounts, dataset: Dataset, epoch: int) -> Proof:
+    if counts.gets is None:  # whatever else the network brings is among it
+        share = counts.get_bytes / dataset.size_bytes
+        detail = f"{_counted(counts)}, {share:.4f} of the data read"
         return Proof(f"warm-epoch-{epoch + 1}", share <= _FEW, detail)
-    return Proof(f"warm-epoch-{epoch + 1}", came.get_bytes == came.gets == 0, _counted(came))
+    return Proof(f"warm-epoch-{epoch + 1}", counts.get_bytes == counts.gets == 0, _counted(counts))
 
 
 def whole(epoch: int, samples: int, size_bytes: int, wanted: tuple[int, int]) -> Proof:
@@ -159,7 +163,7 @@ def whole(epoch: int, samples: int, size_bytes: int, wanted: tuple[int, int]) ->
 
 
 def hinted(plans: Sequence[dict[str, Any]], ranks: int, files: int) -> Proof:
-    """The mount has a plan of each rank, and knows all its files."""
+    """Check that the mount has a plan of each rank, with all its files."""
     known = sum(1 for plan in plans if plan["files"] == files)
     detail = f"the mount has the plans of {known} of {ranks} readers, with {files:,} files each"
     return Proof("hinted", known == ranks, detail)
@@ -169,10 +173,10 @@ def unhinted(plans: Sequence[dict[str, Any]]) -> Proof:
     return Proof("not-hinted", not plans, f"the mount has {len(plans)} plans")
 
 
-def _counted(came: Came) -> str:
-    if came.gets is None:
-        return f"the network brought {came.get_bytes:,} bytes (the store speaks TLS)"
-    return f"{came.get_bytes:,} bytes in {came.gets:,} GETs came from the store"
+def _counted(counts: StoreCounts) -> str:
+    if counts.gets is None:
+        return f"the network received {counts.get_bytes:,} bytes (the store speaks TLS)"
+    return f"{counts.get_bytes:,} bytes in {counts.gets:,} GETs came from the store"
 
 
 def _held_bytes(folder: Path | None) -> int:

@@ -20,7 +20,7 @@ from penstock.bench.plans.model import ExperimentConfig, WorkloadPlan
 
 
 def head_of(config: ExperimentConfig) -> dict[str, Any]:
-    """All of result.json that is known before anything runs, but for the workload."""
+    """Return the parts of result.json that are known before anything runs, without the workload."""
     experiment = config.experiment
     arm, shape = experiment.arm, experiment.shape
     return {
@@ -86,7 +86,7 @@ def workload_head(workload: WorkloadPlan, manifest: DatasetManifest | None) -> d
 
 
 def accelerator_of(workload: WorkloadPlan) -> Accelerator:
-    """What is emulated: the published one, scaled."""
+    """Return the emulated accelerator: the published one, scaled."""
     return published(workload.model, workload.accelerator).scaled(workload.scale)
 
 
@@ -119,7 +119,7 @@ class EpochRead:
 
     @property
     def seconds(self) -> float:
-        """Since all were let go, until the last had no more to do."""
+        """Return the time from the common start until the last rank was done."""
         return max(rank["end_s"] for rank in self.ranks)
 
     @property
@@ -136,17 +136,17 @@ class EpochRead:
 
     @property
     def first_batch_s(self) -> float:
-        """Until the last of them had one: nobody goes on before."""
+        """Return the time until the last rank had one: none goes on before."""
         return max(rank["start_s"] + rank["figures"]["first_batch_s"] for rank in self.ranks)
 
     @property
     def busy_s(self) -> float:
-        """Of one accelerator, in the mean. By the published step, however long it really took."""
+        """Return the mean over accelerators, by the published step time."""
         return statistics.fmean(rank["figures"]["busy_s"] for rank in self.ranks)
 
     @property
     def busy_share(self) -> float:
-        """As MLPerf Storage takes it: without the wait for the first batch."""
+        """Return the share as MLPerf Storage defines it: without the wait for the first batch."""
         return self.busy_s / (self.seconds - self.first_batch_s)
 
     def figures(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class EpochRead:
         return self.ranks[0]["figures"] is not None
 
     def steps(self) -> dict[str, list[float]]:
-        """The mean over the ranks that made the step."""
+        """Return the mean over the ranks that made the step."""
         made: list[list[Mapping[str, float]]] = [rank["steps"] for rank in self.ranks]
         count = min(MOST_STEPS, max(map(len, made)))
         return {
@@ -198,7 +198,7 @@ class EpochRead:
 
 
 def quantiles(ascending: Sequence[float], most: int = _QUANTILES) -> list[float]:
-    """At most so many of them, evenly, with the first and the last."""
+    """Return at most so many values, evenly spaced, with the first and the last."""
     if len(ascending) <= most:
         return list(ascending)
     last = len(ascending) - 1
@@ -251,7 +251,7 @@ class Result:
         _write(folder / "series.json", series)
         _write(folder / "steps.json", {"epochs": steps})
         _write(folder / "latencies.json", {"what": self.latency_of, "epochs": latencies})
-        _write(folder / "result.json", document)  # last: who finds it finds the others too
+        _write(folder / "result.json", document)  # last: the others are there then
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:

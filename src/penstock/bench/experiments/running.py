@@ -25,12 +25,12 @@ from penstock.bench.accelerators import published
 from penstock.bench.arms import Arm, Mount, Penstock, Site
 from penstock.bench.datasets import Dataset, DatasetManifest
 from penstock.bench.experiments import proofs
-from penstock.bench.experiments.feeding import Item, Order
+from penstock.bench.experiments.feeding import Item, ReaderConfig
 from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
 from penstock.bench.experiments.states import BARE, StatesRun, settle
-from penstock.bench.experiments.storeline import Came, StoreLine
+from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
 from penstock.bench.plans.model import ExperimentConfig
 from penstock.bench.readers import read_epoch
@@ -39,15 +39,15 @@ from penstock.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    came: Came
+class Snapshot:
+    counts: StoreCounts
     statistics: dict[str, Any] | None  # a Penstock mount's own statistics
     usage: measure.Usage  # of the system
 
-    def came_since(self, before: "Glance") -> Came:
-        return self.came.since(before.came)
+    def store_counts_since(self, before: "Snapshot") -> StoreCounts:
+        return self.counts.since(before.counts)
 
-    def hits_since(self, before: "Glance") -> dict[str, int] | None:
+    def hits_since(self, before: "Snapshot") -> dict[str, int] | None:
         """Bytes from the local cache, by tier; None for a system that does not say."""
         if self.statistics is None or before.statistics is None:
             return None
@@ -55,13 +55,13 @@ class Glance:
         now: dict[str, int] = self.statistics["hit_bytes"]
         return {tier: size - earlier.get(tier, 0) for tier, size in now.items()}
 
-    def costs_since(self, before: "Glance") -> dict[str, Any]:
-        """As an epoch of result.json has it."""
-        came = self.came_since(before)
+    def costs_since(self, before: "Snapshot") -> dict[str, Any]:
+        """Return the costs as an epoch of result.json has them."""
+        counts = self.store_counts_since(before)
         store = {
-            "gets": came.gets,
-            "get_bytes": came.get_bytes,
-            "other_requests": came.other_requests,
+            "gets": counts.gets,
+            "get_bytes": counts.get_bytes,
+            "other_requests": counts.other_requests,
         }
         used = self.usage.since(before.usage)
         return {
@@ -72,18 +72,18 @@ class Glance:
         }
 
 
-def look(arm: Arm, line: StoreLine) -> Glance:
+def take_snapshot(arm: Arm, line: StoreLine) -> Snapshot:
     statistics = arm.statistics() if isinstance(arm, Penstock) else None
-    return Glance(line.came(), statistics, arm.usage())
+    return Snapshot(line.counts(), statistics, arm.usage())
 
 
 PART = "readers"
 _FILLERS = 4  # processes that read everything once, where a system has no warm-up of its own
 
-Say = Callable[[str, float], None]  # a phase, and how much of the experiment is done
+ReportPhase = Callable[[str, float], None]  # a phase, and how much of the experiment is done
 
 
-class Running:
+class ExperimentRun:
     """The arm and the workload of one experiment. `run` is called once."""
 
     def __init__(
@@ -93,10 +93,10 @@ class Running:
         manifest: DatasetManifest,
         line: StoreLine,
         result: Result,
-        say: Say,
+        report: ReportPhase,
     ) -> None:
         self._config, self._site, self._manifest = config, site, manifest
-        self._line, self._result, self._say = line, result, say
+        self._line, self._result, self._report = line, result, report
         experiment = config.experiment
         self._plan, self._workload = experiment.arm, experiment.workload
         self._arm: Arm = make_arm(self._plan, site, config.store)
@@ -115,9 +115,9 @@ class Running:
         result, arm = self._result, self._arm
         result.head["arm"]["version"] = arm.version()
         result.head["arm"]["pages_dropped_before_each_epoch"] = self._drops
-        self._say("preparing", 0.0)
+        self._report("preparing", 0.0)
         try:
-            with self._line.at_once():
+            with self._line.unshaped():
                 arm.prepare()
             self._measure()
         finally:
@@ -165,7 +165,7 @@ class Running:
             self._workload,
             self._line,
             seed=self._config.experiment.seed,
-            progress=lambda phase: self._say(phase, 0.5),
+            progress=lambda phase: self._report(phase, 0.5),
             prove=self._prove,
         )
         for sample in run.run():
@@ -177,15 +177,15 @@ class Running:
     @contextlib.contextmanager
     def _mounted(self) -> Iterator[None]:
         arm = self._arm
-        self._say("cold check" if self._is_cold else "mounting", self._done)
+        self._report("cold check" if self._is_cold else "mounting", self._done)
         try:
             if self._is_cold and self._plan.system != "ceiling":
                 self._prove_cold_start()
-            self._say("mounting", self._done)
+            self._report("mounting", self._done)
             arm.start()
             self._result.head["arm"]["command"] = " ".join(arm.command)
             if not self._is_cold:
-                self._say("warming", self._done)
+                self._report("warming", self._done)
                 self._fill()
             yield
         finally:
@@ -199,11 +199,11 @@ class Running:
             self._prove(proofs.cache_empty(cache_folder(self._arm)))
 
     def _fill(self) -> None:
-        """Before the clock, and at the full speed of the line."""
+        """Fill the cache before the clock starts, at the full speed of the line."""
         arm = self._arm
         if self._plan.system == "ceiling":
             return
-        with self._line.at_once():
+        with self._line.unshaped():
             if isinstance(arm, Penstock) and self._plan.cache_share >= 1:
                 arm.warm()
             else:
@@ -220,21 +220,21 @@ class Running:
     def _epochs(self, count: int, epochs: int, *, main: bool) -> None:
         folder = self._site.workspace.folder / f"readings-{count}-{'main' if main else 'more'}"
         folder.mkdir()
-        order = self._order(count, epochs, folder)
+        readers = self._reader_config(count, epochs, folder)
         shares: list[float] = []
         self._about = "" if main else f" ({count} accelerators)"
-        before = look(self._arm, self._line)
+        before = take_snapshot(self._arm, self._line)
         loading_s = self._load() if self._plan.state == "loaded" else 0.0
-        self._say("epoch 1", self._done)
-        with self._program(order) as program:
+        self._report("epoch 1", self._done)
+        with self._program(readers) as program:
             for epoch in range(epochs):
                 program.wait_for(epoch)
-                after = look(self._arm, self._line)
-                read = EpochRead.load(folder, epoch, order.ranks)
+                after = take_snapshot(self._arm, self._line)
+                read = EpochRead.load(folder, epoch, readers.ranks)
                 if epoch == 0:
                     read = read.begun_earlier(loading_s)
                 figures = self._figures(read, before, after)
-                self._prove_epoch(read, before, after, order)
+                self._prove_epoch(read, before, after, readers)
                 if main:
                     self._result.epochs.append(figures)
                     self._result.reads.append(read)
@@ -242,10 +242,10 @@ class Running:
                     shares.append(read.busy_share)
                 self._epochs_left -= 1
                 if epoch + 1 < epochs:
-                    self._say(f"epoch {epoch + 2}", self._done)
+                    self._report(f"epoch {epoch + 2}", self._done)
                     if self._drops:
                         measure.drop_pages()
-                    before = look(self._arm, self._line)
+                    before = take_snapshot(self._arm, self._line)
                 # A loader's script ends after its last epoch.
                 if epoch + 1 < epochs or self._workload.kind != "loader":
                     program.go_on()
@@ -263,7 +263,7 @@ class Running:
         """Load everything before the first epoch, and return how long that took."""
         arm = self._arm
         assert isinstance(arm, Penstock)
-        self._say("loading", self._done)
+        self._report("loading", self._done)
         start_s = time.monotonic()
         arm.warm()
         return time.monotonic() - start_s
@@ -274,26 +274,26 @@ class Running:
         state = self._arm.reader_environment().get("PENSTOCK_STATE_DIR")
         workspace, epochs = self._site.workspace, self._workload.epochs
         job = TrainingRun(workspace, self._workload.job, Path(state) if state else None)
-        before = look(self._arm, self._line)
+        before = take_snapshot(self._arm, self._line)
         job.submit(self._arm.root, epochs, planned=self._is_planned)
         try:
-            self._say("epoch 1", self._done)
+            self._report("epoch 1", self._done)
             for epoch in job.epochs(epochs):
-                after = look(self._arm, self._line)
+                after = take_snapshot(self._arm, self._line)
                 figures = epoch.figures() | after.costs_since(before)
                 self._result.epochs.append(figures)
                 self._prove_job_epoch(epoch, before, after)
                 self._epochs_left -= 1
-                self._say(f"epoch {epoch.reported['epoch'] + 2}", self._done)
+                self._report(f"epoch {epoch.reported['epoch'] + 2}", self._done)
                 before = after
             job.wait()
         finally:
             job.end(Path(self._config.logs))
 
-    def _prove_job_epoch(self, epoch: JobEpoch, before: Glance, after: Glance) -> None:
-        """A training may leave out a last batch that is not full, and images for validation: what
-        it read is told by itself. Nor can pages be dropped while it runs, so cold is its first
-        epoch alone."""
+    def _prove_job_epoch(self, epoch: JobEpoch, before: Snapshot, after: Snapshot) -> None:
+        """Prove an epoch of a job. A training may leave out a last batch that is not full, and
+        images for validation, so it reports itself what it read. Pages cannot be dropped while it
+        runs, so only its first epoch is cold."""
         number: int = epoch.reported["epoch"]
         share = epoch.images / self._manifest.samples
         read = Proof(
@@ -303,15 +303,15 @@ class Running:
         )
         self._prove(read)
         if number == 0 or not self._is_cold:
-            self._prove_store(number, after.came_since(before), min(1.0, share))
+            self._prove_store(number, after.store_counts_since(before), min(1.0, share))
 
-    def _program(self, order: Order) -> GatedProgram:
+    def _program(self, readers: ReaderConfig) -> GatedProgram:
         def command(gate: Path) -> list[str]:
-            path = Path(order.output) / "order.json"
-            path.write_text(json.dumps(order.to_json() | {"gate": str(gate)}))
+            path = Path(readers.output) / "readers.json"
+            path.write_text(json.dumps(readers.to_json() | {"gate": str(gate)}))
             module = "loading" if self._workload.kind == "loader" else "feeding"
             script = [sys.executable, "-Pm", f"penstock.bench.experiments.{module}", str(path)]
-            if self._workload.kind == "loader" and self._is_planned and not order.planned:
+            if self._workload.kind == "loader" and self._is_planned and not readers.planned:
                 return [sys.executable, "-m", "penstock", "run", "--", *script]
             return script
 
@@ -319,11 +319,11 @@ class Running:
             self._site.workspace,
             PART,
             command,
-            epochs=order.epochs,
+            epochs=readers.epochs,
             extra=self._arm.reader_environment(),
         )
 
-    def _order(self, count: int, epochs: int, folder: Path) -> Order:
+    def _reader_config(self, count: int, epochs: int, folder: Path) -> ReaderConfig:
         workload, dataset = self._workload, self._site.dataset
         accelerator = accelerator_of(workload) if workload.emulates else None
         threads, planned = 1, self._is_planned
@@ -332,7 +332,7 @@ class Running:
         elif workload.kind == "loader":
             threads = workload.workers
             planned = planned and self._plan.planned_by == "sampler"
-        return Order(
+        return ReaderConfig(
             root=None if self._plan.system == "ceiling" else str(self._arm.root),
             layout=self._manifest.layout,
             items=_items(dataset, self._manifest.samples),
@@ -347,37 +347,39 @@ class Running:
             output=str(folder),
         )
 
-    def _figures(self, read: EpochRead, before: Glance, after: Glance) -> dict[str, Any]:
+    def _figures(self, read: EpochRead, before: Snapshot, after: Snapshot) -> dict[str, Any]:
         costs = after.costs_since(before)
         costs["cpu_s"]["readers"] = read.cpu_s
         readers = measure.usage(self._site.workspace.processes(PART))
         return read.figures() | costs | {"reader_memory_bytes": readers.memory_bytes}
 
-    def _prove_epoch(self, read: EpochRead, before: Glance, after: Glance, order: Order) -> None:
+    def _prove_epoch(
+        self, read: EpochRead, before: Snapshot, after: Snapshot, readers: ReaderConfig
+    ) -> None:
         dataset = self._site.dataset
-        epoch, came = read.epoch, after.came_since(before)
+        epoch, counts = read.epoch, after.store_counts_since(before)
         wanted = (self._manifest.samples, dataset.size_bytes)
         self._prove(proofs.whole(epoch, read.samples, read.size_bytes, wanted))
         if after.statistics is not None and epoch == 0:
             plans: list[dict[str, Any]] = after.statistics["plans"]
             files = len(dataset.entries)
             self._prove(
-                proofs.hinted(plans, order.ranks, files)
+                proofs.hinted(plans, readers.ranks, files)
                 if self._is_planned
                 else proofs.unhinted(plans)
             )
-        self._prove_store(epoch, came)
+        self._prove_store(epoch, counts)
 
-    def _prove_store(self, epoch: int, came: Came, read_share: float = 1.0) -> None:
+    def _prove_store(self, epoch: int, counts: StoreCounts, read_share: float = 1.0) -> None:
         dataset, share = self._site.dataset, self._plan.cache_share
         if not isinstance(self._arm, Mount):
-            self._prove(proofs.nothing_from_the_store(came, dataset, epoch))
+            self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
         elif self._is_cold and (share == 0 or epoch == 0):
-            self._prove(proofs.from_the_store(came, dataset, epoch, read_share))
+            self._prove(proofs.from_the_store(counts, dataset, epoch, read_share))
         elif 0 < share < 1:
-            self._prove(proofs.rest_from_the_store(came, dataset, epoch, share))
+            self._prove(proofs.rest_from_the_store(counts, dataset, epoch, share))
         elif not self._is_cold:
-            self._prove(proofs.nothing_from_the_store(came, dataset, epoch))
+            self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
 
     def _last_proofs(self) -> None:
         if isinstance(self._arm, Mount) and 0 < self._plan.cache_share < 1:
@@ -396,14 +398,14 @@ class Running:
         return 1 - (self._epochs_left + 1) / self._parts
 
     def _keep_logs(self) -> None:
-        """The logs of the systems go with the workspace, unless it is copied."""
+        """Copy the systems' logs, which go with the workspace."""
         folder = self._site.workspace.folder
         for log in [*folder.glob("*.log"), *folder.glob("m/state/logs/*.log")]:
             shutil.copy(log, self._config.logs)
 
 
 def _items(dataset: Dataset, samples: int) -> tuple[Item, ...]:
-    """Samples are shared out evenly: of a shard that is read they are counted, not believed."""
+    """Return the files with samples shared out evenly; the readers count the real ones."""
     files = len(dataset.entries)
     parts = [samples * place // files for place in range(files + 1)]
     return tuple(

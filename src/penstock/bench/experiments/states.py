@@ -22,7 +22,7 @@ from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import Entry
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.storeline import Came, StoreLine
+from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.measure import MessageCounter, count_messages
 from penstock.bench.plans.model import ReadState, WorkloadPlan
 from penstock.bench.readers import Epoch, list_files, read_epoch
@@ -34,8 +34,8 @@ BARE = "bare client"
 # few cores. Several are then read in a row.
 _SHORTEST_S = 0.4
 _MOST_PASSES = 8
-# Above this a sample is long enough to stand alone, and repeating it would cost minutes; and a
-# figure far from native need not be told from it.
+# A longer sample is precise enough, and repeating it would cost minutes. A figure far below native
+# needs no repeats to be distinguished from it.
 _LONG_S = 2.0
 _FAR_FROM_NATIVE = 0.5
 # One reader needs long for a cold epoch and shows the same speed on a part of it: every fourth
@@ -190,12 +190,12 @@ class Trial:
     def _sample(
         self, state: ReadState, readers: int, entries: Sequence[Entry], passes: int = 1
     ) -> Sample:
-        messages, came = self._messages(), self._came()
+        messages, counts = self._messages(), self._store_counts()
         before = self.arm.usage()
         epoch = self._read(self.arm, readers, entries, passes)
         used = self.arm.usage().since(before)
-        messages_after, came_after = self._messages(), self._came()
-        counted = None if came is None or came_after is None else came_after.since(came)
+        messages_after, counts_after = self._messages(), self._store_counts()
+        counted = None if counts is None or counts_after is None else counts_after.since(counts)
         return Sample(
             arm=self.arm.name,
             state=state,
@@ -213,8 +213,8 @@ class Trial:
             get_bytes=None if counted is None else counted.get_bytes,
         )
 
-    def _came(self) -> Came | None:
-        return None if self._line is None else self._line.came()
+    def _store_counts(self) -> StoreCounts | None:
+        return None if self._line is None else self._line.counts()
 
 
 class StatesRun:
@@ -306,11 +306,11 @@ class StatesRun:
         if sample.get_bytes is None:
             return
         name = f"{sample.state}-{sample.readers}-reading"
-        came = Came(sample.gets, sample.get_bytes, None)
+        counts = StoreCounts(sample.gets, sample.get_bytes, None)
         if sample.state == "cold" and isinstance(self._trial.arm, Mount):
-            self._prove(proofs.all_from_the_store(name, came, sample.size_bytes))
+            self._prove(proofs.all_from_the_store(name, counts, sample.size_bytes))
         else:
-            self._prove(proofs.little_from_the_store(name, came, sample.size_bytes))
+            self._prove(proofs.little_from_the_store(name, counts, sample.size_bytes))
 
 
 def settle(arm: Arm) -> None:

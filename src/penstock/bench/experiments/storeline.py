@@ -1,4 +1,4 @@
-"""The line to the store: shaped as the plan says, and every request on it counted.
+"""The network line to the store: shaped as the plan asks, with every request on it counted.
 
 A shaper stands in front of the store even where nothing is shaped, for its counters: requests are
 then counted outside of the system that is measured, and in the same way for all. A `direct` line to
@@ -33,11 +33,11 @@ _IFREQ = struct.Struct("16s4x4s16x")  # name, and an address of the kind AF_INET
 
 class Wire:
     def __init__(self, endpoint: str) -> None:
-        """Raises UsageError if there is no way to it."""
+        """Raise UsageError if there is no route to the endpoint."""
         self._interface = _interface_to(endpoint)
 
     def received_bytes(self) -> int:
-        """Since the machine started, in this process's network namespace."""
+        """Return the bytes since the machine started, in this process's network namespace."""
         for line in Path("/proc/self/net/dev").read_text().splitlines():
             name, _, figures = line.partition(":")
             if name.strip() == self._interface:
@@ -46,52 +46,52 @@ class Wire:
 
 
 def _interface_to(endpoint: str) -> str:
-    """The one that the kernel would send by. Nothing is sent to find out."""
+    """Return the interface by which the kernel would send. Nothing is sent to find out."""
     there = urlsplit(endpoint)
     try:
         found = socket.getaddrinfo(there.hostname, there.port or 443, type=socket.SOCK_DGRAM)
         family, _, _, _, address = found[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.connect(address)
-            own = asking.getsockname()[0].partition("%")[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            own = probe.getsockname()[0].partition("%")[0]
     except OSError as error:
         raise UsageError(f"{endpoint}: {error.strerror}", hint="check the endpoint") from error
-    has = _has_sixth if family == socket.AF_INET6 else _has_fourth
+    has = _has_ipv6 if family == socket.AF_INET6 else _has_ipv4
     for _, name in socket.if_nameindex():
         if has(name, own):
             return name
     raise UsageError(f"{endpoint}: no network interface has the address {own}")
 
 
-def _has_fourth(interface: str, address: str) -> bool:
+def _has_ipv4(interface: str, address: str) -> bool:
     wanted = socket.inet_pton(socket.AF_INET, address)
     if wanted[0] == 127:  # lo has all of them, and names one
         return interface == "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            said = fcntl.ioctl(asking, _SIOCGIFADDR, _IFREQ.pack(interface.encode(), b"\0" * 4))
+            reply = fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(interface.encode(), b"\0" * 4))
         except OSError:
             return False  # it has none
-    return _IFREQ.unpack(said)[1] == wanted
+    return _IFREQ.unpack(reply)[1] == wanted
 
 
-def _has_sixth(interface: str, address: str) -> bool:
+def _has_ipv6(interface: str, address: str) -> bool:
     wanted = socket.inet_pton(socket.AF_INET6, address).hex()
     lines = Path("/proc/self/net/if_inet6").read_text().splitlines()
     return any(line.split()[0] == wanted and line.split()[-1] == interface for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What came from the store since somebody began to count. Where requests cannot be told apart
-    they are None, and bytes are all that the network brought."""
+class StoreCounts:
+    """What the store sent since counting began. Where requests cannot be distinguished they are
+    None, and bytes are all that the network received."""
 
     gets: int | None  # of objects
     get_bytes: int
     other_requests: int | None  # listings, HEADs, and all that writes
 
-    def since(self, before: "Came") -> "Came":
-        return Came(
+    def since(self, before: "StoreCounts") -> "StoreCounts":
+        return StoreCounts(
             _less(self.gets, before.gets),
             self.get_bytes - before.get_bytes,
             _less(self.other_requests, before.other_requests),
@@ -111,7 +111,7 @@ class ServerMetrics:
     def __init__(self, port: int) -> None:
         self._port = port
 
-    def came(self) -> Came:
+    def counts(self) -> StoreCounts:
         gets = sent = others = 0
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
@@ -127,7 +127,7 @@ class ServerMetrics:
                 gets += int(float(value))
             elif name.startswith(self._REQUESTS):
                 others += int(float(value))
-        return Came(gets, sent, others)
+        return StoreCounts(gets, sent, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +135,18 @@ class StoreLine:
     server: S3Server
     counted_by: FarServer | Wire | ServerMetrics
 
-    def came(self) -> Came:
+    def counts(self) -> StoreCounts:
         if isinstance(self.counted_by, ServerMetrics):
-            return self.counted_by.came()
+            return self.counted_by.counts()
         if isinstance(self.counted_by, Wire):
-            return Came(None, self.counted_by.received_bytes(), None)
+            return StoreCounts(None, self.counted_by.received_bytes(), None)
         counted = self.counted_by.counters()
-        return Came(counted.gets, counted.get_bytes, counted.other_requests)
+        return StoreCounts(counted.gets, counted.get_bytes, counted.other_requests)
 
-    def at_once(self) -> contextlib.AbstractContextManager[None]:
-        """Meanwhile the network is as fast as it can be: nothing is measured."""
+    def unshaped(self) -> contextlib.AbstractContextManager[None]:
+        """Lift the shape until the context ends: nothing is measured meanwhile."""
         far = self.counted_by
-        return far.at_once() if isinstance(far, FarServer) else contextlib.nullcontext()
+        return far.unshaped() if isinstance(far, FarServer) else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ class ArmFields(Fields):
         "Of a planned arm with kind: loader: `run` starts the script with `penstock run`, and "
         "`sampler` lets the script wrap its sampler in PlannedSampler."
     )
-    datasets: list[str] = field("Only these data sets; all if not said.", factory=list)
+    datasets: list[str] = field("Only these data sets; all by default.", factory=list)
 
     _accepts_name = model_validator(mode="before")(staticmethod(_named))
 
@@ -154,8 +154,8 @@ class WorkloadFields(Fields):
     count: Annotated[Count, Field(ge=1)] | None = field(
         "Of `catalog` and `resources`: how many names, or Datasets."
     )
-    arms: list[str] = field("Only these arms; all if not said.", factory=list)
-    datasets: list[str] = field("Only these data sets; all if not said.", factory=list)
+    arms: list[str] = field("Only these arms; all by default.", factory=list)
+    datasets: list[str] = field("Only these data sets; all by default.", factory=list)
 
     _accepts_name = model_validator(mode="before")(staticmethod(_named))
 
@@ -188,7 +188,7 @@ class NetworkFields(Fields):
 
     name: Name = field("Its name in ids and tables.", required=True)
     latency: Seconds = field("Added to each request: 20ms.", default=0.0)
-    bandwidth: BytesPerSecond | None = field("Shared by all bodies: 50Mbit. No limit if not said.")
+    bandwidth: BytesPerSecond | None = field("Shared by all bodies: 50Mbit. No limit by default.")
 
     _accepts_name = model_validator(mode="before")(staticmethod(_named))
 
@@ -232,7 +232,7 @@ class DatasetFields(Fields):
         if self.files and self.size:
             raise invalid("has both files and size", "keep one of them")
         if not self.files and not self.size:
-            raise invalid("says neither files nor size", "for example size: 64MiB")
+            raise invalid("has neither files nor size", "for example size: 64MiB")
         return self
 
 
@@ -249,8 +249,8 @@ class ExperimentFields(Fields):
     )
     epochs: Annotated[Count, Field(ge=1)] = field("How many epochs the job trains.", default=1)
     env: TextMap = field("More environment variables of the job.", factory=dict)
-    arms: list[str] = field("Only these arms; all if not said.", factory=list)
-    datasets: list[str] = field("Only these data sets; all if not said.", factory=list)
+    arms: list[str] = field("Only these arms; all by default.", factory=list)
+    datasets: list[str] = field("Only these data sets; all by default.", factory=list)
 
 
 class GoalFields(Fields):
@@ -352,7 +352,7 @@ class PlanFields(Fields):
     )
     workloads: list[WorkloadFields] = field("What reads.", factory=list)
     network: list[NetworkFields] = field(
-        "Lines to the store; each experiment is made on each. One without limits if not said.",
+        "Lines to the store; each experiment is made on each. One without limits by default.",
         factory=list,
     )
     experiments: list[ExperimentFields] = field(

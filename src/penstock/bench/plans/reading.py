@@ -151,7 +151,7 @@ class _Reader:
             try:
                 found.append(self._job(one))
             except ManifestError as error:
-                # The manifest's own mistakes have lines of their own; ours says who wanted it.
+                # The manifest's own mistakes have their own lines; this one names the experiment.
                 self._say((path, f"{path}: {error}", error.hint))
         return found
 

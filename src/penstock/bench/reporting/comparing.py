@@ -144,8 +144,8 @@ def _differing(
     what: str, names: tuple[str, ...], left: Mapping[str, Any], right: Mapping[str, Any], file: str
 ) -> list[str]:
     missing = [
-        who
-        for who, found in (("A", left), ("B", right))
+        side
+        for side, found in (("A", left), ("B", right))
         if not any(found.get(name) for name in names)
     ]
     if missing:
@@ -165,11 +165,11 @@ def _changes(left: Run, right: Run) -> list[str]:
         found += _change(name, left.environment.get(name), right.environment.get(name))
     for name in dict.fromkeys((*versions[0], *versions[1])):
         found += _change(name, versions[0].get(name), versions[1].get(name))
-    for who, run in (("A", left), ("B", right)):
+    for side, run in (("A", left), ("B", right)):
         if run.left_out:
-            found.append(f"{who}: {len(run.left_out)} failed or invalid, left out")
+            found.append(f"{side}: {len(run.left_out)} failed or invalid, left out")
         if not run.ended:
-            found.append(f"{who} did not end: {len(run.unfinished)} without a result")
+            found.append(f"{side} did not end: {len(run.unfinished)} without a result")
     return found
 
 
@@ -227,7 +227,7 @@ def _row(one: Row, other: Row, why: str, chance: float | None) -> ComparedRow:
 
 def _finding(one: Row, other: Row, found: Estimate | None, chance: float | None) -> str:
     if found is None:
-        missing = [who for who, row in (("A", one), ("B", other)) if row.speed is None]
+        missing = [side for side, row in (("A", one), ("B", other)) if row.speed is None]
         return f"unknown: no valid run in {' and '.join(missing)}"
     if chance is None:
         return "unknown: one repeat shows no difference"

@@ -500,7 +500,7 @@ def processors(summary: Summary) -> Figure | Missing:
     rows = [row for row in summary.rows if row.cpu_s_per_gb or row.memory_bytes is not None]
     if not rows:
         return Missing(title, "no valid experiment measured them")
-    users = list(dict.fromkeys(who for row in rows for who in row.cpu_s_per_gb))
+    users = list(dict.fromkeys(user for row in rows for user in row.cpu_s_per_gb))
     panels: list[Panel] = []
     for setting in summary.settings:
         here = [row for row in rows if row.setting == setting]
@@ -516,25 +516,25 @@ def processors(summary: Summary) -> Figure | Missing:
         "own CPU is not included. Memory is the most that the system held at once.",
         tuple(panels),
         Table(
-            ("setting", "arm", *(f"{who}, CPU s/GB" for who in users), "memory"),
+            ("setting", "arm", *(f"{user}, CPU s/GB" for user in users), "memory"),
             tuple(
                 (
                     row.setting.title,
                     row.arm.label,
-                    *(_figure_or_dash(row.cpu_s_per_gb.get(who)) for who in users),
+                    *(_figure_or_dash(row.cpu_s_per_gb.get(user)) for user in users),
                     "–" if row.memory_bytes is None else format_size(row.memory_bytes),
                 )
                 for row in rows
             ),
         ),
         _sources(rows),
-        tuple(Key(part_look(who), f"CPU of {who}") for who in users),
+        tuple(Key(part_look(user), f"CPU of {user}") for user in users),
     )
 
 
 def _cpu_bar(row: Row, users: list[str]) -> Bar:
     used = row.cpu_s_per_gb
-    parts = tuple(Part(used[who], part_look(who)) for who in users if who in used)
+    parts = tuple(Part(used[user], part_look(user)) for user in users if user in used)
     return Bar(row.arm.label, f"{estimates.figure(sum(used.values()))} s", parts)
 
 

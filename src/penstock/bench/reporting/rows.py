@@ -212,8 +212,8 @@ def _cpu(results: Sequence[Result]) -> dict[str, float]:
         return {}
     used: dict[str, float] = {}
     for epoch in epochs:
-        for who, cpu_s in epoch.cpu_s.items():
-            used[who] = used.get(who, 0.0) + cpu_s / size_gb
+        for user, cpu_s in epoch.cpu_s.items():
+            used[user] = used.get(user, 0.0) + cpu_s / size_gb
     return used
 
 

@@ -1,7 +1,7 @@
 """The verdict of a run: one sentence for each setting, from counted results alone. Pure.
 
-Ours is the plain warm arm where there is one, else the arm that did best. Of every other system
-its best arm is named, whatever its state: nobody is compared at less than their best. Where the
+Penstock is represented by its plain warm arm where there is one, else by the arm that did best.
+Every other system is represented by its best arm, whatever its state. Where the
 repeats can show no difference of speeds, none is claimed; numbers of accelerators fed stand side by
 side, and nothing is claimed of their difference.
 """

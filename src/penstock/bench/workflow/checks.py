@@ -45,13 +45,13 @@ from penstock.units import MIB, format_size
 _MEMORY_OF_ONE = 512 * MIB
 
 
-class CannotRun(UsageError):
-    """All that is in the way of a plan."""
+class PlanRejected(UsageError):
+    """A plan cannot run here."""
 
 
 @dataclass
-class Found:
-    """What the checks came to."""
+class CheckResult:
+    """The outcome of the checks."""
 
     problems: list[tuple[str, str | None]] = field(default_factory=list[tuple[str, str | None]])
     notes: list[str] = field(default_factory=list[str])
@@ -61,20 +61,20 @@ class Found:
     sizes: dict[str, int] = field(default_factory=dict[str, int])  # of the data sets, about
     needed_bytes: int = 0  # on the medium
 
-    def refuse(self) -> None:
-        """Raises what is wrong, if anything is."""
+    def raise_problems(self) -> None:
+        """Raise PlanRejected with every problem, if there are any."""
         if not self.problems:
             return
         if self.unreachable is not None and len(self.problems) == 1:
             raise self.unreachable
         if len(self.problems) == 1:
-            raise CannotRun(self.problems[0][0], hint=self.problems[0][1])
-        lines = [f"{len(self.problems)} things are in the way"]
+            raise PlanRejected(self.problems[0][0], hint=self.problems[0][1])
+        lines = [f"the plan cannot run: {len(self.problems)} problems"]
         for what, hint in self.problems:
             lines.append(what)
             if hint:
                 lines.append(f"  hint: {hint}")
-        raise CannotRun("\n".join(lines))
+        raise PlanRejected("\n".join(lines))
 
 
 def check(
@@ -84,9 +84,9 @@ def check(
     medium: Path | None,
     results: Path,
     skip_missing: bool,
-) -> Found:
-    """All that can be asked without writing anything."""
-    found = Found()
+) -> CheckResult:
+    """Check everything that can be checked without writing anything."""
+    found = CheckResult()
     _programs(plan, experiments, found, skip_missing=skip_missing)
     left = [one for one in experiments if one.arm.system not in found.missing]
     if experiments and not left:
@@ -98,14 +98,14 @@ def check(
     return found
 
 
-def check_writable(found: Found, places: Sequence[remote.Place]) -> None:
+def check_writable(found: CheckResult, places: Sequence[remote.Place]) -> None:
     # The rights are those of a bucket or of a folder in it: one try for each.
     for place in {place.url: place for place in places}.values():
-        _ask(found, lambda place=place: remote.probe(place))
+        _try(found, lambda place=place: remote.probe(place))
 
 
 def _programs(
-    plan: Plan, experiments: Sequence[Experiment], found: Found, *, skip_missing: bool
+    plan: Plan, experiments: Sequence[Experiment], found: CheckResult, *, skip_missing: bool
 ) -> None:
     systems: list[System] = [one.arm.system for one in experiments]
     for system in sorted(set(systems)):
@@ -157,7 +157,7 @@ def _importable(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def _rights(plan: Plan, experiments: Sequence[Experiment], found: Found) -> None:
+def _rights(plan: Plan, experiments: Sequence[Experiment], found: CheckResult) -> None:
     mounts = any(one.arm.system not in ("native", "ceiling") for one in experiments)
     if mounts and not os.path.exists("/dev/fuse"):
         found.problems.append(("/dev/fuse is not there, and every mount needs it", "modprobe fuse"))
@@ -176,13 +176,13 @@ def _rights(plan: Plan, experiments: Sequence[Experiment], found: Found) -> None
         )
 
 
-def _sizes(plan: Plan, found: Found) -> None:
+def _sizes(plan: Plan, found: CheckResult) -> None:
     for dataset in plan.datasets:
         found.sizes[dataset.name] = 0
         _size_of(dataset, plan, found)
 
 
-def _size_of(dataset: DatasetPlan, plan: Plan, found: Found) -> None:
+def _size_of(dataset: DatasetPlan, plan: Plan, found: CheckResult) -> None:
     planned = planned_bytes(dataset)
     if planned is not None:
         found.sizes[dataset.name] = planned
@@ -197,7 +197,7 @@ def _size_of(dataset: DatasetPlan, plan: Plan, found: Found) -> None:
             if not count:
                 found.problems.append((f"{path}: holds nothing", "check s3DatasetPath"))
 
-        _ask(found, ask)
+        _try(found, ask)
         return
     folder = Path(dataset.path)
     if not folder.is_dir():
@@ -214,7 +214,7 @@ def _size_of(dataset: DatasetPlan, plan: Plan, found: Found) -> None:
 
 
 def _room(
-    plan: Plan, experiments: tuple[Experiment, ...], found: Found, wanted: Path | None
+    plan: Plan, experiments: tuple[Experiment, ...], found: CheckResult, wanted: Path | None
 ) -> None:
     """Memory when it is large enough, else the disk; a container's /dev/shm is often 64 MiB."""
     found.needed_bytes = medium_bytes(plan, experiments, found.sizes)
@@ -250,13 +250,13 @@ def _room(
         )
 
 
-def _results(results: Path, found: Found) -> None:
+def _results(results: Path, found: CheckResult) -> None:
     there = next((one for one in (results, *results.parents) if one.exists()), Path("/"))
     if not (there.is_dir() and os.access(there, os.W_OK)):
         found.problems.append((f"{results}: cannot be made", "give another folder with --out"))
 
 
-def _ask(found: Found, question: Callable[[], None]) -> None:
+def _try(found: CheckResult, question: Callable[[], None]) -> None:
     try:
         question()
     except StoreError as error:
@@ -272,7 +272,7 @@ _VERSION = re.compile(r"\d+\.\d+[^\s,]*")
 
 
 def environment_of(systems: Iterable[System], command: str) -> dict[str, Any]:
-    """What environment.json says."""
+    """Return the content of environment.json."""
     machine = measure.machine()
     return {
         "kernel": machine.kernel,
@@ -290,7 +290,7 @@ def environment_of(systems: Iterable[System], command: str) -> dict[str, Any]:
 
 
 def read_environment(path: Path) -> dict[str, Any] | None:
-    """As it was written; None: it is not there, or not whole."""
+    """Return environment.json as it was written; None if it is missing or not complete."""
     try:
         return cast("dict[str, Any]", json.loads(path.read_text()))
     except (FileNotFoundError, ValueError):

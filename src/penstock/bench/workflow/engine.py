@@ -106,7 +106,7 @@ class Record:
 
 
 def mark_interrupted(run: Path) -> None:
-    """Of a run that was killed: what says running does not run any more."""
+    """Record that a run was killed: set its running steps to failed, and the run to interrupted."""
     path = run / FILE
     if not path.exists():
         return
@@ -133,29 +133,29 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_LOOK_S = 0.1  # how soon an interrupt is seen
+_POLL_S = 0.1  # how soon an interrupt is seen
 
 
-class Skip(Exception):
+class StepSkipped(Exception):
     """Raised by a step that finds nothing to do, with the reason."""
 
 
-class Stopped(PenstockError):
-    """Raised by a step that was told to stop."""
+class StepStopped(PenstockError):
+    """Raised by a step that was asked to stop."""
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """What a step is given: how long it may take, and whether it is to stop."""
+class StepContext:
+    """What a step is given: how long it may take, and whether it should stop."""
 
     attempt: int
     deadline_s: float | None  # by the monotonic clock
     stopping: threading.Event
 
     def check(self) -> None:
-        """For a step that goes on for long by itself."""
+        """Raise StepStopped if the step should stop; for steps that work for long by themselves."""
         if self.stopping.is_set():
-            raise Stopped("interrupted")
+            raise StepStopped("interrupted")
 
     @property
     def late(self) -> bool:
@@ -165,7 +165,7 @@ class Ticket:
 @dataclass(frozen=True)
 class Step:
     name: str
-    run: Callable[[Ticket], None]
+    run: Callable[[StepContext], None]
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     retries: int = 0
@@ -212,7 +212,7 @@ class Engine:
                     running[self._begin(pool, step, self.interrupt)] = step
             if not running:
                 return
-            for future in wait(running, _LOOK_S, FIRST_COMPLETED).done:
+            for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
                 step = running.pop(future)
                 if self._settle(step, future):
                     running[self._begin(pool, step, self.interrupt)] = step
@@ -233,24 +233,24 @@ class Engine:
         self, pool: ThreadPoolExecutor, step: Step, stopping: threading.Event
     ) -> Future[None]:
         deadline_s = None if step.timeout_s is None else time.monotonic() + step.timeout_s
-        ticket = Ticket(self.record.of(step.name).attempts + 1, deadline_s, stopping)
+        context = StepContext(self.record.of(step.name).attempts + 1, deadline_s, stopping)
         try:
             self.record.begin(step.name)
-        finally:  # one of the exit handler runs even if nobody can be told
-            future = pool.submit(step.run, ticket)
+        finally:  # a step of the exit handler runs even if its record cannot be written
+            future = pool.submit(step.run, context)
             self._begun.append(future)
         return future
 
     def _settle(self, step: Step, future: Future[None]) -> bool:
-        """Notes what came of it; says whether it is to be tried again."""
+        """Record the outcome of a step; return whether it should be retried."""
         error = future.exception()
         if error is None:
             self.record.end(step.name, "done")
-        elif isinstance(error, Skip):
+        elif isinstance(error, StepSkipped):
             self.record.end(step.name, "skipped", error=str(error))
         elif isinstance(error, PenstockError):
             tries_left = self.record.of(step.name).attempts <= step.retries
-            if tries_left and not isinstance(error, Stopped):
+            if tries_left and not isinstance(error, StepStopped):
                 return True
             self.record.end(
                 step.name, "failed", error=str(error), hint=error.hint, exit_code=error.exit_code
@@ -273,12 +273,12 @@ def records_of(steps: Sequence[Step], last: Sequence[Step]) -> list[StepRecord]:
 
 
 Progress = Callable[[str, float | None], None]  # a phase, and how much of it is done
-_CHILD_LOOK_S = 0.1
+_CHILD_POLL_S = 0.1
 _GRACE_S = 20.0  # to unmount and end its own: a mount that is busy takes some seconds
 
 
-class Late(BenchError):
-    """It took longer than it may."""
+class StepTimeout(BenchError):
+    """The program took longer than its timeout."""
 
     exit_code = 2
 
@@ -296,8 +296,8 @@ class Child:
     def errors(self) -> Path:
         return self.logs / f"{self.name}.log"
 
-    def run(self, command: Sequence[str], ticket: Ticket, progress: Progress) -> int:
-        """Its exit status. Raises Stopped or Late, when it was ended for that."""
+    def run(self, command: Sequence[str], context: StepContext, progress: Progress) -> int:
+        """Run it and return its exit status. Raise StepStopped or StepTimeout if it was ended."""
         self.place.mkdir(exist_ok=True)
         output = self.logs / f"{self.name}.progress"
         part = f"{self.place.name}/runner"  # its mark is below its place
@@ -305,7 +305,7 @@ class Child:
             process = self.workspace.start(part, command, stdout=stdout, stderr=stderr)
         try:
             with output.open() as lines:
-                self._follow(process, lines.readline, ticket, progress)
+                self._follow(process, lines.readline, context, progress)
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -322,7 +322,7 @@ class Child:
         self,
         process: subprocess.Popen[bytes],
         readline: Callable[[], str],
-        ticket: Ticket,
+        context: StepContext,
         progress: Progress,
     ) -> None:
         line = ""
@@ -331,22 +331,22 @@ class Child:
             while piece := readline():
                 line += piece
                 if line.endswith("\n"):
-                    _tell(line, progress)
+                    _report_progress(line, progress)
                     line = ""
             if ended:
                 return
-            if ticket.stopping.is_set():
-                raise Stopped("interrupted")
-            if ticket.late:
+            if context.stopping.is_set():
+                raise StepStopped("interrupted")
+            if context.late:
                 detail = tail(self.errors)
-                raise Late(
+                raise StepTimeout(
                     f"took too long and was ended{': ' + detail if detail else ''}",
                     hint=f"raise timeout in the plan; its log: {self.errors}",
                 )
-            time.sleep(_CHILD_LOOK_S)
+            time.sleep(_CHILD_POLL_S)
 
 
-def _tell(line: str, progress: Progress) -> None:
+def _report_progress(line: str, progress: Progress) -> None:
     try:
         value: Any = json.loads(line)
     except ValueError:

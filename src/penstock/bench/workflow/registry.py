@@ -70,7 +70,8 @@ def write(entry: Entry) -> None:
 
 
 def claim(entry: Entry) -> bool:
-    """Writes it if no run has its name; says whether. Of two at once, one gets it."""
+    """Write the entry unless another run has its name; return whether it was written. Of two at
+    once, one gets it."""
     path = _path(entry.run)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = path.with_name(f".{entry.run}.{entry.pid}")
@@ -112,7 +113,7 @@ def _path(run: str) -> Path:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started: nothing else has its id and this."""
+    """Return when a process was started: no other process has its id and this."""
     fields = procfs.stat(pid)
     if not fields or fields[procfs.STATE] == "Z":  # killed, and its parent has not looked yet
         return None
@@ -127,7 +128,7 @@ _OUR_CGROUP = re.compile(r"/penstock[^/]*(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What came of one run: `left` says why something of it is still there."""
+    """The cleaning of one run. `left` has the reason why something of it is still there."""
 
     run: str
     what: str
@@ -137,7 +138,7 @@ class Cleaned:
 
 
 def clean(*, wanted: str | None = None) -> list[Cleaned]:
-    """All runs that do not live any more, or the one that is wanted."""
+    """Clean all runs that have ended, or the one that is named."""
     found: list[Cleaned] = []
     for entry in entries():
         if isinstance(entry, Unreadable):
@@ -179,12 +180,12 @@ def _clean_entry(entry: Entry) -> Cleaned:
     try:
         mark_interrupted(Path(entry.results))
     except (OSError, ValueError) as error:  # its results are its owner's: they stay as they are
-        what += f"; {entry.results} still says that it runs: {error}"
+        what += f"; {entry.results} still shows it as running: {error}"
     return Cleaned(entry.run, what, left=left, hint=hint)
 
 
 def sweep(folder: Path) -> list[str]:
-    """Ends, unmounts and removes everything of a run's folder; says what there was."""
+    """End, unmount and remove everything of a run's folder; return what there was."""
     if not folder.name.startswith(PREFIX):
         raise ValueError(f"{folder} is no folder of a benchmark")
     mounts = measure.mounts_below(folder)

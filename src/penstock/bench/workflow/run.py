@@ -35,10 +35,10 @@ from penstock.bench.workflow.engine import (
     Engine,
     Progress,
     Record,
-    Skip,
     Step,
+    StepContext,
     StepRecord,
-    Ticket,
+    StepSkipped,
     now,
     records_of,
     write_json,
@@ -53,7 +53,7 @@ SCHEMA = 1  # of result.json
 
 
 class ExperimentFailed(BenchError):
-    """It ended without a result. Its exit code says of what kind: see errors.py."""
+    """An experiment ended without a result. Its exit code has the kind: see errors.py."""
 
     def __init__(self, what: str, *, hint: str | None, exit_code: int) -> None:
         super().__init__(what, hint=hint)
@@ -68,7 +68,7 @@ class Measuring:
     site: Site
     parts: Parts
 
-    def measure(self, experiment: Experiment, ticket: Ticket, progress: Progress) -> None:
+    def measure(self, experiment: Experiment, context: StepContext, progress: Progress) -> None:
         output, logs = self._folders(experiment)
         access = self.site.access(experiment)
         # Short: the paths of sockets below it may have 107 bytes.
@@ -88,7 +88,7 @@ class Measuring:
         scratch = self.site.lend_scratch(access) if writes else None
         child = Child(self.workspace, place, logs, "experiment")
         try:
-            status = child.run([*self.parts.experiment_command, str(path)], ticket, progress)
+            status = child.run([*self.parts.experiment_command, str(path)], context, progress)
         finally:
             if writes:
                 self.site.clear_scratch(access, scratch)
@@ -118,7 +118,7 @@ class Measuring:
 
 
 def read_result(output: Path) -> dict[str, Any] | None:
-    """None: there is none, or it is not whole."""
+    """Return result.json; None if there is none, or it is not complete."""
     try:
         result = cast("dict[str, Any]", json.loads((output / "result.json").read_text()))
     except (FileNotFoundError, ValueError):
@@ -127,7 +127,7 @@ def read_result(output: Path) -> dict[str, Any] | None:
 
 
 def has_result(results: Path, experiment_id: str) -> bool:
-    """Whether it was measured: a run that is resumed does not measure it again."""
+    """Return whether it was measured: a resumed run does not measure it again."""
     result = read_result(results / "experiments" / experiment_id / "output")
     return result is not None and result.get("failure") is None
 
@@ -161,7 +161,7 @@ def run_plan(plan: Plan, text: str, settings: Settings, view: View) -> Outcome:
 
 
 def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
-    """Goes on with a run that was ended, with what it has no result of."""
+    """Continue a run that was ended: measure what has no result."""
     try:
         plan = plan_from_json(json.loads((results / "plan.json").read_text()))
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -174,7 +174,7 @@ def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            what = f"{results}: another process goes on with it"
+            what = f"{results}: another process continues it"
             raise UsageError(what, hint="wait, or end it") from error
         return _Run(plan, None, results, settings, view).go()
 
@@ -193,7 +193,7 @@ class _Run:
     def go(self) -> Outcome:
         for cleaned in registry.clean():
             if not cleaned.alive:
-                self._view.say(f"the run {cleaned.run} was killed: {cleaned.what}")
+                self._view.notify(f"the run {cleaned.run} was killed: {cleaned.what}")
         found = checks.check(
             self._plan,
             self._todo,
@@ -201,19 +201,19 @@ class _Run:
             results=self._results,
             skip_missing=self._settings.skip_missing,
         )
-        found.refuse()
-        self._look_around(found)
-        found.refuse()
+        found.raise_problems()
+        self._check_environment(found)
+        found.raise_problems()
         for note in found.notes:
-            self._view.say(f"note: {note}")
+            self._view.notify(f"note: {note}")
         folder = found.medium / f"{PREFIX}{secrets.token_hex(4)}"
         wanted = [one for one in self._todo if one.arm.system not in found.missing]
         places = places_of(self._plan, wanted, folder)
-        before = self._take_over() if self._text is None else None
+        before = self._previous_entry() if self._text is None else None
         entry = self._claim(folder, (*(before.remote if before else ()), *places))
         try:
             checks.check_writable(found, places)
-            found.refuse()
+            found.raise_problems()
             self._make_results()
         except PenstockError:
             if before is None:
@@ -226,8 +226,8 @@ class _Run:
         ) as workspace:
             return self._work(workspace, entry, found)
 
-    def _look_around(self, found: checks.Found) -> None:
-        """A run that is resumed must find what it began with: its figures stand in one table."""
+    def _check_environment(self, found: checks.CheckResult) -> None:
+        """Check that a resumed run has the environment it began with: its figures share a table."""
         systems: list[System] = [arm.system for arm in self._plan.arms]
         wanted = set(systems) - set(found.missing)
         self._environment = checks.environment_of(wanted, self._settings.command)
@@ -240,8 +240,8 @@ class _Run:
             found.problems.append((what, "begin a new run"))
         self._environment = before
 
-    def _take_over(self) -> registry.Entry | None:
-        """Of a run that is resumed: its old entry, if it has left what could not be removed."""
+    def _previous_entry(self) -> registry.Entry | None:
+        """Return the old entry of a resumed run, if it left what could not be removed."""
         before = registry.find(self._results.name)
         if before is not None and before.alive:
             what = f"{self._results}: process {before.pid} is at it"
@@ -249,8 +249,8 @@ class _Run:
         return before
 
     def _claim(self, folder: Path, places: tuple[remote.Place, ...]) -> registry.Entry:
-        """Notes down what will be made. A new run gets a name that no other has, though it may
-        have begun in the same second."""
+        """Record what will be made. A new run gets a name that no other has, even one that began in
+        the same second."""
         first, number = self._results, 2
         while True:
             entry = registry.own_entry(self._results.name, folder, self._results)
@@ -273,8 +273,10 @@ class _Run:
         except OSError as error:
             raise UsageError(f"{self._results}: cannot be made: {error.strerror}") from error
 
-    def _work(self, workspace: Workspace, entry: registry.Entry, found: checks.Found) -> Outcome:
-        self._write_down()
+    def _work(
+        self, workspace: Workspace, entry: registry.Entry, found: checks.CheckResult
+    ) -> Outcome:
+        self._write_plan()
         site = Site(self._plan, workspace, self._results, entry, self._settings.parts)
         steps = self._steps(workspace, site, found)
         last = self._last(workspace, site)
@@ -293,15 +295,15 @@ class _Run:
             self._view.end()
         return self._outcome(record)
 
-    def _write_down(self) -> None:
+    def _write_plan(self) -> None:
         (self._results / "logs").mkdir(exist_ok=True)
         if self._text is not None:
             (self._results / "plan.yaml").write_text(self._text)
             write_json(self._results / "plan.json", asdict(self._plan))
         write_json(self._results / "environment.json", self._environment)
 
-    def _known(self, step: StepRecord, found: checks.Found) -> StepRecord:
-        """What is settled before the engine begins: checked, measured before, missing, needless."""
+    def _known(self, step: StepRecord, found: checks.CheckResult) -> StepRecord:
+        """Return a step with what is known before the engine begins: checked, measured, missing."""
         by_id = {one.id: one for one in self._experiments}
         if step.name == "check":
             return replace(step, state="done", attempts=1, started=now(), ended=now())
@@ -316,22 +318,22 @@ class _Run:
             return replace(step, state="skipped", error="nothing is left to measure")
         return step
 
-    def _steps(self, workspace: Workspace, site: Site, found: checks.Found) -> list[Step]:
+    def _steps(self, workspace: Workspace, site: Site, found: checks.CheckResult) -> list[Step]:
         view, plan = self._view, self._plan
         measuring = Measuring(
             self._results.name, self._results, workspace, site, self._settings.parts
         )
 
-        def make(ticket: Ticket) -> None:
-            site.make(ticket, lambda phase, done: view.progress("make-dataset", phase, done))
+        def make(context: StepContext) -> None:
+            site.make(context, lambda phase, done: view.progress("make-dataset", phase, done))
 
-        def start_store(ticket: Ticket) -> None:
+        def start_store(context: StepContext) -> None:
             site.start()
             path = self._results / "storage-config.yaml"
             checks.write_storage(path, plan, site.access(self._todo[0]), found.medium)
 
         steps = [
-            Step("check", lambda ticket: None),
+            Step("check", lambda context: None),
             Step("make-dataset", make, needs=("check",)),
             Step("start-store", start_store, needs=("make-dataset",)),
             Step("upload-dataset", site.upload, needs=("start-store",), retries=1),
@@ -347,28 +349,28 @@ class _Run:
             for one in self._experiments
         ]
         over = tuple(one.id for one in self._experiments)
-        return [*steps, Step("report", lambda ticket: self._report(), after=over)]
+        return [*steps, Step("report", lambda context: self._report(), after=over)]
 
     def _last(self, workspace: Workspace, site: Site) -> list[Step]:
         return [
-            Step("copy-results", lambda ticket: self._copy(ticket), retries=1),
-            Step("stop-store", lambda ticket: site.stop()),
-            Step("remove-dataset", lambda ticket: site.remove(), retries=1),
-            Step("sweep", lambda ticket: self._sweep(workspace, site)),
+            Step("copy-results", lambda context: self._copy(context), retries=1),
+            Step("stop-store", lambda context: site.stop()),
+            Step("remove-dataset", lambda context: site.remove(), retries=1),
+            Step("sweep", lambda context: self._sweep(workspace, site)),
         ]
 
     def _report(self) -> None:
         if not self._measured():
-            raise Skip("nothing was measured")
+            raise StepSkipped("nothing was measured")
         self._settings.parts.report(self._results)
 
-    def _copy(self, ticket: Ticket) -> None:
+    def _copy(self, context: StepContext) -> None:
         if self._plan.result_path is None:
-            raise Skip("the plan has no s3ResultPath")
+            raise StepSkipped("the plan has no s3ResultPath")
         if not self._measured():
-            raise Skip("nothing was measured")
+            raise StepSkipped("nothing was measured")
         place = remote.place(self._plan.result_path, self._plan.store)
-        remote.upload(place.below(self._results.name), self._results, ticket.check)
+        remote.upload(place.below(self._results.name), self._results, context.check)
 
     def _sweep(self, workspace: Workspace, site: Site) -> None:
         registry.sweep(workspace.folder)
@@ -388,7 +390,7 @@ class _Run:
         codes = [step.exit_code for step in failed]
         record.finish("interrupted" if interrupted else "failed" if failed else "done")
         if record.unwritten is not None:
-            self._view.say(f"note: {self._results / FILE} is not whole: {record.unwritten}")
+            self._view.notify(f"note: {self._results / FILE} is not whole: {record.unwritten}")
         return Outcome(
             results=self._results,
             done=sum(step.state == "done" for step in measured),
@@ -413,8 +415,8 @@ class _Run:
 def places_of(
     plan: Plan, experiments: Iterable[Experiment], folder: Path
 ) -> tuple[remote.Place, ...]:
-    """The folders in object stores that a run writes to, all named like its own folder; the copy
-    of the results is none of them, since it is to stay."""
+    """Return the folders in object stores that a run writes to and removes, all named like its own
+    folder; the copy of the results stays, and is none of them."""
     places = list(scratch_places(plan, experiments, folder))
     if not plan.store.local:
         made = (one for one in plan.datasets if not one.is_in_bucket)
@@ -424,11 +426,11 @@ def places_of(
     return tuple(places)
 
 
-def _of(experiment: Experiment, measuring: Measuring, view: View) -> Callable[[Ticket], None]:
+def _of(experiment: Experiment, measuring: Measuring, view: View) -> Callable[[StepContext], None]:
     def progress(phase: str, done: float | None) -> None:
         view.progress(experiment.id, phase, done)
 
-    return lambda ticket: measuring.measure(experiment, ticket, progress)
+    return lambda context: measuring.measure(experiment, context, progress)
 
 
 BEFORE = ("check", "make-dataset", "start-store", "upload-dataset")
@@ -439,7 +441,7 @@ AFTER = ("report", "copy-results", "stop-store", "remove-dataset", "sweep")
 class Preview:
     plan: Plan
     experiments: tuple[Experiment, ...]
-    found: checks.Found
+    found: checks.CheckResult
     writes_to: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:

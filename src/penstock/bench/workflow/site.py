@@ -32,7 +32,7 @@ from penstock.bench.s3server import (
     upload,
 )
 from penstock.bench.workflow import registry, remote
-from penstock.bench.workflow.engine import Child, Progress, Ticket, write_json
+from penstock.bench.workflow.engine import Child, Progress, StepContext, write_json
 from penstock.bench.workspace import BenchError, Workspace, tail
 from penstock.errors import UsageError
 from penstock.store.source import parse_source
@@ -68,17 +68,17 @@ class Site:
         self._keys: Path | None = None
         self._root = workspace.folder / "data"
 
-    def make(self, ticket: Ticket, progress: Progress) -> None:
+    def make(self, context: StepContext, progress: Progress) -> None:
         (self._results / "datasets").mkdir(exist_ok=True)
         for plan in self._plan.datasets:
-            self._make(plan, ticket, progress)
+            self._make(plan, context, progress)
 
-    def _make(self, plan: DatasetPlan, ticket: Ticket, progress: Progress) -> None:
+    def _make(self, plan: DatasetPlan, context: StepContext, progress: Progress) -> None:
         root, manifest = self._root / plan.name, self._manifest(plan.name)
         root.mkdir(parents=True)
         if plan.is_in_bucket:
             progress("copying from the store", None)
-            remote.download(self._given_place(), root, ticket.check)
+            remote.download(self._given_place(), root, context.check)
             plan = replace(plan, path=str(root))
         settings = self._workspace.folder / "dataset-settings.json"
         described = self._workspace.folder / "dataset.json"
@@ -89,7 +89,7 @@ class Site:
         child = Child(
             self._workspace, self._workspace.folder / "m", self._results / "logs", "make-dataset"
         )
-        status = child.run([*self._parts.dataset_command, str(settings)], ticket, progress)
+        status = child.run([*self._parts.dataset_command, str(settings)], context, progress)
         if status != 0:
             raise BenchError(f"the data set {plan.name} was not made: {tail(child.errors)}")
         if manifest.exists() and manifest.read_bytes() != described.read_bytes():
@@ -117,13 +117,13 @@ class Site:
         self._keys = self._workspace.folder / "keys.json"
         write_json(self._keys, keys, mode=0o600)
 
-    def upload(self, ticket: Ticket) -> None:
+    def upload(self, context: StepContext) -> None:
         for dataset in self._plan.datasets:
             root = self._root / dataset.name
             if self._near is not None:
-                upload(self._near, _bucket(dataset), root, ticket.check)
+                upload(self._near, _bucket(dataset), root, context.check)
             elif not dataset.is_in_bucket:
-                remote.upload(self._dataset_place(dataset), root, ticket.check)
+                remote.upload(self._dataset_place(dataset), root, context.check)
 
     def stop(self) -> None:
         self._server.close()

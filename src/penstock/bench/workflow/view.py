@@ -1,5 +1,5 @@
-"""What a person sees of a run while it goes on: a live table on a terminal, else a line for each
-change, else nothing. On stderr. Called from the threads of steps.
+"""The progress of a run on stderr: a live table on a terminal, else a line for each change, or
+nothing. Called from the threads of steps.
 """
 
 import sys
@@ -31,7 +31,7 @@ class View(Protocol):
 
     def progress(self, step: str, phase: str, done: float | None) -> None: ...
 
-    def say(self, line: str) -> None: ...
+    def notify(self, line: str) -> None: ...
 
     def end(self) -> None: ...
 
@@ -48,7 +48,7 @@ class Quiet:
     def progress(self, step: str, phase: str, done: float | None) -> None:
         return None
 
-    def say(self, line: str) -> None:
+    def notify(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     def end(self) -> None:
@@ -78,23 +78,23 @@ class Lines(Quiet):
             for step in self._record.steps():
                 if step != self._seen.get(step.name):
                     self._seen[step.name] = step
-                    self._tell(step)
+                    self._print_step(step)
 
-    def _tell(self, step: StepRecord) -> None:
+    def _print_step(self, step: StepRecord) -> None:
         name = f"{self._number.get(step.name, '')}{step.name}"
         if step.state == "running":
             self._began[step.name] = time.monotonic()
             again = f" (attempt {step.attempts})" if step.attempts > 1 else ""
-            self.say(f"{name}: running{again}")
+            self.notify(f"{name}: running{again}")
             return
         took = time.monotonic() - self._began.get(step.name, time.monotonic())
-        self.say(f"{name}: {step.state}{_after(took)}{': ' + step.error if step.error else ''}")
+        self.notify(f"{name}: {step.state}{_after(took)}{': ' + step.error if step.error else ''}")
         if step.state == "failed" and step.hint:
-            self.say(f"  hint: {step.hint}")
+            self.notify(f"  hint: {step.hint}")
 
 
 class Table(Quiet):
-    """All steps, and the experiments around the one that runs, drawn anew as they change."""
+    """All steps, and the experiments around the running one, redrawn as they change."""
 
     def __init__(self) -> None:
         self._record: Record | None = None
@@ -138,11 +138,11 @@ class Table(Quiet):
     def progress(self, step: str, phase: str, done: float | None) -> None:
         self._phases[step] = (phase, done)
 
-    def say(self, line: str) -> None:
+    def notify(self, line: str) -> None:
         if self._live is not None:
             self._live.console.print(line, markup=False, highlight=False)
         else:
-            super().say(line)
+            super().notify(line)
 
     def end(self) -> None:
         if self._live is not None:
