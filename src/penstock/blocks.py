@@ -1,15 +1,15 @@
 """Ranges and block arithmetic. Pure.
 
-An object is cut into blocks (what one GET fetches, what the cache fills), a block into
-units (what one checksum covers). The last block and the last unit may be short.
+An object consists of blocks (what one GET fetches and the cache fills), a block of units
+(what one checksum covers). The last block and the last unit may be short.
 """
 
 from typing import NamedTuple
 
 from penstock.units import KIB, MIB
 
-# What one checksum covers. The kernel's requests are mostly multiples of it, so a read
-# verifies what it needs and little more; 8 bytes for each 128 KiB is nothing to store.
+# What one checksum covers. The kernel's requests are mostly multiples of it, so a read verifies
+# little more than it needs; 8 bytes for each 128 KiB take hardly any space.
 UNIT_BYTES = 128 * KIB
 
 # What one GET fetches of a large object. Smaller ones pay more request overhead (rclone's S3
@@ -18,7 +18,7 @@ DEFAULT_BLOCK_BYTES = 8 * MIB
 
 
 class Span(NamedTuple):
-    """The part of one block that a range covers; `start` and `stop` count from the block's own."""
+    """The part of one block that a range covers; `start` and `stop` are offsets in the block."""
 
     number: int
     start: int
@@ -34,7 +34,7 @@ def block_length(size_bytes: int, block_bytes: int, index: int) -> int:
 
 
 def spans(offset: int, length: int, size_bytes: int, block_bytes: int) -> list[Span]:
-    """The blocks that [offset, offset + length) touches, cut at the object's end."""
+    """Return the parts of blocks that [offset, offset + length) covers, up to the object's end."""
     end = min(offset + length, size_bytes)
     found: list[Span] = []
     while offset < end:
@@ -47,7 +47,7 @@ def spans(offset: int, length: int, size_bytes: int, block_bytes: int) -> list[S
 
 
 def unit_bounds(start: int, stop: int, length: int) -> tuple[int, int]:
-    """The smallest whole-unit range of a block of `length` bytes that covers [start, stop)."""
+    """Return the smallest range of whole units that covers [start, stop) of a block."""
     low = start - start % UNIT_BYTES
     high = min(-(-stop // UNIT_BYTES) * UNIT_BYTES, length)
     return low, high

@@ -1,10 +1,10 @@
-"""What a process of ours hands on of its environment to the next.
+"""Passes environment variables to child processes without exposing keys.
 
-/proc/PID/environ shows what a process was started with, for as long as it lives. So variables that
-may be keys are not among that: they go in a memory file beside it. Who needs them as variables, as
-the libraries of the stores do, sets them anew; that changes memory only.
+/proc/PID/environ shows the initial environment of a process for as long as it lives. So variables
+that may be keys are passed in a memory file instead. A child whose libraries need them as variables
+sets them in its own environment; that changes memory only.
 
-Functions only; may be called from any thread.
+May be called from any thread.
 """
 
 import ctypes
@@ -16,20 +16,20 @@ from contextlib import contextmanager
 from penstock.errors import PenstockError
 from penstock.specs.secret_fields import is_secret
 
-# All of a cloud's variables go together: keys, and where and how they are used.
+# All variables of a cloud are passed together: keys, endpoints and options.
 CLOUDS = ("AWS_", "OSS_", "BOS_", "BCE_", "ALIBABA_", "GOOGLE_", "AZURE_")
 _VARIABLE = "PENSTOCK_HANDED_OVER"
 _PR_SET_DUMPABLE = 4
 
 
 def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
-    """For programs that have nothing to do with stores."""
+    """Return the environment for programs that do not access stores."""
     return {name: value for name, value in environment.items() if not _may_be_key(name, value)}
 
 
 @contextmanager
 def child_environment(environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
-    """The environment to start a process of ours with, and a descriptor that it must inherit."""
+    """Yield the environment for a Penstock child, and the descriptor that it must inherit."""
     keys = {name: value for name, value in environment.items() if _may_be_key(name, value)}
     descriptor = os.memfd_create("penstock-environment", 0)  # 0: not closed by exec
     try:
@@ -41,7 +41,7 @@ def child_environment(environment: Mapping[str, str]) -> Iterator[tuple[dict[str
 
 
 def take_inherited_keys() -> dict[str, str]:
-    """In the process that was started so, once: the variables that came beside its environment."""
+    """Return the variables passed by `child_environment`. Call it once, in the child."""
     number = os.environ.pop(_VARIABLE, None)
     if number is None:
         return {}  # started by an older release, or by hand

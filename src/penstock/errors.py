@@ -1,26 +1,26 @@
 """Every error Penstock raises on purpose. Each class owns its exit code.
 
     PenstockError                  1  a bug of ours, or nothing more precise is known
-    ├── UsageError                 2  the user can mend it
-    │   ├── OptionError               an option's value, or an option we refuse
-    │   ├── SourceError               a source that cannot be what it says
+    ├── UsageError                 2  a mistake that the user can fix
+    │   ├── OptionError               a bad value, or an option that has no effect here
+    │   ├── SourceError               a source that is wrong or cannot be used
     │   ├── MountpointError           missing, not empty, already mounted, busy
     │   ├── CacheDirError             full, read-only, on FUSE, too small
     │   ├── AccessDenied              wrong keys, or no permission
     │   ├── NoSuchPath                a file or folder that is not on the mount
-    │   ├── ManifestError             YAML that is no resource, or one with mistakes
-    │   ├── SpecProblem               a resource that no mount can be made of
-    │   ├── NoSuchResource            nothing of that name is declared
-    │   ├── InUse                     a data set that someone reads cannot go
-    │   ├── ResultsError              a folder that holds no results of a benchmark
-    │   └── PlanError                 an epoch plan that no mount can take
+    │   ├── ManifestError             YAML that is not a resource, or one with mistakes
+    │   ├── SpecProblem               a resource that no mount can be made from
+    │   ├── NoSuchResource            no resource of that name is declared
+    │   ├── InUse                     a data set that is being read cannot be deleted
+    │   ├── ResultsError              a folder without results of a benchmark
+    │   └── PlanError                 an epoch plan that no mount can use
     │       └── NotOnAMount              none of its files lies on one
     ├── StoreError                 3  object storage failed or cannot be reached
     │   ├── ObjectNotFound
     │   └── ObjectChanged             the version we know is gone
-    ├── JobFailed                  4  a training job that was waited for
-    ├── CatalogDamaged                until a listing has made it anew
-    └── StaleInode                    the kernel holds an inode whose bytes are gone
+    ├── JobFailed                  4  a training job failed
+    ├── CatalogDamaged                being rebuilt from a listing
+    └── StaleInode                    an inode of the kernel whose bytes are gone
 
 An error is printed as one line (what and where) and a `hint:` line (what to do).
 """
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 class PenstockError(Exception):
     exit_code = 1
-    default_hint: str | None = None  # where nothing more precise can be said
+    default_hint: str | None = None  # for errors without a hint of their own
 
     def __init__(self, what: str, *, hint: str | None = None) -> None:
         super().__init__(what)
@@ -81,7 +81,7 @@ class Problem:
 
 
 class ManifestError(UsageError):
-    """All that is wrong with what was given, so that it can be mended in one go."""
+    """All mistakes in some manifests, so that the user can fix them at once."""
 
     def __init__(
         self, what: str, *, hint: str | None = None, problems: Sequence[Problem] = ()
@@ -102,9 +102,9 @@ class ManifestError(UsageError):
 
 
 class SpecProblem(UsageError):
-    """`path` says where in the manifest: spec.mounts.0.options."""
+    """A field that cannot be used. `path` is its place in the manifest: spec.mounts.0.options."""
 
-    default_hint = "`penstock explain` tells what each field takes"
+    default_hint = "`penstock explain` shows what each field takes"
 
     def __init__(self, path: str, what: str, *, hint: str | None = None) -> None:
         super().__init__(f"{path}: {what}", hint=hint)
@@ -117,7 +117,7 @@ class NoSuchResource(UsageError):
 
 
 class InUse(UsageError):
-    default_hint = "end those first; --force takes it from under them"
+    default_hint = "end the readers first; --force deletes it while they read"
 
 
 class ResultsError(UsageError):
@@ -133,11 +133,11 @@ class NotOnAMount(PlanError):
 
 
 class StoreError(PenstockError):
-    """`kind` says in one word what happened; retries are counted by it."""
+    """A failure of the store. `kind` is the label that retries are counted by."""
 
     exit_code = 3
     default_hint = "check --endpoint and the network"
-    transient = True  # trying again may help
+    transient = True  # a retry may help
 
     def __init__(self, what: str, *, hint: str | None = None, kind: str = "other") -> None:
         super().__init__(what, hint=hint)

@@ -1,7 +1,7 @@
-"""Every number that `penstock stats` shows, named once, with its unit and meaning.
+"""Every metric that `penstock stats` shows: its name, unit and meaning.
 
-Counters are added to from many threads; a lock around an integer costs 0.1 us, and none of
-these is touched by a warm read, which never reaches this process.
+Many threads add to the counters. A lock around an integer costs 0.1 us, and warm reads, which never
+reach this process, touch none of them.
 """
 
 import threading
@@ -11,20 +11,20 @@ COUNTERS: Mapping[str, str] = {
     "hit_bytes": "bytes served from a cache tier, by tier",
     "store_requests": "requests sent to object storage, by verb",
     "store_bytes": "bytes of object data received from object storage",
-    "store_retries": "requests sent again after object storage failed, by what had happened",
-    "store_reopens": "times the credentials were read again because object storage refused them",
+    "store_retries": "retries of requests that object storage failed, by kind of failure",
+    "store_reopens": "times the credentials were read again after object storage denied access",
     "store_mismatches": "bodies that did not match their ETag; fetched again",
     "hedges": "second fetches of a block whose first was slow",
-    "hedges_won": "second fetches that came first",
-    "errors": "requests answered with an error that the reader sees, by name",
+    "hedges_won": "second fetches that finished first",
+    "errors": "requests that the reader got an error for, by name",
     "corrupt_blocks": "cached blocks whose checksum did not match; dropped and fetched again",
     "cache_warnings": "times a tier failed and the read went on without it",
-    "prefetched_blocks": "blocks fetched before they were asked for",
-    "pushed_bytes": "bytes put into the kernel's page cache before they were asked for",
+    "prefetched_blocks": "blocks fetched before a reader requested them",
+    "pushed_bytes": "bytes put into the kernel's page cache before a reader requested them",
     "refreshes": "listings compared with the catalog",
 }
 
-# Counted elsewhere, or made of others.
+# Metrics that are counted elsewhere, or computed from others.
 OTHERS: Mapping[str, str] = {
     "read_bytes": "bytes that the server has answered reads with; what the kernel reads by itself "
     "(pages that it keeps, files of the cache in passthrough mode) is not in it",
@@ -45,7 +45,7 @@ class Counters:
             values[label] = values.get(label, 0) + amount
 
     def take(self) -> list[tuple[str, str, int]]:
-        """(name, label, amount) of all that was added since the last time; they begin at 0."""
+        """Return (name, label, amount) of all counters, and reset them to 0."""
         with self._lock:
             taken = [
                 (name, label, amount)

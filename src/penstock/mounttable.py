@@ -1,10 +1,10 @@
-"""What is mounted where, as the kernel tells it (/proc/self/mountinfo)."""
+"""Reads the kernel's mount table (/proc/self/mountinfo)."""
 
 import os
 from pathlib import Path
 from typing import NamedTuple
 
-FILESYSTEM_TYPE = "fuse.penstock"  # what a mount of ours is called there
+FILESYSTEM_TYPE = "fuse.penstock"  # the type of our mounts
 
 
 class MountEntry(NamedTuple):
@@ -14,12 +14,12 @@ class MountEntry(NamedTuple):
     mountpoint: str
     kind: str
     source: str
-    mount_id: int = 0  # what /proc/PID/fdinfo calls mnt_id
-    parent_id: int = 0  # the mount that this one lies in
+    mount_id: int = 0  # mnt_id in /proc/PID/fdinfo
+    parent_id: int = 0  # the mount that contains this one
 
 
 def mount_table(process: int | str = "self") -> list[MountEntry]:
-    """Of the namespace that a process is in."""
+    """Return the mounts in the namespace of a process."""
     entries: list[MountEntry] = []
     with open(f"/proc/{process}/mountinfo", "rb") as table:
         for line in table:
@@ -33,14 +33,14 @@ def mount_table(process: int | str = "self") -> list[MountEntry]:
 
 
 def find_mount(mountpoint: Path) -> MountEntry | None:
-    """The topmost mount at exactly this place. Never touches the place itself: it may be dead."""
+    """Return the topmost mount at exactly this path. Never accesses the path: it may hang."""
     real = os.path.join(os.path.realpath(mountpoint.parent), mountpoint.name)
     here = [entry for entry in mount_table() if entry.mountpoint in (str(mountpoint), real)]
     return here[-1] if here else None
 
 
 def filesystem_type(path: Path) -> str:
-    """The type of the file system that holds `path`."""
+    """Return the type of the file system that contains `path`."""
     real = os.path.realpath(path)
     best = MountEntry("", "", "", "")
     for entry in mount_table():
@@ -51,7 +51,7 @@ def filesystem_type(path: Path) -> str:
 
 
 def _unescape(field: bytes) -> str:
-    """Blanks and the like are written as octal."""
+    """Decode spaces and the like, which are escaped as octal."""
     for code in (b"040", b"011", b"012", b"134"):
         field = field.replace(b"\\" + code, bytes([int(code, 8)]))
     return field.decode("utf-8", "surrogateescape")

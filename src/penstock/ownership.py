@@ -1,8 +1,8 @@
-"""Which directories root may keep things in: those that no other user can change.
+"""Checks that no other user can change a directory before root keeps files in it.
 
-Whoever owns a folder, or may write to it, can put a link or a file of his own where root is about
-to write or read. So every folder on the way to a directory counts, as for sshd. An ordinary user
-decides for himself whom he trusts. Functions only; may be called from any thread.
+The owner of a folder, and every user who may write to it, can put a link or a file where root is
+about to read or write. So every parent folder is checked too, as sshd does. Ordinary users decide
+themselves which folders they trust. May be called from any thread.
 """
 
 import os
@@ -15,38 +15,40 @@ _INITIAL_NAMESPACE = ["0", "0", "4294967295"]
 
 
 def is_trusted(folder: Path) -> bool:
-    """Whether it belongs to us or to root."""
+    """Return whether the folder belongs to us or to root."""
     return os.lstat(folder).st_uid in (0, os.geteuid())
 
 
 def why_untrusted(path: Path, entries: Iterable[str], *, may_be_sticky: bool) -> str | None:
-    """Return how another user could change the directory, or had a hand in one of these entries;
-    None if nobody could, or we are not root. What does not exist yet is ours to make.
+    """Return how another user could change the directory or one of these entries; None if no other
+    user could, or we are not root.
 
-    In a sticky folder, as /tmp or a tmpfs is, others cannot touch what is ours, but add to it."""
+    Missing folders are trusted: root will create them. In a sticky folder, such as /tmp, others
+    cannot change our files, but they can add files.
+    """
     if os.geteuid() != 0:
         return None
-    why = _why_foreign(path, may_be_sticky=may_be_sticky)
-    found = (_why_foreign(path / entry, may_be_sticky=True) for entry in entries)
+    why = _why_untrusted(path, may_be_sticky=may_be_sticky)
+    found = (_why_untrusted(path / entry, may_be_sticky=True) for entry in entries)
     return why or next((one for one in found if one), None)
 
 
-def _why_foreign(path: Path, *, may_be_sticky: bool) -> str | None:
+def _why_untrusted(path: Path, *, may_be_sticky: bool) -> str | None:
     for folder in reversed((path, *path.parents)):
         try:
             status = os.lstat(folder)
             if stat.S_ISLNK(status.st_mode):
-                os.stat(folder)  # one that leads round in circles ends here
-        except OSError:  # missing, or of no use: who makes or opens it says so
+                os.stat(folder)  # raises for a loop of links
+        except OSError:  # missing or unusable: creating or opening it reports that
             continue
-        on_the_way = may_be_sticky or folder != path
+        sticky_is_safe = may_be_sticky or folder != path
         if status.st_uid not in _trusted_users():
             return f"{folder} belongs to another user (uid {status.st_uid})"
         if stat.S_ISLNK(status.st_mode):
-            why = _why_foreign(folder.parent / os.readlink(folder), may_be_sticky=on_the_way)
+            why = _why_untrusted(folder.parent / os.readlink(folder), may_be_sticky=sticky_is_safe)
             if why is not None:
                 return why
-        elif _others_write(status) and not (on_the_way and status.st_mode & stat.S_ISVTX):
+        elif _others_write(status) and not (sticky_is_safe and status.st_mode & stat.S_ISVTX):
             return f"other users may write to {folder}"
     return None
 
@@ -58,7 +60,7 @@ def _others_write(status: os.stat_result) -> bool:
 
 @cache
 def _trusted_users() -> frozenset[int]:
-    """Root; in a user namespace also whoever has no number in it, like root of the machine."""
+    """Return root; in a user namespace also users that it does not map, such as the real root."""
     with open("/proc/self/uid_map") as uid_map, open("/proc/sys/kernel/overflowuid") as overflow:
         if uid_map.read().split() == _INITIAL_NAMESPACE:
             return frozenset((0,))

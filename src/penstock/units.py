@@ -1,4 +1,4 @@
-"""Sizes, durations and rates: parse what people write, print what people read. Pure."""
+"""Parses and prints sizes, durations and rates. Pure."""
 
 import re
 
@@ -20,9 +20,9 @@ GIB = 1024 * MIB
 
 
 def parse_size(text: str, *, what: str = "size", bare_unit: int = 1) -> int:
-    """Bytes. `100GiB`, `100Gi` and `100G` all mean 2**30, as in JuiceFS and Kubernetes' Gi.
+    """Return bytes. `100GiB`, `100Gi` and `100G` all mean 2**30, as in JuiceFS and Kubernetes' Gi.
 
-    `bare_unit` is what a number without a unit counts: JuiceFS's --cache-size counts MiB.
+    `bare_unit` is the unit of a number without one: JuiceFS's --cache-size counts MiB.
     """
     match = _SIZE.match(text)
     if match is None:
@@ -33,12 +33,12 @@ def parse_size(text: str, *, what: str = "size", bare_unit: int = 1) -> int:
     bare = not unit and not text.strip().lower().endswith("b")
     size = float(number) * (bare_unit if bare else 1024 ** _POWERS[unit.lower()])
     if size >= 2**63:
-        raise OptionError(f"{what}: more than any machine holds", hint="write it like 512MiB")
+        raise OptionError(f"{what}: larger than any disk", hint="write it like 512MiB")
     return int(size)
 
 
 def format_size(size_bytes: float) -> str:
-    """`110.0 KiB`: three significant places are enough for a person."""
+    """Return a size such as `110.0 KiB`."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size_bytes) < 1024:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -47,7 +47,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def parse_duration(text: str, *, what: str = "duration") -> float:
-    """Seconds. A number without a unit counts seconds; `2h22m` is the sum of its parts."""
+    """Return seconds. A number without a unit counts seconds; `2h22m` is the sum of its parts."""
     match = _DURATION.match(text)
     if match is not None:
         parts = [(match[1], match[2] or "s")]
@@ -64,7 +64,7 @@ def parse_duration(text: str, *, what: str = "duration") -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`2h05m`, `3m20s`, `12s`."""
+    """Return a duration such as `2h05m`, `3m20s` or `12s`."""
     whole = int(seconds)
     if whole >= 86400:
         return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
@@ -76,14 +76,17 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_rate(text: str, *, what: str = "rate") -> float:
-    """Bytes a second. `10Gbit`, `10Gbit/s` and `10Gbps` are 10**10 bits, as networks count;
-    `200MiB/s` and `200M` are bytes, as sizes count."""
+    """Return bytes per second.
+
+    `10Gbit`, `10Gbit/s` and `10Gbps` are 10**10 bits, as for networks; `200MiB/s` and `200M` are
+    bytes, as for sizes.
+    """
     if match := _BIT_RATE.match(text):
         number, unit = match.groups()
         return float(number) * 1000 ** _POWERS[unit.lower()] / 8
     size = _PER_SECOND.sub("", text)
     hint = "write it like 10Gbit, 200Mbit or 200MiB/s"
-    # Many write 10Gb/s for bits. Read as bytes it would be wrong by eight.
+    # 10Gb/s often means bits. Read as bytes it would be wrong by a factor of eight.
     if re.search(r"[kmgtpKMGTP]b\s*$", size):
         raise OptionError(f"{what}: {text!r} may mean bits or bytes", hint=hint)
     try:
@@ -93,7 +96,7 @@ def parse_rate(text: str, *, what: str = "rate") -> float:
 
 
 def format_bit_rate(bytes_per_s: float) -> str:
-    """`1.53 Gbit/s`."""
+    """Return a rate such as `1.53 Gbit/s`."""
     bits = bytes_per_s * 8
     for unit in ("", "k", "M", "G"):
         if bits < 1000:

@@ -185,7 +185,7 @@ def test_tiers_of_our_own_runtime_are_said_in_one_way() -> None:
      ("refresh: soon", "not a duration", "10m"),
      ("memory: 100MiB", "is not enough", "at least"),
      ("threads: ²", "²", ""),
-     (f"memory: '{'9' * 400}'", "more than any machine holds", "")],
+     (f"memory: '{'9' * 400}'", "larger than any disk", "")],
 )  # fmt: skip
 def test_a_wrong_option_of_ours_is_refused_at_its_place(option: str, what: str, hint: str) -> None:
     with pytest.raises(SpecProblem, match=what) as caught:
