@@ -153,7 +153,7 @@ class ObjectChanged(StoreError):
 
 
 class JobFailed(PenstockError):
-    """What was asked of us is done, and well: it is the job that failed."""
+    """The command succeeded, but the training job failed."""
 
     exit_code = 4
 

@@ -30,7 +30,7 @@ OTHERS: Mapping[str, str] = {
     "(pages that it keeps, files of the cache in passthrough mode) is not in it",
     "fetched_over_read": "bytes received from object storage over bytes handed to the kernel (read "
     "or pushed): 1 is ideal, below it the local cache helped, above it something was fetched that "
-    "nobody has asked the server for so far, as a warm-up does; null before the first byte",
+    "no reader has requested yet, as a warm-up does; null before the first byte",
 }
 
 
