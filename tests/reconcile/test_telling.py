@@ -30,7 +30,8 @@ def stored(kind: str) -> Stored:
 
 DATASET, RUNTIME = stored("Dataset"), stored("AlluxioRuntime")
 MODEL: Any = model_of(DATASET.manifest)
-PLAN = MountPlan(MODEL, MountSettings((), Path("/mnt")), [], [])
+RUNTIME_MODEL: Any = model_of(RUNTIME.manifest)
+PLAN = MountPlan(MODEL, RUNTIME_MODEL, MountSettings((), Path("/mnt")), [], [])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from penstock.specs.explain import explain, explain_all
 from penstock.specs.fields import NotAQuantity, parse_quantity
 from penstock.specs.kinds import KINDS, find_kind, find_kinds
 from penstock.specs.models import MODELS
-from penstock.specs.schema import find, without_effect
+from penstock.specs.schema import fields_without_effect, find
 from tests.support.jobs import job
 from tests.support.manifests import dataset, level, manifest, problem, problems, read_one
 
@@ -240,7 +240,7 @@ ON_B = dataset("mountPoint: s3://b")
      (f"{ON_B}  placement: Exclusive\n", ["spec.placement"])],
 )  # fmt: skip
 def test_fields_without_effect_are_found(text: str, paths: list[str]) -> None:
-    assert [one.path for one in without_effect(read_one(text).resource)] == paths
+    assert [one.path for one in fields_without_effect(read_one(text).resource)] == paths
 
 
 def test_every_kind_and_every_field_is_explained_with_type_and_effect() -> None:

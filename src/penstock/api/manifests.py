@@ -14,7 +14,7 @@ from penstock.reconcile.manifests import look_at_manifests, read_manifests
 from penstock.specs.documents import Document, read_all
 from penstock.specs.explain import Explanation, explain, explain_all
 from penstock.specs.kinds import ResourceKey
-from penstock.specs.schema import without_effect
+from penstock.specs.schema import fields_without_effect
 from penstock.specs.secret_fields import HIDDEN, take_secrets
 
 __all__ = [
@@ -87,7 +87,7 @@ def check(names: Sequence[str]) -> tuple[list[Checked], list[Problem]]:
             document.where(),
             [
                 Ineffective(one.path, document.where(one.path), one.reason)
-                for one in without_effect(document.resource)
+                for one in fields_without_effect(document.resource)
             ],
         )
         for document in documents

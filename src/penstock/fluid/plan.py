@@ -25,7 +25,7 @@ from penstock.specs.dataset import Dataset, EncryptOption
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import Runtime
 from penstock.specs.runtimes import PenstockRuntime
-from penstock.specs.schema import NoEffect
+from penstock.specs.schema import NoEffect, fields_without_effect
 from penstock.units import format_size, parse_size
 
 JUICEFS = "JuiceFSRuntime"
@@ -58,20 +58,23 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """`without_effect` has options, properties and arguments; specs.schema finds the fields."""
-
     dataset: Dataset
+    runtime: Runtime
     settings: MountSettings
-    without_effect: list[NoEffect]
+    without_effect: list[NoEffect]  # options, properties and arguments
     notes: list[str]
 
     @property
     def of_dataset(self) -> list[NoEffect]:
-        return [one for one in self.without_effect if is_of_dataset(one.path)]
+        """Everything in the Dataset that has no effect: fields and options."""
+        options = [one for one in self.without_effect if is_of_dataset(one.path)]
+        return fields_without_effect(self.dataset) + options
 
     @property
     def of_runtime(self) -> list[NoEffect]:
-        return [one for one in self.without_effect if not is_of_dataset(one.path)]
+        """Everything in the runtime that has no effect: fields, options, arguments."""
+        options = [one for one in self.without_effect if not is_of_dataset(one.path)]
+        return fields_without_effect(self.runtime) + options
 
 
 def is_of_dataset(path: str) -> bool:
@@ -108,7 +111,7 @@ def plan_mount(
         title=str(dataset.key),
         **_owner(dataset, runtime, choices),
     )
-    return MountPlan(dataset, settings, report.without_effect, report.notes)
+    return MountPlan(dataset, runtime, settings, report.without_effect, report.notes)
 
 
 # -- the parts: each mount of the Dataset, with its keys, at its path --------------------------

@@ -31,7 +31,7 @@ from penstock.reconcile.conditions import (
 )
 from penstock.reconcile.snapshot import Pair, Served, Stored
 from penstock.specs.models import model_of
-from penstock.specs.schema import NoEffect, without_effect
+from penstock.specs.schema import NoEffect, fields_without_effect
 
 Json = dict[str, Any]
 
@@ -152,7 +152,7 @@ def bound(
         Condition("MasterReady", True, "Master is ready", "The master is ready."),
         Condition("WorkersReady", True, "Workers are ready", "The workers are ready."),
         Condition("FusesReady", True, "Fuses are ready", "The fuses are ready."),
-        *_without_effect(runtime, plan.of_runtime),
+        *_without_effect(plan.of_runtime),
     ]
     if plan.notes:  # settings that differ from the manifest, since this machine cannot have them
         adjusted = "; ".join(plan.notes)
@@ -160,7 +160,7 @@ def bound(
     dataset_conditions = [
         Condition(READY, True, "DatasetReady", "The ddc runtime is ready."),
         *_restart_needed(restart_for, dataset),
-        *_without_effect(dataset, plan.of_dataset),
+        *_without_effect(plan.of_dataset),
     ]
     amounts = {} if brief is None else dataset_amounts(brief)
     kind, name = runtime.key.kind, runtime.key.name
@@ -219,7 +219,7 @@ def unbound(
     if runtime is not None or failed:
         conditions.append(Condition(READY, False, cause.reason, message))
     if plan is not None:
-        conditions += _without_effect(dataset, plan.of_dataset)
+        conditions += _without_effect(plan.of_dataset)
     failures = dataset.note.get("attempts", 0) if dataset.note.get("settled") == fingerprint else 0
     retry_at_s = None
     if cause.retry_s is not None:
@@ -228,7 +228,8 @@ def unbound(
     kept = dataset.status if still_served else {}
     updates: list[Update] = []
     if runtime is not None and not still_served:
-        updates.append(not_ready(runtime, plan.of_runtime if plan is not None else [], now_s))
+        effects = _effects_of(runtime) if plan is None else plan.of_runtime
+        updates.append(not_ready(runtime, effects, now_s))
     updates.append(
         Update(
             dataset.uid,
@@ -262,19 +263,19 @@ def unmounted(dataset: Stored) -> Update:
     )
 
 
-def not_ready(runtime: Stored, options: list[NoEffect] | None, now_s: float) -> Update:
-    """`options`: the runtime's options that have no effect here; None if they were not checked."""
+def not_ready(runtime: Stored, effects: list[NoEffect] | None, now_s: float) -> Update:
+    """`effects`: what in the runtime has no effect here; None if it was not checked."""
     status: Json = {**_runtime_phases(NOT_READY), "cacheStates": None}
-    if options is not None:
+    if effects is not None:
         status["observedGeneration"] = runtime.generation
-        status |= _conditions(runtime, _without_effect(runtime, options), now_s)
+        status |= _conditions(runtime, _without_effect(effects), now_s)
     return Update(runtime.uid, status)
 
 
 def without_dataset(runtime: Stored, fingerprint: str, now_s: float) -> Update:
     """There is no Dataset of the runtime's name yet."""
     waits = Notice("WaitsForDataset", f"there is no data set {runtime.key.name} yet")
-    status = not_ready(runtime, [], now_s).status
+    status = not_ready(runtime, _effects_of(runtime), now_s).status
     return Update(runtime.uid, status, {"settled": fingerprint}, waits)
 
 
@@ -320,10 +321,15 @@ def _restart_needed(restart_for: list[str], dataset: Stored) -> list[Condition]:
     return [Condition("UpdateReady", False, "RestartNeeded", message)]
 
 
-def _without_effect(stored: Stored, options: list[NoEffect]) -> list[Condition]:
-    """List the fields and options that have no effect here, grouped by their reasons."""
+def _effects_of(runtime: Stored) -> list[NoEffect]:
+    """Return the fields without effect of a runtime that no plan was made of."""
+    return fields_without_effect(model_of(runtime.manifest))
+
+
+def _without_effect(effects: list[NoEffect]) -> list[Condition]:
+    """Group what has no effect here by the reasons, in one condition."""
     by_reason: dict[str, list[str]] = {}
-    for one in [*without_effect(model_of(stored.manifest)), *options]:
+    for one in effects:
         by_reason.setdefault(one.reason, []).append(one.path.removeprefix("spec."))
     if not by_reason:
         return []

@@ -119,7 +119,7 @@ class NoEffect:
     reason: str
 
 
-def without_effect(resource: Resource) -> list[NoEffect]:
+def fields_without_effect(resource: Resource) -> list[NoEffect]:
     """Return the fields without effect that are set to another value than their default.
 
     Does not look at options, properties and arguments: penstock.fluid has their tables.
