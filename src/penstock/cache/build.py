@@ -102,8 +102,8 @@ def _prepare_and_open(
     quota = prepare_directory(path, share, stored, clamp=spec.clamp)
     if share is not None and quota < share:
         warn(
-            f"tier {spec.medium}: {path} has room for {format_size(quota)}, and not for the "
-            f"{format_size(share)} that were asked for"
+            f"tier {spec.medium}: {path} has room for {format_size(quota)} instead of the "
+            f"requested {format_size(share)}"
         )
     return open_directory(
         path,

@@ -108,7 +108,7 @@ class CacheDirectory:
         self._leave_lock = threading.Lock()
         self._reserved_bytes = 0  # reserved for blocks on their way to the disk
         self._full_until_s = 0.0
-        self._outdated = True  # there may be some; looked up once when room is needed
+        self._outdated = True  # unknown until room is needed for the first time
         # Objects whose every byte this process has checked or written, by the file's stamp: a file
         # that was changed since is checked again. Only for large objects: checking a small one
         # again costs less than remembering them all.
@@ -144,7 +144,7 @@ class CacheDirectory:
                 return None
 
     def _load_verified(self, block: Block, low: int, high: int) -> memoryview | None:
-        """Raises WrongBytes if they are there and do not match."""
+        """Raises ChecksumMismatch if the bytes are there and do not match."""
         try:
             return load_units(self.file(block.digest), self._sums, block, low, high)
         except OSError as error:

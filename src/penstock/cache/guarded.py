@@ -215,7 +215,7 @@ class GuardedDirectory:
     def is_available(self) -> bool:
         return self._directory is not None
 
-    # -- for who is about to fill it ----------------------------------------------------
+    # -- before a load ------------------------------------------------------------------
 
     def check_now(self) -> None:
         """Find out whether the directory was removed. If it is out, probe it now, before the delay

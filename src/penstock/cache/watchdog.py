@@ -1,11 +1,11 @@
 """A watchdog over fetches in flight: deadlines, hung disks, and hedged requests.
 
-One thread looks at the clock. It fails a fetch at its deadline, so that the reader gets EIO even
+One thread checks the clock. It fails a fetch at its deadline, so that the reader gets EIO even
 though the request still hangs. It sends a second request (a hedge) beside a slow one. And it gives
-up on storing a block that a disk does not take. It sleeps while nothing is in flight.
+up on storing a block when a disk hangs. It sleeps while nothing is in flight.
 
 A fetch is slow once it has taken longer than 99 of 100 recent fetches of about its size. Hedging
-must not double the load of a store that is slow for everybody, so it is bounded: at most
+must not double the load of a store that is slow for all requests, so it is bounded: at most
 `MOST_AT_ONCE` hedges at a time, and at most 5 for each hundred fetches.
 
 Threading: `Hedging.note` and `Watchdog.wake` from any thread; the rest from the watchdog's thread.

@@ -7,6 +7,6 @@ reader that is too early joins the fetch in flight.
     prefetcher   runs feeds: takes wanted blocks from them and fetches, under `pace`
     planned      an epoch plan as a feed; order: the plan in shared memory
     load         a load (`penstock warm`) as a feed; selection: its files; survey: what is cached
-    page_cache   what the page cache holds, and the budget for it; residency: the process that looks
+    page_cache   what the page cache holds, and the budget for it; residency: the probe's process
     simulate     predicts a training run: epochs, stalls, bytes, requests
 """

@@ -176,7 +176,7 @@ class Load:
         self._failures_in_a_row = 0
         self._stopped = False
 
-    # -- the thread that looks -----------------------------------------------------------
+    # -- the thread that checks files ----------------------------------------------------
 
     def advance(self, most_s: float) -> bool:
         """Check more files, or wait at most `most_s`; False once everything has ended."""

@@ -86,7 +86,7 @@ class PageCacheProbe:
         while len(answer) < count:
             received = process.stdout.read(count - len(answer))
             if not received:
-                raise OSError("the process that looks has ended")
+                raise OSError("the probe process has ended")
             answer += received
         return answer
 
@@ -98,7 +98,8 @@ class PageCacheProbe:
             bufsize=0,
             cwd="/",
             start_new_session=True,
-            # Our environment holds keys, and other processes can read the child's (see environment).
+            # Our environment holds keys, and other processes can read the child's (see
+            # `environment`).
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         )
 
@@ -282,7 +283,7 @@ def spare_bytes() -> int:
 
 
 def _cgroup_bytes() -> float:
-    """What the control group (version 2) allows at most; without end if it says nothing."""
+    """Return the memory limit of the control group (version 2); infinity without one."""
     try:
         group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
         folder = Path("/sys/fs/cgroup") / group.lstrip("/")

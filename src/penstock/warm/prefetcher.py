@@ -102,7 +102,7 @@ class Prefetcher:
             self._stopping = True
             self._changed.notify()
 
-    # -- the thread that asks ------------------------------------------------------------
+    # -- the thread that asks the feeds --------------------------------------------------
 
     def _run(self) -> None:
         while True:
