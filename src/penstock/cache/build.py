@@ -78,43 +78,35 @@ def _open_prepared(
     damaged: IndexIdentity | None,
 ) -> CacheDirectory:
     refuse_foreign(path)
-    open_it = partial(_prepare_and_open, path, spec, policy, counters, warn, damaged)
+
+    def prepare_and_open() -> CacheDirectory:
+        share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
+        stored = stored_bytes(path / "index.sqlite")
+        quota = prepare_directory(path, share, stored, clamp=spec.clamp)
+        if share is not None and quota < share:
+            warn(
+                f"tier {spec.medium}: {path} has room for {format_size(quota)} instead of the "
+                f"requested {format_size(share)}"
+            )
+        return open_directory(
+            path,
+            name=spec.medium,
+            quota_bytes=quota,
+            high=spec.high,
+            low=spec.low,
+            policy=POLICIES[policy](),
+            counters=counters,
+            damaged=damaged,
+        )
+
     try:
-        return open_it()
+        return prepare_and_open()
     except CacheDirError:
         # An open index lets the sweep remove files without a row. On a full disk the index may not
         # open because of those files: remove them first.
         if not is_full_disk(path) or not sweep_unopened(path):
             raise
-        return open_it()
-
-
-def _prepare_and_open(
-    path: Path,
-    spec: TierSpec,
-    policy: str,
-    counters: Counters,
-    warn: Warn,
-    damaged: IndexIdentity | None,
-) -> CacheDirectory:
-    share = None if spec.quota_bytes is None else spec.quota_bytes // len(spec.paths)
-    stored = stored_bytes(path / "index.sqlite")
-    quota = prepare_directory(path, share, stored, clamp=spec.clamp)
-    if share is not None and quota < share:
-        warn(
-            f"tier {spec.medium}: {path} has room for {format_size(quota)} instead of the "
-            f"requested {format_size(share)}"
-        )
-    return open_directory(
-        path,
-        name=spec.medium,
-        quota_bytes=quota,
-        high=spec.high,
-        low=spec.low,
-        policy=POLICIES[policy](),
-        counters=counters,
-        damaged=damaged,
-    )
+        return prepare_and_open()
 
 
 def open_directory(

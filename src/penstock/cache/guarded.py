@@ -125,11 +125,12 @@ class GuardedDirectory:
     def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
         view = memoryview(data)
         directory = self._directory
+        if directory is None:
+            self._probe_if_due()
+            return False
         # Making room is not timed, since it may evict many files. Writing one block is.
-        if directory is None or not self._try(
-            lambda _now: directory.reserve(len(view)), False, timed=False
-        ):
-            return self._try(lambda _directory: False, False)
+        if not self._try(lambda _now: directory.reserve(len(view)), False, timed=False):
+            return False
         return self._try(
             lambda _now: directory.write_into_reserved(obj, block_bytes, block, view), False
         )

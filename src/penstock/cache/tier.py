@@ -18,6 +18,8 @@ from penstock.mounttable import filesystem_type
 from penstock.ownership import why_untrusted
 from penstock.units import MIB, format_size, parse_size
 
+log = logging.getLogger(__name__)
+
 MEDIA = ("MEM", "SSD", "HDD")
 DEFAULT_HIGH = 0.99
 DEFAULT_LOW = 0.8
@@ -176,14 +178,10 @@ def prepare_directory(
     return quota_bytes
 
 
-# The tiers of one cache, fastest first.
-
-# A failing tier costs a warning and a miss, never the read. Threading: any thread.
-
-log = logging.getLogger(__name__)
-
-
 class Tiers:
+    """The tiers of one cache, fastest first. A failing tier costs a warning and a miss, never the
+    read. Threading: any thread."""
+
     def __init__(self, tiers: Sequence[Tier], block_bytes: int, counters: Counters) -> None:
         self.all = tiers
         self.block_bytes = block_bytes

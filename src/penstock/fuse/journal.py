@@ -31,7 +31,7 @@ class Unanswered(NamedTuple):
 
 
 def new_journal() -> int:
-    """The descriptor of an empty one."""
+    """Return the descriptor of an empty journal."""
     descriptor = os.memfd_create("penstock-journal")
     os.ftruncate(descriptor, _SLOTS * _SLOT_BYTES)
     return descriptor
@@ -84,19 +84,6 @@ class Journal:
             self.put_back(slot)
 
 
-# The ledger: which files the kernel has open, and on which backing files.
-
-# The kernel rejects an open that does not fit the existing ones (another backing file, or through
-# the server while one is passed through), and a new server cannot query those. So they are recorded
-# in a memory file that the supervisor keeps open.
-
-# A server may be killed between a step and its record. The order of steps is chosen so that a count
-# can then only be too high: a file that stays registered for nothing costs a descriptor in the
-# kernel, while one that is unregistered too early would fail a reader's open.
-
-# Threading: slots are taken and freed under the caller's lock; words are written under the lock of
-# their inode.
-
 _FIELDS = 4
 INO, BACKING, USERS, DAEMON_OPENS = range(_FIELDS)
 _RECORD_BYTES = _FIELDS * 8
@@ -113,13 +100,27 @@ class Open(NamedTuple):
 
 
 def new_ledger() -> int:
-    """The descriptor of an empty one."""
+    """Return the descriptor of an empty ledger."""
     descriptor = os.memfd_create("penstock-opens")
     os.ftruncate(descriptor, _FIRST_RECORDS * _RECORD_BYTES)
     return descriptor
 
 
 class Ledger:
+    """Which files the kernel has open, and on which backing files.
+
+    The kernel rejects an open that does not fit the existing ones (another backing file, or through
+    the server while one is passed through), and a new server cannot query those. So they are
+    recorded in a memory file that the supervisor keeps open.
+
+    A server may be killed between a step and its record. The order of steps is chosen so that a
+    count can then only be too high: a file that stays registered for nothing costs a descriptor in
+    the kernel, while one that is unregistered too early would fail a reader's open.
+
+    Threading: slots are taken and freed under the caller's lock; words are written under the lock
+    of their inode.
+    """
+
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._map()

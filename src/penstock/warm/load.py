@@ -34,19 +34,18 @@ from penstock.warm.pace import RateLimit
 from penstock.warm.page_cache import FILES_PER_PROBE, PageBudget, PageCacheProbe, SelectedFile
 from penstock.warm.prefetcher import MOST_IN_FLIGHT, Wanted
 
-# Room in the tiers for a load's bytes, counted before they are fetched.
-
-# Bytes that find no room are not fetched at all: that request would be paid for and its bytes
-# thrown away. The tiers have the last word; this is what they report at the start, minus what was
-# taken since.
-
-# Threading: one thread.
-
 # wanted(tier, share) -> bytes of the selection that are there
 WantedBytes = Callable[[int, int], int]
 
 
 class TierRoom:
+    """Room in the tiers for a load's bytes, counted before they are fetched.
+
+    Bytes that find no room are not fetched at all: the request would be paid for, and its bytes
+    thrown away. The tiers have the last word; this is what they report at the start, minus what
+    was taken since. Threading: one thread.
+    """
+
     def __init__(self, tiers: Sequence[StripedTier], wanted: WantedBytes) -> None:
         self._tiers = tiers
         self._free = [
@@ -180,7 +179,7 @@ class Load:
 
     def advance(self, most_s: float) -> bool:
         """Check more files, or wait at most `most_s`; False once everything has ended."""
-        if self._next < len(self._selection.inos) and not self._over and self._wants_more():
+        if self._next < len(self._selection.inos) and not self._over and len(self._ready) < _READY:
             self._check_more()
             return True
         self._recheck_capacity()
@@ -210,9 +209,6 @@ class Load:
     @property
     def _over(self) -> bool:
         return self._stopped or self.progress.gave_up
-
-    def _wants_more(self) -> bool:
-        return len(self._ready) < _READY
 
     def _has_ended(self) -> bool:
         nothing_left = not self._ready and not self._joined and not self._in_flight

@@ -197,20 +197,19 @@ def _resident_bytes_of(path: str) -> int:
         os.close(descriptor)
 
 
-# How much of the machine's memory may hold pages that are not read yet.
-
-# The kernel evicts from its page cache as it likes. But pages that are pushed ahead of readers
-# evict other pages; so there is a budget. Most of it is for files that stay for the next epoch, the
-# rest for files that are dropped after they are read.
-
 _SHARE = 0.5  # of the available memory: the job, and the kernel's own reading, need memory too
 _KEPT_SHARE = 0.75
 _INODES_TOGETHER = 1024
 
 
 class PageBudget:
-    """A file that several plans keep (the ranks of one job) is counted once. Threading: any
-    thread."""
+    """How much of the machine's memory may hold pages that are not read yet.
+
+    The kernel evicts from its page cache as it likes. But pages that are pushed ahead of readers
+    evict other pages; so there is a budget. Most of it is for files that stay for the next epoch,
+    the rest for files that are dropped after they are read. A file that several plans keep (the
+    ranks of one job) is counted once. Threading: any thread.
+    """
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes

@@ -26,7 +26,7 @@ from penstock.warm.pace import window_bytes
 from penstock.warm.page_cache import PageBudget
 
 # How much of a shuffled epoch a cache answers.
-
+#
 # An epoch reads every sample once, in an order that is new each time. The hits of a cache then
 # depend on its policy, on its share of the data, and for LRU on the position in the epoch.
 
@@ -97,20 +97,21 @@ def draw_misses(batches: Sequence[int], chance: Chance, rng: random.Random) -> l
     return found
 
 
-# How much slower transfers are that share one bandwidth.
-
-# A flow alternates between waiting (latency, or its own work) and transferring, for ever. Where n
-# such flows share a bandwidth evenly, mean value analysis gives their rate exactly, whatever the
-# distribution of the times: the recursion adds one flow after the other, and each new flow meets
-# the queue that the earlier ones make. The plain bound, the minimum of n times one flow's rate and
-# of the whole bandwidth, is 16% too high where both are about the same.
-
 # Flows whose transfer shares differ by less than one step are treated alike.
 _STEPS = 1000
 
 
 class Sharing:
-    """Caches its results. Not thread-safe."""
+    """How much slower transfers are that share one bandwidth.
+
+    A flow alternates between waiting (latency, or its own work) and transferring, for ever. Where n
+    such flows share a bandwidth evenly, mean value analysis gives their rate exactly, whatever the
+    distribution of the times: the recursion adds one flow after the other, and each new flow meets
+    the queue that the earlier ones make. The plain bound, the minimum of n times one flow's rate
+    and of the whole bandwidth, is 16% too high where both are about the same.
+
+    It caches its results, and is not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, list[float]] = {}
@@ -132,11 +133,11 @@ class Sharing:
 
 
 # How batches reach an accelerator: a DataLoader's workers, the store, and time.
-
+#
 # The loader is PyTorch's: batch i belongs to worker i % workers; each worker has `queued` batches
 # to make and makes one after the other; when a batch is taken, the next one is handed out; batches
 # are taken in order. A new epoch begins with nothing handed out.
-
+#
 # Time advances in batches, not in single GETs: an epoch of a million files takes milliseconds.
 
 
@@ -513,7 +514,7 @@ def _stretch(
 
 
 # The minimums that keep an accelerator busy: bandwidth, GETs in flight, cache, workers.
-
+#
 # Each is searched alone, while everything else stays as it is.
 
 BUSY_ENOUGH = 0.95

@@ -65,14 +65,12 @@ def batches(
     gone."""
     for first in range(0, len(selection.inos), BATCH):
         tick(first)
-        yield find(files, selection.inos[first : first + BATCH])
+        inos = selection.inos[first : first + BATCH]
+        nodes = files.tree.nodes(inos)
+        alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
+        found = [SelectedFile(node, files.object_of(node)) for node in alive]
+        yield found, len(inos) - len(alive)
     tick(len(selection.inos))
-
-
-def find(files: FileSystem, inos: "list[int] | Any") -> tuple[list[SelectedFile], int]:
-    nodes = files.tree.nodes(inos)
-    alive = [nodes[ino] for ino in inos if ino in nodes and not nodes[ino].dead]
-    return [SelectedFile(node, files.object_of(node)) for node in alive], len(inos) - len(alive)
 
 
 def survey(files: FileSystem, selection: Selection, pages: Pages | None, tick: Tick) -> Report:
