@@ -178,7 +178,7 @@ def test_what_has_no_effect_is_said_once_for_each_reason() -> None:
         "no effect here: --gang (a job's instances start together)",
         "no effect here: --rdma "
         "(the processes of a job share this machine's network and processes)",
-        "no effect here: --sync-mode (code is not fetched; --working-dir is where it lies)",
+        "no effect here: --sync-mode (code is not fetched; --working-dir says where it is)",
         "no effect here: --chief (the first worker is the chief)",
     ]
 

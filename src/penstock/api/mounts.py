@@ -1,11 +1,11 @@
-"""The mounts of this machine: statistics, refresh, warm, unmount.
+"""The mounts of this machine: statistics, refresh, warm, upgrade, unmount.
 
 Talks to the server of a mount over its control socket; imports neither models nor stores.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.daemon.mount_registry import (
     find_served,
     resolve_mountpoint,
 )
+from penstock.environment import CLOUDS
 from penstock.errors import NoSuchPath, PenstockError
 
 Json = dict[str, Any]
@@ -59,6 +60,35 @@ def refresh(mountpoint: str) -> Json:
         "refresh",
         timeout_s=_LISTING_TAKES_AT_MOST_S,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    mountpoint: Path
+    server_pid: int | None
+    pause_s: float  # how long readers waited
+
+
+def upgrade(mountpoint: str, changes: Mapping[str, Any]) -> Upgraded:
+    """Replace the server of a mount by one of this release, with these mount options changed, and
+    with the keys of this environment. If the new server cannot start, the old one continues."""
+    from penstock.daemon.mount_lifecycle import change_in_place, current_settings
+    from penstock.mount_options import change_settings
+
+    path = resolve_mountpoint(mountpoint)
+    wanted = change_settings(current_settings(path), changes)
+    pause_s = change_in_place(path, wanted, environment=_environment_keys())
+    return Upgraded(path, find_note(path).server_pid, pause_s)
+
+
+def _environment_keys() -> dict[str, str | None]:
+    """The store's keys in this environment: they may have been rotated since the mount began."""
+    keys: dict[str, str | None] = {
+        name: value for name, value in os.environ.items() if name.startswith(CLOUDS)
+    }
+    if "AWS_ACCESS_KEY_ID" in keys:
+        keys.setdefault("AWS_SESSION_TOKEN", None)  # the old key's token does not fit the new key
+    return keys
 
 
 def umount(mountpoint: str, *, lazy: bool = False) -> None:

@@ -1,5 +1,5 @@
-"""The options of `penstock submit`: ours, arena's names for them, and those of arena's that have
-nothing to act on when there is one machine."""
+"""The options of `penstock submit`: our own, arena's names for them, and arena's options that have
+no effect on one machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 TRAINERS = ("mpi", "pytorch", "horovod", "tf")
-# arena's other words for them.
+# arena's other names of trainers.
 ALIASES: Mapping[str, str] = {
     "mpijob": "mpi", "mj": "mpi", "pytorchjob": "pytorch", "py": "pytorch",
     "horovodjob": "horovod", "hj": "horovod", "tfjob": "tf", "tensorflow": "tf",
 }  # fmt: skip
 
-# arena's other names of options, also those that it has given up. Of a tf job's roles only the
-# workers have limits of their own there and here.
+# arena's other names of options, deprecated ones included. Of a tf job's roles only the workers
+# have limits of their own.
 _RENAMED: Mapping[str, str] = {
     "workingDir": "working-dir", "dataDir": "data-dir", "running-timeout": "timeout",
     "ttl-after-finished": "ttl", "ps-count": "ps", "syncMode": "sync-mode",
@@ -27,7 +27,7 @@ _RENAMED: Mapping[str, str] = {
     "evaluatorCpu": "evaluator-cpu", "evaluatorMemory": "evaluator-memory",
 }  # fmt: skip
 
-# arena's options that are taken and change nothing: (names, whether it takes a value, why).
+# arena's options that are accepted and have no effect: (name, whether it takes a value, why).
 _NODES = "one machine is the only node"
 _IMAGES = "docker or podman pull as they are set up"
 _NETWORK = "the processes of a job share this machine's network and processes"
@@ -40,9 +40,9 @@ _OF_ALL: Sequence[tuple[str, bool, str]] = (
     ("--rdma", False, _NETWORK), ("--hostNetwork", False, _NETWORK),
     ("--hostIPC", False, _NETWORK), ("--hostPID", False, _NETWORK),
     ("--image-pull-secret", True, _IMAGES), ("--image-pull-policy", True, _IMAGES),
-    ("--sync-mode", True, "code is not fetched; --working-dir is where it lies"),
-    ("--sync-source", True, "code is not fetched; --working-dir is where it lies"),
-    ("--sync-image", True, "code is not fetched; --working-dir is where it lies"),
+    ("--sync-mode", True, "code is not fetched; --working-dir says where it is"),
+    ("--sync-source", True, "code is not fetched; --working-dir says where it is"),
+    ("--sync-image", True, "code is not fetched; --working-dir says where it is"),
     ("--tensorboard", False, "no TensorBoard is started"),
     ("--tensorboard-image", True, "no TensorBoard is started"),
     ("--logdir", True, "no TensorBoard is started"),
@@ -74,7 +74,7 @@ _OF_ONE: Mapping[str, Sequence[tuple[str, bool, str]]] = {
         ("--evaluator", False, "no evaluator is started"),
         ("--success-policy", True, "a job has succeeded when all its workers have"),
         ("--role-sequence", True, "a job's instances start together"),
-        ("--starting-timeout", True, "a job waits for its data and its GPUs as long as it takes"),
+        ("--starting-timeout", True, "a job waits for its data and its GPUs without limit"),
     ),
 }
 
@@ -104,7 +104,7 @@ def our_name(name: str) -> str:
 
 
 def flags_without_effect(trainer: str, options: Mapping[str, Any]) -> list[str]:
-    """`--gang, --rdma: why`, a line for each reason, of those that were given."""
+    """Return a line for each reason, with the given options that it applies to."""
     given: dict[str, list[str]] = {}
     for name, _, why in (*_OF_ALL, *_OF_ONE.get(trainer, ())):
         if options.get(_parameter(name)):
@@ -134,7 +134,9 @@ def _first() -> list[click.Parameter]:
             metavar="DIR",
             help="Where the command runs. [the current folder]",
         ),
-        click.Option(["--image"], metavar="IMAGE", help="Run in this image, by docker or podman."),
+        click.Option(
+            ["--image"], metavar="IMAGE", help="Run in this image, with docker or podman."
+        ),
     ]
 
 
@@ -154,7 +156,7 @@ def _resources(trainer: str) -> list[click.Parameter]:
             default=1,
             show_default=True,
             metavar="N",
-            help="How many take part.",
+            help="Number of workers.",
         ),
         click.Option(
             ["--gpus"],
@@ -164,10 +166,8 @@ def _resources(trainer: str) -> list[click.Parameter]:
             metavar="N",
             help="GPUs of each worker.",
         ),
-        click.Option(
-            ["--cpu"], metavar="CORES", help="At most so many cores for each worker: 2, 500m."
-        ),
-        click.Option(["--memory"], metavar="SIZE", help="At most so much memory for each: 4Gi."),
+        click.Option(["--cpu"], metavar="CORES", help="CPU limit of each worker: 2, 500m."),
+        click.Option(["--memory"], metavar="SIZE", help="Memory limit of each worker: 4Gi."),
         *([servers] if trainer == "tf" else ()),
     ]
 
@@ -186,7 +186,7 @@ def _running(trainer: str) -> list[click.Parameter]:
         click.Option(
             ["--plan"],
             is_flag=True,
-            help="Under `penstock run`: its loaders tell the mount what they will read.",
+            help="Run COMMAND with `penstock run`, which plans its reads.",
         ),
         click.Option(
             ["--retry"],
@@ -194,17 +194,17 @@ def _running(trainer: str) -> list[click.Parameter]:
             default=0,
             show_default=True,
             metavar="N",
-            help="Start it again after a failure, so often.",
+            help="Retry up to N times after a failure.",
         ),
         click.Option(
             ["--timeout"],
             metavar="DURATION",
-            help="End an attempt that runs so long: 90s, 2h22m. Also --running-timeout.",
+            help="End an attempt after this time: 90s, 2h22m. Also --running-timeout.",
         ),
         click.Option(
             ["--ttl"],
             metavar="DURATION",
-            help="Forget it, and its logs, so long after its end. [never] "
+            help="Delete the job and its logs this long after its end. [never] "
             "Also --ttl-after-finished.",
         ),
         click.Option(
@@ -213,14 +213,14 @@ def _running(trainer: str) -> list[click.Parameter]:
             default=0,
             show_default=True,
             metavar="N",
-            help="In the queue, higher comes first.",
+            help="Jobs with a higher priority start first.",
         ),
         click.Option(
             ["--shell"],
             default="sh",
             show_default=True,
             metavar="SHELL",
-            help="What reads a COMMAND of one word.",
+            help="The shell that runs a COMMAND of one word.",
         ),
     ]
 
@@ -228,12 +228,15 @@ def _running(trainer: str) -> list[click.Parameter]:
 def _last() -> list[click.Parameter]:
     return [
         click.Option(
-            ["-l", "--label"], multiple=True, metavar="KEY=VALUE", help="Kept with the job."
+            ["-l", "--label"], multiple=True, metavar="KEY=VALUE", help="A label of the job."
         ),
         click.Option(
-            ["-a", "--annotation"], multiple=True, metavar="KEY=VALUE", help="Kept with the job."
+            ["-a", "--annotation"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="An annotation of the job.",
         ),
-        # Here a job sees this machine's files as they are; what is to be elsewhere is refused.
+        # A job sees the files of this machine at their own paths; other targets are refused.
         click.Option(["--data-dir"], multiple=True, hidden=True),
         click.Option(["--config-file"], multiple=True, hidden=True),
         click.Option(["-n", "--namespace"], metavar="NAME", help="[default: default]"),
@@ -241,10 +244,12 @@ def _last() -> list[click.Parameter]:
         click.Option(
             ["-o", "--output"],
             type=click.Choice(["yaml", "json"]),
-            help="With --dry-run: print the manifest, of which only the fields are checked.",
+            help="With --dry-run: print the manifest; checks only its fields.",
         ),
         click.Option(
-            ["--wait"], is_flag=True, help="Return when the job has ended; with 4 if it failed."
+            ["--wait"],
+            is_flag=True,
+            help="Return when the job has ended; exit with 4 if it failed.",
         ),
     ]
 

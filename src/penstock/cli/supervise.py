@@ -1,7 +1,7 @@
 """The supervisor process: `python -m penstock.cli.supervise MOUNTPOINT FD`, started by `mount`.
 
-The descriptor holds what to run. In the background it reports through a pipe to the command that
-started it, and in the foreground it has taken that command's place and talks to the user.
+The descriptor holds the settings. In the background, the process reports through a pipe to the
+command that started it; in the foreground, it has replaced that command and prints for the user.
 """
 
 import contextlib
@@ -29,103 +29,103 @@ _LOG_FORMAT = LOG_FORMAT.replace("%(message)s", "supervisor: %(message)s")
 
 def main() -> None:
     with os.fdopen(int(sys.argv[2]), "rb") as file:
-        told: dict[str, Any] = json.load(file)
-    if told["report"] is not None and os.fork():
-        os._exit(0)  # whoever started us may live for months, and should not have to bury us
-    keys = (
-        take_inherited_keys()
-    )  # for its servers; nothing else that is started from here sees them
-    plan = LaunchSpec(
-        Path(told["mountpoint"]),
-        told["source"],
-        told["settings"],
+        launch: dict[str, Any] = json.load(file)
+    if launch["report"] is not None and os.fork():
+        os._exit(0)  # detached: the parent may run for months, and need not reap this process
+    keys = take_inherited_keys()  # only the servers get them, no other child process
+    spec = LaunchSpec(
+        Path(launch["mountpoint"]),
+        launch["source"],
+        launch["settings"],
         sys.executable,
         environment={**keys},
-        log=told["log"],
-        watchdog_s=told["settings"]["watchdog_s"],
-        grace_s=told["settings"]["grace_s"],
-        give_up_s=told["settings"]["give_up_s"],
+        log=launch["log"],
+        watchdog_s=launch["settings"]["watchdog_s"],
+        grace_s=launch["settings"]["grace_s"],
+        give_up_s=launch["settings"]["give_up_s"],
     )
     remember_environment(keys)
-    remember_settings(plan.settings)
+    remember_settings(spec.settings)
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if plan.log is not None:
-        handler = WatchedLog(plan.log)
+    if spec.log is not None:
+        handler = WatchedLog(spec.log)
     handler.setFormatter(RedactingFormatter(_LOG_FORMAT))
     logging.basicConfig(handlers=[handler])
     logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
     keep_memory_private()
-    claimed: int = told["claim"]
-    sign_claim(claimed)
-    report_to: int | None = told["report"]
-    no_claim = partial(release_claim, plan.mountpoint, claimed)
-    audience: Audience = Person(plan.source, no_claim)
+    claim: int = launch["claim"]
+    sign_claim(claim)
+    report_to: int | None = launch["report"]
+    release = partial(release_claim, spec.mountpoint, claim)
+    audience: Audience = _Terminal(spec.source, release)
     if report_to is not None:
-        audience = Parent(report_to, no_claim)
+        audience = _Parent(report_to, release)
     try:
-        exit_code = Supervisor(plan, audience).run()
+        exit_code = Supervisor(spec, audience).run()
     except PenstockError as error:
         logging.error("%s", error)
         exit_code = error.exit_code
     logging.shutdown()
     sys.stderr.flush()
-    # At once: while Python ends, its signal handlers are gone, and one more Ctrl-C would change the
-    # exit code.
+    # At once: while Python exits, its signal handlers are gone, and one more Ctrl-C would change
+    # the exit code.
     os._exit(exit_code)
 
 
-class Person:
+class _Terminal:
+    """Shows the progress and the outcome of a mount in the foreground."""
+
     end = None
 
-    def __init__(self, source: str, no_claim: Callable[[], None]) -> None:
+    def __init__(self, source: str, release: Callable[[], None]) -> None:
         self._listing = Listing(source)
-        self._no_claim = no_claim
+        self._release_claim = release
 
     def progress(self, files: int, size_bytes: int) -> None:
         self._listing.update(files, size_bytes)
 
     def ready(self, lines: list[str]) -> None:
-        self._no_claim()
-        with contextlib.suppress(BrokenPipeError):  # `| head -1` has seen enough
+        self._release_claim()
+        with contextlib.suppress(BrokenPipeError):  # `| head -1` has read enough
             self._listing.clear()
             for line in lines:
                 notify(line)
 
     def failed(self, what: str, hint: str | None, exit_code: int) -> None:
-        self._no_claim()
+        self._release_claim()
         self._listing.clear()
         print_error(what, hint, exit_code)
 
 
-class Parent:
-    """The command that was told `--background`: one JSON line for each thing that happens."""
+class _Parent:
+    """Reports to the command that was given `--background`: one JSON line for each event."""
 
-    def __init__(self, descriptor: int, no_claim: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, release: Callable[[], None]) -> None:
         self._descriptor = descriptor
-        self._no_claim = no_claim
+        self._release_claim = release
         os.set_inheritable(descriptor, False)
 
     @property
     def end(self) -> int:
-        return self._descriptor  # of a pipe: an error once nobody reads it
+        return self._descriptor  # a pipe: poll reports an error once its reader is gone
 
     def progress(self, files: int, size_bytes: int) -> None:
-        self._tell({"progress": [files, size_bytes]})
+        self._send({"progress": [files, size_bytes]})
 
     def ready(self, lines: list[str]) -> None:
-        self._no_claim()  # before it is told: there is a note by now, and a mount
-        self._tell({"ready": lines})
+        self._release_claim()  # before the message: the mount and its note exist by now
+        self._send({"ready": lines})
         os.close(self._descriptor)
 
     def failed(self, what: str, hint: str | None, exit_code: int) -> None:
-        self._no_claim()
-        self._tell({"error": what, "hint": hint, "exit_code": exit_code})
+        self._release_claim()
+        self._send({"error": what, "hint": hint, "exit_code": exit_code})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         try:
             os.write(self._descriptor, json.dumps(message).encode() + b"\n")
         except BrokenPipeError:
-            # Ctrl-C while listing: nobody waits for this mount any more.
+            # Ctrl-C during the listing: nothing waits for this mount any more.
             raise PenstockError("the command that started this mount is gone") from None
 
 
