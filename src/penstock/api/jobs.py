@@ -115,7 +115,7 @@ class TrainingJob(Declared):
             self._shown = live_status.show([stored])[0]
             progress(self)
 
-        ended = wait_for_job(State(), self.key, timeout_s=timeout_s, tell=update)
+        ended = wait_for_job(State(), self.key, timeout_s=timeout_s, on_update=update)
         if self.phase != "SUCCEEDED":
             trouble: Json = ended.note.get("trouble") or {}
             why = trouble.get("what") or self.status.get("message") or "no reason is recorded"

@@ -177,7 +177,7 @@ class Operation(Declared):
             self._shown = _shown(stored)
             progress(self)
 
-        ended = wait_for_operation(State(), self.key, timeout_s=timeout_s, tell=update)
+        ended = wait_for_operation(State(), self.key, timeout_s=timeout_s, on_update=update)
         if self.phase != COMPLETE:
             raise_trouble([failure_of(ended)])
         return self
@@ -221,7 +221,7 @@ def wait_until_bound(
 ) -> list[Failure]:
     """Wait until each data set that `applied` concerns is bound, failed, or cannot be bound yet.
     Return the failures; `progress` gets the data sets that are still waiting."""
-    return wait_for_pairs(State(), _datasets_of(applied), timeout_s=timeout_s, tell=progress)
+    return wait_for_pairs(State(), _datasets_of(applied), timeout_s=timeout_s, on_update=progress)
 
 
 def why_unbound(applied: Iterable["Applied"]) -> list[str]:
@@ -303,7 +303,7 @@ def up(
     if not wait:
         return []
     keys = [one.key for one in chosen] or [one.key for one in state.all(["Dataset"])]
-    return wait_for_pairs(state, [(key.namespace, key.name) for key in keys], tell=progress)
+    return wait_for_pairs(state, [(key.namespace, key.name) for key in keys], on_update=progress)
 
 
 # -- look -------------------------------------------------------------------------------------

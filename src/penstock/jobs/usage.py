@@ -38,7 +38,7 @@ def _find_gpus(given: str | None) -> tuple[Gpu, ...]:
         if not given.isdigit():
             raise UsageError(f"PENSTOCK_GPUS is {given!r}", hint="a number of GPUs, such as 1")
         return tuple(Gpu(index, "GPU", None) for index in range(int(given)))
-    lines = ask_smi("index,name,memory.total")
+    lines = query_nvidia_smi("index,name,memory.total")
     if lines:
         return tuple(Gpu(int(index), name, _bytes(memory)) for index, name, memory in lines)
     try:
@@ -48,7 +48,7 @@ def _find_gpus(given: str | None) -> tuple[Gpu, ...]:
     return tuple(Gpu(index, "NVIDIA GPU", None) for index in range(count))
 
 
-def ask_smi(fields: str) -> list[list[str]]:
+def query_nvidia_smi(fields: str) -> list[list[str]]:
     """Return the fields of each GPU as nvidia-smi prints them; [] without nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -148,7 +148,7 @@ def gpu_usage() -> list[GpuUsage]:
     fields = "index,name,utilization.gpu,memory.total,memory.used"
     return [
         GpuUsage(int(index), name, _share(busy), _bytes(total), _bytes(used))
-        for index, name, busy, total, used in ask_smi(fields)
+        for index, name, busy, total, used in query_nvidia_smi(fields)
     ]
 
 

@@ -23,8 +23,8 @@ from penstock.reconcile.datasets import Datasets
 from penstock.reconcile.live_status import Busy, served_mounts
 from penstock.reconcile.loop_control import LoopLock
 from penstock.reconcile.node_affinity import Node, this_node
+from penstock.reconcile.resource_process import log_to_stderr
 from penstock.reconcile.state import State
-from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
 
 log = logging.getLogger(__name__)
 
@@ -120,10 +120,7 @@ class Loop:
 
 def main() -> int:
     os.environ.update(take_inherited_keys())
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
-    logging.basicConfig(handlers=[handler])
-    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
+    log_to_stderr()
     state = State()
     lock = LoopLock(state.folder)
     lock.inherit(int(sys.argv[1]))

@@ -5,19 +5,16 @@
 
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.jobs.usage import query_nvidia_smi
 from penstock.specs.dataset import NodeAffinity, NodeSelectorTerm, Requirement
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
-# nvidia-smi loads the driver if nothing else has, which may take seconds.
-_NVIDIA_SMI_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +124,4 @@ def _accelerators() -> list[str]:
                     found.append(value.strip())
     except OSError:
         found = []
-    if found or (program := shutil.which("nvidia-smi")) is None:
-        return found
-    try:
-        result = subprocess.run(
-            [program, "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=_NVIDIA_SMI_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in result.stdout.splitlines() if line]
+    return found or [name for (name,) in query_nvidia_smi("name")]

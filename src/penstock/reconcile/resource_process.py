@@ -44,16 +44,21 @@ def start_worker(module: str, uid: str, lock: int, log: Path) -> "subprocess.Pop
         os.close(lock)
 
 
+def log_to_stderr() -> None:
+    """Log without secrets, at the level that PENSTOCK_LOG names."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
+
+
 def start_as_worker() -> tuple[State, Stored] | None:
     """Set up this process as the worker of the resource in its arguments, and return that.
 
     None: the resource was deleted meanwhile.
     """
     os.environ.update(take_inherited_keys())
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
-    logging.basicConfig(handlers=[handler])
-    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
+    log_to_stderr()
     signal.signal(signal.SIGTERM, _exit)
     state = State()
     found = state.by_uid(sys.argv[1])

@@ -30,7 +30,7 @@ from penstock.reconcile.snapshot import Event, Snapshot, Stored
 from penstock.specs.kinds import ResourceKey
 
 
-class Box:
+class SecretBox:
     """Seals secrets at rest with a key that only this user can read.
 
     Root and this user can open them. It protects every copy of the state: a backup, a support
@@ -139,7 +139,7 @@ Json = dict[str, Any]
 class State:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_dir()
-        self.box = Box(self.folder / "secrets.key")
+        self.box = SecretBox(self.folder / "secrets.key")
         self._path = self.folder / "resources.sqlite"
         self._local = threading.local()
         self._prepare()

@@ -37,9 +37,9 @@ def wait_for_pairs(
     names: Iterable[tuple[str, str]],
     *,
     timeout_s: float | None = None,
-    tell: Callable[[list[Pair]], None] = lambda _: None,
+    on_update: Callable[[list[Pair]], None] = lambda _: None,
 ) -> list[Failure]:
-    """Wait until each of these pairs is settled; `tell` gets those that are not yet."""
+    """Wait until each of these pairs is settled; `on_update` gets those that are not yet."""
     waiting = set(names)
     failures: list[Failure] = []
 
@@ -54,7 +54,7 @@ def wait_for_pairs(
             waiting.discard(name)
             if pair.dataset is not None and "trouble" in pair.dataset.note:
                 failures.append(failure_of(pair.dataset))
-        tell(open_pairs)
+        on_update(open_pairs)
         return not waiting
 
     _wait(state, look, timeout_s, "data sets: " + ", ".join(name for _, name in sorted(waiting)))
@@ -66,10 +66,10 @@ def wait_for_operation(
     key: ResourceKey,
     *,
     timeout_s: float | None = None,
-    tell: Callable[[Stored], None] = lambda _: None,
+    on_update: Callable[[Stored], None] = lambda _: None,
 ) -> Stored:
     """Wait until it is Complete or Failed; raises if it is deleted meanwhile."""
-    return _wait_for_phase(state, key, (COMPLETE, FAILED), timeout_s, tell)
+    return _wait_for_phase(state, key, (COMPLETE, FAILED), timeout_s, on_update)
 
 
 def wait_for_job(
@@ -77,10 +77,10 @@ def wait_for_job(
     key: ResourceKey,
     *,
     timeout_s: float | None = None,
-    tell: Callable[[Stored], None] = lambda _: None,
+    on_update: Callable[[Stored], None] = lambda _: None,
 ) -> Stored:
     """Wait until it has SUCCEEDED or FAILED; raises if it is deleted meanwhile."""
-    return _wait_for_phase(state, key, ENDED, timeout_s, tell)
+    return _wait_for_phase(state, key, ENDED, timeout_s, on_update)
 
 
 def _wait_for_phase(
@@ -88,7 +88,7 @@ def _wait_for_phase(
     key: ResourceKey,
     phases: Collection[str],
     timeout_s: float | None,
-    tell: Callable[[Stored], None],
+    on_update: Callable[[Stored], None],
 ) -> Stored:
     last: list[Stored] = []
 
@@ -96,7 +96,7 @@ def _wait_for_phase(
         found = state.find(key)
         if found is None:
             raise PenstockError(f"{key} was deleted")
-        tell(found)
+        on_update(found)
         last[:] = [found]
         return found.status.get("phase") in phases
 
