@@ -44,7 +44,7 @@ LOAD = OperationFacts(
     runs=True,
     running_s=600.0,
     silent_s=1.0,
-    progress={"bytes": 50, "of": 100},
+    progress={"bytes": 50, "ofBytes": 100},
     unbound=(),
     log="/o/log",
 )
@@ -149,7 +149,7 @@ def test_trouble_has_a_remedy(severity: str, findings: list[Finding], says: str)
      judge_loop(DIED, [], [LOAD]),
      judge_loop(AT_WORK, ["imagenet"], []),
      judge_operation(LOAD, AT_WORK, LOAD),
-     judge_operation(SILENT, AT_WORK, replace(SILENT, progress={"bytes": 60, "of": 100})),
+     judge_operation(SILENT, AT_WORK, replace(SILENT, progress={"bytes": 60, "ofBytes": 100})),
      judge_operation(replace(LOAD, runs=False), AT_WORK)],
 )  # fmt: skip
 def test_nothing_is_said_of_what_is_well(findings: list[Finding]) -> None:

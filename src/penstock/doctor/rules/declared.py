@@ -172,7 +172,7 @@ def _executing(seen: OperationFacts, loop: LoopFacts, later: OperationFacts | No
 
 def _progress(seen: OperationFacts) -> str:
     progress = seen.progress or {}
-    done, whole = progress.get("bytes"), progress.get("of")
+    done, whole = progress.get("bytes"), progress.get("ofBytes")
     if isinstance(done, int) and isinstance(whole, int) and whole:
         return f"{100 * done // whole}%"
     return "an unknown share"
