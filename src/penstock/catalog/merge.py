@@ -43,15 +43,14 @@ class Merge:
             self._insert_new(is_first=is_first)
             known = run("SELECT 1 FROM meta WHERE key = 'listed_at'").fetchone() is not None
             if not known and not self._in_use:
-                run("DELETE FROM changes")  # no kernel knows the names of before the first listing
-            self._note_totals(gone)
+                run("DELETE FROM changes")  # before the first listing no kernel knows a name
+            self._update_totals(gone)
             run(
                 "DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?",
                 (_CHANGES_KEPT,),
             )
-            changed: int = run("SELECT count(*) FROM changes WHERE seq > ?", (before,)).fetchone()[
-                0
-            ]
+            counted = run("SELECT count(*) FROM changes WHERE seq > ?", (before,))
+            changed: int = counted.fetchone()[0]
             # Numbers are never used again, not even those of nodes that were deleted.
             run(
                 "INSERT OR REPLACE INTO meta SELECT 'next_ino', max(ino) + 1 FROM "
@@ -138,13 +137,13 @@ class Merge:
 
     # -- what the catalog keeps of each source -----------------------------------------
 
-    def _note_totals(self, gone: list[int]) -> None:
+    def _update_totals(self, gone: list[int]) -> None:
         database = self._database
         note_present(database, self._mounted, gone)
         if self._source != NOBODY:
             note_totals(database, self._source, *self._totals("incoming"))
             note_listed(
-                database, self._source, self._staged.covered, self._note_hidden(self._source)
+                database, self._source, self._staged.covered, self._update_hidden(self._source)
             )
         # Sources that were not listed now lose the files that another source hides.
         reduced = database.execute(
@@ -177,7 +176,7 @@ class Merge:
         ).fetchone()
         return files, min((high << 32) + low, _MOST_BYTES)
 
-    def _note_hidden(self, source: int) -> dict[str, int]:
+    def _update_hidden(self, source: int) -> dict[str, int]:
         run = self._database.execute
         run("DELETE FROM hidden_of WHERE source = ?", (source,))
         run(

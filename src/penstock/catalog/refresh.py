@@ -8,7 +8,7 @@ and merged by itself: one that fails keeps its old tree, and does not affect the
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,17 +112,14 @@ def refresh(
                 with _scratch(database):
                     staged = StagedListing(database, paths, number, most_files, others)
                     try:
-                        with closing(list_in_parallel(mounted.store, silence_s=silence_s)) as pages:
-                            for page in pages:
-                                tree.check_in_place()
-                                staged.add(page, mounted.store)
+                        with closing(_stage(tree, staged, mounted.store, silence_s)) as pages:
+                            for _ in pages:
                                 progress(listed + staged.listed, size_bytes + staged.size_bytes)
                     except CatalogDamaged:
                         raise
                     except PenstockError as error:
                         failures.append(Failure(mounted.path, error))
                         continue
-                    staged.settle()
                     changed += Merge(tree, staged, paths, in_use=in_use).apply()
                     listed += staged.listed
                     size_bytes += staged.size_bytes
@@ -141,6 +138,18 @@ def refresh(
     files, size = tree.totals()
     hidden = sum(tree.hidden_counts().values())
     return Summary(files, size, changed, hidden, tuple(failures))
+
+
+def _stage(
+    tree: Tree, staged: StagedListing, store: Store, silence_s: float
+) -> Generator[None, None, None]:
+    """Stage a listing; yield after each page."""
+    with closing(list_in_parallel(store, silence_s=silence_s)) as pages:
+        for page in pages:
+            tree.check_in_place()
+            staged.add(page, store)
+            yield
+    staged.finish()
 
 
 def _update_mounted(tree: Tree, paths: dict[int, str]) -> int:

@@ -72,7 +72,7 @@ class StagedListing:
         self._make_roots(paths)
         self.source = NOBODY if source is None else source
         own = paths.get(self.source, "")
-        self._shown_below = f"{own}/" if own else ""
+        self._path_prefix = f"{own}/" if own else ""
         self.covered = covered_by_others(own, list(paths.values())) if source is not None else []
         self._covered = tuple((path, f"{path}/") for path in self.covered)
 
@@ -88,43 +88,34 @@ class StagedListing:
         self._found = 0
 
     def add(self, page: list[ObjectInfo], store: Store) -> None:
+        """Stage one page of the listing. Raises SourceError for a listing without end."""
         self._database.execute("BEGIN")
         files: list[tuple[int, bytes, int, int, int, str, bytes]] = []
-        unshown: list[tuple[str, str]] = []
+        hidden: list[tuple[str, str]] = []
         for info in page:
             folder, slash, name = info.key.rpartition("/")
             parent = why_no_key(info.key) or self._why_covered(info) or self._parent(folder, slash)
             if isinstance(parent, str):
                 if name or info.size_bytes or parent is not COVERED:
-                    unshown.append((self._printable_key(info.key), parent))
+                    hidden.append((self._printable_key(info.key), parent))
             elif not name:
                 if info.size_bytes:
-                    unshown.append((self._printable_key(info.key), MARKER_WITH_DATA))
+                    hidden.append((self._printable_key(info.key), MARKER_WITH_DATA))
             elif reason := (
                 why_no_name(name) or store.why_unreadable(info.key) or why_implausible(info)
             ):
-                unshown.append((self._printable_key(info.key), reason))
+                hidden.append((self._printable_key(info.key), reason))
             else:
-                mtime_ns = plausible_mtime_ns(info)
-                files.append(
-                    (
-                        parent,
-                        encode(name),
-                        self.source,
-                        info.size_bytes,
-                        mtime_ns,
-                        info.version,
-                        encode(info.key),
-                    )
-                )
+                what = info.size_bytes, plausible_mtime_ns(info), info.version
+                files.append((parent, encode(name), self.source, *what, encode(info.key)))
         self._insert_files(files)
-        self._insert_unshown(unshown)
+        self._insert_hidden(hidden)
         self._database.execute("COMMIT")
         self.listed += len(page)
         self.size_bytes += sum(info.size_bytes for info in page)
-        self._check_that_it_ends(store)
+        self._check_bounds(store)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Hide files whose key is a directory too."""
         twice = self._database.execute(
             "SELECT i.key FROM incoming i JOIN seen s ON s.parent = i.parent AND s.name = i.name"
@@ -145,8 +136,8 @@ class StagedListing:
         return None
 
     def _printable_key(self, key: str) -> str:
-        """By its path in the mount: two sources may have the same key."""
-        return printable_key(f"{self._shown_below}{key}")
+        """Return the path in the mount: two sources may have the same key."""
+        return printable_key(f"{self._path_prefix}{key}")
 
     # -- rows -----------------------------------------------------------------------------
 
@@ -154,15 +145,15 @@ class StagedListing:
         run = self._database.executemany
         fresh = run("INSERT OR IGNORE INTO incoming VALUES (?, ?, ?, ?, ?, ?, ?)", rows).rowcount
         if fresh < len(rows):
-            # An entry that was listed twice is one entry, as it was told last.
+            # An entry that was listed twice counts once; the last one wins.
             run("INSERT OR REPLACE INTO incoming VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         self._found += max(0, fresh)
 
-    def _insert_unshown(self, rows: list[tuple[str, str]]) -> None:
+    def _insert_hidden(self, rows: list[tuple[str, str]]) -> None:
         fresh = self._database.executemany("INSERT OR IGNORE INTO unshown VALUES (?, ?)", rows)
         self._found += max(0, fresh.rowcount)
 
-    def _check_that_it_ends(self, store: Store) -> None:
+    def _check_bounds(self, store: Store) -> None:
         if self._found + self._files_of_others > self._most_files:
             raise SourceError(
                 f"{store.identity}: more than {self._most_files:,} files and directories",
@@ -170,8 +161,8 @@ class StagedListing:
             )
         if self.listed > _MAX_TIMES_LISTED * self._found + _REPEATS_ALLOWED:
             raise SourceError(
-                f"{store.identity}: its listing repeats itself: {self.listed:,} entries came, and "
-                f"only {self._found:,} of them are different",
+                f"{store.identity}: its listing repeats itself: {self.listed:,} entries, and "
+                f"only {self._found:,} different ones",
                 hint="the endpoint does not go on from page to page as an object store does; "
                 "check --endpoint, and any proxy before it",
             )

@@ -236,7 +236,7 @@ def _client(endpoint: str | None, deadline_s: float) -> "ClientConfig":
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
         "connect_timeout": timedelta(seconds=min(_CONNECT_S, deadline_s)),
         "read_timeout": timedelta(seconds=_idle_s(deadline_s)),
-        # After the deadline nobody waits for the answer.
+        # After the deadline no reader waits for the answer.
         "timeout": timedelta(seconds=deadline_s),
     }
 

@@ -19,7 +19,7 @@ _DATES = (
 _SPACES = re.compile(r"\s+")
 # A bare number is a size in bytes. `1.2K` and `12M` are not exact, and `-` is a folder's.
 _EXACT_SIZE = re.compile(r"(\d{1,19})(?=\s|$)")
-# The longest line that Apache and nginx take as a request: nothing longer can be asked for.
+# The longest line that Apache and nginx take as a request: nothing longer can be requested.
 _MAX_HREF = 8 << 10
 _MAX_TAG = 256 << 10  # html.parser holds a tag, a comment or a script until it ends
 _MAX_TEXT = 200  # of the title, and of the text behind a link

@@ -91,8 +91,8 @@ class SourcePrefix:
         for key in keys:
             if not key.startswith(start) and key != below:
                 raise SourceError(
-                    f"{self.identity}: the endpoint was asked to list below {start[-100:]!r}, and "
-                    f"lists {key[:100]!r} too",
+                    f"{self.identity}: the endpoint lists {key[:100]!r}, which is not below "
+                    f"{start[-100:]!r}",
                     hint="check --endpoint: it must be the address of the storage itself, and "
                     "list by prefix",
                 )

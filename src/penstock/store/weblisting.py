@@ -1,7 +1,7 @@
 """Lists the folders of a web server, folder by folder: by WebDAV where the server speaks it, else
 from the index pages that it writes for people, or from a file that the user wrote (`--manifest`).
 
-A page rarely states a version, and often no exact size: then a HEAD request per file asks for them.
+A page rarely states a version, and often no exact size: then each file costs a HEAD request.
 What is exact in a page is believed, and costs no request.
 
 Links to other servers are not followed. If the source's own folder leads to another server, that is
@@ -56,7 +56,7 @@ _MAX_DAV_BYTES = 512 << 20  # up to 1 KiB for an entry
 # name.
 _MAX_ENTRIES = 250_000
 _MAX_NAME_BYTES = 32 << 20
-# A level is asked for only where it may be small: a longer one is not needed as a whole.
+# A level is listed only where it may be small: a longer one is not needed as a whole.
 _LEVEL_ENTRIES = 10_000
 _LEVEL_NAME_BYTES = 2 << 20
 _CAPACITY_WAIT_S = 120.0  # other listings hold their folders until these are written to disk
