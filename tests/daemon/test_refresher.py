@@ -197,7 +197,7 @@ def test_a_catalog_that_is_damaged_while_a_listing_lasts_is_made_anew_at_once(
     started: Callable[..., tuple[Set, Refresher, Session]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("_LEAST_INTERVAL_S", "_HEALS_EVERY_S"):
-        monkeypatch.setattr(f"penstock.daemon.refresher.{pause}", 0.1)
+        monkeypatch.setattr(f"penstock.daemon.catalog_refresher.{pause}", 0.1)
     some, refresher, _ = started({"a": b"a", "b": b"b"})
     listing, goes_on = threading.Semaphore(0), threading.Event()
 

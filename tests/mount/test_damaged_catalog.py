@@ -155,7 +155,7 @@ def test_a_refresh_heals_and_stats_and_doctor_say_so(own: Mounter, state: Path) 
     catalog = damage(state, "leaf_page_of_an_index")
     assert "900 files" in succeed("refresh", mount.path)
     assert {path: path.stat().st_ino for path in mount.path.glob("*/*")} == before
-    assert "pages are damaged; made anew" in succeed("stats", mount.path)
+    assert "pages are damaged; rebuilt" in succeed("stats", mount.path)
     assert "its catalog was damaged" in penstock("doctor").stdout
     (log,) = (state / "logs").glob("*.log")
     assert f"it is kept as {catalog.name}.damaged" in log.read_text()
