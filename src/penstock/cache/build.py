@@ -33,9 +33,9 @@ def build_cache(
     must_open: bool = True,
     warn: Warn = lambda _note: None,
 ) -> Cache:
-    """Build the cache of a mount. Without `must_open`, a directory that cannot be opened now is
-    taken out of service and retried later. `warn` receives messages for the user about tiers that
-    differ from what was requested."""
+    """Build the cache of a mount. Without `must_open`, a directory that cannot be opened now is out
+    of service and retried later. `warn` receives messages for the user about tiers that differ from
+    what was requested."""
     tiers = [build_tier(spec, policy, counters, must_open=must_open, warn=warn) for spec in specs]
     return Cache(
         tiers,

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _EVICT_BATCH = 256
 SMALL_BYTES = 1024 * 1024
-# After the disk was full before the quota was reached, wait so long before writing again.
+# How long no writes are tried after the disk was full below the quota.
 _FULL_PAUSE_S = 1.0
 
 

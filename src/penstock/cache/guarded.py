@@ -87,7 +87,7 @@ class GuardedDirectory:
         self._lock = threading.Lock()
         self._directory: CacheDirectory | None = None
         self._error: str | None = None
-        self._times_out = 0
+        self._outages = 0
         self._changed_s = clock()  # when it went out, or came back
         self._delay_s = FIRST_PROBE_S
         self._next_probe_s = 0.0
@@ -233,7 +233,7 @@ class GuardedDirectory:
     @property
     def outages(self) -> int:
         """How often the directory has gone out."""
-        return self._times_out
+        return self._outages
 
     # -- inside -------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class GuardedDirectory:
 
     def _mark_out(self, error: Exception) -> None:
         self._error = str(error)
-        self._times_out += 1
+        self._outages += 1
         self._next_probe_s = self._clock() + self._delay_s
         self._counters.add("cache_warnings")
         log.warning("cache directory %s is out: %s; reading without it", self.path, error)

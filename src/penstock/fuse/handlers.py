@@ -253,7 +253,7 @@ class Handlers:
 
     def _dot_entry(self, ino: int, *, plus: bool) -> bytes:
         """Return `.` as the one entry of an empty directory. The kernel keeps no page for a listing
-        without entries, so it could not be told to drop it: a file that came later was not seen
+        without entries, so it could not be made to drop it, and a file that came later was not seen
         (6.18). The listing continues after the root's number: at its beginning."""
         entry = p.DIRENT.pack(ino, ROOT, 1, p.DT_DIR) + b"."
         entry += bytes(-len(entry) % 8)

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 _REQUEST_BYTES = 64 * 1024
 
 NO_REPLY = None
-# While requests arrive without a pause, started fetches are polled once in so many requests.
+# While requests arrive without a pause, started fetches are polled after every 16 of them.
 _REQUESTS_BETWEEN_POLLS = 16
 _SWEEP_S = 1.0
 _MOST_TO_STORE = 16
@@ -264,7 +264,7 @@ class Session:
         self._unmounted.wait()
 
     def replace_stuck_receivers(self, longer_than_s: float) -> None:
-        """Replace receivers that have served one request for so long. The next receiver answers
+        """Replace receivers that have served one request for too long. The next receiver answers
         that request, and must not meet the same disk: the caller has taken it out of service."""
         now = time.monotonic()
         for receiver in self._receivers.copy():

@@ -87,7 +87,7 @@ def fits_for_sure(tiers: Sequence[StripedTier], size_bytes: int) -> bool:
 # Blocks that are checked ahead of the fetches: a few rounds, however many are in flight.
 _READY = 4 * MOST_IN_FLIGHT
 FAILURES_NAMED = 10
-# After so many failures in a row, each after a full deadline, storage counts as unavailable.
+# After this many failures in a row, each after a full deadline, storage counts as unavailable.
 _GIVE_UP_AFTER = 100
 _CHANGED = "it changed or was deleted in the bucket meanwhile"
 

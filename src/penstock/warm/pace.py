@@ -140,7 +140,7 @@ _HOLDS_S = 0.1
 
 
 class RateLimit:
-    """A token bucket: at most so many bytes a second.
+    """A token bucket: limits the bytes fetched per second.
 
     A caller may take bytes while any are left, even if that leaves the bucket in debt; the next
     waits until the debt is paid. So a block larger than a second's worth passes too, and the rate
@@ -158,7 +158,7 @@ class RateLimit:
         self._filled_s = clock()
 
     def take(self, size_bytes: int) -> bool:
-        """Whether so many bytes may be fetched now; if so, they are counted."""
+        """Whether these bytes may be fetched now; if so, they are counted."""
         with self._lock:
             now_s = self._clock()
             grown = self._tokens + (now_s - self._filled_s) * self._bytes_per_s

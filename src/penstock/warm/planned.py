@@ -119,7 +119,7 @@ class PlannedFeed:
             "resident": self._resident,
             "dropped": self._dropped,
             "missing": self._missing,
-            **{how.name.lower(): count for how, count in self._ended.items()},
+            **{outcome.name.lower(): count for outcome, count in self._ended.items()},
         }
 
     # -- the cursor ----------------------------------------------------------------------

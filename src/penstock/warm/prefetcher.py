@@ -125,8 +125,8 @@ class Prefetcher:
                     self._changed.wait(_POLL_S)
 
     def _room(self) -> int:
-        """Return how many more may be started. Filled a quarter at a time: a wake-up for each would
-        cost more than it gains."""
+        """Return how many more may be started. Free places are filled a quarter at a time: a
+        wake-up for each would cost more than it gains."""
         target = self.pace.target
         return target - self._in_flight if self._in_flight <= target * 3 // 4 else 0
 

@@ -287,10 +287,10 @@ class _Flow(NamedTuple):
         return cls(alone_s, batch.miss_bytes / alone_s, fetching_s / alone_s)
 
 
-# Longer epochs are simulated with so many batches and scaled: 1.28 million files in batches of 400
-# are 3,204 batches. More would change no printed figure.
+# Longer epochs are simulated with this many batches and scaled: 1.28 million files in batches of
+# 400 are 3,204 batches. More would change no printed figure.
 _MOST_BATCHES = 4000
-# A sample of so many sizes represents all: to shuffle these takes 30 ms, and 1.28 million 0.7 s.
+# A sample of this many sizes represents all: to shuffle these takes 30 ms, and 1.28 million 0.7 s.
 MOST_SIZES = 1 << 16
 
 
