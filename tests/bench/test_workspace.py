@@ -140,23 +140,23 @@ def test_a_free_port_refuses_until_its_server_listens_and_is_nobody_elses() -> N
 def test_every_object_comes_whole_and_only_gets_of_objects_are_counted_as_gets(
     server: S3Server, far: FarServer, bucket: ObjectPath, small: Dataset
 ) -> None:
-    before = far.counters()
+    before = far.counts()
     for entry in small.entries[:5]:
         assert (bucket / entry.path).read_bytes() == (small.root / entry.path).read_bytes()
-    counted = far.counters().since(before)
+    counted = far.counts().since(before)
     assert (counted.gets, counted.get_bytes, counted.other_requests) == (5, 5 * SMALL_BYTES, 0)
-    before = far.counters()
+    before = far.counts()
     assert len(bucket.rglob()) == len(small.entries)
     key = small.entries[0].path
     assert (bucket / key).exists()
-    counted = far.counters().since(before)
+    counted = far.counts().since(before)
     assert (counted.gets, counted.get_bytes, counted.other_requests) == (0, 0, 2)
     # Some clients add a query to a GET of an object.
     connection = http.client.HTTPConnection("127.0.0.1", far.port, timeout=10)
     with contextlib.closing(connection):
         connection.request("GET", f"/{small.name}/{key}?x-id=GetObject")
         assert connection.getresponse().status == 403  # it is not signed
-    assert far.counters().since(before).gets == 1
+    assert far.counts().since(before).gets == 1
     # What is written through it arrives.
     near = S3(server.endpoint).open(small.name) / "new/object.bin"
     content = bytes(range(256)) * 1000
@@ -188,7 +188,7 @@ def test_several_processes_count_together_and_end_together(
         # Each GET has a connection of its own, so that all three get some.
         with ThreadPoolExecutor(12) as pool:
             list(pool.map(lambda entry: (bucket / entry.path).read_bytes(), small.entries[:12]))
-        assert far.counters().gets == 12
+        assert far.counts().gets == 12
         assert len(workspace.processes("s3-server")) == 3
     wait_until(lambda: not workspace.processes("s3-server"), "three processes have ended")
     # What is not measured goes by at once, and is counted. A day for this object: only a line that
@@ -196,7 +196,7 @@ def test_several_processes_count_together_and_end_together(
     with far_s3(workspace, server, latency_s=0, bytes_per_s=1000 / 864) as far, far.unshaped():
         bucket = S3(far.server.endpoint).open(small.name)
         assert len((bucket / small.entries[0].path).read_bytes()) == SMALL_BYTES
-        assert far.counters().gets == 1
+        assert far.counts().gets == 1
 
 
 @pytest.mark.parametrize("readers", [2, 50])
@@ -241,7 +241,7 @@ def test_the_bare_client_gets_every_object_once_and_large_ones_by_blocks(
             block_bytes=MIB,
             parallel=3,
         )
-        counted = far.counters()
+        counted = far.counts()
     assert (epoch.files, epoch.size_bytes) == (2, large.size_bytes)
     assert (counted.gets, counted.get_bytes) == (2 * 4, large.size_bytes)
     with pytest.raises(BenchError, match="bare-client"):

@@ -23,7 +23,7 @@ from penstock.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the accelerator needs to know of a batch: the loader has read the bytes."""
+    """A batch as the accelerator sees it: the loader has read the bytes."""
 
     samples: int
     size_bytes: int
@@ -58,7 +58,7 @@ class EpochFigures:
 
     @property
     def busy_share_after_first(self) -> float:
-        """The same without the wait for the first batch."""
+        """Return the busy share without the wait for the first batch."""
         return self.busy_s / (self.seconds - self.first_batch_s)
 
 
@@ -69,7 +69,7 @@ class Accelerator:
 
     @property
     def samples_per_s(self) -> float:
-        """What it takes when it never waits."""
+        """Return its demand: the samples/s of an accelerator that never waits."""
         return self.batch / self.step_s
 
     def train(
@@ -189,7 +189,7 @@ PUBLISHED = {
 
 
 def published(model: str | None, accelerator: str | None) -> Published:
-    """The row for a model on an accelerator; one that was never published is an error."""
+    """Return the row of a model on an accelerator; one that was never published is an error."""
     if (row := PUBLISHED.get((model or "", accelerator or ""))) is not None:
         return row
     known = sorted(known for name, known in PUBLISHED if name == model)

@@ -120,8 +120,8 @@ SHARD_BYTES = 130_000_000  # of tfrecord and webdataset
 
 
 def planned_bytes(plan: DatasetPlan) -> int | None:
-    """About how large it will be; None for one that is given. Files are whole: a wish of 48 MiB
-    gives one shard of 130 MB."""
+    """Return about how large it will be; None for a given one. Files are whole: 48 MiB asked for
+    give one shard of 130 MB."""
     if plan.form == "given":
         return None
     count, size_bytes = count_and_size(plan)
@@ -129,7 +129,7 @@ def planned_bytes(plan: DatasetPlan) -> int | None:
 
 
 def count_and_size(plan: DatasetPlan) -> tuple[int, int]:
-    """How many files, and how large each is in the mean."""
+    """Return how many files there are, and their mean size."""
     usual = {"small": SMALL_BYTES, "jpeg": SMALL_BYTES, "large": LARGE_BYTES}
     size_bytes = usual.get(plan.form, SHARD_BYTES)
     if plan.files is not None and plan.size_bytes is not None:
@@ -172,7 +172,7 @@ def manifest_from_json(value: Mapping[str, Any]) -> DatasetManifest:
 def make_dataset(
     plan: DatasetPlan, folder: Path, progress: Progress | None = None
 ) -> DatasetManifest:
-    """Makes it below `folder`, which must be empty or missing; what is given is only described."""
+    """Make it below `folder`, which must be empty or missing; a given one is only described."""
     if plan.form == "given":
         if plan.path is None:
             raise UsageError("a given data set needs its path")
@@ -195,7 +195,7 @@ def make_dataset(
 def describe_dataset(
     plan: DatasetPlan, folder: Path, progress: Progress | None = None
 ) -> DatasetManifest:
-    """Reads all of it, for the hash and the samples."""
+    """Read all of it, for the hash and the samples."""
     entries = scan(folder)
     if not entries:
         raise UsageError(f"{folder}: no files", hint="give the folder that the data set lies in")
@@ -220,7 +220,7 @@ def describe_dataset(
 
 
 def scan(folder: Path) -> tuple[Entry, ...]:
-    """Every file below it, by name; hidden ones are not part of a data set."""
+    """Return every file below it, by name; hidden ones are not part of a data set."""
     found: list[Entry] = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]

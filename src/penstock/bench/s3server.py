@@ -164,7 +164,7 @@ class S3Server:
     metrics_port: int | None = None  # of a local one: Prometheus metrics at /metrics
 
     def aws_environment(self) -> dict[str, str]:
-        """The keys the way their users have them."""
+        """Return the keys as environment variables of AWS."""
         environment = {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -176,19 +176,24 @@ class S3Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """What went through a shaper since it started."""
+class StoreCounts:
+    """What the store sent since counting began. Where requests cannot be distinguished they are
+    None, and bytes are all that the network received."""
 
-    gets: int  # of objects
+    gets: int | None  # of objects
     get_bytes: int
-    other_requests: int  # listings, HEADs, and all that writes
+    other_requests: int | None  # listings, HEADs, and all that writes
 
-    def since(self, before: "Counters") -> "Counters":
-        return Counters(
-            self.gets - before.gets,
+    def since(self, before: "StoreCounts") -> "StoreCounts":
+        return StoreCounts(
+            _less(self.gets, before.gets),
             self.get_bytes - before.get_bytes,
-            self.other_requests - before.other_requests,
+            _less(self.other_requests, before.other_requests),
         )
+
+
+def _less(count: int | None, before: int | None) -> int | None:
+    return None if count is None or before is None else count - before
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +203,8 @@ class FarServer:
     server: S3Server
     port: int
 
-    def counters(self) -> Counters:
-        return Counters(**json.loads(self._ask(shaper.COUNTERS_PATH)))
+    def counts(self) -> StoreCounts:
+        return StoreCounts(**json.loads(self._ask(shaper.COUNTERS_PATH)))
 
     @contextlib.contextmanager
     def unshaped(self) -> Iterator[None]:

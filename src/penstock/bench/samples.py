@@ -88,7 +88,7 @@ def _feed(register: int, data: bytes) -> int:
 
 
 def _advance(register: int, zeros: int) -> int:
-    """The register after so many zero bytes: one table for each bit of their number."""
+    """Return the register after so many zero bytes: one table for each bit of their number."""
     bit = 0
     while zeros:
         if zeros & 1:
@@ -115,7 +115,7 @@ def _byte_table() -> list[int]:
 
 
 def _zero_tables() -> list[list[list[int]]]:
-    """What 2^bit zero bytes do to each byte of a register, for each bit of a length."""
+    """Return what 2^bit zero bytes do to each byte of a register, for each bit of a length."""
     columns = [_feed(1 << bit, b"\0") for bit in range(32)]
     tables: list[list[list[int]]] = []
     for _ in range(_LENGTH_BITS):
@@ -165,7 +165,7 @@ class Tail:
 
     @cached_property
     def part(self) -> Part:
-        """For checksums; takes 10 ms, and is only wanted for TFRecords."""
+        """Return it for checksums; takes 10 ms, and only TFRecords need it."""
         return Part.of(self.data)
 
 
@@ -245,7 +245,7 @@ def _comments(number: int, room: int) -> list[bytes | int]:
 
 
 def _encode_class(label: int, texture: "Image", draw: random.Random) -> list[Tail]:
-    """The pictures of a class, each somewhat larger than the one before."""
+    """Encode the pictures of a class, each somewhat larger than the one before."""
     from PIL import Image  # an extra: only making data sets needs it
 
     side = texture.width
@@ -280,8 +280,8 @@ def _stripes(label: int, draw: random.Random) -> "Image":
 
 
 def make_texture(draw: random.Random, side: int) -> "Image":
-    """What pictures are cut from. Photographs have broad shapes and fine grain; both matter for
-    how JPEG compresses them."""
+    """Return the image that pictures are cut from. Photographs have broad shapes and fine grain;
+    both matter for how JPEG compresses them."""
     from PIL import Image  # an extra: only making pictures needs it
 
     shapes = Image.frombytes("RGB", (32, 32), draw.randbytes(32 * 32 * 3))
@@ -298,7 +298,7 @@ TAR_BLOCK = 512
 
 
 def record(picture: Picture) -> Iterator[bytes]:
-    """The pieces of one TFRecord."""
+    """Yield the pieces of one TFRecord."""
     before, after = _example_around(picture)
     length = (len(before) + picture.size_bytes + len(after)).to_bytes(8, "little")
     crc = Running()
@@ -319,7 +319,7 @@ def record(picture: Picture) -> Iterator[bytes]:
 
 
 def tar_members(number: int, picture: Picture) -> Iterator[bytes]:
-    """The two members of one sample: NUMBER.jpg and NUMBER.cls, its label counted from 0."""
+    """Yield the two members of one sample: NUMBER.jpg, and NUMBER.cls with its label from 0."""
     yield from _member(f"{number:08}.jpg", picture.data)
     yield from _member(f"{number:08}.cls", str(picture.label).encode())
 
@@ -332,7 +332,7 @@ def _checksum(crc: int) -> bytes:
 
 
 def _example_around(picture: Picture) -> tuple[bytes, bytes]:
-    """What stands before and after the JPEG in the Example that carries it.
+    """Return what stands before and after the JPEG in its Example.
 
     Example{features=1: Features{feature=1: map<string, Feature>}}; a map's entry has its key in
     field 1 and its value in field 2; Feature has a bytes_list in 1 and an int64_list in 3, both
@@ -379,7 +379,7 @@ def _member(name: str, content: bytes) -> Iterator[bytes]:
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a file that begins with these bytes is a tar."""
+    """Return whether a file that begins with these bytes is a tar."""
     try:
         with tarfile.open(fileobj=io.BytesIO(head)):
             return True
@@ -391,7 +391,7 @@ SampleReader = Callable[[str], Iterator[int]]  # the sizes of a file's samples, 
 
 
 def sample_reader(layout: str) -> SampleReader:
-    """For one thread: it has a buffer of its own."""
+    """Return a reader for one thread: it has a buffer of its own."""
     if layout == "tfrecord":
         return _records
     if layout == "webdataset":
@@ -419,7 +419,7 @@ def _records(path: str) -> Iterator[int]:
 
 
 def _tar_samples(path: str) -> Iterator[int]:
-    """A sample is all members in a row whose names are the same up to the first dot."""
+    """Yield samples: adjacent members whose names are the same up to the first dot."""
     sample, size_bytes = b"", 0
     with open(path, "rb", buffering=BUFFER_BYTES) as file:
         while head := _take(file, TAR_BLOCK, path, may_end=True):

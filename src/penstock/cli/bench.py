@@ -67,9 +67,9 @@ def init() -> None:
     "--resume",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Go on with a run that was ended; what it has measured is not measured again.",
+    help="Continue a run that was ended; measure only what has no result yet.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, check, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the plan and print what would be done.")
 @click.option(
     "--set",
     "overrides",
@@ -169,7 +169,7 @@ def _print_outcome(outcome: "Outcome", output: str) -> int:
         if step.hint:
             notify(f"  hint: {step.hint}")
     if outcome.exit_code:
-        notify(f"hint: go on with: penstock bench run --resume {shlex.quote(str(outcome.results))}")
+        notify(f"hint: penstock bench run --resume {shlex.quote(str(outcome.results))}")
     if output == "json" and (outcome.results / "summary.json").exists():
         click.echo((outcome.results / "summary.json").read_text(), nl=False)
         return outcome.exit_code
@@ -185,9 +185,9 @@ def _print_outcome(outcome: "Outcome", output: str) -> int:
 @bench.command()
 @click.argument("name", required=False, metavar="[RUN]")
 def clean(name: str | None) -> int:
-    """Remove what runs left that were killed: processes, mounts, folders, objects.
+    """Remove what killed runs left: processes, mounts, folders, objects.
 
-    A run that still goes on is left alone. Results stay.
+    A run that is still alive is left alone. Results stay.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""penstock bench report and compare: what a run's results say. Two commands of the group `bench`.
+"""penstock bench report and compare: reports from results. Two commands of the group `bench`.
 
 The reporting itself is imported when a command runs, so that `penstock bench --help` needs none.
 """
@@ -39,8 +39,8 @@ _RUN = click.Path(path_type=Path)
 def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> int:
     """Write the report of a benchmark run: a web page, Markdown, JSON.
 
-    DIR is what `penstock bench run` wrote. The page is one file that needs nothing from elsewhere.
-    What did not prove what it claims is shown, and counts nowhere. The verdict goes to stderr, the
+    DIR is what `penstock bench run` wrote. The page is one self-contained file. An experiment that
+    did not prove what it claims is listed, and no figure uses it. The verdict goes to stderr, the
     paths to stdout. Exits with 2 if no experiment has a result; the report then shows why.
 
     \b
@@ -64,9 +64,7 @@ def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> 
         notify(clean(f"left out: {group[0].arm.label}, {group[0].why_not}{count}"))
     if not summary.run.results:
         notify(f"penstock: {folder}: no experiment has a result")
-        notify(
-            "hint: `penstock bench run --resume` goes on where a run ended; its logs are in logs/"
-        )
+        notify("hint: `penstock bench run --resume` continues a run; its logs are in logs/")
         return 2
     return 0
 
@@ -84,10 +82,10 @@ def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> 
 @click.option(
     "--anyway",
     is_flag=True,
-    help="Also where data set or machine differ: the result says so on top.",
+    help="Compare different data sets or machines too; the result starts with a warning.",
 )
 def compare(a: Path, b: Path, output: str, anyway: bool) -> None:
-    """Say where run B is faster or slower than run A.
+    """Show where run B is faster or slower than run A.
 
     Arms are compared in the settings that both runs have. Only a difference that the repeats can
     show is called one (Welch's t test on logarithms, at 5%, corrected for the number of rows).

@@ -130,7 +130,7 @@ def run(config: ReaderConfig) -> None:
 
 
 def _cpu_s() -> float:
-    """Of this process and its workers, which live as long as the loader."""
+    """Return the CPU time of this process and its workers, which live as long as the loader."""
     return measure.usage(measure.with_descendants([os.getpid()])).cpu_s
 
 

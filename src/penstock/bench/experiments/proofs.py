@@ -180,7 +180,7 @@ def _counted(counts: StoreCounts) -> str:
 
 
 def _held_bytes(folder: Path | None) -> int:
-    """What files below a folder take; nothing where there is none."""
+    """Return the bytes of the files below a folder; 0 if there is none."""
     held = 0
     for place, _, names in os.walk(folder or ""):
         for name in names:

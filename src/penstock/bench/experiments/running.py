@@ -48,7 +48,7 @@ class Snapshot:
         return self.counts.since(before.counts)
 
     def hits_since(self, before: "Snapshot") -> dict[str, int] | None:
-        """Bytes from the local cache, by tier; None for a system that does not say."""
+        """Return bytes from the local cache, by tier; None if the system does not count them."""
         if self.statistics is None or before.statistics is None:
             return None
         earlier: dict[str, int] = before.statistics["hit_bytes"]

@@ -93,7 +93,7 @@ class Trial:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """A fresh cache and a fresh mount, listed once as a training job lists its data set."""
+        """Start with a fresh cache and mount, listed once as a training job lists its data set."""
         try:
             self.arm.start()
             with self._counting():
@@ -104,14 +104,14 @@ class Trial:
             self.arm.stop()
 
     def cold(self, readers: int, entries: Sequence[Entry]) -> Sample:
-        """The first epoch of a mount that has just started."""
+        """Measure the first epoch of a mount that has just started."""
         native = self._read(self._native, readers, self.site.dataset.entries, passes=1)
         # What it reads comes into the cache and into the page cache.
         measure.touch_memory(2 * self.site.dataset.size_bytes)
         return _beside(self._sample("cold", readers, entries), native)
 
     def cold_beside_bare(self, readers: int, entries: Sequence[Entry]) -> list[Sample]:
-        """The bare client, the first epoch, the bare client again."""
+        """Measure the bare client, the first epoch, and the bare client again."""
         before = bare_sample(self.site, readers, entries)
         sample = self.cold(readers, entries)
         after = bare_sample(self.site, readers, entries)
@@ -126,9 +126,9 @@ class Trial:
         self._read(self.arm, readers, self.site.dataset.entries, passes=1)
 
     def warm(self, readers: int, *, rounds: int = 5) -> list[Sample]:
-        """Steady reads. The first only shows how long they take, unless that is long or slow.
+        """Measure steady reads. The first one only shows how long they take, unless that is long.
 
-        Nor is it steady: the second read after a drop is 15% to 25% slower than the third, also
+        It is not steady: the second read after a drop is 15% to 25% slower than the third, also
         natively on tmpfs (seen on 6.18; probably pages moving to the kernel's active list).
         """
         (first,) = self._rounds("warm", readers, 1, passes=1)
@@ -327,7 +327,7 @@ def settle(arm: Arm) -> None:
 
 
 def bare_sample(site: Site, readers: int, entries: Sequence[Entry]) -> Sample:
-    """The same objects by plain GETs, at the same concurrency."""
+    """Fetch the same objects by plain GETs, at the same concurrency."""
     epoch = get_epoch(site.workspace, site.server, site.bucket, entries, readers=readers)
     return Sample(
         arm=BARE,

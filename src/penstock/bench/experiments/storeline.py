@@ -23,7 +23,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from penstock.bench.plans.model import Shape, StoreAccess
-from penstock.bench.s3server import FarServer, S3Server, far_s3
+from penstock.bench.s3server import FarServer, S3Server, StoreCounts, far_s3
 from penstock.bench.workspace import Workspace
 from penstock.errors import UsageError
 
@@ -81,27 +81,6 @@ def _has_ipv6(interface: str, address: str) -> bool:
     return any(line.split()[0] == wanted and line.split()[-1] == interface for line in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCounts:
-    """What the store sent since counting began. Where requests cannot be distinguished they are
-    None, and bytes are all that the network received."""
-
-    gets: int | None  # of objects
-    get_bytes: int
-    other_requests: int | None  # listings, HEADs, and all that writes
-
-    def since(self, before: "StoreCounts") -> "StoreCounts":
-        return StoreCounts(
-            _less(self.gets, before.gets),
-            self.get_bytes - before.get_bytes,
-            _less(self.other_requests, before.other_requests),
-        )
-
-
-def _less(count: int | None, before: int | None) -> int | None:
-    return None if count is None or before is None else count - before
-
-
 class ServerMetrics:
     """SeaweedFS's own counters, of all buckets together. They count what was sent to the end."""
 
@@ -136,12 +115,9 @@ class StoreLine:
     counted_by: FarServer | Wire | ServerMetrics
 
     def counts(self) -> StoreCounts:
-        if isinstance(self.counted_by, ServerMetrics):
-            return self.counted_by.counts()
         if isinstance(self.counted_by, Wire):
             return StoreCounts(None, self.counted_by.received_bytes(), None)
-        counted = self.counted_by.counters()
-        return StoreCounts(counted.gets, counted.get_bytes, counted.other_requests)
+        return self.counted_by.counts()
 
     def unshaped(self) -> contextlib.AbstractContextManager[None]:
         """Lift the shape until the context ends: nothing is measured meanwhile."""

@@ -73,7 +73,7 @@ def quota_bytes(plan: ArmPlan, site: Site) -> int:
 
 
 class Ceiling(Arm):
-    """Nothing is read: samples are made in memory."""
+    """An arm that reads nothing: samples are made in memory."""
 
     name = "ceiling"
 
@@ -158,7 +158,7 @@ class PlannedAlluxio(_Planned, Alluxio):
 
 
 class PlannedJuiceFS(_Planned, JuiceFS):
-    """Its objects go where the run has made room for them, and are removed with it."""
+    """JuiceFS whose objects go to the run's scratch folder, and are removed with it."""
 
     def __init__(self, site: Site, plan: ArmPlan, access: StoreAccess) -> None:
         super().__init__(site, plan)
@@ -173,5 +173,5 @@ class PlannedJuiceFS(_Planned, JuiceFS):
 
 
 def cache_folder(arm: Arm) -> Path | None:
-    """Where a system keeps what it has fetched; None for those that have no such place."""
+    """Return the folder of a system's local cache; None for those that have none."""
     return arm.cache if isinstance(arm, Mount) else None

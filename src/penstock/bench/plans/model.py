@@ -152,7 +152,7 @@ class StorePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it."""
+    """A whole benchmark."""
 
     name: str
     seed: int
@@ -185,8 +185,8 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """How an experiment reaches the store. It shapes the network itself (bench/shaper.py), so that
-    each of several at once has its own line and its own counters.
+    """How an experiment reaches the store. It starts its own shaper (bench/shaper.py), so that each
+    of several at once has its own line and its own counters.
 
     `keys_file` is JSON, readable by its owner alone: {"access_key": …, "secret_key": …} and
     perhaps "session_token"; None: no keys are needed, or the environment's are used.

@@ -220,7 +220,7 @@ def _plan(fields: PlanFields, jobs: list[WorkloadPlan], folder: Path) -> Plan:
 
 
 def _arm(fields: ArmFields) -> ArmPlan:
-    """What is written wins over what the name means; a name of one's own begins from nothing."""
+    """Return an arm: written fields override those of a known name."""
     known = ARMS[fields.name][0] if fields.name in ARMS else None
     share = 1.0 if known is None else known.cache_share
     share = share if fields.cache_share is None else fields.cache_share

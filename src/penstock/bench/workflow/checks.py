@@ -298,7 +298,7 @@ def read_environment(path: Path) -> dict[str, Any] | None:
 
 
 def environment_changes(before: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """What of it bears on figures and is not as it was. Memory is left out, since its size differs
+    """Return the changes that affect figures. Memory is left out, since its size differs
     a little from one boot to the next; and so is a program that only one of them has."""
     pairs = [(name, before.get(name), found[name]) for name in _BEARING]
     versions: Mapping[str, str] = before.get("versions") or {}

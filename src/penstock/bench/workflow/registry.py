@@ -215,7 +215,7 @@ def sweep(folder: Path) -> list[str]:
 
 
 def _cgroups_of(pids: Iterable[int]) -> list[Path]:
-    """The folders of cgroups that these processes are in and that are ours, deepest first."""
+    """Return the cgroup folders of these processes that are ours, deepest first."""
     found: set[Path] = set()
     for pid in pids:
         try:
@@ -235,8 +235,8 @@ def _cgroups_of(pids: Iterable[int]) -> list[Path]:
 
 
 def _clear_jobs(folder: Path) -> None:
-    """What jobs have made outside of the folder: scratch space and containers. Their keepers would
-    have removed it, but take longer to end their jobs than `end_below` waits for them."""
+    """Remove what jobs have made outside of the folder: scratch space and containers. Their keepers
+    would have removed it, but take longer to end their jobs than `end_below` waits for them."""
     for path in folder.glob("**/jobs/*/attempt.json"):
         try:
             clear(path.parent.name, json.loads(path.read_text()))
@@ -245,8 +245,8 @@ def _clear_jobs(folder: Path) -> None:
 
 
 def _cgroups_of_jobs(folder: Path) -> list[Path]:
-    """Of jobs whose processes are gone already: known by the state that they had in the folder.
-    Asked when nothing is mounted there any more."""
+    """Return the cgroups of jobs whose processes are gone, found by the jobs' state in the folder.
+    Nothing may be mounted there any more."""
     uids = {path.name for path in folder.glob("**/jobs/*") if path.is_dir()}
     wanted = {f"penstock-job-{uid}" for uid in uids}
     # Not by glob, which fails where a folder vanishes meanwhile.

@@ -1,4 +1,4 @@
-"""What a run has in object stores: whether it may write there, and putting and removing things.
+"""What a run keeps in object stores: checking access, uploading and removing.
 
 A run writes only below folders of its own name, and removes only those. Keys come from the
 environment, or from a Secret that was applied; they are in no file but the one for the experiments.
@@ -83,7 +83,7 @@ def open_place(where: Place, deadline_s: float = _DEADLINE_S) -> Store:
 
 
 def declared_keys(where: "Place | StorePlan") -> Keys | None:
-    """Of the Secret that is named; None: those of the environment."""
+    """Return the keys of the named Secret; None to use those of the environment."""
     if where.secret_name is None:
         return None
     from penstock.reconcile.state import State
@@ -109,7 +109,7 @@ def declared_keys(where: "Place | StorePlan") -> Keys | None:
 
 
 def plain_keys(where: "Place | StorePlan", url: str) -> dict[str, str]:
-    """For the file that experiments read; by whatever way the user has them."""
+    """Return the user's keys for the file that experiments read."""
     given = S3Credentials(parse_source(url), False, declared_keys(where))()
     keys = {"access_key": given["access_key_id"], "secret_key": given["secret_access_key"]}
     token = given.get("token")
@@ -117,9 +117,9 @@ def plain_keys(where: "Place | StorePlan", url: str) -> dict[str, str]:
 
 
 def probe(where: Place) -> None:
-    """Writes a small object and removes it: the rights to both are needed at the end."""
+    """Write a small object and remove it: the run needs the rights to both."""
     if (folder := _local_folder(where)) is not None and not folder.exists():
-        # It is made when it is needed. Asked is whether it could be.
+        # It is created when it is needed; check that it could be.
         above = next(one for one in folder.parents if one.exists())
         if not (above.is_dir() and os.access(above, os.W_OK)):
             raise UsageError(f"{where.url}: cannot be made", hint=f"{above} cannot be written")
@@ -149,7 +149,7 @@ def probe(where: Place) -> None:
 
 
 def upload(where: Place, folder: Path, check: Callable[[], None]) -> int:
-    """Every file below `folder`; returns how many bytes. `check` raises when it is to stop."""
+    """Upload every file below `folder`; return the bytes. `check` raises to stop it."""
     if (target := _local_folder(where)) is not None:
         target.mkdir(parents=True, exist_ok=True)
     store = open_place(where)
@@ -188,15 +188,15 @@ def download(where: Place, folder: Path, check: Callable[[], None]) -> None:
 
 
 def size_of(where: Place) -> tuple[int, int]:
-    """Objects and bytes below it."""
+    """Return how many objects and bytes lie below a place."""
     sizes = [info.size_bytes for info in _list(open_place(where), where)]
     return len(sizes), sum(sizes)
 
 
 def remove(where: Place) -> int:
-    """Everything in a folder that is a run's own; returns how many objects."""
+    """Remove everything in a folder that is a run's own; return how many objects."""
     if not where.folder:
-        raise ValueError(f"{where.url} is not a run's own")
+        raise ValueError(f"{where.url} does not belong to a run")
     if (folder := _local_folder(where)) is not None and not folder.exists():
         return 0
     store = open_place(where)
@@ -219,7 +219,7 @@ def _local_folder(where: Place) -> Path | None:
 
 
 def _remove_folders(where: Place) -> None:
-    """Of a folder of this machine the folders are ours too; objects have none."""
+    """Remove the folders too, where the place is on this machine; objects have none."""
     if (folder := _local_folder(where)) is not None:
         for at, _, _ in os.walk(folder / where.folder, topdown=False):
             os.rmdir(at)

@@ -198,7 +198,7 @@ class Site:
         self._forget(place)
 
     def _dataset_place(self, dataset: DatasetPlan) -> remote.Place:
-        """In a bucket: below a folder of the run's own name, or where it was given."""
+        """Return its place in the bucket: a folder of the run's own, or where it was given."""
         if dataset.is_in_bucket:
             return self._given_place()
         return dataset_place(self._plan, dataset, self._workspace.folder)
@@ -215,7 +215,7 @@ class Site:
 def scratch_places(
     plan: Plan, experiments: Iterable[Experiment], folder: Path
 ) -> tuple[remote.Place, ...]:
-    """Where JuiceFS will write its own objects: below a name of the run's own at the root of the
+    """Return where JuiceFS will write its objects: below a name of the run's own at the root of the
     bucket, since its volumes know no folders above them."""
     if plan.store.local:
         return ()

@@ -27,7 +27,7 @@ class View(Protocol):
     def begin(self, record: Record, experiments: Sequence[Experiment]) -> None: ...
 
     def changed(self) -> None:
-        """Some step is in another state."""
+        """Handle a change of some step's state."""
 
     def progress(self, step: str, phase: str, done: float | None) -> None: ...
 
