@@ -107,7 +107,7 @@ if __name__ == "__main__":
         "--gpu",
         type=int,
         default=None,
-        help="number of the GPU that decodes; default: the CPU decodes",
+        help="GPU that decodes; default: the CPU decodes",
     )
     options = parser.parse_args()
     main(options.folder, options.epochs, options.batch, options.gpu)

@@ -72,7 +72,7 @@ class Preparer:
             if not self._told and not raw.problems:
                 self._told = True
                 print(
-                    "the GPU cannot decode a batch: decoding it image by image",
+                    "GPU cannot decode a batch; retrying each image",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -43,7 +43,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
         "--lr",
         type=float,
         default=0.5,
-        help="learning rate per 256 images of a step of all processes",
+        help="per 256 images in a step of all processes",
     )
     add("--warmup-epochs", type=float, default=2)
     add("--weight-decay", type=float, default=5e-5)
@@ -53,7 +53,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
         "--smallest-crop",
         type=float,
         default=0.25,
-        help="least share of the image's area; 0.08 for 90 epochs",
+        help="share of the area; 0.08 for 90 epochs",
     )
     add("--no-augment", action="store_true", help="train on the middle of each image")
     add("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes that read")
@@ -74,7 +74,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="saved each epoch; resumed from if it exists",
+        help="saved each epoch; resumed if it exists",
     )
     add("--dawnbench", type=Path, metavar="FOLDER", help="write dawnbench.json and .tsv there")
     about = parser.add_argument_group("for DAWNBench's JSON")
@@ -155,7 +155,7 @@ class Training:
         torch.cuda.synchronize(device)
 
     def train(self, epoch: int, source: Source) -> tuple[float, int, float, float]:
-        """Return mean loss, images of all ranks, seconds, and the share of time spent on data waits."""
+        """Return mean loss, images of all ranks, seconds, and the share that waited for data."""
         self.stepped.train()
         steps = source.steps
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
@@ -173,7 +173,7 @@ class Training:
                 seen = (batch.labels >= 0).sum()
                 sums += torch.stack(
                     [loss.detach() * seen, seen]
-                )  # stays on the GPU, so nothing waits
+                )  # stays on the GPU: no wait
             waited_s = opened_s + batches.waited_s()
         finally:
             batches.close()
