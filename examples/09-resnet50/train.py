@@ -171,9 +171,7 @@ class Training:
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
                 seen = (batch.labels >= 0).sum()
-                sums += torch.stack(
-                    [loss.detach() * seen, seen]
-                )  # stays on the GPU: no wait
+                sums += torch.stack([loss.detach() * seen, seen])  # stays on the GPU: no wait
             waited_s = opened_s + batches.waited_s()
         finally:
             batches.close()
