@@ -60,6 +60,15 @@ def pod_metadata() -> Any:
     return field("Labels and annotations of pods.", no_effect=reasons.PODS)
 
 
+def instances() -> Any:
+    return field("Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one")
+
+
+def container_env(factory: type[Any]) -> Any:
+    text = "Environment of its container."
+    return field(text, factory=factory, no_effect=reasons.ENVIRONMENT, secret=True)
+
+
 def volumes() -> Any:
     return field(
         "Volumes for the pods. If an option names a file on a volume that is a Secret, it gets the "
@@ -174,9 +183,7 @@ class PenstockRuntime(Resource):
 
 
 class AlluxioComponent(NetworkedPod):
-    replicas: Count | None = field(
-        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
-    )
+    replicas: Count | None = instances()
     jvm_options: list[str] = field("Options of its JVM.", factory=list, no_effect=reasons.JVM)
     properties: TextMap = field(
         "Alluxio's properties of this component; those with a counterpart become options of the "
@@ -185,9 +192,7 @@ class AlluxioComponent(NetworkedPod):
         secret=True,
     )
     ports: dict[str, Count] = field("Ports to listen on.", factory=dict, no_effect=reasons.PORTS)
-    env: TextMap = field(
-        "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
-    )
+    env: TextMap = container_env(dict)
     enabled: bool | None = field("Whether it runs.", no_effect=reasons.PODS)
     image_pull_secrets: FreeList = pull_secrets()
 
@@ -204,9 +209,7 @@ class AlluxioFuse(Images, NetworkedPod):
         secret=True,
     )
     jvm_options: list[str] = field("Options of its JVM.", factory=list, no_effect=reasons.JVM)
-    env: TextMap = field(
-        "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
-    )
+    env: TextMap = container_env(dict)
     clean_policy: CleanPolicy = clean_policy()
     image_pull_secrets: FreeList = pull_secrets()
     short_circuit_policy: str = short_circuit_policy()
@@ -290,11 +293,9 @@ class AlluxioRuntime(Resource):
 
 
 class JindoPod(PodFields):
-    env: TextMap = field(
-        "Environment of its container.", factory=dict, no_effect=reasons.ENVIRONMENT, secret=True
-    )
+    env: TextMap = container_env(dict)
     tolerations: list[Toleration] = field(
-        "Taints that its pods put up with.", factory=list, no_effect=reasons.SCHEDULING
+        "Taints that its pods tolerate.", factory=list, no_effect=reasons.SCHEDULING
     )
     labels: TextMap = field("Labels of its pods.", factory=dict, no_effect=reasons.LABELS)
     pod_metadata: FreeMap | None = pod_metadata()
@@ -302,9 +303,7 @@ class JindoPod(PodFields):
 
 
 class JindoComponent(JindoPod):
-    replicas: Count | None = field(
-        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
-    )
+    replicas: Count | None = instances()
     properties: TextMap = field(
         "Jindo's properties of this component; those with a counterpart become options of the "
         "mount.",
@@ -399,9 +398,7 @@ class JindoRuntime(Resource):
 
 
 class JuiceFSComponent(NetworkedPod):
-    replicas: Count | None = field(
-        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
-    )
+    replicas: Count | None = instances()
     ports: FreeList = field("Ports to listen on.", factory=list, no_effect=reasons.PORTS)
     options: TextMap = field(
         "JuiceFS's mount options of this component; those with a counterpart become options of "
@@ -409,9 +406,7 @@ class JuiceFSComponent(NetworkedPod):
         factory=dict,
         secret=True,
     )
-    env: list[Env] = field(
-        "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
-    )
+    env: list[Env] = container_env(list)
     enabled: bool | None = field("Whether it runs.", no_effect=reasons.PODS)
 
 
@@ -422,9 +417,7 @@ class JuiceFSFuse(Images, NetworkedPod):
         factory=dict,
         secret=True,
     )
-    env: list[Env] = field(
-        "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
-    )
+    env: list[Env] = container_env(list)
     clean_policy: CleanPolicy = clean_policy()
     global_: bool | None = field(
         "Whether it runs on all nodes, in older releases.",
@@ -471,18 +464,14 @@ class JuiceFSRuntime(Resource):
 class ThinPod(Images, PodFields):
     image_pull_secrets: FreeList = pull_secrets()
     ports: FreeList = field("Ports to listen on.", factory=list, no_effect=reasons.PORTS)
-    env: list[Env] = field(
-        "Environment of its container.", factory=list, no_effect=reasons.ENVIRONMENT
-    )
+    env: list[Env] = container_env(list)
     liveness_probe: FreeMap | None = field("When it is restarted.", no_effect=reasons.PROBES)
     readiness_probe: FreeMap | None = field("When it is ready.", no_effect=reasons.PROBES)
     network_mode: NetworkMode = field("Network of the pods.", default="", no_effect=reasons.NETWORK)
 
 
 class ThinWorker(ThinPod):
-    replicas: Count | None = field(
-        "Number of instances.", ge=0, no_effect=reasons.ONE_WORKER, when="above one"
-    )
+    replicas: Count | None = instances()
     enabled: bool | None = field("Whether it runs.", no_effect=reasons.PODS)
 
 
