@@ -208,8 +208,7 @@ def job_problems(
         hint = "gpus: 0 trains on the CPU" if not there else f"{there} can be shared among workers"
         what = "spec.gpus: this machine has no GPU"
         if there:
-            needed = f"{gpus}" if workers == 1 else f"{workers} workers with {gpus} each"
-            what = f"spec.gpus: this machine has {there}, not {needed}"
+            what = f"spec.gpus: {workers * gpus} GPUs are needed, but this machine has {there}"
         problems.append(Problem(document.where("spec.gpus"), what, hint))
     if spec.get("image") and find_engine() is None:
         problems.append(

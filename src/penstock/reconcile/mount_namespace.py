@@ -93,7 +93,7 @@ _NO_SUID, _NO_DEV, _NO_EXEC = 2, 4, 8
 _DETACH = 2  # MNT_DETACH
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
-# Flags that a bind mount must keep when it is remounted read-only: the kernel locks them.
+# Flags to repeat when a bind mount is remounted read-only: those that are locked must be kept.
 _KEPT = {
     os.ST_NOSUID: _NO_SUID, os.ST_NODEV: _NO_DEV, os.ST_NOEXEC: _NO_EXEC,
     os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048, os.ST_RELATIME: 1 << 21,
