@@ -1,7 +1,5 @@
 """`penstock`: the table of contents, and the one place where errors become lines and exit codes."""
 
-import logging
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -11,7 +9,7 @@ import click
 from penstock.cli.output import print_error
 from penstock.errors import PenstockError
 from penstock.release import __version__
-from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import set_up_logging
 
 # Each command, and the module of penstock.cli that has it. A module is imported when its command
 # runs: `stats` then answers in half the time, since it needs neither stores nor caches.
@@ -81,11 +79,7 @@ def app() -> None:
 
 
 def main() -> None:
-    logging.basicConfig(stream=sys.stderr)
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(RedactingFormatter(LOG_FORMAT))
-    # Only our own logger: at DEBUG, botocore logs each request's headers, tokens included.
-    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
+    set_up_logging()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -24,5 +24,5 @@ only the command line and what keeps declared resources.
     worker            main of a worker process
     fork_server       a single-threaded process that forks workers
     process_setup     what server and workers set up alike
-    logging_setup     log handlers of all these processes
+    log_file          the log that all these processes write to
 """

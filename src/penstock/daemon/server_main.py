@@ -3,7 +3,6 @@
 Its settings come over the link, and not as arguments: a process list is read by all.
 """
 
-import contextlib
 import logging
 import os
 import signal
@@ -17,7 +16,7 @@ from penstock import procfs
 from penstock.daemon import worker
 from penstock.daemon.channel import Channel, Message, receive_start
 from penstock.daemon.fork_server import ForkServer
-from penstock.daemon.logging_setup import RotatedLog
+from penstock.daemon.log_file import open_log
 from penstock.daemon.mount_registry import resolve_mountpoint
 from penstock.daemon.process_setup import workers_of
 from penstock.daemon.server import Handover, Ready, Server
@@ -26,7 +25,7 @@ from penstock.environment import keep_memory_private, take_inherited_keys
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse import mounting
 from penstock.settings import MountSettings, decode
-from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import set_up_logging
 from penstock.units import format_size
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ def main() -> None:
     start = receive_start(link)
     if start is None:
         return  # our supervisor is gone already
-    _log_to(start["log"])
+    set_up_logging(open_log(start["log"], rotate=True))
     _accept_to_be_killed_first(start["oom_score_adj"])
     keep_memory_private()
     settings = decode(start["settings"])
@@ -165,17 +164,6 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
             f"`penstock doctor {settings.mountpoint}` lists them"
         )
     return lines + [f"note: {note}" for note in ready.notes]
-
-
-def _log_to(path: str | None) -> None:
-    handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if path is not None:
-        with contextlib.suppress(OSError):  # someone tidied up, or put something in its place
-            handler = RotatedLog(path)
-    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
-    logging.basicConfig(handlers=[handler])
-    # Ours alone: at DEBUG botocore writes each request's headers into the log, tokens included.
-    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
 
 
 def _accept_to_be_killed_first(score: int) -> None:

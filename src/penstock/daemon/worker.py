@@ -48,7 +48,7 @@ from penstock.cache.shared import SharedDirectory, SharedTier
 from penstock.cache.tiered import Cache
 from penstock.catalog.tree import Tree
 from penstock.daemon.channel import Channel, Message, receive_start
-from penstock.daemon.logging_setup import RotatedLog, WatchedLog
+from penstock.daemon.log_file import stop_rotating
 from penstock.daemon.process_setup import (
     DISK_WAITERS,
     LARGE_THREADS,
@@ -82,7 +82,7 @@ _CLOSE_WITHIN_S = 2.0
 def main(link: Channel) -> None:
     """What a child of the nursery does."""
     _name_process()
-    _log_as_a_worker()
+    stop_rotating()
     yield_to_readers()
     collect_garbage_seldom()
     # Each has a runtime of its own; with a thread for each core there would be hundreds.
@@ -434,14 +434,3 @@ def _ignore(_arrival: FetchResult) -> None:
 def _name_process() -> None:
     with open("/proc/self/comm", "w") as file:
         file.write("penstock-worker")
-
-
-def _log_as_a_worker() -> None:
-    """The server turns the log over when it is long; whoever writes to it too opens it anew."""
-    root = logging.getLogger()
-    for handler in root.handlers.copy():
-        if isinstance(handler, RotatedLog):
-            watched = WatchedLog(handler.baseFilename)
-            watched.setFormatter(handler.formatter)
-            root.removeHandler(handler)
-            root.addHandler(watched)

@@ -94,3 +94,18 @@ class RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
+
+
+def set_up_logging(
+    handler: logging.Handler | None = None, *, prefix: str = "", level: str = "WARNING"
+) -> None:
+    """Log to `handler`, by default to stderr. Called once in each process of ours.
+
+    $PENSTOCK_LOG comes before `level`. Only our own logger gets it: at DEBUG, botocore logs the
+    headers of each request, tokens included.
+    """
+    handler = handler or logging.StreamHandler()
+    text = LOG_FORMAT.replace("%(message)s", f"{prefix}%(message)s")
+    handler.setFormatter(RedactingFormatter(text))
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", level).upper())
