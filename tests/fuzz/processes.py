@@ -87,7 +87,7 @@ class _Daemon:
     def _upgrade(self, request: Answer) -> Answer:
         """As a supervisor takes it, up to the start of a server."""
         plan = LaunchSpec(Path("/mnt"), "s3://b", {}, "python")
-        asked = SimpleNamespace(_upgrade=None, _leave_by_s=None, _plan=plan, _spawn=self._spawn)
+        asked = SimpleNamespace(_upgrade=None, _end_by_s=None, _plan=plan, _spawn=self._spawn)
         answer: Future[Answer] = Future()
         Supervisor._begin_upgrade(asked, request, answer)  # pyright: ignore
         return {"upgrading": True} if asked._upgrade is answer else answer.result(0)

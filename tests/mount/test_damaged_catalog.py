@@ -194,7 +194,7 @@ def test_a_server_that_works_on_its_catalog_is_given_time_and_one_that_hangs_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A catalog of ten million files takes longer than a minute to be made anew."""
-    monkeypatch.setattr(supervisor, "_become_the_last_to_be_killed", lambda: 0)
+    monkeypatch.setattr(supervisor, "_protect_from_oom_killer", lambda: 0)
     monkeypatch.setattr(supervisor, "_PREPARE_WITHIN_S", 1.0)
     made = Supervisor(LaunchSpec(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
     made._note = Mock()

@@ -417,7 +417,7 @@ def test_a_mount_whose_command_is_killed_while_it_lists_ends_at_once(
 @pytest.fixture
 def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that has got SIGTERM, over a mount that can be unmounted."""
-    monkeypatch.setattr(supervisor, "_become_the_last_to_be_killed", lambda: 0)
+    monkeypatch.setattr(supervisor, "_protect_from_oom_killer", lambda: 0)
     made = Supervisor(LaunchSpec(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
     made._mount = mount = Mock(is_held=False)
     mount.is_over = lambda: mount.unmount.called
@@ -449,7 +449,7 @@ def test_a_mount_that_is_over_is_not_unmounted_again(leaving: Supervisor) -> Non
 
 def test_another_wish_is_not_taken_for_a_second_ctrl_c(leaving: Supervisor) -> None:
     leaving._signals = [signal.SIGINT]
-    leave_by_s = leaving._leave_by_s = time.monotonic() + leaving._plan.grace_s - 10
+    leave_by_s = leaving._end_by_s = time.monotonic() + leaving._plan.grace_s - 10
     os.write(leaving._wake_writer, b"\0")
     leaving._on_wake()
-    assert leaving._leave_by_s == leave_by_s
+    assert leaving._end_by_s == leave_by_s

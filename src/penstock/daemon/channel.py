@@ -1,18 +1,19 @@
-"""How a supervisor and its server talk: small JSON messages, and descriptors beside them.
+"""Messages between supervisor, server and workers: small JSON objects, and descriptors.
 
-A packet socket: a message arrives whole or not at all, also when its sender is killed.
+The socket keeps message boundaries: a message arrives whole or not at all, also when its sender is
+killed. These go between a supervisor and its server; those of workers are listed in worker.py.
 
     server to supervisor                       supervisor to server
     progress   objects and bytes listed        start     settings, and whether a mount is there
-    prepared   all but the mount is ready      go        serve: what is kept and remembered
-    keep       a descriptor that must          flush     note what is cached: you will be replaced
-               outlive the server
-    drop       that one need not any more
+    prepared   all but the mount is ready      go        serve: kept descriptors, remembered values
+    keep       a descriptor that must          flush     write the cache's index: a new server is
+               outlive the server                        about to replace this one
+    drop       one that need not any more
     remember   values for the next server
-    ready      what the user is told
+    ready      the lines to show to the user
     pulse      the server is well
     flushed    done
-    leave      someone asked the server to end the mount
+    leave      the server was asked to end the mount
     unmounted  the mount is over
     error      why the server ends
 """
@@ -30,20 +31,20 @@ log = logging.getLogger(__name__)
 Message = dict[str, Any]
 
 _MOST_BYTES = 128 * 1024
-# Of a mount of hundreds of sources, settings are longer than a packet may be.
+# The settings of a mount of hundreds of sources are longer than a message may be.
 _LONG_BYTES = 64 * 1024
-_MOST_DESCRIPTORS = 253  # the kernel's bound (SCM_MAX_FD)
+_MOST_DESCRIPTORS = 253  # the kernel's limit (SCM_MAX_FD)
 
 
 class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        # Kept: room for the longest message, made anew for each, costs more than most messages do.
+        # Reused: to allocate room for the longest message costs more than most messages do.
         self._buffer = bytearray()
 
     @classmethod
     def pair(cls) -> "tuple[Channel, socket.socket]":
-        """Our end, and the socket that the other process is given."""
+        """Return our end, and the socket for the other process."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), theirs
 
@@ -51,11 +52,11 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
-        """False if nobody is there any more."""
+        """Return False if the other side is gone."""
         return self._send(message, descriptors, 0)
 
     def try_send(self, message: Message) -> bool:
-        """False also if the other side does not read at the moment; never waits."""
+        """Return False also if the other side does not read at the moment; never waits."""
         return self._send(message, (), socket.MSG_DONTWAIT)
 
     def _send(self, message: Message, descriptors: Sequence[int], flags: int) -> bool:
@@ -67,13 +68,13 @@ class Channel:
             return False
         except OSError:
             if self._socket.fileno() < 0:
-                return False  # closed by another thread, which has seen the end
+                return False  # closed by another thread
             raise
         return True
 
     def receive(self) -> tuple[Message, list[int]] | None:
-        """The next message with its descriptors; None once the other side is gone. For one thread
-        at a time."""
+        """Return the next message with its descriptors; None once the other side is gone. For one
+        thread at a time."""
         descriptors = array.array("i")
         room = socket.CMSG_LEN(_MOST_DESCRIPTORS * descriptors.itemsize)
         self._buffer = self._buffer or bytearray(_MOST_BYTES)
@@ -94,7 +95,7 @@ class Channel:
             if not isinstance(message, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError):
-            log.error("a message that is none: %r", text[:80])
+            log.error("malformed message: %r", text[:80])
             message = {}
         return cast(Message, message), list(descriptors)
 
@@ -103,7 +104,7 @@ class Channel:
 
 
 def send_start(link: Channel, start: Message) -> bool:
-    """The first message to a server. Long settings go in a memory file beside it."""
+    """Send the first message to a server. Long settings go in a memory file beside it."""
     settings = json.dumps(start["settings"]).encode()
     if len(settings) <= _LONG_BYTES:
         return link.send({"start": start})
@@ -115,7 +116,7 @@ def send_start(link: Channel, start: Message) -> bool:
 
 
 def receive_start(link: Channel) -> Message | None:
-    """None if nobody is there any more."""
+    """Return the first message; None if the other side is gone."""
     received = link.receive()
     if received is None:
         return None

@@ -1,10 +1,9 @@
-"""Where workers come from: a process with one thread, forked from a server before it has others.
+"""A process with one thread that forks workers. A server forks it before it starts threads.
 
-A process with threads cannot be forked safely, and a new interpreter takes 0.3 s of a core. A child
-of the nursery has all modules from the start, shares their memory, and serves 20 ms after it was
-wanted.
+A process with threads cannot be forked safely, and a new interpreter takes 0.3 s of a core. A
+worker that is forked here has all modules loaded, shares their memory, and serves after 20 ms.
 
-It ends with its server, however that ends, and its children with it.
+The fork server ends with its server, however that ends, and the workers end with the fork server.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ class ForkedProcess(NamedTuple):
 
 
 class ForkServer:
-    """The server's side of it. Any thread."""
+    """The server's side. May be called from any thread."""
 
     def __init__(self, link: Channel, ends: Channel) -> None:
         self._link = link
@@ -42,7 +41,7 @@ class ForkServer:
 
     @classmethod
     def fork(cls, work: Callable[[Channel], None]) -> "ForkServer":
-        """To be called while this process has one thread. `work` is what its children do."""
+        """Fork it, while this process has one thread. `work` is the main function of a worker."""
         link, theirs = Channel.pair()
         ends, their_ends = Channel.pair()
         server = os.getpid()
@@ -54,12 +53,12 @@ class ForkServer:
             link.close()
             ends.close()
             _end_with(server)
-            _breed(Channel(theirs), Channel(their_ends), work)
+            _serve_forks(Channel(theirs), Channel(their_ends), work)
         finally:
             os._exit(0)
 
     def spawn(self, theirs: socket.socket) -> ForkedProcess:
-        """A new child, which is given this end of its link."""
+        """Fork a worker that gets this end of its channel."""
         with self._lock:
             self._link.send({"spawn": True}, [theirs.fileno()])
             received = self._link.receive()
@@ -69,15 +68,15 @@ class ForkServer:
         return ForkedProcess(message["pid"], end)
 
     def next_end(self) -> tuple[int, int] | None:
-        """Waits until a child has ended: its pid, and its exit code as `subprocess` has it. None
-        once the nursery is gone. For one thread."""
+        """Wait until a worker has ended; return its pid, and its exit code as in `subprocess`. None
+        once the fork server is gone. For one thread."""
         received = self._ends.receive()
         if received is None:
             return None
         return received[0]["pid"], received[0]["status"]
 
 
-def _breed(link: Channel, ends: Channel, work: Callable[[Channel], None]) -> None:
+def _serve_forks(link: Channel, ends: Channel, work: Callable[[Channel], None]) -> None:
     def reap(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -85,13 +84,13 @@ def _breed(link: Channel, ends: Channel, work: Callable[[Channel], None]) -> Non
                 ends.send({"pid": pid, "status": os.waitstatus_to_exitcode(status)})
 
     signal.signal(signal.SIGCHLD, reap)
-    gc.freeze()  # what is looked at by the collector is copied
-    nursery = os.getpid()
+    gc.freeze()  # the collector writes to what it inspects, which would copy shared pages
+    fork_server = os.getpid()
     while (received := link.receive()) is not None:
         (descriptor,) = received[1]
         try:
             pid = os.fork()
-        except OSError as error:  # no memory: perhaps later
+        except OSError as error:  # no memory; a later try may succeed
             log.error("no worker could be started: %s", error)
             os.close(descriptor)
             link.send({})
@@ -101,7 +100,7 @@ def _breed(link: Channel, ends: Channel, work: Callable[[Channel], None]) -> Non
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 link.close()
                 ends.close()
-                _end_with(nursery)
+                _end_with(fork_server)
                 work(Channel(socket.socket(fileno=descriptor)))
             finally:
                 os._exit(0)
@@ -118,4 +117,4 @@ def _breed(link: Channel, ends: Channel, work: Callable[[Channel], None]) -> Non
 def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        os._exit(0)  # it was gone before
+        os._exit(0)  # it was gone already

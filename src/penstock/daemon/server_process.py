@@ -1,4 +1,4 @@
-"""One server process, as its supervisor sees it."""
+"""One server process, as its supervisor sees it, and when to start the next one."""
 
 import contextlib
 import os
@@ -15,18 +15,22 @@ from penstock.daemon.channel import Channel, Message, send_start
 from penstock.environment import child_environment
 
 CHANNEL_VARIABLE = "PENSTOCK_LINK"
-# What the supervisor itself acts on; a command line of another release may not send them all.
+# Settings that the supervisor itself uses; a command of another release may not send them all.
 _FROM_SETTINGS = ("watchdog_s", "grace_s", "give_up_s")
 _LONGEST_S = 1e9  # 30 years; the kernel takes no timeout that is much longer
 OVER_LIMITS = 75  # the exit code of a server that makes room for another
-# Threads end one after the other; who dies as one should is gone long before.
+# The threads of a process that was killed end one after the other, normally far sooner than this.
 HALF_DEAD_AFTER_S = 1.5
+# A server that ended sooner after it was ready ended quickly: see RestartPolicy.
+_QUICK_END_S = 60.0
+_FREE_RESTARTS = 3
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What a server is started with. Kept as it came: the supervisor does not look inside, so
-    that one of an older release can start a newer server."""
+    """What a server is started with. The settings stay as they arrived: the supervisor does not
+    parse them, so that one of an older release can start a newer server."""
 
     mountpoint: Path
     source: str
@@ -39,8 +43,8 @@ class LaunchSpec:
     give_up_s: float = 300.0
 
     def upgraded(self, request: Message) -> "LaunchSpec":
-        """Raises KeyError, TypeError or ValueError for a request that is none: whoever asks is of
-        another release, perhaps."""
+        """Return the specification for an upgrade. Raises KeyError, TypeError or ValueError for a
+        malformed request: the client may be of another release."""
         settings: Message = {**request["settings"]}
         times = {name: float(settings.get(name, getattr(self, name))) for name in _FROM_SETTINGS}
         for name, seconds in times.items():
@@ -56,20 +60,20 @@ class LaunchSpec:
         )
 
 
-_KILLED = "killed (SIGKILL): by someone, or because the machine ran out of memory"
+_KILLED = "killed (SIGKILL): by a user, or because the machine ran out of memory"
 
 
 class ServerProcess:
     def __init__(self, plan: LaunchSpec, start: Message) -> None:
         self.plan = plan
         self.link, theirs = Channel.pair()
-        self.heard = False  # starting Python takes longer on a busy machine than a pulse
+        self.heard = False  # no message yet: on a busy machine Python starts slower than it pulses
         self.prepared = False
-        self.at_work = False  # it was let go, so it has taken requests
+        self.at_work = False  # it was told to serve, so it may have taken requests
         self.ready = False
         self.hung = False
         self.unmounted = False
-        self.is_buried = False
+        self.is_reaped = False
         self.error: Message | None = None
         self.killed_s: float | None = None
         self._why_killed: str | None = None
@@ -91,20 +95,20 @@ class ServerProcess:
         self._process.send_signal(signal.SIGKILL)
 
     def is_half_dead(self) -> bool:
-        """Has its first thread ended, and all others must, but one cannot yet?"""
+        """Return whether its first thread has ended, and another one hangs in the kernel."""
         poll = select.poll()
         poll.register(self.end, select.POLLIN)
         if poll.poll(0):
-            return False  # gone altogether
+            return False  # the whole process is gone
         return cannot_run(self.pid)
 
-    def was_killed(self) -> None:
-        """By someone else, a while ago, and it is half dead."""
+    def mark_killed(self) -> None:
+        """Note that it was killed from outside, and is half dead."""
         self.killed_s, self._why_killed = time.monotonic(), _KILLED
         self._lingers = True
 
     def reap(self, timeout_s: float) -> None:
-        """Waits until it is gone, or half dead for good, but no longer than this."""
+        """Wait until it is gone, or half dead for good, up to `timeout_s`."""
         dies_s = 0.0 if self._lingers else min(timeout_s, HALF_DEAD_AFTER_S)
         for within_s in (dies_s, timeout_s - dies_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,14 +118,14 @@ class ServerProcess:
                 break
         os.close(self.end)
         self.link.close()
-        self.is_buried = True
+        self.is_reaped = True
 
     def is_gone(self) -> bool:
         return self._process.poll() is not None
 
     @property
     def crashed(self) -> bool:
-        """It ended through a fault of its own, and not because someone killed it."""
+        """Return whether it ended through a fault of its own, and was not killed."""
         harmless = (None, 0, OVER_LIMITS, -signal.SIGKILL)  # None: killed, but not yet gone
         return self.hung or self._process.returncode not in harmless
 
@@ -136,14 +140,53 @@ class ServerProcess:
             return f"it ended with status {status}"
         if -status == signal.SIGKILL:
             return _KILLED
-        # Those of real time have no names.
+        # Real-time signals have no names.
         return f"it crashed (signal {-status}, {signal.strsignal(-status)})"
 
 
+class RestartPolicy:
+    """Decides how soon the next server starts, from how the ones before it ended.
+
+    A server that was killed from outside after it was ready says nothing about the next one, which
+    starts at once, however often that happens. One that ended by itself soon after its start will
+    most likely do so again, so the waits double. Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: str | None = None  # when and how the last server ended
+        # Quick ends in a row of servers that had taken requests: a request may be the cause.
+        self.quick_at_work = 0
+        self._quick = 0
+
+    def add(self, server: ServerProcess) -> float:
+        """Return how many seconds to wait before the next start."""
+        lived_s = time.monotonic() - server.ready_s
+        quick = not server.ready or (server.crashed and lived_s < _QUICK_END_S)
+        if server.at_work:
+            self.quick_at_work = self.quick_at_work + 1 if quick else 0
+        return self._add(server.how_it_ended, quick=quick)
+
+    def add_failed_start(self, why: str) -> float:
+        return self._add(why, quick=True)
+
+    def _add(self, how: str, *, quick: bool) -> float:
+        self.count += 1
+        self.last = f"{time.strftime('%F %T')} {how}"
+        self._quick = self._quick + 1 if quick else 0
+        if self._quick <= _FREE_RESTARTS:
+            return 0.0
+        doublings = min(10, self._quick - _FREE_RESTARTS - 1)
+        return min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**doublings)
+
+
 def cannot_run(pid: int) -> bool:
-    """Has its first thread ended, and does every other hang in the kernel? One that could still
-    run, however soon it will be killed, may take another request from /dev/fuse, which is lost
-    with it. On a machine with ten times more to run than cores, a reader was left waiting so."""
+    """Return whether its first thread has ended, and every other one hangs in the kernel.
+
+    A thread that can still run, however soon it will be killed, may take another request from
+    /dev/fuse, which is lost with it. That left a reader waiting on a machine with ten times more
+    runnable threads than cores.
+    """
     states = procfs.thread_states(pid)
     return bool(states) and states[0] == "Z" and all(state in "ZXD" for state in states)
 
@@ -153,17 +196,17 @@ def _spawn(plan: LaunchSpec, theirs: socket.socket) -> "subprocess.Popen[bytes]"
         **os.environ,
         **plan.environment,
         CHANNEL_VARIABLE: str(theirs.fileno()),
-        # Dozens of threads with an arena each would hold on to what they have let go of.
+        # Dozens of threads with an arena each would keep the memory that they have freed.
         "MALLOC_ARENA_MAX": "4",
     }
     wanted = {name: value for name, value in merged.items() if value is not None}
     with theirs, child_environment(wanted) as (environment, keys):
         return subprocess.Popen(
-            # -P: a queue.py in the folder where someone stands is not ours to import.
+            # -P: do not import a queue.py from the working directory.
             [plan.python, "-Pm", "penstock.daemon.server_main", str(plan.mountpoint)],
             env=environment,
             pass_fds=(theirs.fileno(), keys),
             stdin=subprocess.DEVNULL,
-            # Ctrl-C is for the supervisor, who decides what becomes of the mount.
+            # Ctrl-C is for the supervisor, which decides what happens to the mount.
             start_new_session=True,
         )

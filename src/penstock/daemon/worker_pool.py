@@ -1,14 +1,14 @@
-"""The workers of one server: started, told, heard, replaced. Where the server talks to them.
+"""The workers of one server: starts them, exchanges messages with them, and replaces them.
 
 Each has a slot: a number, a clone of /dev/fuse and an inbox, which outlive the process in it. The
-supervisor holds the clones too, so that no request is lost with whoever had taken it.
+supervisor holds the clones too, so that no request is lost with the process that had taken it.
 
     starting ── ready ──▶ serving ── ends, for whatever reason ──▶ starting
-                                        what it had read is sent again by the kernel, what it was
-                                        told to bring is told to the next, its room is given back
+                                        the kernel sends its requests again, blocks that it was
+                                        to fetch are retried, and its room is released
 
-Threading: one thread listens to each worker; one waits for ends and starts the next; any thread
-tells.
+Threading: one thread receives from each worker; one waits for exits and starts replacements; any
+thread may send.
 """
 
 import logging
@@ -44,23 +44,23 @@ from penstock.warm.prefetcher import Ended, Wanted
 
 log = logging.getLogger(__name__)
 
-# Room that a worker is given at once: for a tenth of a second of what a fast store brings.
+# Room that a worker gets at once: what a fast store delivers in a tenth of a second.
 _GRANT_BYTES = 64 * MIB
 _SYNC_WITHIN_S = 10.0
 _CLOSE_WITHIN_S = 4.0
 _READY_WITHIN_S = 30.0
-# So long after the last block was brought workers still hand over what others might be fetching.
+# For so long after the last fetch ahead, workers still hand over what others might be fetching.
 _AHEAD_S = 2.0
-# After so many crashes (not: kills) in so short a time, the requests that each new worker gets
-# again are the likely cause.
+# After so many crashes (kills do not count) in so short a time, the requests that the kernel sends
+# again to each new worker are the likely cause.
 _POISONED, _POISONED_S = 3, 60.0
-# A worker that cannot stay is a matter for the supervisor, who starts all of it anew.
+# If workers end this often, the server ends too, and the supervisor starts everything again.
 _MOST_ENDS, _MOST_ENDS_S = 30, 10.0
 
 
 @dataclass(slots=True)
 class _Totals:
-    """What a worker has counted in its life."""
+    """What a worker has counted since it started."""
 
     requests: Counter[str] = field(default_factory=Counter[str])
     read_bytes: int = 0
@@ -69,13 +69,13 @@ class _Totals:
     buffered_bytes: int = 0
 
     @classmethod
-    def of(cls, told: Message) -> "_Totals":
+    def of(cls, message: Message) -> "_Totals":
         return cls(
-            Counter(told["requests"]),
-            told["read_bytes"],
-            told["declined"],
-            told["fetching"],
-            told["buffered_bytes"],
+            Counter(message["requests"]),
+            message["read_bytes"],
+            message["declined"],
+            message["fetching"],
+            message["buffered_bytes"],
         )
 
 
@@ -101,14 +101,14 @@ class _Worker:
             if self.end >= 0:
                 signal.pidfd_send_signal(self.end, signal.SIGKILL)
 
-    def bury(self) -> None:
+    def close(self) -> None:
         with self.lock:
             os.close(self.end)
             self.end = -1
 
 
 class WorkerPool:
-    """Also the `Bringer` of the server's prefetcher, and what its cache holds in memory."""
+    """Also fetches for the server's prefetcher, and is the buffers of the server's cache."""
 
     def __init__(
         self,
@@ -145,28 +145,28 @@ class WorkerPool:
         self._workers: list[_Worker | None] = [None] * count
         self._inboxes = [Inbox.new() for _ in range(count + 1)]  # the server's is the last
         self._clones: list[int] = []
-        # What their file systems share, and what each worker is fetching.
+        # Memory that their file systems share, with what each worker is fetching.
         self._memory = os.memfd_create("penstock-workers", os.MFD_CLOEXEC)
         os.ftruncate(self._memory, mmap.PAGESIZE + claims_bytes(count))
         self.shared = memoryview(mmap.mmap(self._memory, mmap.PAGESIZE)).cast("Q")
         self._changed = threading.Condition()
-        self._gone = _Totals()  # of those that have ended
+        self._ended_totals = _Totals()  # of workers that have ended
         self._restarts = 0
         self._ends: deque[float] = deque(maxlen=_MOST_ENDS)
         self._crashes: deque[float] = deque(maxlen=_POISONED)
         self._numbers = 0
         self._runs_until_s = 0.0
         self._refuse_resent = False
-        self._is_ahead = False  # blocks are being brought, or were a moment ago
-        self._brought_s = 0.0
+        self._is_ahead = False  # blocks are being fetched ahead, or were a moment ago
+        self._fetched_ahead_s = 0.0
         self._started = False
         self._closing = False
         self._resend: Callable[[], None] = lambda: None
         self._keep: Callable[[str, int], None] = lambda _name, _descriptor: None
         for number, directory in enumerate(directories):
-            directory.on_change = partial(self._tell_of_directory, number)
+            directory.on_change = partial(self._send_directory_state, number)
 
-    # -- their lives ------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------
 
     def start(
         self,
@@ -178,8 +178,8 @@ class WorkerPool:
         takeover: bool,
         refuse_resent: bool,
     ) -> None:
-        """Returns when all of them serve. `resend`: asks the kernel to send again what nobody has
-        answered, which may be much if another server was here before."""
+        """Return when all of them serve. `resend` asks the kernel to send unanswered requests
+        again, of which there may be many after another server."""
         self._resend = resend
         self._keep = keep
         self._refuse_resent = refuse_resent
@@ -191,21 +191,21 @@ class WorkerPool:
             else:
                 self._clones.append(clone(fuse))
                 keep(name, self._clones[-1])
-        for worker in self._serving_or_not():
+        for worker in self._running():
             if not worker.is_ready.wait(_READY_WITHIN_S):
                 raise PenstockError(f"worker {worker.pid} was not ready in time")
         _wait_for_ends([kept[name] for name in kept if name.startswith("worker-")])
         if takeover:
             resend()
         self._started = True
-        for worker in self._serving_or_not():
-            self._let_go(worker)
+        for worker in self._running():
+            self._let_serve(worker)
         threading.Thread(target=self._wait_for_ends, name="ends", daemon=True).start()
         threading.Thread(target=self._watch, name="watch-workers", daemon=True).start()
 
     @property
     def inbox(self) -> Inbox:
-        """The server's own."""
+        """The server's own inbox."""
         return self._inboxes[-1]
 
     @property
@@ -213,18 +213,18 @@ class WorkerPool:
         return self._clones
 
     def close(self) -> None:
-        """The mount is over: they tell what they have stored, and end."""
+        """The mount is over: let the workers report what they have stored, and end."""
         with self._changed:
             self._closing = True
-        self._tell_all({"close": True})
+        self._send_all({"close": True})
         self._wait_until(lambda: not any(self._workers), _CLOSE_WITHIN_S)
-        for worker in self._serving_or_not():
+        for worker in self._running():
             worker.kill()
 
     def pids(self) -> list[int]:
-        return [worker.pid for worker in self._serving_or_not()]
+        return [worker.pid for worker in self._running()]
 
-    def _serving_or_not(self) -> list[_Worker]:
+    def _running(self) -> list[_Worker]:
         return [worker for worker in self._workers if worker is not None]
 
     def _spawn(self, slot: int) -> None:
@@ -232,7 +232,7 @@ class WorkerPool:
         with theirs:
             born = self._nursery.spawn(theirs)
         worker = _Worker(slot, link, born.pid, born.end)
-        # Before it may read a request: whoever comes after us waits for its end.
+        # Before it may read a request: the next server waits for its end.
         self._keep(f"worker-{slot}", born.end)
         with self._changed:
             self._workers[slot] = worker
@@ -244,10 +244,10 @@ class WorkerPool:
             link,
             {**self._start_message, "number": slot, "workers": self.count, "refuse_resent": refuse},
         )
-        threading.Thread(target=self._listen, args=(worker,), name="worker", daemon=True).start()
+        threading.Thread(target=self._receive, args=(worker,), name="worker", daemon=True).start()
 
-    def _let_go(self, worker: _Worker) -> None:
-        """From here on it takes requests."""
+    def _let_serve(self, worker: _Worker) -> None:
+        """Let a worker serve: from here on it takes requests."""
         descriptors = [
             *self._clones,
             *(inbox.sending.fileno() for inbox in self._inboxes),
@@ -265,21 +265,21 @@ class WorkerPool:
     def _wait_for_ends(self) -> None:
         while (ended := self._nursery.next_end()) is not None:
             pid, status = ended
-            for worker in self._serving_or_not():
+            for worker in self._running():
                 if worker.pid == pid:
-                    self._bury(worker, status)
+                    self._reap(worker, status)
         if not self._closing:
-            self._on_hopeless("the process that starts workers is gone")
+            self._on_hopeless("the process that forks workers is gone")
 
-    def _bury(self, worker: _Worker, status: int) -> None:
+    def _reap(self, worker: _Worker, status: int) -> None:
         with self._changed:
             self._workers[worker.slot] = None
-            totals, gone = worker.totals, self._gone
+            totals, gone = worker.totals, self._ended_totals
             gone.requests += totals.requests
             gone.read_bytes += totals.read_bytes
             gone.declined += totals.declined
             self._changed.notify_all()
-        worker.bury()
+        worker.close()
         for number, length in worker.granted.items():
             self._directories[number].call(partial(CacheDirectory.give_back, length=length), None)
         with worker.lock:
@@ -303,53 +303,53 @@ class WorkerPool:
             self._on_hopeless(str(error))
 
     def _watch(self) -> None:
-        """A worker that says nothing hangs."""
+        """Kill workers that send nothing: they hang."""
         while not self._closing:
             time.sleep(min(1.0, self._watchdog_s / 6))
             now_s = time.monotonic()
-            for worker in self._serving_or_not():
+            for worker in self._running():
                 if worker.is_serving and now_s - worker.heard_s > self._watchdog_s:
                     log.error(
-                        "worker %d: no sign of life for %g s: killed", worker.pid, self._watchdog_s
+                        "worker %d: no message for %g s: killed", worker.pid, self._watchdog_s
                     )
                     worker.kill()
-            if any(one.fetches_ahead for one in self._serving_or_not()):
-                self._brought_s = now_s
-            elif self._is_ahead and now_s - self._brought_s > _AHEAD_S:
+            if any(one.fetches_ahead for one in self._running()):
+                self._fetched_ahead_s = now_s
+            elif self._is_ahead and now_s - self._fetched_ahead_s > _AHEAD_S:
                 self._is_ahead = False
-                self._tell_all({"ahead": False})
+                self._send_all({"ahead": False})
             if self._runs_until_s and now_s > self._runs_until_s:
                 self._runs_until_s = 0.0
-                self._tell_all({"runs": False})
+                self._send_all({"runs": False})
 
-    # -- what they are told -------------------------------------------------------------
+    # -- messages to workers -------------------------------------------------------------
 
-    def _tell_all(self, message: Message) -> None:
-        for worker in self._serving_or_not():
+    def _send_all(self, message: Message) -> None:
+        for worker in self._running():
             if worker.is_serving:
                 worker.link.send(message)
 
-    def _tell_of_directory(self, number: int) -> None:
+    def _send_directory_state(self, number: int) -> None:
         is_in = self._directories[number].is_available
-        self._tell_all({"in" if is_in else "out": number})
-        for worker in self._serving_or_not():
-            # What was granted went with the directory: it counts anew when it is back.
+        self._send_all({"in" if is_in else "out": number})
+        for worker in self._running():
+            # Granted room is lost with the directory, and starts at zero when it is back.
             with worker.lock:
                 worker.granted[number] = 0
             if is_in and worker.is_serving:
                 self._grant(worker, number, 0)
 
     def follow_runs(self, for_s: float) -> None:
-        """Someone reads files in the order of their listing: of the next reads we want to know all,
-        also those that hit."""
+        """Files are being read in the order of their listing: have workers report all reads of the
+        next `for_s` seconds, cache hits included."""
         if not self._runs_until_s:
-            self._tell_all({"runs": True})
+            self._send_all({"runs": True})
         self._runs_until_s = time.monotonic() + for_s
 
     def fetch_ahead(self, wanted: list[Wanted], ended: Ended) -> None:
-        """See Bringer. Each block is fetched by the worker that owns it. Once all workers know that
-        blocks are being brought, who has to fetch for a reader hands it to the owner, too."""
-        self._brought_s = time.monotonic()
+        """Fetch each block in the worker that owns it. Once all workers know that blocks are
+        fetched ahead, a worker that has to fetch for a reader hands that to the owner, too."""
+        self._fetched_ahead_s = time.monotonic()
         if not self._is_ahead:
             self._is_ahead = True
             self._settle({"ahead": True})
@@ -367,33 +367,33 @@ class WorkerPool:
         over = [one for one in some if not one.is_wanted()]
         if over:
             ended([(one, FetchResult(FetchOutcome.FAILED, 0)) for one in over])
-        told: list[tuple[int, int, int, bool, float]] = []
+        blocks: list[tuple[int, int, int, bool, float]] = []
         with worker.lock:
             for one in some:
                 if one in over:
                     continue
                 self._numbers += 1
                 worker.fetches_ahead[self._numbers] = one, ended
-                told.append((self._numbers, one.ino, one.number, one.push, one.missing_since_s))
-        if told and not worker.link.try_send({"fetch_ahead": told}):  # it is stopped, or gone
+                blocks.append((self._numbers, one.ino, one.number, one.push, one.missing_since_s))
+        if blocks and not worker.link.try_send({"fetch_ahead": blocks}):  # stopped, or gone
             with worker.lock:
-                lost = [worker.fetches_ahead.pop(number, None) for number, *_ in told]
+                lost = [worker.fetches_ahead.pop(number, None) for number, *_ in blocks]
             ended(
                 [(one[0], FetchResult(FetchOutcome.NO_ROOM, 0)) for one in lost if one is not None]
             )
 
-    # What the cache of the server asks for: see Fetches.
+    # What the cache of the server calls: see Fetches.
 
     def wait_until_stored(self, digest: bytes | None = None) -> None:
         """Returns when all that they have fetched so far is stored, and we know of it."""
         self._settle({}, digest)
 
     def _settle(self, message: Message, digest: bytes | None = None) -> None:
-        """Tells them something, and returns when all have heard and done it."""
+        """Send a message to all, and return when all have handled it."""
         with self._changed:
             self._numbers += 1
             number = self._numbers
-        asked = [worker for worker in self._serving_or_not() if worker.is_serving]
+        asked = [worker for worker in self._running() if worker.is_serving]
         for worker in asked:
             sync = number, None if digest is None else digest.hex()
             worker.link.send({**message, "sync": sync})
@@ -408,40 +408,40 @@ class WorkerPool:
     def release_objects(self, digests: Sequence[bytes]) -> None:
         for first in range(0, len(digests), 1024):
             some = [digest.hex() for digest in digests[first : first + 1024]]
-            self._tell_all({"release": some})
+            self._send_all({"release": some})
 
     def drop_idle(self) -> None:
-        self._tell_all({"let_go": True})
+        self._send_all({"let_go": True})
 
     @property
     def in_flight(self) -> int:
-        return sum(worker.totals.fetching for worker in self._serving_or_not())
+        return sum(worker.totals.fetching for worker in self._running())
 
     @property
     def held_bytes(self) -> int:
-        return sum(worker.totals.buffered_bytes for worker in self._serving_or_not())
+        return sum(worker.totals.buffered_bytes for worker in self._running())
 
     @property
     def declined_blocks(self) -> int:
-        return self._gone.declined + sum(one.totals.declined for one in self._serving_or_not())
+        return self._ended_totals.declined + sum(one.totals.declined for one in self._running())
 
     def requests(self) -> dict[str, int]:
         """How many requests of each kind the kernel has sent."""
-        total = self._gone.requests.copy()
-        for worker in self._serving_or_not():
+        total = self._ended_totals.requests.copy()
+        for worker in self._running():
             total += worker.totals.requests
         return dict(total)
 
     def read_bytes(self) -> int:
-        return self._gone.read_bytes + sum(one.totals.read_bytes for one in self._serving_or_not())
+        return self._ended_totals.read_bytes + sum(one.totals.read_bytes for one in self._running())
 
     def describe(self) -> dict[str, Any]:
         """For `penstock stats`."""
         return {"count": self.count, "pids": self.pids(), "restarts": self._restarts}
 
-    # -- what they say ------------------------------------------------------------------
+    # -- messages from workers ------------------------------------------------------------------
 
-    def _listen(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         while (received := worker.link.receive()) is not None:
             message, descriptors = received
             for descriptor in descriptors:
@@ -449,12 +449,12 @@ class WorkerPool:
             worker.heard_s = time.monotonic()
             for name, value in message.items():
                 try:
-                    self._heed(worker, name, value)
-                except Exception:  # one bad message must not silence a worker
-                    log.exception("a worker said %r", name)
+                    self._handle(worker, name, value)
+                except Exception:  # one bad message must not stop the others
+                    log.exception("cannot handle the message %r of a worker", name)
         worker.link.close()
 
-    def _heed(self, worker: _Worker, name: str, news: Any) -> None:
+    def _handle(self, worker: _Worker, name: str, news: Any) -> None:
         match name:
             case "ready":
                 worker.is_ready.set()
@@ -486,13 +486,13 @@ class WorkerPool:
             case "ended":
                 self._on_unmounted()
             case "closed":
-                worker.kill()  # all is told
+                worker.kill()  # it has reported everything
             case _:
                 self._note_cache(name, news)
 
     def _take_over(self, worker: _Worker) -> None:
-        """One that was started in the place of another."""
-        self._let_go(worker)
+        """Let a replacement serve, and have the requests of its predecessor sent again."""
+        self._let_serve(worker)
         self._resend()
 
     def _note_stored(self, worker: _Worker, news: list[Any]) -> None:
@@ -515,7 +515,7 @@ class WorkerPool:
             self._grant(worker, number, 0)
 
     def _grant(self, worker: _Worker, number: int, length: int) -> None:
-        """Room for what a worker is about to store. 0: what it may have ahead of its needs."""
+        """Reserve room for what a worker is about to store; with 0, only ahead of its needs."""
         held = worker.granted[number]
         reserve = partial(reserve_for_worker, length=length, held=held, workers=self.count)
         granted = self._directories[number].call(reserve, 0)
@@ -554,7 +554,7 @@ class WorkerPool:
                 error = OSError(code, text) if code else OSError(text)
                 guarded.report_failure(IndexDamaged(text) if is_damaged else error)
             else:
-                log.warning("a worker said %r, which this server does not know", name)
+                log.warning("unknown message %r from a worker", name)
 
     def _wait_until(self, ready: Callable[[], bool], within_s: float) -> None:
         with self._changed:
@@ -562,22 +562,22 @@ class WorkerPool:
 
 
 def reserve_for_worker(directory: CacheDirectory, *, length: int, held: int, workers: int) -> int:
-    """Return how many bytes were reserved: `length`, or more while there is much room. What one
-    worker holds another lacks, so all of them together hold a quarter of what is free at most."""
+    """Reserve `length` bytes, or more while there is much room; return how many. Room of one worker
+    is missing to the others, so together they hold at most a quarter of what is free."""
     free_bytes = directory.high_bytes - directory.used_bytes
     share = min(_GRANT_BYTES, (free_bytes + held) // (4 * workers))
     ahead = share - held
-    # Not for each file that it stores: only once a part of its share is used up.
+    # Not for each file that it stores: only once part of its share is used.
     if ahead > max(length, share // 4) and directory.reserve(ahead):
         return ahead
     return length if length and directory.reserve(length) else 0
 
 
-def _as_error(told: Message | None) -> Exception | None:
-    if told is None:
+def _as_error(message: Message | None) -> Exception | None:
+    if message is None:
         return None
-    kind = getattr(errors, told["kind"], PenstockError)
-    return kind(told["text"], hint=told["hint"])
+    kind = getattr(errors, message["kind"], PenstockError)
+    return kind(message["text"], hint=message["hint"])
 
 
 def _wait_for_ends(pidfds: list[int]) -> None:

@@ -1,0 +1,111 @@
+"""A mount as its supervisor holds it: the descriptors kept for its servers, and how it ends."""
+
+import logging
+import os
+import select
+import subprocess
+from pathlib import Path
+
+from penstock.errors import MountpointError
+from penstock.fuse import mounting
+from penstock.mounttable import find_mount
+
+log = logging.getLogger(__name__)
+
+
+class HeldMount:
+    """Used by one thread."""
+
+    def __init__(self, mountpoint: Path) -> None:
+        self._mountpoint = mountpoint
+        self.kept: dict[str, int] = {}
+        self.may_be_there = False  # a server may have mounted, and not reported it yet
+        self._device: str | None = None  # from the mount table
+        self._responder: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return "fuse" in self.kept
+
+    def keep(self, name: str, descriptor: int) -> None:
+        if name in self.kept:
+            os.close(self.kept[name])
+        self.kept[name] = descriptor
+        if name == "fuse" and (entry := find_mount(self._mountpoint)) is not None:
+            self._device = entry.device
+
+    def drop(self, name: str) -> None:
+        if name in self.kept:
+            os.close(self.kept.pop(name))
+
+    def refuse(self, python: str) -> None:
+        """Answer all readers with EIO until `accept`: see penstock.daemon.eio_responder."""
+        if self._responder is not None and self._responder.poll() is None:
+            return
+        descriptors = [self.kept[name] for name in ("fuse", "journal") if name in self.kept]
+        try:
+            self._responder = subprocess.Popen(
+                [
+                    python,
+                    "-m",
+                    "penstock.daemon.eio_responder",
+                    str(self._mountpoint),
+                    *map(str, descriptors),
+                ],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.error("readers cannot be answered with EIO: %s", error)
+
+    def accept(self) -> None:
+        """Stop the EIO responder: from here on a server may read requests."""
+        if self._responder is not None:
+            self._responder.kill()
+            self._responder.wait()
+            self._responder = None
+
+    def is_over(self) -> bool:
+        """Return whether it was unmounted and has no user left, or its connection was aborted."""
+        if not self.is_held:
+            return False
+        poll = select.poll()
+        poll.register(self.kept["fuse"], 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+
+    def unmount(self) -> None:
+        """Raise MountpointError if it is still in use."""
+        if self._is_there():
+            mounting.unmount(self._mountpoint)
+
+    def detach(self) -> None:
+        """Unmount lazily: new opens fail, and open files stay usable."""
+        try:
+            if self._is_there():
+                mounting.unmount(self._mountpoint, lazy=True)
+        except MountpointError as error:
+            log.error("%s", error)
+
+    def clear_away(self) -> None:
+        """Unmount what is left of a server that died before it was ready, or of a connection that
+        was aborted (umount -f)."""
+        if self._device is not None:
+            # If it is over, what is there now is either disconnected, or another mount that was
+            # given the same device number.
+            if not self.is_over() or (
+                self._is_there() and mounting.is_disconnected(self._mountpoint)
+            ):
+                self.detach()
+        elif self.may_be_there:  # its server died before it reported the mount
+            entry = find_mount(self._mountpoint)
+            if entry is None or entry.kind != mounting.FILESYSTEM_TYPE:
+                return
+            if mounting.is_disconnected(self._mountpoint):
+                mounting.unmount(self._mountpoint, lazy=True)
+
+    def _is_there(self) -> bool:
+        """Return whether this very mount is there: after a lazy unmount another may have its
+        place."""
+        entry = find_mount(self._mountpoint)
+        return entry is not None and entry.device == self._device
