@@ -22,10 +22,10 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
 ) -> None:
     ours, end = Channel.pair()
     supervisor = Channel(end)
-    let_go = SimpleNamespace(count=0)
+    free_memory = SimpleNamespace(count=0)
 
     def note() -> None:
-        let_go.count += 1
+        free_memory.count += 1
 
     def why_to_end(free: Callable[[], None], _workers: object) -> str:
         free()
@@ -34,7 +34,7 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
     server = SimpleNamespace(
         why_to_end=None,
         limits=SimpleNamespace(why_to_end=why_to_end),
-        let_go=note,
+        free_memory=note,
         worker_pids=[],
     )
     codes: list[int] = []
@@ -54,6 +54,6 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
     code, hint = (OVER_LIMITS, None) if attached else (2, "--memory allows more")
     assert received[0] == {"error": {"error": WHY, "hint": hint, "exit_code": code}}
     assert codes == [code]
-    assert let_go.count == attached, "there is no cache yet while it lists"
+    assert free_memory.count == attached, "there is no cache yet while it lists"
     ours.close()
     supervisor.close()

@@ -1,8 +1,8 @@
-"""Answers everything with EIO: `python -m penstock.daemon.eio_responder MOUNTPOINT FUSE [JOURNAL]`.
+"""Answer all requests with EIO: `-m penstock.daemon.eio_responder MOUNTPOINT FUSE [JOURNAL]`.
 
-For a mount for which no server can be started for minutes. Without it readers would wait for
-ever, and could not even be killed: the kernel holds who waits for an answer. It is a process, since
-only so can it be stopped in the middle of a read, before the next server is let in.
+For a mount without a server for minutes. Otherwise readers would wait forever, and could not even
+be killed, since the kernel keeps a process that waits for an answer. It is a process of its own,
+because only so can it be stopped in the middle of a read before the next server starts.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from penstock.fuse.protocol import (
 )
 
 _REQUEST_BYTES = 64 * 1024
-_UNANSWERED_ANYWAY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
+_WITHOUT_ANSWER = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 
 def main() -> None:
     fuse = int(sys.argv[2])
-    os.set_blocking(fuse, True)  # a server before us may have left it otherwise
+    os.set_blocking(fuse, True)  # the server may have left it non-blocking
     if len(sys.argv) > 3:
         for request in Journal(int(sys.argv[3])).unanswered():
-            _refuse(fuse, request.unique)
+            _answer_eio(fuse, request.unique)
     else:
         os.write(fuse, OUT_HEADER.pack(OUT_HEADER_BYTES, Notify.RESEND, 0))
     while True:
@@ -39,12 +39,12 @@ def main() -> None:
                 return  # unmounted
             continue
         _, opcode, unique, *_ = IN_HEADER.unpack_from(request)
-        if opcode not in _UNANSWERED_ANYWAY:
-            _refuse(fuse, unique)
+        if opcode not in _WITHOUT_ANSWER:
+            _answer_eio(fuse, unique)
 
 
-def _refuse(fuse: int, unique: int) -> None:
-    with contextlib.suppress(FileNotFoundError):  # the reader was killed meanwhile
+def _answer_eio(fuse: int, unique: int) -> None:
+    with contextlib.suppress(FileNotFoundError):  # the reader was killed in the meantime
         os.write(fuse, OUT_HEADER.pack(OUT_HEADER_BYTES, -errno.EIO, unique))
 
 

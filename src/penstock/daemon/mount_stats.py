@@ -1,4 +1,4 @@
-"""What `penstock stats` shows of one mount, gathered."""
+"""Collect what `penstock stats` shows of one mount."""
 
 import os
 import time
@@ -34,7 +34,7 @@ def collect(
     workers: WorkerPool | None,
 ) -> dict[str, Any]:
     count, size = files.totals()
-    files.cache.wait_until_stored()  # workers tell what they have counted
+    files.cache.wait_until_stored()  # workers report their counts with it
     return {
         "mountpoint": str(settings.mountpoint),
         "source": settings.shown,
@@ -101,8 +101,8 @@ def collect_brief(
     refresher: Refresher,
     counters: Counters,
 ) -> dict[str, Any]:
-    """What is asked of many mounts again and again: waits for nobody, and looks at no file. What
-    is cached may be a tenth of a second behind."""
+    """Return the few values that are polled of many mounts. Never waits, and reads no file;
+    `cached_bytes` may be a tenth of a second old."""
     count, size = files.totals()
     return {
         "files": count,
@@ -120,7 +120,7 @@ def collect_brief(
 
 
 def _damage(files: FileSystem) -> dict[str, Any] | None:
-    """Of the catalog: what was found last, and whether all is well again."""
+    """Return the last damage of the catalog, and whether it is repaired."""
     what = files.tree.damage()
     return None if what is None else {"what": what, "healed": files.tree.is_complete()}
 
@@ -144,7 +144,7 @@ def _parts(
 
 
 def _cached_bytes(files: FileSystem, numbers: Collection[int], of: Callable[[str], int]) -> int:
-    """Of all its sources; the same data at two places is cached once."""
+    """Sum over all sources; the same data at two places is cached once."""
     identities = {row.identity for row in files.tree.sources() if row.number in numbers}
     return sum(map(of, identities))
 

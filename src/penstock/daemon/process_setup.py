@@ -1,4 +1,4 @@
-"""What the server and its workers have in common: both can answer the kernel."""
+"""What a server and its workers set up alike, since both answer the kernel."""
 
 import gc
 import os
@@ -13,19 +13,19 @@ from penstock.store import Store
 from penstock.store.removed import RemovedStore
 from penstock.store.retry import open_reliable_store
 
-# For each process.
+# Threads of each process: for blocks of large objects, and for the local disk.
 LARGE_THREADS = 16
 DISK_WAITERS = 4
-# More than this gave nothing on 16 cores, and each takes 20 MB.
+# More workers than this brought nothing on 16 cores, and each takes 20 MB.
 _MOST_WORKERS = 8
 _CORES_A_WORKER = 2
 _LEAST_CORES = 4
 
 
 def workers_of(settings: MountSettings) -> int:
-    """How many processes answer the kernel. With 1 it is the server itself."""
+    """Return how many processes answer the kernel; 1: the server itself."""
     if not can_resend(settings):
-        return 1  # who takes over a request must be the one that is started in its place
+        return 1  # unanswered requests must go to the process that replaces the one that took them
     if settings.workers is not None:
         return settings.workers
     cores = len(os.sched_getaffinity(0))
@@ -33,7 +33,7 @@ def workers_of(settings: MountSettings) -> int:
 
 
 def can_resend(settings: MountSettings) -> bool:
-    """Can the kernel send again what a process that died has not answered?"""
+    """Return whether the kernel can send requests again that a dead process left unanswered."""
     return settings.kernel_resend and mounting.kernel_release() >= (6, 9)
 
 
@@ -55,8 +55,9 @@ def kernel_options(settings: MountSettings, *, stack_depth: int = 1) -> KernelOp
 def open_stores(
     settings: MountSettings, paths: Mapping[str, str], tree: Tree, counters: Counters
 ) -> tuple[dict[int, Store], dict[str, int]]:
-    """The stores of a mount by their numbers in the catalog, those included that readers may still
-    hold files of; and the numbers by the stores' identities. `paths`: of the parts, by number."""
+    """Return the stores of a mount by their numbers in the catalog, and the numbers by the stores'
+    identities. Includes removed stores, of which readers may hold open files. `paths` are those of
+    the parts, by number."""
     parts = {part.path: part for part in settings.parts}
     opened: dict[int, Store] = {
         int(number): open_reliable_store(parts[path].source, parts[path].store, counters)
@@ -72,19 +73,19 @@ def with_removed(tree: Tree, stores: Mapping[int, Store]) -> dict[int, Store]:
 
 
 def yield_to_readers() -> None:
-    """A thread of ours that wakes up waits for its turn instead of preempting a reader. In a
-    session or cgroup of its own (every daemon) the server was preempting, and being preempted, 7
-    times for each cold file; without, cold small files come 12% faster."""
+    """Have our threads wait for their turn when they wake up, instead of preempting a reader. In a
+    session or cgroup of its own, as every daemon has, the server preempted and was preempted 7
+    times for each cold file. With this, cold small files are 12% faster."""
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def collect_garbage_seldom() -> None:
-    """What a request leaves behind has no cycles, so the collector only looks for nothing: every
-    700 objects by default, which is every tenth cold file. Seldom, cold small files come 5%
-    faster."""
+def collect_garbage_rarely() -> None:
+    """Run the garbage collector rarely. Requests leave no cycles behind, so it finds nothing, and
+    by default it runs every 700 objects, that is for every tenth cold file. With this, cold small
+    files are 5% faster."""
     gc.set_threshold(50_000, 20, 100)
 
 
 def _listings_can_be_cached() -> bool:
-    # 6.9 to 6.12 do not drop a cached listing when they are told to.
+    # Kernels 6.9 to 6.12 do not drop a cached listing when they are told to.
     return not (6, 9) <= mounting.kernel_release() <= (6, 12)

@@ -1,9 +1,9 @@
-"""How much memory and how many descriptors a server may have, and whether it keeps to it.
+"""Limits of memory and descriptors for a server.
 
-Buffers are bounded where they are filled. This is for all the rest: what libraries hold, what the
-allocator does not give back, what leaks. A server that is over a limit lets go of what it can; if
-that is not enough it ends, and its successor takes over: readers see a pause, and never the
-machine running out of memory.
+Buffers are bounded where they are filled. This covers the rest: what libraries hold, what the
+allocator does not return, what leaks. A server over a limit frees what it can. If that is not
+enough, it ends and the next one takes over: readers see a pause, and the machine does not run out
+of memory.
 """
 
 import ctypes
@@ -17,10 +17,11 @@ from penstock.settings import MountSettings
 from penstock.units import format_size
 from penstock.warm.prefetcher import MOST_IN_FLIGHT
 
-# One look over the limit may be a burst that is over already.
-_LOOKS = 5
+# One check over the limit may be a burst that is over already.
+_MOST_CHECKS_OVER = 5
 _SPARE_DESCRIPTORS = 128
-# A thread has the catalog and each cache directory open (database and journal), and a connection.
+# Each thread has the catalog and each cache directory open (database and journal), and a
+# connection.
 _FILES_A_DATABASE, _OTHER_FILES_A_THREAD = 2, 3
 _OTHER_THREADS = 48
 
@@ -33,19 +34,21 @@ class Limits:
         wanted = _SPARE_DESCRIPTORS + threads * a_thread
         self.memory_bytes = settings.memory_bytes
         self.descriptors = _allow_descriptors(wanted)
-        self._looks = 0
+        self._checks_over = 0
 
-    def why_to_end(self, let_go: Callable[[], None], workers: Sequence[int] = ()) -> str | None:
-        """To be asked about once a second; None while all is well. `workers`: their pids."""
+    def why_to_end(
+        self, free_memory: Callable[[], None], workers: Sequence[int] = ()
+    ) -> str | None:
+        """Return why the server must end, or None. Called each second; `workers` are pids."""
         memory, descriptors = resident_bytes(workers), open_descriptors()
         if memory <= self.memory_bytes and descriptors <= self.descriptors:
-            self._looks = 0
+            self._checks_over = 0
             return None
-        let_go()
+        free_memory()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        self._looks += 1
-        if self._looks < _LOOKS:
+        self._checks_over += 1
+        if self._checks_over < _MOST_CHECKS_OVER:
             return None
         if memory > self.memory_bytes:
             return f"it held {format_size(memory)}, more than --memory allows"
@@ -53,7 +56,7 @@ class Limits:
 
 
 def resident_bytes(workers: Sequence[int] = ()) -> int:
-    """Of this process, and what its workers hold beside what they share with it."""
+    """Return what this process holds, and its workers beside what they share with it."""
     pages, _ = procfs.memory_pages(os.getpid())
     for pid in workers:
         resident, shared = procfs.memory_pages(pid)
@@ -66,8 +69,8 @@ def open_descriptors() -> int:
 
 
 def _allow_descriptors(wanted: int) -> int:
-    """Raises the soft limit (1,024 on most machines) as far as needed and allowed. Twice, so that
-    a burst is no error for a reader before we have looked."""
+    """Raise the soft limit (1,024 on most machines) as far as needed and allowed; return the limit.
+    The soft limit is twice that, so that a burst between two checks fails no reader."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 2 * wanted:
         soft = min(2 * wanted, hard)

@@ -27,7 +27,7 @@ from penstock.daemon.process_setup import (
     DISK_WAITERS,
     LARGE_THREADS,
     can_resend,
-    collect_garbage_seldom,
+    collect_garbage_rarely,
     kernel_options,
     with_removed,
     workers_of,
@@ -58,30 +58,31 @@ from penstock.warm.prefetcher import LocalFetcher, Prefetcher, SmallFileFeed, Wa
 
 log = logging.getLogger(__name__)
 
-# Files of this mean size are better read straight from the cache's own files.
+# From this mean size on, files are better read by the kernel from the cache's own files.
 _PASSTHROUGH_MEAN_BYTES = 4 * MIB
-# So long after the last run of neighbours workers tell of all reads of small files.
+# For so long after the last run of neighbours, workers report all reads of small files.
 _FOLLOW_RUNS_S = 2.0
-# After this many quick ends in a row of servers that had taken requests, those that every new
-# server gets again are the likely cause: they are answered with an error, so that all others go on.
+# After this many quick ends in a row of servers that had taken requests, the requests that the
+# kernel sends again to every new server are the likely cause. They get an error, so that all others
+# go on.
 _POISONED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What the user is told once the mount answers."""
+    """What the user is shown once the mount answers."""
 
     files: int
     size_bytes: int
     hidden: int
     mode: str
-    notes: list[str]  # what could not be had, and why
+    notes: list[str]  # what this mount does without, and why
 
 
 @dataclass(slots=True)
 class Handover:
-    """What outlives a server: descriptors that its supervisor keeps open, and values that the
-    next server must know. Empty for the first one."""
+    """What outlives a server: descriptors that its supervisor keeps open, and values for the next
+    server. Empty for the first one."""
 
     kept: dict[str, int] = field(default_factory=dict[str, int])
     remembered: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -91,8 +92,8 @@ class Handover:
 
 
 class Server:
-    """prepare, then attach, then wait. A server that takes over is prepared while the one before
-    it still serves."""
+    """Call prepare, then attach, then wait. A server that takes over is prepared while its
+    predecessor still serves."""
 
     def __init__(
         self,
@@ -100,13 +101,13 @@ class Server:
         *,
         takeover: bool = False,
         asked_for: bool = True,
-        nursery: ForkServer | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
-        """`nursery`: where workers come from; None if this process answers the kernel itself."""
+        """`fork_server` forks workers; None if this process answers the kernel itself."""
         self._settings = settings
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._workers: WorkerPool | None = None
-        self.why_to_end: str | None = None  # no server could go on here, but another one may
+        self.why_to_end: str | None = None  # set when another server should take over
         self._asked_for = asked_for
         self._takeover = takeover
         self._counters = Counters()
@@ -116,10 +117,10 @@ class Server:
         self._notes: list[str] = []
 
     def prepare(self, progress: Progress) -> None:
-        """All that can be done before the mount is there."""
+        """Do all that can be done before the mount is there."""
         settings = self._settings
-        yield_to_readers()  # first: threads inherit it, obstore's too
-        collect_garbage_seldom()
+        yield_to_readers()  # first: threads inherit it, those of obstore too
+        collect_garbage_rarely()
         if not self._takeover:
             mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
@@ -137,7 +138,7 @@ class Server:
             counters=self._counters,
             threads=settings.threads,
             deadline_s=settings.deadline_s,
-            # Who asks for a mount is told of a bad directory; its readers later are spared.
+            # A bad directory is an error for the user who mounts, and not for readers later.
             must_open=self._asked_for,
             warn=self._note,
         )
@@ -150,15 +151,15 @@ class Server:
                 Mounted(path, store.with_first_contact_limit(FIRST_CONTACT_S))
                 for path, store in stores.items()
             ]
-            self._tree.with_repair(lambda: self._list_what_is_missing(hurried, progress))
+            self._tree.with_repair(lambda: self._list_missing_sources(hurried, progress))
         files, size = self._tree.with_repair(self._tree.totals)
         self._mode = self._choose_mode(files, size)
 
-    def _list_what_is_missing(self, mounts: list[Mounted], progress: Progress) -> None:
-        """Before anything is shown. Whoever waits is told what cannot be listed."""
+    def _list_missing_sources(self, mounts: list[Mounted], progress: Progress) -> None:
+        """List all sources without a listing, before anything is shown. Raises what fails."""
         settings, tree = self._settings, self._tree
         missing = [*unlisted(tree, mounts), *self._with_newer_manifests(mounts)]
-        # An empty listing is not worth saving: it is mostly a mistake that has been mended since.
+        # An empty listing is not worth keeping: mostly it was a mistake that has been corrected.
         if not tree.totals()[0]:
             missing = mounts
         self._saved = not missing
@@ -170,7 +171,7 @@ class Server:
             if not tree.is_complete():
                 self._explain_damage(error)
             raise
-        # A declared data set may be empty as yet; who mounts by hand has mistyped something.
+        # A declared data set may be empty so far; in a command, the prefix is probably mistyped.
         by_hand = settings.catalog is None and any(part.source.prefix for part in settings.parts)
         if missing and not summary.files and not summary.hidden and by_hand:
             raise SourceError(
@@ -179,12 +180,12 @@ class Server:
             )
 
     def _explain_damage(self, error: PenstockError) -> None:
-        """Why this mount, which has been listed, has to be listed again."""
+        """Add to the hint why a source that was listed before must be listed again."""
         error.hint = f"{error.hint}; " if error.hint else ""
         error.hint += f"it has to be listed again, since {self._tree.damage()}"
 
     def attach(self, handover: Handover) -> Ready:
-        """Mounts, or goes on with the mount that is there; returns once it answers."""
+        """Mount, or go on with the mount that is there; return once it answers."""
         self._handover = handover
         settings = self._settings
         if "fuse" in handover.kept:
@@ -199,7 +200,7 @@ class Server:
                 allow_other=settings.allow_other,
             )
             handover.keep("fuse", descriptor)
-            # While it is held, no other mount clears away nodes that our kernel may hold.
+            # While it is held, no other mount removes nodes that the kernel may hold for this one.
             handover.keep("catalog", self._tree.users_lock)
             handover.remember({"mode": self._mode, "started_s": time.time()})
         self._started_s = handover.remembered.get("started_s", time.time())
@@ -214,11 +215,11 @@ class Server:
         hidden = sum(self._tree.with_repair(self._tree.hidden_counts).values())
         notes = self._notes
         if self._tree.found_damaged is not None:
-            notes = [*notes, f"{self._tree.found_damaged}; it was made anew from a listing"]
+            notes = [*notes, f"{self._tree.found_damaged}; it was rebuilt from a listing"]
         return Ready(files, size, hidden, self.mode, notes)
 
     def wait(self) -> None:
-        """Until someone unmounts; then puts everything away."""
+        """Return when the mount is over and everything is closed."""
         self._session.join()
         self._refresher.stop()
         self._control.close()
@@ -228,27 +229,27 @@ class Server:
             self._probe.close()
         self._cache.close()
         self._tree.close()
-        # /dev/fuse stays open: a waiter may still write its late answer, and must not write it
-        # into a file that has got the same number meanwhile.
+        # /dev/fuse stays open: a thread may still write a late answer, and must not write it into
+        # another file that got the same descriptor in the meantime.
 
     def flush(self) -> None:
-        """Notes on disk what is cached: another server is about to take over."""
+        """Write the indexes of the cache to disk: another server is about to take over."""
         self._cache.flush()
 
     @property
     def mode(self) -> str:
         return "pagecache" if self._backings is None else "passthrough"
 
-    def let_go(self) -> None:
-        """Of memory that is not needed at once."""
+    def free_memory(self) -> None:
+        """Free memory that is not needed at once."""
         self._cache.drop_idle()
 
     def is_stuck(self, longer_than_s: float) -> bool:
-        """Does a thread that must never wait hang in a request?"""
+        """Return whether a thread that must never wait hangs in a request."""
         return self._session.stuck_for_s() > longer_than_s
 
-    def look_for_hung_disks(self) -> None:
-        """To be called now and then, by a thread that never touches them."""
+    def check_for_hung_disks(self) -> None:
+        """Called now and then by a thread that never touches a disk."""
         self._cache.check_for_hangs()
         self._session.replace_stuck_receivers(HUNG_S + 1)
         self._session.retry_parked(self._settings.deadline_s)
@@ -258,13 +259,13 @@ class Server:
         return [] if self._workers is None else self._workers.pids()
 
     def _note(self, text: str) -> None:
-        if text not in self._notes:  # a tier that comes back says it again
+        if text not in self._notes:  # a tier that comes back reports again
             self._notes.append(text)
 
     # -- wiring -------------------------------------------------------------------------
 
     def _with_newer_manifests(self, mounts: list[Mounted]) -> list[Mounted]:
-        """A manifest is the listing itself: a newer one is taken in before anything is shown."""
+        """Return sources whose manifest, which is their listing, is newer than their catalog."""
         listed_at = {row.path: row.listed_at or 0.0 for row in self._tree.sources() if row.present}
         manifests = {
             part.path: part.store.manifest
@@ -297,8 +298,8 @@ class Server:
         opened = {number: mounted.store for number, mounted in self._numbers.items()}
         stores = self._tree.with_repair(lambda: with_removed(self._tree, opened))
         neighbours = self._runs = SmallFileReadahead(self._announce)
-        if self._nursery is not None:
-            self._workers = self._make_workers(self._nursery, stores)
+        if self._fork_server is not None:
+            self._workers = self._make_workers(self._fork_server, stores)
             self._cache.buffers = self._workers
         self._files = FileSystem(
             self._tree,
@@ -360,7 +361,7 @@ class Server:
         self._plans.adopt(handover.kept, handover.remembered)
         self._refresher.start(at_once=self._saved and not self._takeover)
 
-    def _make_workers(self, nursery: ForkServer, stores: dict[int, Store]) -> WorkerPool:
+    def _make_workers(self, fork_server: ForkServer, stores: dict[int, Store]) -> WorkerPool:
         settings = self._settings
         start = {
             "settings": encode(settings),
@@ -371,7 +372,7 @@ class Server:
         identities = {number: store.identity for number, store in stores.items()}
         directories = [one for tier in self._cache.tiers for one in tier.directories]
         return WorkerPool(
-            nursery,
+            fork_server,
             workers_of(settings),
             start,
             directories,
@@ -392,7 +393,7 @@ class Server:
     ) -> None:
         self._session.set_handlers(table)
         takeover = bool(self._agreed)
-        while not self._initialised.is_set():  # the first request asks for it
+        while not self._initialised.is_set():  # the first request is INIT
             if not self._session.receive_one():
                 self._session.end()
                 self._initialised.set()
@@ -418,11 +419,11 @@ class Server:
         try:
             obj = self._files.file(wanted.ino).obj
         except (PenstockError, OSError):
-            return 0  # whoever it is will say the same
+            return 0  # any worker reports the same error
         return owner_of(obj, wanted.number, self._workers.count)
 
     def _note_read(self, parent: int, ino: int) -> None:
-        """Of a small file, by a worker."""
+        """A worker has read a small file."""
         self._runs.observe(parent, ino)
 
     def _announce(self, parent: int, after: int, up_to: int) -> None:
@@ -462,7 +463,7 @@ class Server:
         )
 
     def _memory(self, name: str, make: Callable[[], int]) -> int:
-        """The descriptor of memory that outlives this server."""
+        """Return the descriptor of memory that outlives this server."""
         kept = self._handover.kept
         if name not in kept:
             kept[name] = make()
@@ -470,7 +471,7 @@ class Server:
         return kept[name]
 
     def _control_socket(self) -> socket.socket:
-        """The one that the server before us listened on, with whoever waits there meanwhile."""
+        """Return the socket of the server before this one, with the clients that wait on it."""
         if "control" not in self._handover.kept:
             listener = listen(control_socket(self._settings.mountpoint))
             self._handover.keep("control", listener.fileno())
@@ -512,7 +513,7 @@ class Server:
         return None
 
     def _stack_depth(self) -> int:
-        """A cache on overlayfs is stacked already; the kernel must be told to allow one more."""
+        """A cache on overlayfs is stacked already: the kernel must allow one more level."""
         paths = [path for tier in self._settings.tiers for path in tier.paths]
         return 2 if any(filesystem_type(path) == "overlay" for path in paths) else 1
 
@@ -523,7 +524,7 @@ class Server:
 
     @property
     def _answering(self) -> "Session | WorkerPool":
-        """Who counts what the kernel asks for."""
+        """What counts the requests of the kernel."""
         return self._session if self._workers is None else self._workers
 
     # -- verbs of the control socket --------------------------------------------------------
@@ -573,7 +574,7 @@ class Server:
 
 
 def _name(mounts: list[Mounted]) -> str:
-    """A catalog that nobody named: the same for the same stores at the same places."""
+    """Return a catalog name made from the stores and their paths."""
     text = "\0".join(sorted(f"{mount.path}\0{mount.store.identity}" for mount in mounts))
-    # The catalogs of mounts of one store are from before there could be several.
+    # Without the first separator: the name of a single store is older than mounts of several.
     return hashlib.blake2b(text.removeprefix("\0").encode(), digest_size=12).hexdigest()

@@ -1,6 +1,6 @@
 """The server process: `python -m penstock.daemon.server_main MOUNTPOINT`, started by a supervisor.
 
-Its settings come over the link, and not as arguments: a process list is read by all.
+Its settings come over the channel, and not as arguments, which every user can read.
 """
 
 import logging
@@ -39,18 +39,23 @@ def main() -> None:
     link = Channel(socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE))))
     start = receive_start(link)
     if start is None:
-        return  # our supervisor is gone already
+        return  # the supervisor is gone already
     set_up_logging(open_log(start["log"], rotate=True))
     _accept_to_be_killed_first(start["oom_score_adj"])
     keep_memory_private()
     settings = decode(start["settings"])
-    # Before there are other threads: only so can it be forked.
-    nursery = ForkServer.fork(worker.main) if workers_of(settings) > 1 else None
+    # Fork it now, while this process has one thread.
+    fork_server = ForkServer.fork(worker.main) if workers_of(settings) > 1 else None
     _forward_signals(link)
     process = _Process(
         link,
         settings,
-        Server(settings, takeover=start["takeover"], asked_for=start["asked_for"], nursery=nursery),
+        Server(
+            settings,
+            takeover=start["takeover"],
+            asked_for=start["asked_for"],
+            fork_server=fork_server,
+        ),
     )
     try:
         process.run()
@@ -58,7 +63,7 @@ def main() -> None:
         answer = {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
         link.send({"error": answer})
         _exit(error.exit_code)
-    except BaseException as error:  # whoever waits must be told; then it is a crash like any other
+    except BaseException as error:  # report it; then it is a crash like any other
         log.critical("the server ends: a bug", exc_info=error)
         what = f"{type(error).__name__}: {error}"
         link.send({"error": {"error": what, "hint": "its log says more", "exit_code": 1}})
@@ -74,17 +79,17 @@ class _Process:
         self._attached = False
 
     def run(self) -> None:
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        threading.Thread(target=self._send_pulses, name="pulse", daemon=True).start()
         self._server.prepare(self._report)
         self._link.send({"prepared": True})
         received = self._link.receive()
         if received is None:
-            return  # the supervisor is gone, and no mount depends on us
+            return  # the supervisor is gone, and there is no mount yet
         message, descriptors = received
         ready = self._server.attach(self._handover(message["go"], descriptors))
         self._attached = True
         self._link.send({"ready": describe(self._settings, ready)})
-        threading.Thread(target=self._obey, name="link", daemon=True).start()
+        threading.Thread(target=self._handle_messages, name="link", daemon=True).start()
         self._server.wait()
         self._link.send({"unmounted": True})
 
@@ -108,34 +113,36 @@ class _Process:
         kept = dict(zip(go["kept"], descriptors, strict=True))
         return Handover(kept, remembered, keep, drop, remember)
 
-    def _obey(self) -> None:
+    def _handle_messages(self) -> None:
         while (received := self._link.receive()) is not None:
             if "flush" in received[0]:
                 self._server.flush()
                 self._link.send({"flushed": True})
-        # The mount works as long as one process holds /dev/fuse: readers need not know.
-        log.warning("the supervisor is gone: this mount is served, but nobody restarts its server")
+        # The mount works as long as one process holds /dev/fuse: readers notice nothing.
+        log.warning("the supervisor is gone: this mount is served, but not restarted")
 
-    def _beat(self) -> None:
+    def _send_pulses(self) -> None:
         watchdog_s = self._settings.watchdog_s
         server = self._server
         while True:
             time.sleep(min(_LONGEST_PULSE_S, watchdog_s / _PULSES_A_WATCHDOG))
             attached = self._attached
-            let_go = server.let_go if attached else _nothing
-            why = server.limits.why_to_end(let_go, server.worker_pids)
+            free_memory = server.free_memory if attached else _nothing
+            why = server.limits.why_to_end(free_memory, server.worker_pids)
             if attached:
                 why = server.why_to_end or why
             if why is not None:
-                # Before there is a mount, another server would list as much as this one.
+                # Before there is a mount, another server would list just as much.
                 hint = None if attached else "--memory allows more"
                 code = OVER_LIMITS if attached else UsageError.exit_code
                 error = {"error": why, "hint": hint, "exit_code": code}
-                if self._link.send({"error": error}):  # nobody would replace us otherwise
+                if self._link.send(
+                    {"error": error}
+                ):  # without a supervisor nothing would replace us
                     log.error("the server ends: %s", why)
                     _exit(code)
             if attached:
-                server.look_for_hung_disks()
+                server.check_for_hung_disks()
             if not attached or not server.is_stuck(watchdog_s):
                 self._link.try_send({"pulse": {}})
 
@@ -145,7 +152,7 @@ def _nothing() -> None:
 
 
 def describe(settings: MountSettings, ready: Ready) -> list[str]:
-    """The lines a user sees once the mount is ready."""
+    """Return the lines that a user sees once the mount is ready."""
     cache = "no cache"
     if settings.tiers:
         cache = "cache " + ", ".join(
@@ -167,13 +174,13 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
 
 
 def _accept_to_be_killed_first(score: int) -> None:
-    """Before the supervisor, which can replace us. Everyone may make their own score worse."""
+    """Be killed before the supervisor, which can replace us. No privilege is needed for that."""
     procfs.set_oom_score(score)
 
 
 def _forward_signals(link: Channel) -> None:
-    """Who ends the server by hand means the mount. Waited for by a thread of its own: a handler
-    would run in the main thread, which sleeps in a join and may sleep on."""
+    """End the mount when this process gets SIGTERM or the like. A thread waits for signals: a
+    handler would run in the main thread, which sleeps in a join and may sleep on."""
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # threads inherit it
 
@@ -181,7 +188,7 @@ def _forward_signals(link: Channel) -> None:
         while True:
             signal.sigwait(signals)
             if not link.send({"leave": True}):
-                # No supervisor any more: the mount goes with the last user.
+                # The supervisor is gone: detach the mount, which ends with its last user.
                 try:
                     mounting.unmount(resolve_mountpoint(sys.argv[1]), lazy=True)
                 except MountpointError as error:
@@ -191,7 +198,7 @@ def _forward_signals(link: Channel) -> None:
 
 
 def _exit(code: int) -> None:
-    """At once: threads may hang in a request to a store that does not answer."""
+    """Exit at once: threads may hang in a request to a store that does not answer."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)

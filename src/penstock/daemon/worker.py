@@ -1,28 +1,28 @@
-"""A worker: takes requests from its own clone of /dev/fuse, and answers them.
+"""The main of a worker: takes requests from its own clone of /dev/fuse, and answers them.
 
 It has all that a read needs: the catalog and the indexes of the caches (opened read-only), the
-stores, memory for blocks. It decides nothing that lasts. What it stores, finds damaged, or needs
-room for, it tells its server; what the server wants fetched ahead of readers, it fetches.
+stores, memory for blocks. It changes no shared state: it reports to its server what it stores,
+finds damaged or needs room for, and fetches ahead of readers what the server asks for.
 
     server to worker                           worker to server
-    start    settings, its number, the         ready     it can be let go
-             parts of the catalog              stored    blocks that lie in the cache now
-    go       clones, inboxes, shared memory    brought   what became of what was wanted ahead
-    bring    blocks to fetch ahead             room      that it needs some, in a directory
-    room     so many bytes, or none            wrong, lost, used, failed: of the cache
+    start    settings, its number, the         ready     it can serve
+             parts of the catalog              stored    blocks that are in the cache now
+    go       clones, inboxes, shared memory    brought   results of fetches ahead
+    fetch_ahead  blocks to fetch ahead         room      it needs room in a directory
+    room     bytes granted, or none            wrong, lost, used, failed: of the cache
     out, in  directories of the cache          reads     of small files, for runs of neighbours
-    runs     whether reads that hit matter     outdated  the bucket is ahead of our listing
-    ahead    whether anything is brought       damaged   the catalog, as far as we can see
-    release  objects, from memory              counts    what to add to the server's counters
-    let_go   of memory that is not needed      totals    what it has counted in its life
-    sync     tell all that you have done       synced    done
-    close    the mount is over                 ended     the mount is over; closed: all is told
+    runs     whether cache hits matter         outdated  the bucket is newer than our listing
+    ahead    whether fetches ahead go on       damaged   the catalog seems to be damaged
+    release  objects, from memory              counts    to add to the server's counters
+    let_go   free memory that is not needed    totals    its counts since it started
+    sync     report all that you have done     synced    done
+    close    the mount is over                 ended     the mount is over; closed: all reported
 
-It is a child of the nursery and may be killed at any moment: the kernel sends its requests again,
-to any worker.
+It is forked by the fork server and may be killed at any moment: the kernel sends its requests
+again, to any worker.
 
-Threading: one takes requests, one what other processes hand over, one messages of the server (the
-main thread), one tells, one beats; pools fetch.
+Threading: one thread takes requests, one takes those that other processes hand over, the main
+thread receives from the server, one sends reports, one is the watchdog's pulse; pools fetch.
 """
 
 import logging
@@ -52,7 +52,7 @@ from penstock.daemon.log_file import stop_rotating
 from penstock.daemon.process_setup import (
     DISK_WAITERS,
     LARGE_THREADS,
-    collect_garbage_seldom,
+    collect_garbage_rarely,
     kernel_options,
     open_stores,
     yield_to_readers,
@@ -69,23 +69,23 @@ from penstock.warm.prefetcher import LocalFetcher, Wanted
 
 log = logging.getLogger(__name__)
 
-# What happens meanwhile is told in one message. Each costs the server a wake-up, which is dearer
-# than the news in it. What someone waits for is told sooner.
+# Reports of this time go in one message: each message costs the server a wake-up, which is dearer
+# than its contents. Reports that the server waits for are sent sooner.
 _GATHER_S = 0.01
 _SOON = ("room", "synced", "closed", "ended", "failed", "outdated", "damaged")
-# News of one kind in a message, so that it fits into 128 KiB.
-_MOST_NEWS = 128
+# Reports of one kind in a message, so that it fits into 128 KiB.
+_MOST_REPORTS = 128
 _BEAT_S = 1.0
 _CLOSE_WITHIN_S = 2.0
 
 
 def main(link: Channel) -> None:
-    """What a child of the nursery does."""
+    """Run as a worker; called in a process that the fork server has forked."""
     _name_process()
     stop_rotating()
     yield_to_readers()
-    collect_garbage_seldom()
-    # Each has a runtime of its own; with a thread for each core there would be hundreds.
+    collect_garbage_rarely()
+    # Each worker has a Tokio runtime; with a thread for each core there would be hundreds.
     os.environ.setdefault("TOKIO_WORKER_THREADS", "1")
     start = receive_start(link)
     if start is None:
@@ -93,32 +93,32 @@ def main(link: Channel) -> None:
     try:
         _Worker(link, start).run()
     except PenstockError as error:
-        log.error("a worker ends: %s", error)
+        log.error("this worker ends: %s", error)
     finally:
         logging.shutdown()
         os._exit(0)  # at once: threads may hang in a request
 
 
-class Reports:
-    """Tells the server, in as few messages as it takes. See Reporter for those of the cache."""
+class ServerReports:
+    """Sends reports to the server, in few messages. See Reporter for those of the cache."""
 
     def __init__(self, link: Channel, counters: Counters, sources: dict[str, int]) -> None:
         """`sources`: the numbers by which the server knows the stores."""
         self._link = link
         self._counters = counters
         self._sources = sources
-        self._news: deque[tuple[str, object]] = deque()
-        # Who has news wakes nobody, unless all were told, or someone waits for them.
-        self._some, self._soon = threading.Event(), threading.Event()
+        self._pending: deque[tuple[str, object]] = deque()
+        # A new report wakes the sender only if it is idle, or the server waits for the report.
+        self._any, self._soon = threading.Event(), threading.Event()
         self.runs = False  # are reads that hit the cache of interest?
-        threading.Thread(target=self._tell, name="tell", daemon=True).start()
+        threading.Thread(target=self._send_all, name="reports", daemon=True).start()
 
-    def say(self, name: str, news: object) -> None:
-        self._news.append((name, news))
+    def add(self, name: str, value: object) -> None:
+        self._pending.append((name, value))
         if name in _SOON:
             self._soon.set()
-        if not self._some.is_set():
-            self._some.set()
+        if not self._any.is_set():
+            self._any.set()
 
     def stored(
         self,
@@ -130,7 +130,7 @@ class Reports:
         is_new: bool,
     ) -> None:
         source = self._sources[obj.source]
-        self.say(
+        self.add(
             "stored",
             (
                 directory,
@@ -146,57 +146,57 @@ class Reports:
         )
 
     def wants_room(self, directory: int, length: int) -> None:
-        self.say("room", (directory, length))
+        self.add("room", (directory, length))
 
     def wrong(self, directory: int, block: Block) -> None:
-        self.say("wrong", (directory, block.digest.hex(), *block[1:]))
+        self.add("wrong", (directory, block.digest.hex(), *block[1:]))
 
     def lost(self, directory: int, digest: bytes) -> None:
-        self.say("lost", (directory, digest.hex()))
+        self.add("lost", (directory, digest.hex()))
 
     def used(self, directory: int, digest: bytes) -> None:
-        self.say("used", (directory, digest.hex()))
+        self.add("used", (directory, digest.hex()))
 
     def failed(self, directory: int, error: Exception) -> None:
         code = getattr(error, "errno", None)
-        self.say("failed", (directory, code, str(error), is_damage(error)))
+        self.add("failed", (directory, code, str(error), is_damage(error)))
 
     def observe(self, parent: int, ino: int, *, is_stored: bool) -> None:
-        """See SmallReadObserver. A reader that only hits the cache needs no help, unless what it
-        hits was fetched for it."""
+        """See SmallReadObserver. A reader that only hits the cache needs no help, unless the hits
+        were fetched for it."""
         if self.runs or not is_stored:
-            self.say("reads", (parent, ino))
+            self.add("reads", (parent, ino))
 
     def outdated(self) -> None:
-        self.say("outdated", True)
+        self.add("outdated", True)
 
     def damaged(self) -> None:
-        self.say("damaged", True)
+        self.add("damaged", True)
 
-    def _tell(self) -> None:
+    def _send_all(self) -> None:
         while True:
-            self._some.wait()
+            self._any.wait()
             self._soon.wait(_GATHER_S)
             self._soon.clear()
-            self._some.clear()  # before the last look: what comes now is seen, or wakes us again
-            while self._news:
+            self._any.clear()  # before the last look: a report added now is seen, or wakes us again
+            while self._pending:
                 if not self._send(self._gather()):
-                    return  # the server is gone, and we are about to be
+                    return  # the server is gone, and so are we, soon
 
     def _gather(self) -> dict[str, list[object]]:
-        """What fits into one message, in the order in which it was said."""
+        """Return what fits into one message, in the order in which it was added."""
         message: dict[str, list[object]] = {}
-        while self._news:
-            name, news = self._news.popleft()
-            told = message.setdefault(name, [])
-            told.append(news)
-            if len(told) >= _MOST_NEWS or name in ("synced", "closed"):
+        while self._pending:
+            name, value = self._pending.popleft()
+            values = message.setdefault(name, [])
+            values.append(value)
+            if len(values) >= _MOST_REPORTS or name in ("synced", "closed"):
                 break
         return message
 
     def _send(self, message: dict[str, list[object]]) -> bool:
         counts: list[object] = list(self._counters.take())
-        # First: who is told that we are in step knows all that we have counted.
+        # Counts go first: after `synced`, the server has all that was counted before it.
         return self._link.send({"counts": counts, **message})
 
 
@@ -209,7 +209,7 @@ class _Worker:
         self._counters = Counters()
         self._tree = Tree(Path(start["catalog"]), read_only=True)
         stores, identities = open_stores(settings, start["sources"], self._tree, self._counters)
-        self._reports = Reports(link, self._counters, identities)
+        self._reports = ServerReports(link, self._counters, identities)
         self._tree.on_damage = self._reports.damaged
         self._directories, tiers = _shared_tiers(settings, self._reports)
         share = max(settings.block_bytes, settings.buffer_bytes // start["workers"])
@@ -236,7 +236,7 @@ class _Worker:
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
         while (received := self._link.receive()) is not None:
             for name, value in received[0].items():
-                self._obey(name, value)
+                self._handle(name, value)
 
     # -- wiring -------------------------------------------------------------------------
 
@@ -291,25 +291,25 @@ class _Worker:
             log.debug("inode %d was not fetched ahead: %s", ino, error)
 
     def _end(self) -> None:
-        """The mount is over: the server puts everything away, us too."""
-        self._reports.say("ended", True)
+        """The mount is over: the server closes everything, workers too."""
+        self._reports.add("ended", True)
 
-    # -- the server's words -----------------------------------------------------------------
+    # -- messages of the server -----------------------------------------------------------------
 
-    def _obey(self, name: str, value: Any) -> None:
-        obey: dict[str, Callable[[Any], None]] = {
+    def _handle(self, name: str, value: Any) -> None:
+        handlers: dict[str, Callable[[Any], None]] = {
             "fetch_ahead": self._fetch_ahead,
             "room": self._grant,
             "out": self._take_out,
-            "in": self._let_in,
+            "in": self._put_in,
             "runs": self._follow_runs,
             "ahead": self._note_ahead,
             "release": self._release,
-            "let_go": self._let_go,
+            "let_go": self._free_memory,
             "sync": self._sync,
             "close": self._close,
         }
-        obey[name](value)
+        handlers[name](value)
 
     def _fetch_ahead(self, wanted: list[tuple[int, int, int, bool, float]]) -> None:
         for number, ino, block, push, missing_since_s in wanted:
@@ -319,8 +319,8 @@ class _Worker:
             )
 
     def _note_outcomes(self, number: int, ends: list[tuple[Wanted, FetchResult]]) -> None:
-        for _, arrival in ends:
-            self._reports.say("brought", _as_news(number, arrival))
+        for _, result in ends:
+            self._reports.add("brought", _encode_result(number, result))
 
     def _grant(self, granted: list[tuple[int, int]]) -> None:
         for directory, length in granted:
@@ -329,7 +329,7 @@ class _Worker:
     def _take_out(self, directory: int) -> None:
         self._directories[directory].disable()
 
-    def _let_in(self, directory: int) -> None:
+    def _put_in(self, directory: int) -> None:
         self._directories[directory].enable()
 
     def _follow_runs(self, value: bool) -> None:
@@ -344,17 +344,17 @@ class _Worker:
         for directory in self._directories:
             directory.forget(gone)
 
-    def _let_go(self, _value: bool) -> None:
+    def _free_memory(self, _value: bool) -> None:
         self._cache.drop_idle()
 
     def _sync(self, sync: tuple[int, str | None]) -> None:
-        """In a thread: what is being stored may take a while, and other words must not wait."""
+        """In a thread: storing may take a while, and other messages must not wait for it."""
         number, digest = sync
 
         def wait_until_stored() -> None:
             self._cache.wait_until_stored(None if digest is None else bytes.fromhex(digest))
-            self._say_totals()
-            self._reports.say("synced", number)
+            self._report_totals()
+            self._reports.add("synced", number)
 
         threading.Thread(target=wait_until_stored, name="sync", daemon=True).start()
 
@@ -365,16 +365,16 @@ class _Worker:
             def close() -> None:
                 self._fetcher.close()
                 self._cache.fetches.close(_CLOSE_WITHIN_S)
-                self._say_totals()
-                self._reports.say("closed", True)
+                self._report_totals()
+                self._reports.add("closed", True)
 
             threading.Thread(target=close, name="close", daemon=True).start()
 
-    def _say_totals(self) -> None:
+    def _report_totals(self) -> None:
         requests = self._session.requests()
         read_bytes = self._session.read_bytes() + self._forwarded.read_bytes()
         fetches = self._cache.fetches
-        self._reports.say(
+        self._reports.add(
             "totals",
             {
                 "requests": requests,
@@ -394,11 +394,11 @@ class _Worker:
             for session in (self._session, self._forwarded):
                 session.retry_parked(self._settings.deadline_s)
             if self._session.stuck_for_s() < self._settings.watchdog_s:
-                self._say_totals()
+                self._report_totals()
 
 
 def _shared_tiers(
-    settings: MountSettings, reports: Reports
+    settings: MountSettings, reports: ServerReports
 ) -> tuple[list[SharedDirectory], list[SharedTier]]:
     """Directories are numbered in the order in which the settings name them."""
     tracks_use = POLICIES[settings.policy]().tracks_use
@@ -414,21 +414,21 @@ def _shared_tiers(
     return directories, tiers
 
 
-def _as_news(
-    number: int, arrival: FetchResult
+def _encode_result(
+    number: int, result: FetchResult
 ) -> tuple[int, str, int, float | None, Message | None]:
     error = None
-    if arrival.error is not None:
+    if result.error is not None:
         error = {
-            "kind": type(arrival.error).__name__,
-            "text": str(arrival.error),
-            "hint": getattr(arrival.error, "hint", None),
+            "kind": type(result.error).__name__,
+            "text": str(result.error),
+            "hint": getattr(result.error, "hint", None),
         }
-    return number, arrival.outcome.value, arrival.length, arrival.took_s, error
+    return number, result.outcome.value, result.length, result.took_s, error
 
 
-def _ignore(_arrival: FetchResult) -> None:
-    """The server is told, and tells whoever wanted it."""
+def _ignore(_result: FetchResult) -> None:
+    """The report to the server is enough."""
 
 
 def _name_process() -> None:
