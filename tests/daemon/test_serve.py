@@ -48,7 +48,7 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
     process = server_main._Process(ours, settings, cast(Server, server))
     process._attached = attached
     with pytest.raises(SystemExit):
-        process._beat()
+        process._send_pulses()
     received = supervisor.receive()
     assert received is not None
     code, hint = (OVER_LIMITS, None) if attached else (2, "--memory allows more")
