@@ -1,8 +1,8 @@
-"""Locks on files that can be asked about without taking them, and handed to a child.
+"""Locks on files that can be tested without acquiring them, and passed to a child process.
 
-Of the open file, not of the process (as flock's), so that a child that inherits the descriptor has
-the lock, and keeps it when its parent dies. The kernel lets go of it when the last holder ends,
-however that ends.
+They are locks of the open file and not of the process (as those of flock), so a child that inherits
+the descriptor has the lock, and keeps it when its parent dies. The kernel releases the lock when
+the last holder ends, however it ends.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ _LOCK = struct.Struct("hhqqi4x")
 
 
 def acquire(path: Path, *, wait: bool = False) -> int | None:
-    """A descriptor that holds the lock; None if someone else has it."""
+    """Return a descriptor that holds the lock; None if another process has it."""
     how = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -26,11 +26,11 @@ def acquire(path: Path, *, wait: bool = False) -> int | None:
             return None
         if _is_at(descriptor, path):
             return descriptor
-        os.close(descriptor)  # let go of, and removed, between our opening it and our taking it
+        os.close(descriptor)  # released and removed between our open and our lock
 
 
 def release(path: Path, descriptor: int) -> None:
-    """And leaves no file behind."""
+    """Release the lock and remove its file."""
     path.unlink(missing_ok=True)
     os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Where Penstock keeps its things: state (catalogs, logs), runtime (sockets), the cache."""
+"""The default paths: state directory (catalogs, logs, sockets), cache, declared mounts."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.errors import UsageError
 from penstock.ownership import why_untrusted
 
-# Of the state directory. Not all that is in it: a mount there may hang.
+# Entries of the state directory to check. Not everything in it: a mount there may hang.
 _ENTRIES = (
     "bench",
     "cache",
@@ -27,7 +27,7 @@ _ENTRIES = (
 def state_dir() -> Path:
     """$PENSTOCK_STATE_DIR, /var/lib/penstock for root, ~/.local/state/penstock for others."""
     if set_by_user := os.environ.get("PENSTOCK_STATE_DIR"):
-        if not os.path.isabs(set_by_user):  # who is started from here may stand elsewhere
+        if not os.path.isabs(set_by_user):  # child processes may have another working directory
             set_by_user = os.environ["PENSTOCK_STATE_DIR"] = os.path.abspath(set_by_user)
         return _private(Path(set_by_user))
     if os.geteuid() == 0:
@@ -50,7 +50,7 @@ def cache_folder_name() -> str:
 
 
 def data_dir() -> Path:
-    """Below it declared data sets are mounted."""
+    """Return the directory below which declared data sets are mounted."""
     if os.environ.get("PENSTOCK_STATE_DIR"):
         return state_dir() / "data"
     return Path("/mnt/penstock") if os.geteuid() == 0 else Path.home() / "penstock"
@@ -65,12 +65,12 @@ def logs_dir() -> Path:
 
 
 def name_of(mountpoint: Path) -> str:
-    """A mount point as a file's name."""
+    """Return a mount point as a file name."""
     return hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
 
 
 def open_private(path: str, flags: int) -> int:
-    """An `opener` for files that are nobody else's: no link leads it to another one."""
+    """Open a file that only its user can read, never through a link. An `opener` of `open`."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
@@ -85,7 +85,7 @@ def _private(path: Path) -> Path:
     return path
 
 
-@cache  # nobody else can change it from then on
+@cache  # no other user can change it from then on
 def _refuse_foreign(path: Path) -> None:
     if (why := why_untrusted(path, _ENTRIES, may_be_sticky=False)) is not None:
         raise UsageError(

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.output import Listing, notify, print_error
-from penstock.daemon.logging_setup import WatchedLog
+from penstock.daemon.log_file import open_log
 from penstock.daemon.mount_registry import release_claim, sign_claim
 from penstock.daemon.server_process import LaunchSpec
-from penstock.daemon.supervisor import Audience, Supervisor
+from penstock.daemon.supervisor import Requester, Supervisor
 from penstock.environment import keep_memory_private, take_inherited_keys
 from penstock.errors import PenstockError
 from penstock.store.credentials import remember_settings
-from penstock.store.redaction import LOG_FORMAT, RedactingFormatter, remember_environment
-
-_LOG_FORMAT = LOG_FORMAT.replace("%(message)s", "supervisor: %(message)s")
+from penstock.store.redaction import remember_environment, set_up_logging
 
 
 def main() -> None:
@@ -46,22 +44,17 @@ def main() -> None:
     )
     remember_environment(keys)
     remember_settings(spec.settings)
-    handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if spec.log is not None:
-        handler = WatchedLog(spec.log)
-    handler.setFormatter(RedactingFormatter(_LOG_FORMAT))
-    logging.basicConfig(handlers=[handler])
-    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "WARNING").upper())
+    set_up_logging(open_log(spec.log), prefix="supervisor: ")
     keep_memory_private()
     claim: int = launch["claim"]
     sign_claim(claim)
     report_to: int | None = launch["report"]
     release = partial(release_claim, spec.mountpoint, claim)
-    audience: Audience = _Terminal(spec.source, release)
+    requester: Requester = _Terminal(spec.source, release)
     if report_to is not None:
-        audience = _Parent(report_to, release)
+        requester = _Parent(report_to, release)
     try:
-        exit_code = Supervisor(spec, audience).run()
+        exit_code = Supervisor(spec, requester).run()
     except PenstockError as error:
         logging.error("%s", error)
         exit_code = error.exit_code

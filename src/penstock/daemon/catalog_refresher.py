@@ -1,14 +1,15 @@
-"""Keeps the catalog current behind the mount, or makes it anew if it is damaged, and tells the
-kernel what changed.
+"""Keeps the catalog of a mount current, repairs it if it is damaged, and notifies the kernel of
+changes.
 
-Threading: three threads, none of which waits for what only a later one can end.
+Threading: three threads. None waits for anything that only a later one in this list can end.
 
-    heal     puts another catalog in the place of a damaged one, in seconds, with the rows that are
-             not damaged. It waits for no storage and no reader.
-    refresh  lists the sources, for as long as storage takes. A listing ends when `heal` has
-             replaced the catalog that it is for, and begins again.
-    tell     notifies the kernel, which waits for whoever holds a folder or a page. He may wait for
-             a catalog that `refresh` has to complete, so that one does not wait for this then.
+    heal     replaces a damaged catalog, in seconds, with one of the undamaged rows. It waits for
+             no storage and no reader.
+    refresh  lists the sources, for as long as storage takes. If `heal` replaces the catalog of a
+             listing, that listing ends and begins again.
+    notify   notifies the kernel, which waits for readers that hold a folder or a page. Such a
+             reader may wait for a catalog that `refresh` has to complete, so `refresh` does not
+             wait for this thread then.
 """
 
 import logging
@@ -31,14 +32,14 @@ log = logging.getLogger(__name__)
 # A burst of outdated reads asks for one listing, not for a hundred.
 _LEAST_INTERVAL_S = 5.0
 _CHANGES_AT_ONCE = 10_000
-# A source that was added and could not be listed is tried again so soon, whatever --refresh says.
-# So is sealing a catalog whose log a reader has kept.
+# A new source that could not be listed is tried again after this time, whatever --refresh says. So
+# is sealing a catalog whose log was in use by a reader.
 _FIRST_LISTING_AGAIN_S = 30.0
 _CATCHES_UP_WITHIN_S = 1.0
-# Each request that waits for a catalog asks for it every second, also if it only waits for the
-# listing. Comparing the checksums takes 0.04 s for a million files.
+# Each request that waits for a catalog calls `heal` every second, even if it only waits for the
+# listing. To compare the checksums takes 0.04 s for a million files.
 _HEALS_EVERY_S = 3.0
-_LOOKS_FOR_DAMAGE_EVERY_S = 0.1
+_CHECKS_FOR_DAMAGE_EVERY_S = 0.1
 
 
 class Refresher:
@@ -52,7 +53,7 @@ class Refresher:
         max_files: int,
         counters: Counters,
         seen: int | None,
-        told: Callable[[int], None],
+        on_notified: Callable[[int], None],
     ) -> None:
         self._tree = tree
         self._mounts = mounts
@@ -61,31 +62,31 @@ class Refresher:
         self._interval_s = interval_s
         self._max_files = max_files
         self._counters = counters
-        self._told = told  # called with the last change that the kernel knows of
-        # From the start: someone may ask for a refresh before we have caught up.
+        self._on_notified = on_notified  # called with the last change that the kernel knows of
+        # Set at once: a refresh may be requested before the kernel has caught up.
         self.seen = max(tree.last_change(), tree.changes_from()) if seen is None else seen
         self._one_at_a_time = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
         self._is_outdated = False
-        self._is_suspect = False  # someone met damage in the catalog
+        self._is_suspect = False  # a reader found damage in the catalog
         self._met_damage = threading.Event()
         self._caught_up = threading.Event()
-        self._teller = ThreadPoolExecutor(1, "tell")
+        self._notifier = ThreadPoolExecutor(1, "notify")
         self._outdating = threading.Lock()
         self._errors: dict[str, str] = {}  # by the path of the source
 
     def catch_up(self) -> None:
-        """Tells the kernel what the server before us may not have told it any more."""
+        """Notify the kernel of changes that the server before this one may not have sent."""
         with self._one_at_a_time:
-            self._tell_kernel()
+            self._notify_kernel()
 
     def start(self, *, at_once: bool) -> None:
-        """Returns when the kernel has been told, or soon. Telling it waits for whoever holds a page
-        or a folder, and he may wait for a catalog that this thread has to make anew."""
+        """Start; return when the kernel has been notified, or soon. Notifying waits for readers
+        that hold a page or a folder, and those may wait for a catalog that is being rebuilt."""
         if at_once and self._interval_s is not None:
             self.request()
-        for name, run in (("refresh", self._refresh_on), ("heal", self._heal_on)):
+        for name, run in (("refresh", self._run_refresh), ("heal", self._run_heal)):
             threading.Thread(target=run, name=name, daemon=True).start()
         self._caught_up.wait(_CATCHES_UP_WITHIN_S)
 
@@ -95,35 +96,35 @@ class Refresher:
         self._met_damage.set()
 
     def request(self) -> None:
-        """A reader met a version that we do not know: look soon."""
+        """Refresh soon: a reader found a version that is not in the catalog."""
         self._is_outdated = True
         self._wake.set()
 
     def heal(self) -> None:
-        """A reader met damage in the catalog, or one that is not complete yet."""
+        """Repair soon: a reader found the catalog damaged, or not complete yet."""
         self._is_suspect = True
         self._met_damage.set()
         self._wake.set()
 
     def refresh_now(self) -> Summary:
-        """All sources, one after the other: of each the kernel is told before the next is listed.
+        """List all sources, one after the other, and notify the kernel of each before the next.
         Raises if there is only one, and its listing fails."""
         with self._one_at_a_time:
             self._counters.add("refreshes")
             return self._healed(lambda: self._mounts)
 
     def list_new(self) -> Summary:
-        """Only sources that were never listed as they are now; others cost nothing."""
+        """List only sources that were never listed as they are now."""
         with self._one_at_a_time:
             return self._healed(lambda: unlisted(self._tree, self._mounts))
 
     @property
     def last_error(self) -> str | None:
-        """What went wrong with the last listing of each source, if anything did."""
+        """The errors of the last listing of each source, if there were any."""
         return "; ".join(self._errors.values()) or None
 
     def _healed(self, wanted: Callable[[], list[Mounted]]) -> Summary:
-        """Lists these, and all of them into another catalog if this one is damaged."""
+        """List these sources; if the catalog is damaged, list all into a new one."""
         try:
             if self._is_suspect:
                 self._renew()
@@ -135,7 +136,7 @@ class Refresher:
         if self._is_suspect and self._tree.is_complete():
             self._is_suspect = False
             self._session.retry_parked(math.inf)
-            self._tell_kernel()
+            self._notify_kernel()
         return summary
 
     def _renew(self) -> None:
@@ -143,12 +144,12 @@ class Refresher:
         self._tree.repair(thorough=True)
         self._outdate([])  # folders may have other numbers
 
-    def _outdate(self, buried: list[int]) -> None:
+    def _outdate(self, removed: list[int]) -> None:
         with self._outdating:
-            self._files.mark_outdated(buried)
+            self._files.mark_outdated(removed)
 
     def _list(self, wanted: list[Mounted]) -> Summary:
-        # At first nothing: what is not mounted any more goes at once, however slow the others are.
+        # First without any source: removed ones disappear at once, however slow the others are.
         summaries = [self._refresh([]), *(self._refresh([mounted]) for mounted in wanted)]
         return replace(
             summaries[-1],
@@ -167,12 +168,12 @@ class Refresher:
                 in_use=True,
             )
         except CatalogDamaged:
-            raise  # it is mended, and listed then
+            raise  # it is repaired and listed again
         except Exception as error:
-            self._errors = {"": str(error)}  # of the only one, or of all
+            self._errors = {"": str(error)}  # of the only source, or of all
             raise
         finally:
-            self._tell_kernel()
+            self._notify_kernel()
         for mounted in only:
             self._errors.pop(mounted.path, None)
         for failure in summary.failures:
@@ -180,22 +181,22 @@ class Refresher:
             self._errors[failure.path] = str(failure)
         return summary
 
-    def _heal_on(self) -> None:
+    def _run_heal(self) -> None:
         while self._met_damage.wait() and not self._stopping:
             self._met_damage.clear()
             try:
-                # What only SQLite finds fault with is left to the next refresh: to find that takes
-                # 3 s for a million files.
+                # Damage that only SQLite finds is left to the next refresh: finding it takes 3 s
+                # for a million files.
                 if self._tree.repair() is not None:
                     self._outdate([])
-            except Exception as error:  # noqa: BLE001 - whoever asks next has it tried again
-                log.warning("the catalog cannot be made anew: %s", error)
+            except Exception as error:  # noqa: BLE001 - the next call tries again
+                log.warning("the catalog cannot be rebuilt: %s", error)
             time.sleep(_HEALS_EVERY_S)
 
-    def _refresh_on(self) -> None:
+    def _run_refresh(self) -> None:
         try:
             self.catch_up()
-        except Exception as error:  # noqa: BLE001 - the next refresh meets it again, and tells
+        except Exception as error:  # noqa: BLE001 - the next refresh fails and reports it
             log.debug("%s", error)
         finally:
             self._caught_up.set()
@@ -218,7 +219,7 @@ class Refresher:
         try:
             # Its listing failed: nothing of it is shown yet.
             waits = bool(unlisted(self._tree, self._mounts)) or not self._tree.is_checkpointed()
-        except Exception as error:  # noqa: BLE001 - `_try` meets it again, and tells
+        except Exception as error:  # noqa: BLE001 - `_try` fails and reports it
             log.debug("%s", error)
             waits = True
         if waits:
@@ -226,33 +227,33 @@ class Refresher:
         return None if due_s == math.inf else max(0.0, due_s - time.monotonic())
 
     def _try(self, *, full: bool) -> bool:
-        """Whether all sources were listed that had to be."""
+        """Return whether all sources were listed that had to be."""
         try:
             summary = self.refresh_now() if full else self.list_new()
-        except Exception as error:  # what is known goes on being served
+        except Exception as error:  # the mount goes on with the catalog that it has
             known = isinstance(error, PenstockError)
             log.warning("refresh: %s", error, exc_info=None if known else error)
             return False
         return not summary.failures
 
-    def _tell_kernel(self) -> None:
-        """Returns when the kernel knows of all changes, or when someone meets damage: what holds
-        the kernel up may wait for us then."""
+    def _notify_kernel(self) -> None:
+        """Return when the kernel knows of all changes, or when damage is found: the reader that
+        the kernel waits for may then be waiting for this thread."""
         if not self._tree.is_complete():
-            return  # requests wait for it, and hold folders that the kernel would wait for
-        status_writer = self._teller.submit(self._tell_changes)
-        while not status_writer.done():
+            return  # requests wait for it, holding folders that the kernel would wait for
+        notified = self._notifier.submit(self._notify_changes)
+        while not notified.done():
             if self._is_suspect:
                 return
-            wait([status_writer], _LOOKS_FOR_DAMAGE_EVERY_S)
-        status_writer.result()
+            wait([notified], _CHECKS_FOR_DAMAGE_EVERY_S)
+        notified.result()
 
-    def _tell_changes(self) -> None:
+    def _notify_changes(self) -> None:
         changes_from = self._tree.changes_from()
         if self.seen < changes_from:
             self._forget_all_names()
             self.seen = changes_from
-            self._told(self.seen)
+            self._on_notified(self.seen)
         while changes := self._tree.changes_since(self.seen, _CHANGES_AT_ONCE):
             self._outdate([change.buried for change in changes if change.buried])
             for change in changes:
@@ -260,10 +261,10 @@ class Refresher:
             for parent in {change.parent for change in changes}:
                 self._session.invalidate_pages(parent)  # a directory's pages are its listing
             self.seen = changes[-1].seq
-            self._told(self.seen)
+            self._on_notified(self.seen)
 
     def _forget_all_names(self) -> None:
-        """Changes that the kernel was not told of are lost: it looks up everything anew."""
+        """Have the kernel look up everything again: the record of changes it missed is gone."""
         self._outdate([])
         ino = 0
         while names := self._tree.names_after(ino, _CHANGES_AT_ONCE):

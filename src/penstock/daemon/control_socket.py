@@ -1,7 +1,7 @@
-"""The control socket: one JSON line in, one JSON line out. Only its user can reach it.
+"""The control socket of a mount: one JSON line as request, one as answer. Only its user has access.
 
-Some verbs are the beginning of a conversation: descriptors come with the line, and the connection
-stays open for as long as both sides want.
+Some verbs begin a conversation: descriptors come with the request, and the connection stays open
+for as long as both sides want.
 """
 
 import json
@@ -21,35 +21,35 @@ from penstock.errors import PenstockError
 log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
-_MOST_REQUEST_BYTES = 4 << 20  # an upgrade brings all settings, of hundreds of sources
+_MOST_REQUEST_BYTES = 4 << 20  # an upgrade sends all settings, of hundreds of sources
 _MOST_DESCRIPTORS = 4
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 
 
 def listen(path: Path) -> socket.socket:
-    """Whoever finds the path is heard: it is there when someone listens, and not before."""
-    unheard = path.with_name(f"{path.name}.new")
-    unheard.unlink(missing_ok=True)
+    """Return a socket that listens at `path`. The path appears only once it listens."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        with _short(unheard) as address:
+        with _short_path(fresh) as address:
             listener.bind(address)
     finally:
         os.umask(before)
-    listener.listen(128)  # those who ask while a server is replaced wait here
-    unheard.replace(path)
+    listener.listen(128)  # clients wait here while a server is replaced
+    fresh.replace(path)
     return listener
 
 
 class Connection:
-    """One end of a connection: JSON lines both ways."""
+    """One end of a connection: JSON lines in both directions."""
 
     def __init__(self, end: socket.socket, most_bytes: int | None = None) -> None:
-        """`most_bytes`: of one line, for those who do not trust the other side."""
+        """`most_bytes` limits a line, where the other side is not trusted."""
         self._socket = end
         self._most_bytes = most_bytes
-        self._early = b""
+        self._buffer = b""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -59,15 +59,15 @@ class Connection:
         if descriptors:
             sent = socket.send_fds(self._socket, [text], descriptors)
             text = text[sent:]
-        if text:  # to send nothing fails too, once the other side has answered and closed
+        if text:  # sending nothing would fail, too, once the other side has answered and closed
             self._socket.sendall(text)
 
     def receive(self) -> tuple[Answer, list[int]] | None:
-        """The next message with the descriptors that came; None once the other side is gone.
-        Raises PenstockError for a line that is no message."""
+        """Return the next message with its descriptors; None once the other side is gone. Raises
+        PenstockError for a malformed line."""
         descriptors: list[int] = []
-        while b"\n" not in self._early:
-            if self._most_bytes is not None and len(self._early) > self._most_bytes:
+        while b"\n" not in self._buffer:
+            if self._most_bytes is not None and len(self._buffer) > self._most_bytes:
                 _close_all(descriptors)
                 raise PenstockError(f"a line of more than {self._most_bytes:,} bytes")
             try:
@@ -80,25 +80,25 @@ class Connection:
             if not data:
                 _close_all(descriptors)
                 return None
-            self._early += data
-        line, _, self._early = self._early.partition(b"\n")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             message: Any = json.loads(line)
             if not isinstance(message, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
             _close_all(descriptors)
-            raise PenstockError(f"a message that cannot be understood: {error}") from error
+            raise PenstockError(f"malformed message: {error}") from error
         return cast(Answer, message), descriptors
 
     def is_over(self) -> bool:
-        """Has the other side gone? Never waits."""
+        """Return whether the other side is gone. Never waits."""
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return bool(poll.poll(0))
 
     def wait_for_end(self) -> None:
-        """Returns once the other side is gone; what it still says is not heard."""
+        """Return once the other side is gone; ignore what it still sends."""
         try:
             while self._socket.recv(4096):
                 pass
@@ -114,13 +114,13 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-# Answers by itself, for as long as it likes. Once it returns, the line and the descriptors are its
-# own; if it raises, they are closed, and the asker is told.
+# Answers by itself, for as long as it likes. Once it returns, it owns the connection and the
+# descriptors; if it raises, they are closed and the client gets the error.
 Conversation = Callable[[Answer, Connection, list[int]], None]
 
 
 class ControlServer:
-    """Answers on a socket that listens already; whoever made that removes it."""
+    """Answers requests on a socket that listens already; its creator removes the path."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class ControlServer:
         line = Connection(peer, _MOST_REQUEST_BYTES)
         if _uid_of(peer) not in (0, os.geteuid()):
             line.close()
-            return  # the folder's mode should have kept them out already
+            return  # the mode of the folder should have kept this client out already
         descriptors: list[int] = []
         try:
             received = line.receive()
@@ -164,16 +164,16 @@ class ControlServer:
             answer = as_answer(error)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             answer = {"error": f"bad request: {error!r}", "hint": None, "exit_code": 1}
-        except OSError as error:  # a descriptor that came with it, or a disk of ours
+        except OSError as error:  # of a descriptor that came with it, or of a local disk
             log.warning("control: %s", error)
             answer = {"error": str(error), "hint": "its log says more", "exit_code": 1}
-        except Exception as error:  # whoever asks must get an answer
+        except Exception as error:  # the client must get an answer
             log.error("control: a bug", exc_info=error)
             answer = {"error": str(error), "hint": "its log says more", "exit_code": 1}
         try:
             line.send(answer)
         except OSError as error:
-            log.debug("control: the asker went away: %s", error)
+            log.debug("control: the client is gone: %s", error)
         line.close()
         _close_all(descriptors)
 
@@ -183,14 +183,14 @@ def as_answer(error: PenstockError) -> Answer:
 
 
 def _uid_of(peer: socket.socket) -> int:
-    """Who is at the other end, as the kernel knows it."""
+    """Return the user at the other end, as the kernel knows it."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(credentials)[1]
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """The same place under a name that fits: a socket's address has only 107 bytes."""
+def _short_path(path: Path) -> Iterator[str]:
+    """Yield a short name of the same place: the address of a socket has only 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -199,7 +199,7 @@ def _short(path: Path) -> Iterator[str]:
 
 
 class RemoteError(PenstockError):
-    """An error that happened in the server, told as it was told there."""
+    """An error of the server, with its message, hint and exit code."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(str(answer["error"]), hint=answer.get("hint"))
@@ -207,7 +207,7 @@ class RemoteError(PenstockError):
 
 
 def ask(path: Path, verb: str, *, timeout_s: float = 30, **arguments: Any) -> Answer:
-    # A server that is killed while it answers is replaced: its successor is asked again, once.
+    # If the server is killed while it answers, ask its successor once.
     for _ in range(2):
         line = connect(path, timeout_s)
         try:
@@ -222,7 +222,7 @@ def connect(path: Path, timeout_s: float = 30) -> Connection:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     peer.settimeout(timeout_s)
     try:
-        with _short(path) as address:
+        with _short_path(path) as address:
             peer.connect(address)
     except OSError as error:
         peer.close()
@@ -231,7 +231,7 @@ def connect(path: Path, timeout_s: float = 30) -> Connection:
 
 
 def exchange(line: Connection, request: Answer, descriptors: Sequence[int] = ()) -> Answer | None:
-    """The answer; None if the server went away before it gave one."""
+    """Return the answer; None if the server ended before it gave one."""
     try:
         line.send(request, descriptors)
         received = line.receive()

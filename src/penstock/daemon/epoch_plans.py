@@ -1,8 +1,8 @@
 """The epoch plans that training processes have with this mount.
 
-A plan comes over the control socket as memory and an open connection, and ends when the other end
-of that is closed. Both descriptors are given to the supervisor to keep: a server that takes over
-goes on where the last one was, and the training process need not know.
+A plan arrives over the control socket as shared memory and an open connection, and ends when the
+training process closes the connection. The supervisor keeps both descriptors, so a server that
+takes over continues the plan, and the training process notices nothing.
 
 Threading: any thread; one waits for the end of each plan.
 """
@@ -36,7 +36,7 @@ _LONGEST_LABEL = 200
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How the supervisor is told what must outlive this server."""
+    """The messages that tell the supervisor what must outlive this server."""
 
     keep: Callable[[str, int], None]
     drop: Callable[[str], None]
@@ -91,19 +91,19 @@ class EpochPlans:
         self._accept(name, feed, line)
 
     def adopt(self, kept: dict[str, int], remembered: dict[str, Any]) -> None:
-        """Goes on with the plans of the server before us."""
+        """Continue the plans of the server before this one."""
         for name in _plan_names([*kept, *remembered]):
             memory, end = kept.pop(f"{name}.memory", None), kept.pop(f"{name}.line", None)
-            told = remembered.get(name)
-            if memory is None or end is None or not told:
-                # It was killed while it took it, or while it let go of it. Who still waits for an
-                # answer sees the end, and asks again.
+            known = remembered.get(name)
+            if memory is None or end is None or not known:
+                # That server was killed while it accepted or dropped the plan. A client that still
+                # waits for the answer sees the connection close, and asks again.
                 for descriptor in (memory, end):
                     if descriptor is not None:
                         os.close(descriptor)
                 self._forget(name)
                 continue
-            label, pid, *accepted = told
+            label, pid, *accepted = known
             line = Connection(socket.socket(fileno=end))
             try:
                 feed = self._open(memory, label, pid)
@@ -143,12 +143,12 @@ class EpochPlans:
         thread.start()
 
     def _accept(self, name: str, feed: PlannedFeed, line: Connection) -> None:
-        """Tells who made it. Noted: a server that was killed in between leaves it to the next."""
+        """Confirm the plan to its process, and note that, for a server that takes over."""
         try:
             line.send({"accepted": True})
             self._keeping.remember({name: [feed.label, feed.pid, True]})
         except OSError as error:
-            log.debug("who made a plan went away: %s", error)  # and `_wait` sees that too
+            log.debug("the process of a plan is gone: %s", error)  # `_wait` sees that too
 
     def _wait(self, name: str, feed: PlannedFeed, line: Connection) -> None:
         line.wait_for_end()
@@ -166,6 +166,6 @@ class EpochPlans:
 
 
 def _plan_names(names: list[str]) -> list[str]:
-    """Of plans, each once, from the names of their parts and from their own."""
+    """Return the names of plans, from their own and those of their parts."""
     found = {name.removesuffix(".memory").removesuffix(".line") for name in names}
     return sorted(name for name in found if name.startswith(_PREFIX))

@@ -34,44 +34,44 @@ Progress = Callable[[int, int], None]  # objects listed so far, and their bytes
 
 
 def become_supervisor(settings: MountSettings) -> NoReturn:
-    """This very process serves the mount, in the foreground."""
-    claimed = _claim(settings.mountpoint)
-    os.set_inheritable(claimed, True)
-    told = _written(settings, log=None, report=None, claim=claimed)
+    """Replace this process with the supervisor: the mount is in the foreground."""
+    claim = _claim(settings.mountpoint)
+    os.set_inheritable(claim, True)
+    launch = _launch_file(settings, log=None, report=None, claim=claim)
     sys.stderr.flush()
     with child_environment(os.environ) as (environment, _):
-        os.execve(sys.executable, _command(settings, told), environment)
+        os.execve(sys.executable, _command(settings, launch), environment)
 
 
 def start_supervisor(
     settings: MountSettings, *, progress: Progress = lambda _files, _bytes: None
 ) -> list[str]:
-    """Starts it detached, and returns when its mount is ready: what a person is to be told."""
+    """Start a supervisor in the background; return the lines for the user once it is mounted."""
     log_path = logs_dir() / f"{name_of(settings.mountpoint)}.log"
     log = _open_log(log_path)
-    claimed = _claim(settings.mountpoint)
+    claim = _claim(settings.mountpoint)
     reader, writer = os.pipe()
-    told = _written(settings, log=log_path, report=writer, claim=claimed)
+    launch = _launch_file(settings, log=log_path, report=writer, claim=claim)
     with log, child_environment(os.environ) as (environment, keys):
         child = subprocess.Popen(
-            _command(settings, told),
-            pass_fds=(writer, told, claimed, keys),
+            _command(settings, launch),
+            pass_fds=(writer, launch, claim, keys),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
-    for descriptor in (writer, told, claimed):
+    for descriptor in (writer, launch, claim):
         os.close(descriptor)
-    child.wait()  # it leaves another process behind, which is not ours to bury
+    child.wait()  # it forks the supervisor, and ends
     with os.fdopen(reader) as messages:
         for line in messages:
             message: dict[str, Any] = json.loads(line)
             if "progress" in message:
                 progress(*message["progress"])
             elif "error" in message:
-                messages.read()  # until it has put everything away, and is gone
+                messages.read()  # until it has cleaned up and is gone
                 raise RemoteError(message)
             else:
                 return message["ready"]
@@ -86,29 +86,31 @@ def _open_log(path: Path) -> BinaryIO:
         return open(path, "ab", opener=open_private)
     except OSError as error:
         raise UsageError(
-            f"{path}: {error.strerror}", hint="a log is a plain file; remove what lies in its place"
+            f"{path}: {error.strerror}", hint="a log is a plain file; remove what is in its place"
         ) from error
 
 
 def _claim(mountpoint: Path) -> int:
-    claimed = claim_mountpoint(mountpoint)
-    if claimed is None:
+    claim = claim_mountpoint(mountpoint)
+    if claim is None:
         raise MountpointError(
             f"{mountpoint} is being mounted by another command",
             hint="`penstock stats` shows it once it is ready",
         )
-    return claimed
+    return claim
 
 
-def _command(settings: MountSettings, told: int) -> list[str]:
-    # -P: a queue.py in the folder where someone stands is not ours to import.
+def _command(settings: MountSettings, launch: int) -> list[str]:
+    # -P: do not import a queue.py from the working directory.
     command = [sys.executable, "-Pm", "penstock.cli.supervise"]
-    return [*command, str(settings.mountpoint), str(told)]
+    return [*command, str(settings.mountpoint), str(launch)]
 
 
-def _written(settings: MountSettings, *, log: Path | None, report: int | None, claim: int) -> int:
-    """What the supervisor must know, in a memory file: arguments are read by all."""
-    told = {
+def _launch_file(
+    settings: MountSettings, *, log: Path | None, report: int | None, claim: int
+) -> int:
+    """Write what the supervisor needs to a memory file: every user can read arguments."""
+    launch = {
         "mountpoint": str(settings.mountpoint),
         "source": settings.shown,
         "settings": encode(settings),
@@ -117,7 +119,7 @@ def _written(settings: MountSettings, *, log: Path | None, report: int | None, c
         "claim": claim,
     }
     descriptor = os.memfd_create("penstock-settings", 0)  # 0: not closed by exec
-    os.write(descriptor, json.dumps(told).encode())
+    os.write(descriptor, json.dumps(launch).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
@@ -128,16 +130,18 @@ _WITHIN_S = 120
 
 
 def current_settings(mountpoint: Path) -> MountSettings:
-    """Those that the mount has now, with the keys that it was given."""
+    """Return the settings of a mount in use, with its keys."""
     return decode(ask(_supervisor(mountpoint), "settings")["settings"])
 
 
 def change_in_place(
     mountpoint: Path, wanted: MountSettings, *, environment: Mapping[str, str | None] | None = None
 ) -> float:
-    """Another server with these settings takes over; returns for how many seconds readers had
-    none. It is of this release, and has what `environment` says besides its predecessor's. If it
-    cannot start, the old one goes on, and the error is raised."""
+    """Have a server with these settings take over; return for how many seconds readers waited.
+
+    It is of this release, and gets `environment` on top of its predecessor's. If it cannot start,
+    the old server goes on, and the error is raised.
+    """
     path = _supervisor(mountpoint)
     current = decode(ask(path, "settings")["settings"])
     if fixed := needs_new_mount(current, wanted):
@@ -158,8 +162,8 @@ def _supervisor(mountpoint: Path) -> Path:
     note = find_note(mountpoint)
     if note.pid not in note.processes:
         raise MountpointError(
-            f"{note.mountpoint}: its supervisor is gone, and nobody else can replace its server",
-            hint=f"penstock umount {note.mountpoint}, and mount it anew",
+            f"{note.mountpoint}: its supervisor is gone, and only that can replace a server",
+            hint=f"penstock umount {note.mountpoint}, and mount it again",
         )
     return supervisor_socket(mountpoint)
 
@@ -170,19 +174,21 @@ _SERVER_ENDS_WITHIN_S = 60
 
 
 def stop_mount(mountpoint: Path, *, lazy: bool = False) -> None:
-    """Unmounts, and returns when its server has put everything away. Raises MountpointError if
-    nothing of ours is mounted there, or someone uses it. Lazily: detached now; it ends when the
-    last user is gone, and nobody waits for that."""
+    """Unmount, and return when the processes of the mount have ended.
+
+    Raises MountpointError if no mount of ours is there, or it is in use. With `lazy` it is detached
+    at once and ends with its last user; this function does not wait for that.
+    """
     entry = find_mount(mountpoint)
     note = next((note for note in all_notes() if note.mountpoint == str(mountpoint)), None)
     if entry is None or entry.kind != FILESYSTEM_TYPE:
         if note is not None:
-            remove_note(mountpoint)  # its server died, and someone else unmounted it
+            remove_note(mountpoint)  # its server died, and the mount was removed by hand
         raise MountpointError(
             f"{mountpoint} is not mounted by Penstock",
             hint="`penstock stats` lists what is mounted",
         )
-    # Before: a process that is ending has no command line any more, but still its open files.
+    # Before unmounting: a process that ends has no command line any more, by which to find it.
     processes = note.processes if note is not None and not lazy else []
     unmount(mountpoint, lazy=lazy)
     for pid in processes:
@@ -193,7 +199,7 @@ def stop_mount(mountpoint: Path, *, lazy: bool = False) -> None:
 
 
 def holders_of(mountpoint: Path) -> list[Holder]:
-    """The processes that use it, as far as this user may see them."""
+    """Return the processes that use the mount, as far as this user may see them."""
     return holders(mountpoint).processes
 
 
@@ -210,7 +216,7 @@ def process_ends_within(seconds: float, pid: int) -> bool:
 
 def _still_runs(pid: int, entry: MountEntry) -> PenstockError:
     where = f"{entry.mountpoint} is unmounted"
-    # Where mounts are not shared (most containers), what is unmounted here is so nowhere else.
+    # Without shared propagation, as in most containers, other namespaces keep the mount.
     if elsewhere := mount_copies(entry.device):
         return PenstockError(
             f"{where} here, but not in the mount namespace of {elsewhere[0]}",

@@ -24,7 +24,7 @@ from penstock.paths import mounts_dir, name_of
 class MountNote:
     mountpoint: str
     source: str
-    pid: int  # the supervisor's
+    pid: int  # of the supervisor
     started_s: float
     log: str | None
     state: str = "serving"  # or restarting, or waiting before the next restart
@@ -43,7 +43,7 @@ class MountNote:
 
     @property
     def processes(self) -> list[int]:
-        """Those that run. A server that has lost its supervisor goes on serving."""
+        """Supervisor and server, if they run. A server goes on serving without a supervisor."""
         return [
             pid
             for pid in (self.pid, self.server_pid)
@@ -67,7 +67,7 @@ def write_note(note: MountNote) -> None:
 
 
 def update_note(note: MountNote) -> None:
-    """Unless it is another mount's by now: a mount that was detached may have been followed."""
+    """Update the note, unless another mount has replaced it after a lazy unmount."""
     present = _read(_file(Path(note.mountpoint)))
     if present is not None and present.pid == note.pid:
         write_note(note)
@@ -107,7 +107,7 @@ def find_note(mountpoint: Path) -> MountNote:
 
 
 def find_served(mountpoint: Path) -> MountNote:
-    """The note of a mount that has a server, or will have one at once."""
+    """Return the note of a mount that has a server, or will have one at once."""
     note = find_note(mountpoint)
     if note.state == "waiting":
         raise PenstockError(
@@ -118,7 +118,7 @@ def find_served(mountpoint: Path) -> MountNote:
 
 
 def clear_dead_mount(mountpoint: Path) -> bool:
-    """Removes what a supervisor and server left that were both killed; False if all is well."""
+    """Remove a mount whose supervisor and server were both killed; return whether there was one."""
     note = _read(_file(mountpoint))
     if note is not None and note.alive:
         return False
@@ -132,8 +132,8 @@ def clear_dead_mount(mountpoint: Path) -> bool:
 
 
 def resolve_mountpoint(mountpoint: str) -> Path:
-    """As the mount table spells it: links resolved, but never the mount point itself, whose
-    server may be dead, or away: then even a look at it waits."""
+    """Return the path as the mount table has it: links resolved, without touching the mount point
+    itself, where even a stat hangs while the mount has no server."""
     path = Path(os.path.abspath(mountpoint))
     while find_mount(path) is None and os.path.islink(path):
         path = Path(os.path.abspath(path.parent / os.readlink(path)))
@@ -148,12 +148,12 @@ def _read(path: Path) -> MountNote | None:
     try:
         return MountNote(**json.loads(path.read_text()))
     except (FileNotFoundError, ValueError, TypeError):
-        return None  # gone, or not a note of this version
+        return None  # gone, or written by another version
 
 
 def serves(pid: int, mountpoint: str) -> bool:
-    """Is this a process of that mount? Its number may be another's by now. Not so one that has
-    ended and was not buried yet by its parent: it has no arguments any more."""
+    """Return whether the process belongs to that mount: another one may have got its pid by now. A
+    zombie does not, since it has no arguments any more."""
     words = procfs.command_line(pid)
     ours = (b"penstock.cli.supervise", b"penstock.daemon.server_main")
     return os.fsencode(mountpoint) in words and any(word in ours for word in words)
@@ -165,24 +165,24 @@ _ENDS_WITHIN_S = 10.0
 
 
 def claim_mountpoint(mountpoint: Path) -> int | None:
-    """A descriptor for the supervisor to inherit; None if someone has it."""
+    """Return a descriptor for the supervisor to inherit; None if another command has the claim."""
     return file_locks.acquire(_claim_file(mountpoint))
 
 
 def sign_claim(descriptor: int) -> None:
-    """The supervisor's number, for those who want it to end. Its servers do not get the claim."""
+    """Write the supervisor's pid into the claim, and keep servers from inheriting it."""
     os.set_inheritable(descriptor, False)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
 
 
 def release_claim(mountpoint: Path, descriptor: int) -> None:
-    """There is a mount now, and a note of it."""
+    """Called once there is a mount, and a note of it."""
     file_locks.release(_claim_file(mountpoint), descriptor)
 
 
 def claimed_by(mountpoint: Path) -> int | None:
-    """Its supervisor's number; 0 if that has not begun yet, None if nobody has it."""
+    """Return the pid of the supervisor that has it; 0 before it started, None if unclaimed."""
     path = _claim_file(mountpoint)
     if not file_locks.is_held(path):
         return None
@@ -193,7 +193,7 @@ def claimed_by(mountpoint: Path) -> int | None:
 
 
 def signal_claimant(mountpoint: Path) -> None:
-    """A supervisor whose mount is not there yet, if there is one; does not wait for it."""
+    """Send SIGTERM to a supervisor whose mount is not there yet, without waiting."""
     pid = claimed_by(mountpoint)
     if pid and serves(pid, str(mountpoint)):
         with contextlib.suppress(ProcessLookupError):
@@ -201,13 +201,13 @@ def signal_claimant(mountpoint: Path) -> None:
 
 
 def end_claimant(mountpoint: Path, pid: int) -> None:
-    """Ends a supervisor whose mount is not there yet."""
+    """End a supervisor whose mount is not there yet."""
     if pid and serves(pid, str(mountpoint)):
         end_process(pid, gently=True)
 
 
 def end_process(pid: int, *, gently: bool = False) -> None:
-    """Returns once it is gone; one that waits for a dead disk is left to itself."""
+    """Kill it and wait, but not forever: it may hang on a dead disk."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -223,8 +223,8 @@ def end_process(pid: int, *, gently: bool = False) -> None:
 
 
 def exits_within(seconds: float, process: int) -> bool:
-    """`process`: a descriptor of it. With `poll`: a program that uses us as a library may have more
-    descriptors than `select` can count."""
+    """Return whether the process of this pidfd ends in time. Uses `poll`: a program that uses this
+    library may have more descriptors than `select` supports."""
     ends = select.poll()
     ends.register(process, select.POLLIN)
     return bool(ends.poll(seconds * 1000))

@@ -1,8 +1,7 @@
-"""`penstock warm` on the asker's side: what to warm is handed over, and what comes back is heard.
+"""`penstock warm` in the client: sends what to warm, and receives progress and the result.
 
-One warming is a conversation with as many servers as it takes: when one is replaced in the middle,
-the next is asked again, and passes over what is cached already. So whoever asks may be killed
-too, and asks again later.
+If the server is replaced in the middle, the client sends the same request to the next server,
+which skips what is cached already. So a client that was killed can simply be run again, too.
 
 Threading: one thread.
 """
@@ -17,18 +16,18 @@ from penstock.daemon.control_socket import Answer, Connection, RemoteError, conn
 from penstock.daemon.mount_registry import find_served
 from penstock.errors import PenstockError
 
-# Servers that go away without having got any further, one after the other.
+# Give up after so many servers in a row that ended without any progress.
 _MOST_SERVERS = 5
 _SILENT_AT_MOST_S = 300
 
 
-def _ignore(_told: Answer) -> None:
+def _ignore(_message: Answer) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
 class WarmRequest:
-    """What is to be done with the files, and how."""
+    """What to do with the files, and how."""
 
     action: str = "load"  # or check, verify, evict, list
     order: str = "name"
@@ -41,16 +40,16 @@ class WarmRequest:
 
 
 class WarmClient:
-    """A context, since it holds a file. `patterns` and `listed` are paths below the mount point;
-    in the second no character means anything but itself. With neither, everything is meant."""
+    """A context manager, since it holds a file. Patterns and listed paths are below the mount
+    point; listed paths are literal. With neither, all files are meant."""
 
     def __init__(self, mountpoint: Path, wish: WarmRequest) -> None:
         self._mountpoint = mountpoint
-        self._wish = wish
-        find_served(mountpoint)  # who is not mounted is told so before anything is read
+        self._options = wish
+        find_served(mountpoint)  # raise before anything is read if there is no mount
         self._list = os.memfd_create("penstock-paths", os.MFD_CLOEXEC)
         self._patterns = self._listed = 0
-        # What servers that died had fetched; the next one counts anew.
+        # What earlier servers had fetched: each server counts from zero.
         self._before = {"fetched_files": 0, "fetched_bytes": 0}
         self._last: Answer = {}
 
@@ -73,10 +72,10 @@ class WarmClient:
         self._listed += self._write(paths)
 
     def run(self, *, everything: bool | None = None, output: int | None = None) -> Answer:
-        """`everything`: None if nothing that was added means it. `output`: where `list` writes."""
+        """`everything`: by default if no path was added. `output`: where `list` writes."""
         if everything is None:
             everything = not self._patterns and not self._listed
-        wish = self._wish
+        wish = self._options
         request = {
             "verb": "warm",
             "action": wish.action,
@@ -91,22 +90,22 @@ class WarmClient:
         descriptors = [self._list] if output is None else [self._list, output]
         failures = 0
         while failures < _MOST_SERVERS:
-            far = self._far()
+            before = self._position()
             if (answer := self._ask(request, descriptors)) is not None:
-                return self._with_what_was_before(answer)
-            failures = failures + 1 if self._far() == far else 1
+                return self._add_earlier_counts(answer)
+            failures = failures + 1 if self._position() == before else 1
             for name in self._before:
                 self._before[name] += self._last.get(name, 0)
         raise PenstockError(
             f"the server of {self._mountpoint} went away {failures} times",
-            hint=f"`penstock stats {self._mountpoint}` says how it ended last",
+            hint=f"`penstock stats {self._mountpoint}` shows how it ended",
         )
 
-    def _far(self) -> tuple[int, int]:
+    def _position(self) -> tuple[int, int]:
         return self._last.get("looked_files", 0), self._last.get("done_bytes", 0)
 
     def _ask(self, request: Answer, descriptors: list[int]) -> Answer | None:
-        """The answer; None if the server went away before it gave one."""
+        """Return the answer; None if the server ended before it gave one."""
         line = connect(find_served(self._mountpoint).socket_path, _SILENT_AT_MOST_S)
         try:
             line.send(request, descriptors)
@@ -126,13 +125,13 @@ class WarmClient:
             if "done" in message:
                 return message["done"]
             if "start" in message:
-                self._wish.started(message["start"])
+                self._options.started(message["start"])
             if "progress" in message:
                 self._last = message["progress"]
-                self._wish.progress(self._last)
+                self._options.progress(self._last)
         return None
 
-    def _with_what_was_before(self, answer: Answer) -> Answer:
+    def _add_earlier_counts(self, answer: Answer) -> Answer:
         return {
             name: value + self._before.get(name, 0) if name in self._before else value
             for name, value in answer.items()

@@ -1,7 +1,7 @@
-"""`penstock warm` on the server's side: one conversation for each, over the control socket.
+"""`penstock warm` in the server: one conversation for each, over the control socket.
 
-The asker is told how far it is a few times a second, and at the end what is the truth. An asker
-that is gone has stopped it: nothing is kept of a load but what it has cached.
+The client gets the progress a few times a second, and at the end the state that was found. When
+the client is gone, the work stops: nothing remains of a load but what it has cached.
 
 Threading: any thread; each conversation runs in its own.
 """
@@ -36,12 +36,12 @@ from penstock.warm.prefetcher import Prefetcher
 from penstock.warm.selection import select
 from penstock.warm.survey import Report, batches, survey
 
-_TELL_S = 0.2
+_WRITE_EVERY_S = 0.2
 _WAIT_S = 0.05
-_PROBED_WITHIN_S = 5.0  # a disk that hangs is not waited for
+_PROBED_WITHIN_S = 5.0  # do not wait for a disk that hangs
 
 
-class _AskerIsGone(Exception):
+class _ClientIsGone(Exception):
     pass
 
 
@@ -57,7 +57,7 @@ class WarmRequests:
         is_held: Callable[[int], bool],
         drop_pages: Callable[[int], None],
     ) -> None:
-        """`is_held`: does the kernel hold this inode?"""
+        """`is_held` says whether the kernel holds an inode."""
         self._files = files
         self._prefetcher = prefetcher
         self._budget = budget
@@ -67,8 +67,8 @@ class WarmRequests:
         self._drop_pages = drop_pages
 
     def converse(self, request: Answer, line: Connection, descriptors: list[int]) -> None:
-        """The verb `warm` of the control socket. With it comes a file of paths, each ended by NUL:
-        so many `patterns` first, then such as mean themselves; none at all are everything."""
+        """Handle the verb `warm` of the control socket. A file of paths comes with it, each ended
+        by NUL: first as many patterns as `patterns` says, then literal paths; none means all."""
         work = {
             "load": self._load,
             "check": self._check,
@@ -76,12 +76,12 @@ class WarmRequests:
             "evict": self._evict,
             "list": self._list,
         }[request["action"]]
-        teller = _Teller(line)
+        writer = _ProgressWriter(line)
         try:
             selection = self._select(request, descriptors)
-            answer = work(request | {"output": descriptors[-1]}, selection, teller)
-            teller.send({"done": answer})
-        except _AskerIsGone:
+            answer = work(request | {"output": descriptors[-1]}, selection, writer)
+            writer.send({"done": answer})
+        except _ClientIsGone:
             pass
         for descriptor in descriptors:
             os.close(descriptor)
@@ -90,9 +90,9 @@ class WarmRequests:
     def _select(self, request: Answer, descriptors: list[int]) -> Selection:
         order = request.get("order", "name")
         if order not in ORDERS:
-            raise UsageError(f"an unknown order: {order}")
+            raise UsageError(f"unknown order: {order}")
         if not descriptors:
-            raise UsageError("a list of paths has to come with it")
+            raise UsageError("the list of paths is missing")
         paths = _read_paths(descriptors[0])
         patterns = list(islice(paths, int(request["patterns"])))
         everything = bool(request["everything"])
@@ -105,18 +105,18 @@ class WarmRequests:
             skip_missing=bool(request.get("skip_missing")),
         )
 
-    # -- what is done ----------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------
 
-    def _load(self, request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+    def _load(self, request: Answer, selection: Selection, writer: "_ProgressWriter") -> Answer:
         tiers, page_cache = self._files.cache.tiers, bool(request.get("page_cache"))
         if not tiers and not page_cache:
             raise UsageError(
                 "this mount has no cache to fill",
                 hint="mount it without --no-cache, or warm the page cache with --page-cache",
             )
-        self._look_after_cache(teller)
+        self._look_after_cache(writer)
         times_out = self._times_out()
-        room = self._find_room(selection, teller)
+        room = self._find_room(selection, writer)
         rate, concurrency = request.get("bytes_per_s"), request.get("concurrency")
         push = None
         if page_cache and not self._passthrough:
@@ -133,19 +133,19 @@ class WarmRequests:
         self._prefetcher.add(load)
         try:
             while load.advance(_WAIT_S):
-                teller.tell(lambda: {"phase": "loading", **_totals(selection), **load.describe()})
+                writer.write(lambda: {"phase": "loading", **_totals(selection), **load.describe()})
         finally:
             self._prefetcher.remove(load)
             load.close()
             if push is not None:
                 push.probe.close()
-        told = load.describe()
+        answer = load.describe()
         if page_cache and self._passthrough:
-            told |= self._read_through(selection, teller)
-        # What was fetched may have been declined, or driven out by others: only a look tells.
-        report = self._survey(selection, teller, page_cache=page_cache)
+            answer |= self._read_through(selection, writer)
+        # Fetched blocks may have been declined or evicted: survey what is cached now.
+        report = self._survey(selection, writer, page_cache=page_cache)
         return (
-            told
+            answer
             | report.as_message()
             | {
                 "page_cache_budget_bytes": self._budget.kept_bytes,
@@ -153,13 +153,13 @@ class WarmRequests:
             }
         )
 
-    def _look_after_cache(self, teller: "_Teller") -> None:
-        """A directory that someone has removed is made anew now, and filled."""
+    def _look_after_cache(self, writer: "_ProgressWriter") -> None:
+        """Have removed cache directories created again now, so that they can be filled."""
         for directory in self._directories:
             directory.check_now()
         until_s = time.monotonic() + _PROBED_WITHIN_S
         while any(one.is_probing for one in self._directories) and time.monotonic() < until_s:
-            teller.look_up()
+            writer.check_client()
             time.sleep(_WAIT_S)
 
     def _times_out(self) -> int:
@@ -172,23 +172,23 @@ class WarmRequests:
             if one.state == "out":
                 return f"cache directory {one.path} is out: {one.error}"
         if self._times_out() > times_out_before:
-            return "a cache directory failed meanwhile; the same command goes on where it was"
+            return "a cache directory failed in between; run the same command again to continue"
         return None
 
     @property
     def _directories(self) -> list[GuardedDirectory]:
         return [one for tier in self._files.cache.tiers for one in tier.directories]
 
-    def _find_room(self, selection: Selection, teller: "_Teller") -> TierRoom | None:
+    def _find_room(self, selection: Selection, writer: "_ProgressWriter") -> TierRoom | None:
         tiers = self._files.cache.tiers
         if not tiers or fits_for_sure(tiers, selection.size_bytes):
-            teller.send({"start": _totals(selection) | {"fits": True}})
+            writer.send({"start": _totals(selection) | {"fits": True}})
             return None
-        report = self._survey(selection, teller, page_cache=False)
+        report = self._survey(selection, writer, page_cache=False)
         room = TierRoom(tiers, lambda tier, share: report.share_bytes.get((tier, share), 0))
         missing = report.size_bytes - report.cached_bytes
         fits = missing <= room.free_bytes
-        teller.send(
+        writer.send(
             {
                 "start": _totals(selection)
                 | {
@@ -201,12 +201,12 @@ class WarmRequests:
         )
         return room
 
-    def _read_through(self, selection: Selection, teller: "_Teller") -> Answer:
-        """Passthrough: the kernel keeps pages of the cache's own files, once these were read."""
+    def _read_through(self, selection: Selection, writer: "_ProgressWriter") -> Answer:
+        """Passthrough: read the cache's files, so that the kernel keeps their pages."""
         reserved = unpushed = unpushed_bytes = 0
 
         def tick(looked: int) -> None:
-            teller.tell(lambda: {"phase": "reading", **_totals(selection), "looked_files": looked})
+            writer.write(lambda: {"phase": "reading", **_totals(selection), "looked_files": looked})
 
         try:
             for found, _ in batches(self._files, selection, tick):
@@ -222,16 +222,16 @@ class WarmRequests:
             self._budget.give_back(reserved)
         return {"unpushed_files": unpushed, "unpushed_bytes": unpushed_bytes}
 
-    def _check(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
-        return self._survey(selection, teller, page_cache=True).as_message()
+    def _check(self, _request: Answer, selection: Selection, writer: "_ProgressWriter") -> Answer:
+        return self._survey(selection, writer, page_cache=True).as_message()
 
-    def _verify(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+    def _verify(self, _request: Answer, selection: Selection, writer: "_ProgressWriter") -> Answer:
         contents = Contents(self._files.cache)
         verified_files = verified_bytes = damaged = blocks = 0
         named: list[dict[str, str]] = []
 
         def tick(looked: int) -> None:
-            teller.tell(
+            writer.write(
                 lambda: {
                     "phase": "verifying",
                     **_totals(selection),
@@ -253,7 +253,7 @@ class WarmRequests:
                     if len(named) < FAILURES_NAMED:
                         path = decode(self._files.path_of(file.node))
                         named.append({"path": path, "why": f"{wrong} blocks dropped"})
-                teller.look_up()
+                writer.check_client()
         return {
             "files": len(selection.inos),
             "verified_files": verified_files,
@@ -263,12 +263,12 @@ class WarmRequests:
             "damaged": named,
         }
 
-    def _evict(self, _request: Answer, selection: Selection, teller: "_Teller") -> Answer:
+    def _evict(self, _request: Answer, selection: Selection, writer: "_ProgressWriter") -> Answer:
         contents = Contents(self._files.cache)
         freed = 0
 
         def tick(looked: int) -> None:
-            teller.tell(
+            writer.write(
                 lambda: {
                     "phase": "evicting",
                     **_totals(selection),
@@ -284,17 +284,17 @@ class WarmRequests:
                 self._drop_pages(file.node.ino)
         return {"files": len(selection.inos), "bytes": selection.size_bytes, "freed_bytes": freed}
 
-    def _list(self, request: Answer, selection: Selection, teller: "_Teller") -> Answer:
-        """What is cached, one JSON line for each file of which something is, into the second file
-        that came with the request."""
+    def _list(self, request: Answer, selection: Selection, writer: "_ProgressWriter") -> Answer:
+        """Write one JSON line for each file with cached bytes to the second descriptor of the
+        request."""
         output: int = request["output"]
         contents = Contents(self._files.cache)
         count = cached_bytes = 0
 
         def tick(looked: int) -> None:
-            teller.tell(lambda: {"phase": "looking", **_totals(selection), "looked_files": looked})
+            writer.write(lambda: {"phase": "looking", **_totals(selection), "looked_files": looked})
 
-        # Whoever asked a server that died in the middle sends the same file again.
+        # After a server died in the middle, the client sends the same file again.
         os.ftruncate(output, 0)
         with os.fdopen(os.dup(output), "wb") as file:
             file.seek(0)
@@ -312,9 +312,11 @@ class WarmRequests:
                         file.write(json.dumps(entry).encode() + b"\n")
         return _totals(selection) | {"listed_files": count, "cached_bytes": cached_bytes}
 
-    def _survey(self, selection: Selection, teller: "_Teller", *, page_cache: bool) -> Report:
+    def _survey(
+        self, selection: Selection, writer: "_ProgressWriter", *, page_cache: bool
+    ) -> Report:
         def tick(looked: int) -> None:
-            teller.tell(lambda: {"phase": "looking", **_totals(selection), "looked_files": looked})
+            writer.write(lambda: {"phase": "looking", **_totals(selection), "looked_files": looked})
 
         if not page_cache:
             return survey(self._files, selection, None, tick)
@@ -327,28 +329,28 @@ class WarmRequests:
         return MountPages(self._files, PageCacheProbe(self._mountpoint), self._is_held)
 
 
-class _Teller:
-    """Tells the asker how far it is, not too often; raises once they are gone."""
+class _ProgressWriter:
+    """Sends progress to the client, not too often; raises once it is gone."""
 
     def __init__(self, line: Connection) -> None:
         self._line = line
-        self._told_s = 0.0
+        self._written_s = 0.0
 
-    def tell(self, progress: Callable[[], dict[str, Any]]) -> None:
-        self.look_up()
-        if time.monotonic() - self._told_s >= _TELL_S:
-            self._told_s = time.monotonic()
+    def write(self, progress: Callable[[], dict[str, Any]]) -> None:
+        self.check_client()
+        if time.monotonic() - self._written_s >= _WRITE_EVERY_S:
+            self._written_s = time.monotonic()
             self.send({"progress": progress()})
 
-    def look_up(self) -> None:
+    def check_client(self) -> None:
         if self._line.is_over():
-            raise _AskerIsGone
+            raise _ClientIsGone
 
     def send(self, message: Answer) -> None:
         try:
             self._line.send(message)
         except ConnectionError as error:
-            raise _AskerIsGone from error
+            raise _ClientIsGone from error
 
 
 def _totals(selection: Selection) -> dict[str, Any]:
@@ -356,10 +358,10 @@ def _totals(selection: Selection) -> dict[str, Any]:
 
 
 def _read_paths(descriptor: int) -> Iterator[str]:
-    # Whoever asked a server that died in the middle sends the same file again, read to anywhere.
+    # After a server died in the middle, the client sends the same file again, at any offset.
     os.lseek(descriptor, 0, os.SEEK_SET)
-    early = b""
+    rest = b""
     while received := os.read(descriptor, 1 << 16):
-        paths = (early + received).split(b"\0")
-        early = paths.pop()
+        paths = (rest + received).split(b"\0")
+        rest = paths.pop()
         yield from map(decode, paths)
