@@ -5,7 +5,6 @@ to the child, so that two can never run at once.
 """
 
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from penstock.environment import child_environment, take_inherited_keys
 from penstock.paths import open_private
 from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
-from penstock.store.redaction import LOG_FORMAT, RedactingFormatter
+from penstock.store.redaction import set_up_logging
 
 _END_TIMEOUT_S = 5.0
 
@@ -46,10 +45,7 @@ def start_worker(module: str, uid: str, lock: int, log: Path) -> "subprocess.Pop
 
 def log_to_stderr() -> None:
     """Log without secrets, at the level that PENSTOCK_LOG names."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(RedactingFormatter(LOG_FORMAT))
-    logging.basicConfig(handlers=[handler])
-    logging.getLogger("penstock").setLevel(os.environ.get("PENSTOCK_LOG", "INFO").upper())
+    set_up_logging(level="INFO")
 
 
 def start_as_worker() -> tuple[State, Stored] | None:
