@@ -123,13 +123,13 @@ def test_a_slow_down_halves_it_and_it_comes_back() -> None:
     pace = Pace(256)
     run(pace, 0.03, 1_000_000, rounds=10)
     assert pace.target == 256, "more are sent while each takes no longer"
-    pace.throttled(1.0)
-    pace.throttled(1.0)
+    pace.note_throttling(1.0)
+    pace.note_throttling(1.0)
     assert pace.target == 64
     run(pace, 0.03, 1_000_000, rounds=25)
     assert pace.target == 256
     for _ in range(20):
-        pace.throttled(1.0)
+        pace.note_throttling(1.0)
     assert pace.target == LEAST, "it never stops altogether"
 
 

@@ -300,7 +300,7 @@ class CacheDirectory:
         with self._drop_lock:
             # Check the row first: it is written after the file, and another thread may be writing
             # both.
-            if self.index.knows(digest) and files.stamp_of(path) is None:
+            if self.index.has_object(digest) and files.stamp_of(path) is None:
                 self.forget_lost(digest)
 
     def forget_lost(self, digest: bytes) -> None:

@@ -147,7 +147,7 @@ class Index:
         row = self._one(f"{_ENTRY} WHERE digest = ?", digest)
         return _entry(row) if row is not None else None
 
-    def knows(self, digest: bytes) -> bool:
+    def has_object(self, digest: bytes) -> bool:
         """Whether any block of the object has a row, written or pending."""
         with self._lock:
             if any(block.digest == digest for block in self._pending):

@@ -134,7 +134,7 @@ class SmallFileReadahead:
         prefetched files are stored, and a run continues through them."""
         del is_stored
         with self._lock:
-            run = self._following(ino)
+            run = self._continue_run(ino)
             self._runs[ino] = run
             if len(self._runs) > _RUNS_REMEMBERED:
                 self._runs.popitem(last=False)
@@ -147,7 +147,7 @@ class SmallFileReadahead:
             after, run.ahead = max(run.ahead, ino), ino + window
         self._announce(parent, after, ino + window)
 
-    def _following(self, ino: int) -> _Run:
+    def _continue_run(self, ino: int) -> _Run:
         run = self._runs.pop(ino - 1, None)
         if run is None:
             return self._runs.pop(ino, None) or _Run(1, 0)

@@ -312,7 +312,7 @@ class Load:
                         piece.push,
                         now_s,
                         partial(self._note_end, piece),
-                        self._still,
+                        self._is_running,
                     )
                 )
             if len(self._ready) < _READY // 2:
@@ -322,7 +322,7 @@ class Load:
     def _may_fetch(self, piece: _Piece) -> bool:
         return self._rate_limit is None or not piece.missing or self._rate_limit.take(piece.length)
 
-    def _still(self) -> bool:
+    def _is_running(self) -> bool:
         return not self._over
 
     def _note_end(self, piece: _Piece, result: FetchResult) -> None:

@@ -55,7 +55,7 @@ class Pace:
         if self._round >= self.target:
             self._end_round(now_s, self._since_s)
 
-    def throttled(self, now_s: float) -> None:
+    def note_throttling(self, now_s: float) -> None:
         """Storage rejected requests as too many."""
         self.target = max(min(LEAST, self.most), self.target // 2)
         self._before, self._rest = None, _ROUNDS_BETWEEN_TRIES

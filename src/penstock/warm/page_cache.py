@@ -139,12 +139,12 @@ class MountPages:
 
     def resident_bytes(self, files: Sequence[SelectedFile]) -> list[int]:
         sizes = [0] * len(files)
-        held = [place for place, file in enumerate(files) if self._is_held(file.node.ino)]
+        held = [index for index, file in enumerate(files) if self._is_held(file.node.ino)]
         for first in range(0, len(held), FILES_PER_PROBE):
             places = held[first : first + FILES_PER_PROBE]
-            names = [self._files.path_of(files[place].node) for place in places]
-            for place, size in zip(places, self._probe.resident_bytes(names), strict=True):
-                sizes[place] = min(size, files[place].obj.size_bytes)
+            names = [self._files.path_of(files[index].node) for index in places]
+            for index, size in zip(places, self._probe.resident_bytes(names), strict=True):
+                sizes[index] = min(size, files[index].obj.size_bytes)
         return sizes
 
     def close(self) -> None:
@@ -223,28 +223,28 @@ class PageBudget:
         """Reserve memory for this file until it is released as often as it is kept; False if it
         does not fit."""
         with self._lock:
-            kept, place = self._at(ino)
-            if not kept.keepers[place]:
+            kept, index = self._at(ino)
+            if not kept.keepers[index]:
                 if size_bytes > self._free_bytes:
                     return False
                 self._free_bytes -= size_bytes
-                kept.sizes[place] = size_bytes
-            kept.keepers[place] += 1
+                kept.sizes[index] = size_bytes
+            kept.keepers[index] += 1
             return True
 
     def is_kept(self, ino: int) -> bool:
         with self._lock:
-            kept, place = self._at(ino)
-            return bool(kept.keepers[place])
+            kept, index = self._at(ino)
+            return bool(kept.keepers[index])
 
     def release(self, ino: int) -> int:
         """Release a file that was kept; return its size."""
         with self._lock:
-            kept, place = self._at(ino)
-            kept.keepers[place] -= 1
-            if not kept.keepers[place]:
-                self._free_bytes += kept.sizes[place]
-            return kept.sizes[place]
+            kept, index = self._at(ino)
+            kept.keepers[index] -= 1
+            if not kept.keepers[index]:
+                self._free_bytes += kept.sizes[index]
+            return kept.sizes[index]
 
     def reserve(self, size_bytes: int) -> bool:
         """Reserve memory for a load, which has each file once, until `give_back`."""
@@ -259,11 +259,11 @@ class PageBudget:
             self._free_bytes += size_bytes
 
     def _at(self, ino: int) -> "tuple[_Kept, int]":
-        number, place = divmod(ino, _INODES_TOGETHER)
+        number, index = divmod(ino, _INODES_TOGETHER)
         kept = self._kept.get(number)
         if kept is None:
             kept = self._kept[number] = _Kept()
-        return kept, place
+        return kept, index
 
 
 class _Kept:

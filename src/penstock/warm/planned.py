@@ -201,10 +201,10 @@ class PlannedFeed:
 
     def _within_window(self, comes: "list[_Upcoming]") -> "list[_Upcoming]":
         room = self._window_bytes - self._ahead_bytes
-        for place, one in enumerate(comes):
+        for index, one in enumerate(comes):
             if room <= 0:
                 self._next = one.position
-                return comes[:place]
+                return comes[:index]
             room -= one.node.size_bytes or 0
         return comes
 

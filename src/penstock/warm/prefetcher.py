@@ -164,7 +164,7 @@ class Prefetcher:
         if throttles > self._throttles:
             self._throttles = throttles
             with self._changed:
-                self.pace.throttled(time.monotonic())
+                self.pace.note_throttling(time.monotonic())
 
     def _start(self, wanted: list[Wanted]) -> None:
         with self._changed:

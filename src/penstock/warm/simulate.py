@@ -432,7 +432,7 @@ def run_epochs(
     else:
         timings = [feed_unplanned(batches, rig.rates) for batches in drawn]
     return tuple(
-        _stretch(shuffles.dataset, rig, number, batches, timing)
+        _scale(shuffles.dataset, rig, number, batches, timing)
         for number, batches, timing in zip(numbers, drawn, timings, strict=True)
     )
 
@@ -493,7 +493,7 @@ def _share(held_bytes: float, dataset: Dataset) -> float:
     return held_bytes / dataset.size_bytes if dataset.size_bytes else 1.0
 
 
-def _stretch(
+def _scale(
     dataset: Dataset, rig: Rig, number: int, batches: Sequence[Batch], timing: Timing
 ) -> Epoch:
     """Scale the simulated batches to all batches; there is only one first batch."""
