@@ -4,7 +4,7 @@ import signal
 
 
 def main() -> None:
-    # Ctrl-C while modules are still read ends it without a word, as it ends any program.
+    # Ctrl-C while modules are imported ends the process silently, as it ends any program.
     catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if catches:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -44,35 +44,38 @@ def predict(training: Training) -> dict[str, Any]:
     dataset, rig = training.dataset, training.rig
     shuffles = Shuffles(dataset, rig.batch, training.seed)
     numbers = range(1, min(training.epochs, _DIFFERENT_EPOCHS) + 1)
-    runs = {way: run_epochs(shuffles, rig, way, numbers) for way in Strategy}
-    smallest = find_minimums(shuffles, rig)
+    runs = {one: run_epochs(shuffles, rig, one, numbers) for one in Strategy}
+    minimums = find_minimums(shuffles, rig)
     return {
         "files": dataset.files,
         "bytes": dataset.size_bytes,
         "demand_bytes_per_s": rig.rates.samples_per_s * dataset.mean_bytes,
         "cache_bytes": rig.cache_bytes,
-        "ways": [_way(way, runs[way], training) for way in Strategy],
+        "ways": [_strategy(one, runs[one], training) for one in Strategy],
         "smallest": {
             "busy": BUSY_ENOUGH,
-            "bandwidth_bytes_per_s": smallest.bandwidth_bytes_per_s,
-            "concurrency": smallest.concurrency,
-            "workers": smallest.workers,
-            "cache_share": smallest.cache_share,
-            "cache_share_planned": smallest.cache_share_planned,
+            "bandwidth_bytes_per_s": minimums.bandwidth_bytes_per_s,
+            "concurrency": minimums.concurrency,
+            "workers": minimums.workers,
+            "cache_share": minimums.cache_share,
+            "cache_share_planned": minimums.cache_share_planned,
         },
         "advice": [
-            _with_a_plan(runs[Strategy.PLANNED][0], smallest),
-            _without(runs[Strategy.UNPLANNED][0], smallest, rig),
+            _with_a_plan(runs[Strategy.PLANNED][0], minimums),
+            _without(runs[Strategy.UNPLANNED][0], minimums, rig),
             *_too_few_workers(rig),
         ],
     }
 
 
-def _way(way: Strategy, epochs: tuple[Epoch, ...], training: Training) -> dict[str, Any]:
+def _strategy(strategy: Strategy, epochs: tuple[Epoch, ...], training: Training) -> dict[str, Any]:
     later = training.epochs - len(epochs)
-    found: dict[str, Any] = {"way": way.value, "storage_is_told_the_order": way is Strategy.PLANNED}
+    found: dict[str, Any] = {
+        "way": strategy.value,
+        "storage_is_told_the_order": strategy is Strategy.PLANNED,
+    }
     whole_s = sum(epoch.whole_s for epoch in epochs) + later * epochs[-1].whole_s
-    if way is Strategy.WARMED:
+    if strategy is Strategy.WARMED:
         loading = predict_warm_up(training.dataset, training.rig)
         whole_s += loading.whole_s
         found["warm_up"] = {
@@ -100,9 +103,9 @@ def _way(way: Strategy, epochs: tuple[Epoch, ...], training: Training) -> dict[s
     return found
 
 
-def _with_a_plan(first: Epoch, smallest: Minimums) -> str:
+def _with_a_plan(first: Epoch, minimums: Minimums) -> str:
     text = f"With a plan the accelerator is busy {first.busy:.0%} of the first epoch"
-    rate, gets = smallest.bandwidth_bytes_per_s, smallest.concurrency
+    rate, gets = minimums.bandwidth_bytes_per_s, minimums.concurrency
     needed = " or ".join(
         ([] if rate is None else [format_bit_rate(rate)])
         + ([] if gets is None else [f"{gets:,} GET{'s' * (gets > 1)} in flight"])
@@ -113,18 +116,18 @@ def _with_a_plan(first: Epoch, smallest: Minimums) -> str:
         text += f"; it takes {needed} for {BUSY_ENOUGH:.0%}"
     else:
         text += f"; neither bandwidth nor GETs in flight alone make it {BUSY_ENOUGH:.0%}"
-    return text + _later(smallest.cache_share_planned, bool(needed))
+    return text + _later(minimums.cache_share_planned, bool(needed))
 
 
-def _without(first: Epoch, smallest: Minimums, rig: Rig) -> str:
+def _without(first: Epoch, minimums: Minimums, rig: Rig) -> str:
     text = f"Without a plan it is busy {first.busy:.0%} of the first epoch"
     if first.busy >= BUSY_ENOUGH:
         return f"{text}: {rig.rates.workers:,} workers are enough to hide the latency."
-    if smallest.workers is None:
+    if minimums.workers is None:
         text += f"; no number of workers makes it {BUSY_ENOUGH:.0%}"
     else:
-        text += f"; it takes {smallest.workers:,} workers for {BUSY_ENOUGH:.0%}"
-    return text + _later(smallest.cache_share, smallest.workers is not None)
+        text += f"; it takes {minimums.workers:,} workers for {BUSY_ENOUGH:.0%}"
+    return text + _later(minimums.cache_share, minimums.workers is not None)
 
 
 def _later(cache_share: float | None, first_can_improve: bool) -> str:

@@ -1,4 +1,4 @@
-"""The columns that `get` prints: those that kubectl prints for Fluid's resources. Pure."""
+"""Resources as tables and as text, in the columns of kubectl and Fluid. Pure."""
 
 import re
 import time
@@ -33,7 +33,7 @@ def columns_of(kind: str) -> list[Column]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """As kubectl aligns: each column as wide as its widest, three blanks between."""
+    """Align like kubectl: each column as wide as its widest cell, three blanks between."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -42,7 +42,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def age(seconds: float) -> str:
-    """`5s`, `4m45s`, `52m`, `7h12m`, `3d4h`, `52d`: as kubectl shortens it."""
+    """Shorten a duration like kubectl: `5s`, `4m45s`, `52m`, `7h12m`, `3d4h`, `52d`."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:
@@ -92,7 +92,7 @@ def _trainer(one: Json) -> str:
 
 
 def _job_duration(one: Json) -> str:
-    """Of its attempts, from the first start; of one that runs, until now."""
+    """From the start of the first attempt until the end, or until now."""
     status = one.get("status", {})
     if (begun := status.get("startTime")) is None:
         return "0s"
@@ -168,7 +168,7 @@ _COLUMNS: Mapping[str, list[Column]] = {
 }  # fmt: skip
 
 
-# A resource in the form of `kubectl describe`. Pure.
+# -- the form of `kubectl describe` -----------------------------------------------------------
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[^A-Za-z0-9]+")
 _SHOWN_FIRST = ("name", "namespace", "labels", "annotations")
@@ -195,7 +195,7 @@ def describe(shown: Mapping[str, Any], events: Sequence[Event]) -> str:
 
 
 def _lines(value: Mapping[str, Any], depth: int, *, keep_titles: bool = False) -> Iterator[str]:
-    """Fields by name, as kubectl sorts them below the first level; values aligned."""
+    """Yield fields, below the first level sorted by name like kubectl; values aligned."""
     titles = {key: key if keep_titles else _title(key) for key in value}
     order = list(value) if keep_titles else sorted(value, key=lambda key: titles[key])
     plain = [titles[key] for key in order if not isinstance(value[key], (Mapping, list))]
@@ -244,7 +244,7 @@ def _pairs(values: Mapping[str, str] | None) -> str:
 
 
 def _title(key: str) -> str:
-    """`ufsTotal` is `Ufs Total`; what is no field's name (fs.oss.endpoint) stays as it is."""
+    """`ufsTotal` becomes `Ufs Total`; a name with other characters (fs.oss.endpoint) stays."""
     if not key.isalnum():
         return key
     return " ".join(word[:1].upper() + word[1:] for word in _WORDS.findall(key))

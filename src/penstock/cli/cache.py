@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from penstock.api import caches
 from penstock.cli.options import output_option
 from penstock.cli.output import notify
 from penstock.units import format_size
@@ -49,6 +48,8 @@ def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
     Example:
       penstock cache ls --cache-dir /nvme/cache
     """
+    from penstock.api import caches
+
     found = list(caches.cached_objects(directories, source=source))
     if output == "json":
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
@@ -70,6 +71,8 @@ def clear(directories: tuple[Path, ...], source: str | None) -> None:
     Example:
       penstock cache clear --cache-dir /nvme/cache --source s3://old-bucket
     """
+    from penstock.api import caches
+
     count, freed_bytes = caches.clear(directories, source=source)
     notify(f"{count:,} objects removed, {format_size(freed_bytes)} freed")
 
@@ -83,6 +86,8 @@ def verify(directories: tuple[Path, ...], source: str | None) -> int:
     Example:
       penstock cache verify --cache-dir /nvme/cache
     """
+    from penstock.api import caches
+
     checked = damaged = 0
     for one in caches.verify(directories, source=source):
         checked += 1

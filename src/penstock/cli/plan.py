@@ -2,11 +2,9 @@
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from penstock.api import planning
 from penstock.api.planning import POLICIES, Dataset, Rates, Rig, Training
@@ -21,6 +19,9 @@ from penstock.units import (
     parse_rate,
     parse_size,
 )
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _WORDS_HINT = "give a mount point, or words like files=1281167,mean=110KiB"
 _MOST_SAMPLES_PER_S = 1e9
@@ -224,6 +225,8 @@ _LEAST_WIDTH = 100  # in a pipe or a file there is no terminal to be narrow
 
 
 def _show(prediction: dict[str, Any]) -> None:
+    from rich.console import Console
+
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, _LEAST_WIDTH)
@@ -248,7 +251,9 @@ def _share(prediction: dict[str, Any]) -> str:
     return "all of it" if share == 1 else f"{share:.0%} of it" if share else "nothing"
 
 
-def _table(ways: list[dict[str, Any]]) -> Table:
+def _table(ways: list[dict[str, Any]]) -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "WAY" else "right", no_wrap=True)
