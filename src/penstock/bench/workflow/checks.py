@@ -135,6 +135,9 @@ def _programs(
     if forms & {"jpeg", "tfrecord", "webdataset"} and not _importable("PIL"):
         what = "Pillow is not installed, and makes data sets of pictures"
         found.problems.append((what, "pip install 'penstock[bench]'"))
+    if "tfrecord" in forms and not _importable("google_crc32c"):
+        what = "google-crc32c is not installed, and data sets of TFRecords need it"
+        found.problems.append((what, "pip install 'penstock[bench]'"))
     if any(one.workload.kind == "loader" for one in experiments) and not _importable("torch"):
         what = "PyTorch is not installed, and feeds workloads of the kind loader"
         found.problems.append((what, "pip install torch"))
