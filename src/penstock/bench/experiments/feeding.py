@@ -82,11 +82,11 @@ class Loader:
         self._most_ahead = max(_BATCHES_AHEAD * batch, _SAMPLES_AHEAD_OF_A_THREAD * threads)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._come = threading.Condition(self._lock)
+        self._arrived = threading.Condition(self._lock)
         self._next = 0  # item
-        self._ahead = 0  # samples that have come, or are being read, and were not taken
-        self._sizes: list[int] = []  # of those that have come
-        self._came_s: list[float] = []  # when
+        self._ahead = 0  # samples that arrived or are being read, and were not taken
+        self._sizes: list[int] = []  # of those that arrived
+        self._arrived_s: list[float] = []  # when
         self._running = 0
         self._closed = False
         self._failure: OSError | None = None
@@ -110,14 +110,15 @@ class Loader:
     def _take(self) -> Batch:
         with self._lock:
             while len(self._sizes) < self._batch and self._running and self._failure is None:
-                self._come.wait()
+                self._arrived.wait()
             if self._failure is not None:
                 raise self._failure
-            taken, self._sizes = self._sizes[: self._batch], self._sizes[self._batch :]
-            came_s, self._came_s = self._came_s[: self._batch], self._came_s[self._batch :]
+            count = self._batch
+            taken, self._sizes = self._sizes[:count], self._sizes[count:]
+            arrived_s, self._arrived_s = self._arrived_s[:count], self._arrived_s[count:]
             self._ahead -= len(taken)
             self._room.notify_all()
-            return Batch(len(taken), sum(taken), max(came_s, default=None))
+            return Batch(len(taken), sum(taken), max(arrived_s, default=None))
 
     def _run(self) -> None:
         read = self._make_reader()
@@ -129,7 +130,7 @@ class Loader:
         finally:
             with self._lock:
                 self._running -= 1
-                self._come.notify()
+                self._arrived.notify()
 
     def _read_item(self, samples: Iterator[int]) -> None:
         while self._wait_for_room():
@@ -143,9 +144,9 @@ class Loader:
                     return
                 self.log.add(start_s, end_s, size_bytes)
                 self._sizes.append(size_bytes)
-                self._came_s.append(end_s)
+                self._arrived_s.append(end_s)
                 if len(self._sizes) >= self._batch:
-                    self._come.notify()
+                    self._arrived.notify()
 
     def _next_item(self) -> str | None:
         with self._lock:
@@ -375,7 +376,7 @@ def series_of(log: Log, go_s: float) -> dict[str, list[int]]:
 
 
 class _Barrier:
-    """The parent's side: starts an epoch, and releases the ranks when all have come."""
+    """The parent's side: starts an epoch, and releases the ranks when all have arrived."""
 
     def __init__(self, lines: list[socket.socket]) -> None:
         self._lines = lines

@@ -10,7 +10,9 @@ import string
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 System = Literal["native", "rclone", "s3fs", "juicefs", "alluxio", "penstock", "ceiling"]
 CacheState = Literal["cold", "warm", "planned", "loaded"]
@@ -27,6 +29,8 @@ Form = Literal["jpeg", "tfrecord", "webdataset", "small", "large", "given"]
 # They measure Penstock's own management of many names or many mounts, and read no data set.
 WITHOUT_DATA: tuple[WorkloadKind, ...] = ("catalog", "resources")
 SCHEMA = 2  # of CONFIG.json
+
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,55 +242,25 @@ class ExperimentConfig:
 def config_from_json(value: Mapping[str, Any]) -> ExperimentConfig:
     if value["schema"] != SCHEMA:
         raise ValueError(f"schema {value['schema']}, and this program reads {SCHEMA}")
-    return ExperimentConfig(
-        run=value["run"],
-        experiment=experiment_from_json(value["experiment"]),
-        store=StoreAccess(**value["store"]),
-        dataset=DatasetAccess(**value["dataset"]) if value["dataset"] else None,
-        output=value["output"],
-        logs=value["logs"],
-        medium=value["medium"],
-    )
-
-
-def experiment_from_json(value: Mapping[str, Any]) -> Experiment:
-    return Experiment(
-        id=value["id"],
-        arm=_arm_from_json(value["arm"]),
-        workload=_workload_from_json(value["workload"]),
-        shape=Shape(**value["shape"]),
-        dataset=value["dataset"],
-        repeat=value["repeat"],
-        order=value["order"],
-        seed=value["seed"],
-    )
+    return _from_json(ExperimentConfig, value)
 
 
 def plan_from_json(value: Mapping[str, Any]) -> Plan:
-    whole = dict(value)
-    whole["store"] = StorePlan(**whole["store"])
-    whole["datasets"] = tuple(DatasetPlan(**one) for one in whole["datasets"])
-    whole["goals"] = tuple(GoalPlan(**one) for one in whole["goals"])
-    whole["arms"] = tuple(map(_arm_from_json, whole["arms"]))
-    whole["workloads"] = tuple(map(_workload_from_json, whole["workloads"]))
-    whole["network"] = tuple(Shape(**shape) for shape in whole["network"])
-    return Plan(**whole)
+    return _from_json(Plan, value)
+
+
+def _from_json(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:
+    """Return a value whose dataclass, and those below it, say what its fields are."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}: {first['msg']}") from None
 
 
 def config_path(run: Path, experiment_id: str) -> Path:
     return run / "experiments" / experiment_id / "config" / "experiment.json"
-
-
-def _arm_from_json(value: Mapping[str, Any]) -> ArmPlan:
-    whole: dict[str, Any] = {**value, "datasets": tuple(value["datasets"])}
-    return ArmPlan(**whole)
-
-
-def _workload_from_json(value: Mapping[str, Any]) -> WorkloadPlan:
-    whole: dict[str, Any] = dict(value)
-    for name in ("accelerators", "reader_counts", "states", "arms", "datasets"):
-        whole[name] = tuple(whole[name])
-    return WorkloadPlan(**whole)
 
 
 ARMS: Mapping[str, tuple[ArmPlan, str]] = {

@@ -288,11 +288,11 @@ class Run:
         return [result for result in self.results if not result.counted]
 
     def left_out_alike(self) -> list[list[Result]]:
-        """Results left out, grouped by arm and reason: repeats often fail alike."""
-        alike: dict[tuple[str, str], list[Result]] = {}
+        """Results left out, grouped by arm and reason: repeats often fail for the same reason."""
+        groups: dict[tuple[str, str], list[Result]] = {}
         for one in self.left_out:
-            alike.setdefault((one.arm.label, one.why_not), []).append(one)
-        return list(alike.values())
+            groups.setdefault((one.arm.label, one.why_not), []).append(one)
+        return list(groups.values())
 
     @property
     def ended(self) -> bool:
