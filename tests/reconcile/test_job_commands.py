@@ -47,8 +47,10 @@ def job(state: State, name: str, namespace: str = "default") -> Stored:
 def heard(terminal: int, until: str) -> str:
     """What is written there, up to these words."""
     said = ""
+    ready = select.poll()  # select() takes no descriptor above 1023
+    ready.register(terminal, select.POLLIN)
     while until not in said:
-        assert select.select([terminal], [], [], PATIENCE_S)[0], f"not heard in {said!r}"
+        assert ready.poll(PATIENCE_S * 1000), f"not heard in {said!r}"
         said += os.read(terminal, 1).decode()
     return said
 

@@ -85,6 +85,8 @@ class CatalogDatabase:
         self.users_lock = self.with_repair(self._enter)
 
     def close(self) -> None:
+        """Release the catalog. Connections of other threads close when those threads end."""
+        self._close()
         os.close(self.users_lock)
 
     def sources(self) -> list[SourceRow]:

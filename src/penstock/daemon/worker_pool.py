@@ -112,7 +112,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        nursery: ForkServer,
+        fork_server: ForkServer,
         count: int,
         start: Message,
         directories: Sequence[GuardedDirectory],
@@ -129,7 +129,7 @@ class WorkerPool:
         on_hopeless: Callable[[str], None],
     ) -> None:
         self.count = count
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._start_message = start
         self._directories = directories
         self._identities = identities
@@ -230,10 +230,10 @@ class WorkerPool:
     def _spawn(self, slot: int) -> None:
         link, theirs = Channel.pair()
         with theirs:
-            born = self._nursery.spawn(theirs)
-        worker = _Worker(slot, link, born.pid, born.end)
+            forked = self._fork_server.spawn(theirs)
+        worker = _Worker(slot, link, forked.pid, forked.end)
         # Before it may read a request: the next server waits for its end.
-        self._keep(f"worker-{slot}", born.end)
+        self._keep(f"worker-{slot}", forked.end)
         with self._changed:
             self._workers[slot] = worker
         poisoned_s = time.monotonic() - _POISONED_S
@@ -263,7 +263,7 @@ class WorkerPool:
             self._grant(worker, number, 0)
 
     def _wait_for_ends(self) -> None:
-        while (ended := self._nursery.next_end()) is not None:
+        while (ended := self._fork_server.next_end()) is not None:
             pid, status = ended
             for worker in self._running():
                 if worker.pid == pid:

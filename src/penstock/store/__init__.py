@@ -97,7 +97,7 @@ class WrappedPending:
 class Store(Protocol):
     @property
     def identity(self) -> str:
-        """SourcePrefix the data without credentials; part of every cache key."""
+        """Name the data without credentials; part of every cache key."""
         ...
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
