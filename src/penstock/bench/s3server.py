@@ -198,7 +198,7 @@ def _less(count: int | None, before: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FarServer:
-    """`server` is the S3 server as it looks from far away."""
+    """`server` is the S3 server behind a distant network."""
 
     server: S3Server
     port: int

@@ -296,7 +296,7 @@ def draw_strips(strips: Sequence[Strip], *, label: str) -> Picture:
 
 def draw_waterfall(
     arms: Sequence[tuple[str, Sequence[Sequence[float]]]],
-    looks: Sequence[Look],
+    styles: Sequence[Look],
     *,
     label: str,
     end: str,
@@ -319,7 +319,7 @@ def draw_waterfall(
             now = left
             for number, parts in enumerate(steps):
                 axes.text(left - 6, y + 8, str(number + 1), ha="right", color=_SOFT, size=9)
-                for part, look in zip(parts, looks, strict=True):
+                for part, look in zip(parts, styles, strict=True):
                     if part > 0:
                         wide = part * scale
                         axes.barh(y + 4.5, max(0.6, wide), 9, left=now, color=look.colour)

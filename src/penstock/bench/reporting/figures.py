@@ -388,9 +388,9 @@ def _waterfall_arms(
 def _waterfall(drawn: Sequence[tuple[Row, Steps]]) -> Picture:
     arms = [(row.arm.label, _first_steps(steps)) for row, steps in drawn]
     end_s = max(sum(map(sum, steps)) for _, steps in arms)
-    looks = [part_look(name) for name in _STEP_PARTS]
+    styles = [part_look(name) for name in _STEP_PARTS]
     label = f"the first {FIRST_STEPS} steps"
-    return draw_waterfall(arms, looks, label=label, end=estimates.seconds(end_s))
+    return draw_waterfall(arms, styles, label=label, end=estimates.seconds(end_s))
 
 
 def latency(summary: Summary) -> Figure | Missing:

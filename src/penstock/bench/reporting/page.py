@@ -1,7 +1,7 @@
 """The documents of a run: report.html, report.md, summary.json; each written whole or not at all.
 
-The page is one file that needs nothing from elsewhere. What it looks like is in templates/, which
-Jinja2 fills in with every value escaped; here is what they are filled in with.
+The page is one file that needs nothing from elsewhere. Its layout and style are in templates/,
+which Jinja2 fills in with every value escaped; here is what they are filled in with.
 """
 
 import json

@@ -41,15 +41,15 @@ class _Finding:
     peers: tuple[Row, ...] = ()
     native: Row | None = None
     fed: bool = False
-    alike: bool = False  # storage was the limit of none of them
+    storage_sufficed: bool = False  # storage limited none of the systems
 
     @property
     def weight(self) -> tuple[bool, bool, bool, float, float]:
         """Which setting is the headline: ours against others, fed accelerators, a far store."""
         shape = self.setting.shape
-        against = self.ours is not None and bool(self.peers) and not self.alike
+        compared = self.ours is not None and bool(self.peers) and not self.storage_sufficed
         slowness = 1 / shape.bytes_per_s if shape.bytes_per_s else 0.0
-        return self.ours is not None, against, self.fed, shape.latency_s, slowness
+        return self.ours is not None, compared, self.fed, shape.latency_s, slowness
 
 
 def judge(run: Run, rows: Sequence[Row], states: Sequence[StateRow] = ()) -> Verdict:
@@ -105,40 +105,40 @@ def difference(ours: Row, theirs: Row) -> tuple[Estimate | None, bool | None]:
 
 def _finding(setting: Setting, rows: Sequence[Row]) -> _Finding:
     counted = [row for row in rows if row.counted and row.speed is not None]
-    mine = [row for row in counted if row.arm.system == OURS]
-    if not mine:
+    candidates = [row for row in counted if row.arm.system == OURS]
+    if not candidates:
         return _Finding(
             f"No valid run of Penstock: there is no figure for it here ({_why(rows)}).", setting
         )
-    ours = _subject(mine)
+    ours = _subject(candidates)
     native = next((row for row in counted if row.arm.system == "native"), None)
     peers = _best_of_each([r for r in counted if r.arm.system not in (OURS, *REFERENCES)])
     if ours.fed is not None and all(row.fed is not None for row in peers):
-        alike = bool(peers) and all(row.fed and row.fed.at_least for row in (ours, *peers))
-        sentence = _feed_alike(ours, peers) if alike else _feeds(ours, peers)
-        return _Finding(sentence, setting, ours, peers, native, fed=True, alike=alike)
-    return _Finding(_reads(ours, peers, native, mine), setting, ours, peers, native)
+        sufficed = bool(peers) and all(row.fed and row.fed.at_least for row in (ours, *peers))
+        sentence = _feeds_all_tried(ours, peers) if sufficed else _feeds(ours, peers)
+        return _Finding(sentence, setting, ours, peers, native, fed=True, storage_sufficed=sufficed)
+    return _Finding(_reads(ours, peers, native, candidates), setting, ours, peers, native)
 
 
-def _subject(mine: Sequence[Row]) -> Row:
+def _subject(candidates: Sequence[Row]) -> Row:
     plain = [
         row
-        for row in mine
+        for row in candidates
         if row.arm.state == "warm" and row.arm.cache_share >= 1 and not row.arm.hinted
     ]
-    return max(plain or mine, key=_merit)
+    return max(plain or candidates, key=_sort_key)
 
 
 def _best_of_each(rows: Sequence[Row]) -> tuple[Row, ...]:
     best: dict[str, Row] = {}
     for row in rows:
         other = best.get(row.arm.system)
-        if other is None or _merit(row) > _merit(other):
+        if other is None or _sort_key(row) > _sort_key(other):
             best[row.arm.system] = row
-    return tuple(sorted(best.values(), key=_merit, reverse=True)[:_PEERS])
+    return tuple(sorted(best.values(), key=_sort_key, reverse=True)[:_PEERS])
 
 
-def _merit(row: Row) -> tuple[float, float]:
+def _sort_key(row: Row) -> tuple[float, float]:
     assert row.speed is not None
     return row.fed.estimate.mean if row.fed else 0.0, row.speed.mean
 
@@ -153,7 +153,7 @@ def _feeds(ours: Row, peers: Sequence[Row]) -> str:
     return _sentence(", ".join(parts), (ours, *peers))
 
 
-def _feed_alike(ours: Row, peers: Sequence[Row]) -> str:
+def _feeds_all_tried(ours: Row, peers: Sequence[Row]) -> str:
     assert ours.fed is not None
     names = _listed([row.arm.spoken for row in (ours, *peers)])
     most = estimates.accelerators(ours.fed).removesuffix(" or more")
@@ -162,24 +162,25 @@ def _feed_alike(ours: Row, peers: Sequence[Row]) -> str:
     return _sentence(text, (ours, *peers))
 
 
-def _reads(ours: Row, peers: Sequence[Row], native: Row | None, mine: Sequence[Row]) -> str:
+def _reads(ours: Row, peers: Sequence[Row], native: Row | None, candidates: Sequence[Row]) -> str:
     verb = "reads" if ours.setting.workload.kind == "read" else "trains"
-    rivals = list(peers) or [row for row in mine if row is not ours and row.arm.state == "cold"][:1]
-    against = [_against(ours, row) for row in rivals]
+    cold = [row for row in candidates if row is not ours and row.arm.state == "cold"]
+    rivals = list(peers) or cold[:1]
+    comparisons = [_compared_with(ours, row) for row in rivals]
     of_native = _of_native(ours, native)
-    if not against and of_native is None:
+    if not comparisons and of_native is None:
         return _sentence(
             f"{ours.arm.spoken} {verb} {_speed(ours)}; no valid run is there to compare it with",
             (ours,),
         )
-    text = _listed(against)
+    text = _listed(comparisons)
     if of_native is not None:
         text = f"{text}, {of_native}" if text else of_native
     used = (ours, *rivals, native) if native is not None else (ours, *rivals)
     return _sentence(f"{ours.arm.spoken} {verb} {text}", used)
 
 
-def _against(ours: Row, theirs: Row) -> str:
+def _compared_with(ours: Row, theirs: Row) -> str:
     found, differs = difference(ours, theirs)
     name = theirs.arm.spoken
     assert found is not None  # both have a speed

@@ -187,7 +187,7 @@ class Engine:
             for step in reversed(last):
                 exits.callback(self._run_last, pool, step)
             try:
-                self._go_through(pool, steps)
+                self._run_steps(pool, steps)
             except BaseException:
                 self.interrupt.set()
                 wait(self._begun)
@@ -200,7 +200,7 @@ class Engine:
         finally:
             wait(self._begun)
 
-    def _go_through(self, pool: ThreadPoolExecutor, steps: Sequence[Step]) -> None:
+    def _run_steps(self, pool: ThreadPoolExecutor, steps: Sequence[Step]) -> None:
         running: dict[Future[None], Step] = {}
         while True:
             if self.interrupt.is_set():

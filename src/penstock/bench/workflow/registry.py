@@ -70,8 +70,8 @@ def write(entry: Entry) -> None:
 
 
 def claim(entry: Entry) -> bool:
-    """Write the entry unless another run has its name; return whether it was written. Of two at
-    once, one gets it."""
+    """Write the entry unless another run has its name; return whether it was written. If two
+    runs claim a name at once, one succeeds."""
     path = _path(entry.run)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = path.with_name(f".{entry.run}.{entry.pid}")

@@ -1,7 +1,7 @@
-"""A whole run: from a plan to results and a report, and nothing else left of it.
+"""Runs a whole benchmark: from a plan to results and a report; removes all else that it made.
 
     check, make-dataset, start-store, upload-dataset, one step for each experiment, report;
-    then, whatever came of those: copy-results, stop-store, remove-dataset, sweep
+    then, also after a failure: copy-results, stop-store, remove-dataset, sweep
 
 Called from the main thread, since interrupts arrive there.
 """
@@ -157,7 +157,7 @@ class Outcome:
 
 def run_plan(plan: Plan, text: str, settings: Settings, view: View) -> Outcome:
     name = f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return _Run(plan, text, settings.out.absolute() / name, settings, view).go()
+    return _Run(plan, text, settings.out.absolute() / name, settings, view).run()
 
 
 def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
@@ -176,7 +176,7 @@ def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
         except BlockingIOError as error:
             what = f"{results}: another process continues it"
             raise UsageError(what, hint="wait, or end it") from error
-        return _Run(plan, None, results, settings, view).go()
+        return _Run(plan, None, results, settings, view).run()
 
 
 class _Run:
@@ -190,7 +190,7 @@ class _Run:
         self._interrupt = threading.Event()
         self._environment: dict[str, Any] = {}
 
-    def go(self) -> Outcome:
+    def run(self) -> Outcome:
         for cleaned in registry.clean():
             if not cleaned.alive:
                 self._view.notify(f"the run {cleaned.run} was killed: {cleaned.what}")
