@@ -188,7 +188,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "max_readahead": "it is set for the mount itself, to 1 MiB",
     "max_background": "it is set to 64",
     "max_idle_threads": "threads are not started and ended; see --threads",
-    "clone_fd": "one descriptor serves all threads",
+    "clone_fd": "each worker has a clone of its own; see --workers",
     "umask": "use --file-mode and --dir-mode",
 }
 

@@ -287,7 +287,7 @@ class MountSettings:
     )
     prefetch_blocks: int = _option(
         name="prefetch", least=0, most=256, default="4", metavar="N",
-        help="Blocks to stay ahead of a sequential reader.",
+        help="Blocks to read ahead of a sequential reader; 0 also stops reading ahead small files.",
     )
     buffer_bytes: int = _option(  # blocks being fetched, or not yet read to the end
         name="buffer-size", parse=_size(MIB), default="256MiB", metavar="SIZE",

@@ -175,7 +175,7 @@ def test_the_state_is_read_as_it_is() -> None:
     folder.mkdir(parents=True)
     lock = file_locks.acquire(folder / "lock")
     assert lock is not None
-    state.observe(operation.uid, status={"phase": "Executing"}, note={"begun_s": 1000.0})
+    state.record(operation.uid, status={"phase": "Executing"}, note={"begun_s": 1000.0})
     operation = state.snapshot().operations()[0]
     look = facts.look_at_operation(state, snapshot, operation)
     assert (look.runs, look.policy, look.unbound, look.phase) == (True, "Cron", ("d",), "Executing")

@@ -171,14 +171,14 @@ def look(state: State) -> JobFacts:
 def test_what_a_job_waits_for_is_read_from_the_state() -> None:
     state = State()
     old = put("TrainingJob", "old", spec={"gpus": 2})
-    state.observe(old, note={"allotted": {"gpus": [0, 1], "cores": 1.0}})
+    state.record(old, note={"allotted": {"gpus": [0, 1], "cores": 1.0}})
     data = [{"dataset": "imagenet", "mountPath": "/data"}]
     uid = put("TrainingJob", "net", spec={"gpus": 1, "cpu": "2", "data": data})
     seen = look(state)
     assert (seen.name, seen.phase, seen.needs_the_loop) == ("job/net", "", True)
     assert seen.awaited == (Awaited(IMAGENET, False, "there is no data set imagenet"),)
     (verdict,) = decide([Waiting("net", (0.0, uid), gpus=1)], [], [], 2.0).values()
-    state.observe(uid, status={"phase": "QUEUING", "message": verdict.why})
+    state.record(uid, status={"phase": "QUEUING", "message": verdict.why})
     seen = look(state)
     assert seen.holders == ("job/old has GPUs 0, 1 and 1 core",)
     assert seen.too_many
@@ -187,7 +187,7 @@ def test_what_a_job_waits_for_is_read_from_the_state() -> None:
 def test_who_keeps_a_job_and_whether_its_instances_live_is_looked_up() -> None:
     state = State()
     uid = put("TrainingJob", "net", spec={})
-    state.observe(uid, status={"phase": "RUNNING"}, note={"run": "r"})
+    state.record(uid, status={"phase": "RUNNING"}, note={"run": "r"})
     folder = job_folder(state.folder, uid)
     folder.mkdir(parents=True)
     lock = file_locks.acquire(keeper_lock_path(folder))
@@ -209,6 +209,6 @@ def test_who_keeps_a_job_and_whether_its_instances_live_is_looked_up() -> None:
     assert look(state).lost == 0
     os.close(lock)
     # What was written of another run says nothing of this one.
-    state.observe(uid, note={"run": "another"})
+    state.record(uid, note={"run": "another"})
     seen = look(state)
     assert (seen.kept, seen.running_s, seen.notes) == (False, None, ())

@@ -23,7 +23,7 @@ from penstock.fuse.errno_table import errno_of
 from penstock.fuse.handlers import Handlers, KernelOptions
 from penstock.fuse.mounting import READAHEAD_KB
 from penstock.fuse.peers import Peers
-from penstock.fuse.session import DiskReply, FetchReply, FuseError
+from penstock.fuse.session import BlockingReply, FetchReply, FuseError
 from penstock.vfs.filesystem import File
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
@@ -52,7 +52,7 @@ class Kernel:
             if (job := answer.start(arrived.append)) is not None:
                 answer.run(job)
             (answer,) = wait_until(lambda: arrived)
-        if isinstance(answer, DiskReply):
+        if isinstance(answer, BlockingReply):
             answer = answer.answer()
         assert isinstance(answer, list | tuple)
         return b"".join(answer)

@@ -19,7 +19,7 @@ from penstock.fuse import protocol as p
 from penstock.fuse import session as module
 from penstock.fuse.journal import Journal, new_journal
 from penstock.fuse.session import (
-    DiskReply,
+    BlockingReply,
     FetchReply,
     FuseError,
     Handler,
@@ -166,7 +166,7 @@ def later(work: Callable[[], Reply]) -> Reply:
 
 
 @pytest.mark.parametrize(
-    "way", [lambda work: work(), later, DiskReply], ids=["now", "later", "disk"]
+    "way", [lambda work: work(), later, BlockingReply], ids=["now", "later", "disk"]
 )
 def test_an_error_is_answered_with_its_number_and_counted_unless_it_is_an_answer(
     kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]
@@ -194,7 +194,7 @@ def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: 
     kernel.serve(
         {
             p.Op.READ: lambda *_: FetchReply(waiting.append),
-            p.Op.OPEN: lambda *_: DiskReply(wait_for_disk),
+            p.Op.OPEN: lambda *_: BlockingReply(wait_for_disk),
             p.Op.LOOKUP: echo,
         }
     )
@@ -536,7 +536,7 @@ def test_a_request_that_hangs_again_is_not_asked_a_third_time_but_the_next_may_b
 
 
 @pytest.mark.parametrize(
-    "way", [lambda work: work(), later, DiskReply], ids=["now", "later", "disk"]
+    "way", [lambda work: work(), later, BlockingReply], ids=["now", "later", "disk"]
 )
 def test_an_answer_goes_where_its_request_came_from(
     kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]

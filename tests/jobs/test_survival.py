@@ -91,7 +91,7 @@ def test_state_or_a_record_that_cannot_be_written_costs_no_job(
 def test_a_job_whose_supervisors_die_one_after_the_other_has_failed(jobs: Jobs) -> None:
     found = jobs.submit("net", "sleep 1000")
     supervisor = jobs.supervisor("net")
-    jobs.state.observe(found.uid, note={"deaths": 99})  # as if many had died before this one
+    jobs.state.record(found.uid, note={"deaths": 99})  # as if many had died before this one
     kill(supervisor)
     status = jobs.end("net").status
     assert (status["reason"], status["instances"][0]["phase"]) == ("Died", "FAILED")

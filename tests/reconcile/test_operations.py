@@ -167,13 +167,13 @@ def load() -> Stored:
     state = State()
     state.put(DATASET, of_folder("set", Path("/usr")), {})
     state.put(LOAD, operation("DataLoad", "load"), {})
-    state.observe(stored(state, DATASET).uid, status={"phase": BOUND})
+    state.record(stored(state, DATASET).uid, status={"phase": BOUND})
     return stored(state, LOAD)
 
 
 def test_one_that_ended_is_not_begun_again(load: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
-    state.observe(load.uid, status={"phase": EXECUTING})
+    state.record(load.uid, status={"phase": EXECUTING})
     before = state.snapshot()
     OperationRunner(state).finish(load, COMPLETE, "DataLoadComplete", "done")
     monkeypatch.setattr(lifecycle.subprocess, "Popen", Mock(side_effect=AssertionError("begun")))

@@ -158,7 +158,7 @@ def test_who_only_reads_waits_for_nobody_who_writes() -> None:
 def test_users_are_looked_for_while_others_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
     found = put(state)
-    state.observe(found.uid, note={"mountpoint": "/nowhere"})
+    state.record(found.uid, note={"mountpoint": "/nowhere"})
 
     def look(_mountpoint: Path, *, skip_self: bool) -> Holders:
         with ThreadPoolExecutor(1) as other:

@@ -293,9 +293,7 @@ def up(
         for one in chosen or state.all(["Dataset"]):
             # A new `asked` value: an attempt that began earlier must not answer this request.
             asked: dict[str, Any] = {"asked": uuid.uuid4().hex}
-            state.observe(
-                one.uid, note=asked | dict.fromkeys(("attempts", "retry_at_s", "settled"))
-            )
+            state.record(one.uid, note=asked | dict.fromkeys(("attempts", "retry_at_s", "settled")))
             if restart:
                 _annotate_restart(state, one)
         state.request_recheck()

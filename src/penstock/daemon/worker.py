@@ -266,7 +266,7 @@ class _Worker:
         )
         push = None if self._passthrough else session.store_pages
         self._fetcher = LocalFetcher(self._files, push, self._counters)
-        peers.others_fetch = go["ahead"]
+        peers.others_prefetch = go["ahead"]
         for number in go["in"]:
             self._directories[number].enable()
         handlers = Handlers(
@@ -336,7 +336,7 @@ class _Worker:
         self._reports.runs = value
 
     def _note_ahead(self, value: bool) -> None:
-        self._peers.others_fetch = value
+        self._peers.others_prefetch = value
 
     def _release(self, digests: list[str]) -> None:
         gone = [bytes.fromhex(digest) for digest in digests]

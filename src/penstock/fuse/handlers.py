@@ -17,7 +17,7 @@ from penstock.fuse.mounting import READAHEAD_KB
 from penstock.fuse.peers import Peers
 from penstock.fuse.session import (
     NO_REPLY,
-    DiskReply,
+    BlockingReply,
     FetchReply,
     FuseError,
     Handler,
@@ -112,7 +112,7 @@ class Handlers:
             return NO_REPLY
         # The server does not read at the moment: wait in another thread, so that later requests
         # need not.
-        return DiskReply(lambda: peers.wait_for_server(copy, length))
+        return BlockingReply(lambda: peers.wait_for_server(copy, length))
 
     # -- the connection -----------------------------------------------------------------
 
@@ -278,12 +278,12 @@ class Handlers:
         peers = self._peers
         assert peers is not None
         obj, number = self._files.block_at(ino, offset)
-        holder = peers.holder_of(obj)
+        target = peers.holder_of(obj)
         # The kernel requests a page once. So another worker can fetch the same block at the same
         # time only if it is also prefetched, or read in parts.
-        if holder is None and (peers.others_fetch or offset or size < obj.size_bytes):
-            holder = peers.owner_of(obj, number)
-        if holder not in (None, peers.mine) and peers.hand_over(holder, request, length):
+        if target is None and (peers.others_prefetch or offset or size < obj.size_bytes):
+            target = peers.owner_of(obj, number)
+        if target not in (None, peers.mine) and peers.forward(target, request, length):
             return NO_REPLY
         return self._fetch(ino, offset, size)
 
@@ -305,7 +305,7 @@ class Handlers:
         assert backings is not None
         self._files.file(ino)  # here, where the request can be parked if the catalog is damaged
         # The first open of a file reads all of it, to verify it.
-        return DiskReply(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
+        return BlockingReply(lambda: (p.OPEN_OUT.pack(*backings.open(ino)),))
 
     def release(self, ino: int, request: Request, _length: int) -> Reply:
         (handle,) = p.RELEASE_IN.unpack_from(request, p.IN_HEADER_BYTES)

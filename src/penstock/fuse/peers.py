@@ -70,18 +70,18 @@ class Peers:
         self._workers = len(senders) - 1
         self._claims = claims
         self._deadline_s = deadline_s
-        self.others_fetch = False  # some process is prefetching
+        self.others_prefetch = False  # some process is prefetching
 
     def owner_of(self, obj: CachedObject, number: int) -> int:
         return owner_of(obj, number, self._workers)
 
-    def hand_over(self, owner: int, request: Request, length: int) -> bool:
+    def forward(self, owner: int, request: Request, length: int) -> bool:
         """Return False if the owner's inbox is full or closed."""
         message = _KIND.pack(_REQUEST, self.mine) + request[:length]
         return self._send(owner, message)
 
     def hand_to_server(self, request: Request, length: int) -> bool:
-        return self.hand_over(self._workers, request, length)
+        return self.forward(self._workers, request, length)
 
     def wait_for_server(self, request: Request, length: int) -> None:
         """Hand the request to the server, waiting until it reads again."""

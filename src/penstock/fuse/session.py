@@ -10,7 +10,7 @@ which an object arrives.
                   │    when the object is received, reply; store it when idle (`_to_store`)
                   ├──▶ any other fetch: let another thread receive requests, and fetch in this one
                   │    (`FetchReply`); a pool fetches if there are no more threads
-                  ├──▶ slow on the local disk: a few pool threads do it (`DiskReply`)
+                  ├──▶ slow on the local disk: a few pool threads do it (`BlockingReply`)
                   └──▶ the catalog is damaged: park the request until it is fixed (`retry_parked`)
 
 There is one receiver, because several in one process only fight over the interpreter's lock;
@@ -84,14 +84,14 @@ class FetchReply(NamedTuple):
     run: Callable[[FetchJob], object] = lambda job: job()
 
 
-class DiskReply(NamedTuple):
-    """A reply that waits for the local disk only. A few threads are reserved for these, so that
-    they never queue behind storage that fails."""
+class BlockingReply(NamedTuple):
+    """A reply that blocks on this machine: on the local disk, or on the server process. A few
+    threads are reserved for these, so that they never queue behind storage that fails."""
 
     answer: Callable[[], Sequence[Buffer] | None]
 
 
-Reply = Sequence[Buffer] | FetchReply | DiskReply | None
+Reply = Sequence[Buffer] | FetchReply | BlockingReply | None
 Request = bytearray | memoryview
 Handler = Callable[[int, Request, int], Reply]
 
@@ -172,7 +172,7 @@ class Session:
         self._unmounted = threading.Event()
         self._on_end: Callable[[], None] = lambda: None
         self._refuse_resent = False
-        self._disk_pool = Pool(waiters, "wait")
+        self._blocking_pool = Pool(waiters, "wait")
         # Receivers take turns: one reads /dev/fuse, the others fetch, or wait for their turn.
         self._lock = threading.Lock()
         self._turn: queue.SimpleQueue[None] = queue.SimpleQueue()  # in C, unlike a semaphore
@@ -416,8 +416,8 @@ class Session:
                 job = reply.start(partial(self._answer, info))
                 if job is not None:
                     self._run_job(job, reply)
-            elif isinstance(reply, DiskReply):
-                self._disk_pool.submit(partial(self._answer_from_disk, info, reply))
+            elif isinstance(reply, BlockingReply):
+                self._blocking_pool.submit(partial(self._answer_from_disk, info, reply))
             else:
                 self._reply(info, reply)
         except CatalogDamaged as error:
@@ -527,7 +527,7 @@ class Session:
             self._idle_receivers += 1
         self._turn.get()
 
-    def _answer_from_disk(self, info: RequestInfo, waits: DiskReply) -> None:
+    def _answer_from_disk(self, info: RequestInfo, waits: BlockingReply) -> None:
         try:
             self._reply(info, waits.answer())
         except Exception as error:  # noqa: BLE001 - as above

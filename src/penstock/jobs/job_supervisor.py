@@ -44,7 +44,11 @@ from penstock.jobs.processes import clear
 from penstock.reconcile.conditions import stamp
 from penstock.reconcile.live_status import served_mounts
 from penstock.reconcile.loop_control import wake_loop
-from penstock.reconcile.resource_process import is_worker, release_lock, start_as_worker
+from penstock.reconcile.resource_process import (
+    enter_resource_process,
+    is_resource_process,
+    release_lock,
+)
 from penstock.reconcile.snapshot import Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.store.redaction import redact
@@ -77,7 +81,7 @@ class Supervisor:
         self._seen_ns = 0
 
     @property
-    def is_kept(self) -> bool:
+    def has_keeper(self) -> bool:
         """Does an attempt run?"""
         return file_locks.is_held(self._lock)
 
@@ -89,7 +93,7 @@ class Supervisor:
         attempt: int = self._job.note.get("attempt", 0)
         if run is None:
             run, attempt = uuid.uuid4().hex, 1
-            self._state.observe(self._job.uid, note={"run": run, "attempt": attempt})
+            self._state.record(self._job.uid, note={"run": run, "attempt": attempt})
         while True:
             record = self._run_attempt(run, attempt)
             if record["outcome"] is None:
@@ -101,7 +105,7 @@ class Supervisor:
                 return
             self._pause(attempt, outcome, record, pause_s)
             attempt += 1
-            self._state.observe(self._job.uid, note={"attempt": attempt})
+            self._state.record(self._job.uid, note={"attempt": attempt})
 
     # -- an attempt ----------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class Supervisor:
         started_s = time.monotonic()
         while not ended.wait(_LOOK_S):
             if self._job.note.get("deaths") and time.monotonic() - started_s > _STABLE_S:
-                self._state.observe(self._job.uid, note={"deaths": None})
+                self._state.record(self._job.uid, note={"deaths": None})
             try:
                 changed_ns = self._record.stat().st_mtime_ns
             except FileNotFoundError:
@@ -225,7 +229,7 @@ class Supervisor:
         ]
         _load_datasets(places, report, lambda message: self._add_event("DoesNotFit", message))
         loaded = what_to_load(self._job, snapshot.resources)
-        self._state.observe(self._job.uid, note={"loaded": loaded, "loading": None, "pid": None})
+        self._state.record(self._job.uid, note={"loaded": loaded, "loading": None, "pid": None})
         self._add_event("Loaded", "its data sets are in the cache, as far as they fit")
 
     def _finish(self, phase: str, outcome: Json, record: Json | None) -> None:
@@ -238,7 +242,7 @@ class Supervisor:
             status |= self._started(record)
         trouble = None if phase == SUCCEEDED else {"what": message, "hint": hint, "exit_code": 2}
         removed: Json = dict.fromkeys(("pid", "allotted", "loading", "deaths"))
-        self._state.observe(
+        self._state.record(
             self._job.uid, status=status, note={**removed, "ended_s": now_s, "trouble": trouble}
         )
         kind = "Normal" if phase == SUCCEEDED else "Warning"
@@ -259,14 +263,14 @@ class Supervisor:
         until_s = time.monotonic() + _KEEPER_END_TIMEOUT_S
         while file_locks.is_held(self._lock):
             record = read_record(self._record)
-            if record is not None and is_worker(KEEPER, self._job.uid, record["keeper"]):
+            if record is not None and is_resource_process(KEEPER, self._job.uid, record["keeper"]):
                 late = time.monotonic() > until_s
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(record["keeper"], signal.SIGKILL if late else signal.SIGTERM)
             time.sleep(_LOOK_S)
 
     def _observe(self, **status: Any) -> None:
-        self._state.observe(self._job.uid, status=status)
+        self._state.record(self._job.uid, status=status)
 
     def _add_event(self, reason: str, message: str, kind: str = "Normal") -> None:
         self._state.add_event(self._job.uid, reason, redact(message), kind=kind)
@@ -314,7 +318,7 @@ def _load_datasets(
 
 
 def main() -> int:
-    if (started := start_as_worker()) is None:
+    if (started := enter_resource_process()) is None:
         return 0
     state, job = started
     if not run_job(state, job):
@@ -333,7 +337,7 @@ def run_job(state: State, job: Stored) -> bool:
     try:
         supervisor.run()
     except _DataNotReady as error:
-        state.observe(
+        state.record(
             job.uid,
             note={"allotted": None, "loading": None, "pid": None},
             status={
@@ -349,7 +353,9 @@ def run_job(state: State, job: Stored) -> bool:
     except Exception as error:  # a bug is reported in the job's status
         log.exception("%s", job.key)
         # The database has been locked for long, or the disk is full.
-        if isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and supervisor.is_kept):
+        if isinstance(error, sqlite3.Error) or (
+            isinstance(error, OSError) and supervisor.has_keeper
+        ):
             return False
         supervisor.fail("Bug", f"{type(error).__name__}: {error}")
     return True

@@ -28,7 +28,11 @@ from penstock.jobs.job_queue import Holding, Waiting, decide
 from penstock.jobs.job_status import ENDED, FAILED, PENDING, QUEUING, ended_status
 from penstock.jobs.processes import clear
 from penstock.jobs.usage import machine_gpus
-from penstock.reconcile.resource_process import end_worker, is_worker, start_worker
+from penstock.reconcile.resource_process import (
+    end_resource_process,
+    is_resource_process,
+    start_resource_process,
+)
 from penstock.reconcile.snapshot import Served, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.specs.jobs import cores
@@ -88,11 +92,11 @@ class Jobs:
         """Is the job's data ready, so that it may queue for GPUs and cores?"""
         why = missing_data(job, snapshot.resources, is_served)
         if why is not None:
-            self._wait(job, PENDING, "DataNotReady", why)
+            self._record_wait(job, PENDING, "DataNotReady", why)
             return False
         wanted = what_to_load(job, snapshot.resources) if job.spec.get("warm") else []
         if wanted and job.note.get("loaded") != wanted:
-            self._state.observe(job.uid, note={"loading": True})
+            self._state.record(job.uid, note={"loading": True})
             self._start(job)
             return False
         return True
@@ -115,19 +119,19 @@ class Jobs:
         for job in candidates:
             verdict = verdicts[_order(job)]
             if verdict.gpus is None:
-                self._wait(job, QUEUING, "Queuing", verdict.why)
+                self._record_wait(job, QUEUING, "Queuing", verdict.why)
                 continue
             # Recorded before the job runs: from here on no other job gets them.
             held = {"gpus": list(verdict.gpus), "cores": _cores(job)}
-            self._state.observe(job.uid, note={"allotted": held, "waits": None})
+            self._state.record(job.uid, note={"allotted": held, "waits": None})
             if held["gpus"]:
                 self._state.add_event(job.uid, "Allotted", f"GPUs {held['gpus']}")
             self._start(job)
 
-    def _wait(self, job: Stored, phase: str, reason: str, why: str) -> None:
+    def _record_wait(self, job: Stored, phase: str, reason: str, why: str) -> None:
         if job.note.get("waits") == why and job.status.get("phase") == phase:
             return
-        self._state.observe(
+        self._state.record(
             job.uid, note={"waits": why}, status=_not_running(job, phase, reason, why)
         )
         self._state.add_event(job.uid, reason, why)
@@ -140,8 +144,8 @@ class Jobs:
             return
         if job.status.get("phase") in (None, QUEUING):
             status = _not_running(job, PENDING, "Starting", "it is about to start")
-            self._state.observe(job.uid, status=status)
-        child = start_worker(SUPERVISOR, job.uid, lock, folder / "supervisor.log")
+            self._state.record(job.uid, status=status)
+        child = start_resource_process(SUPERVISOR, job.uid, lock, folder / "supervisor.log")
         self._children.append(child)
 
     def _resume(self, job: Stored) -> bool:
@@ -161,7 +165,7 @@ class Jobs:
         if deaths > _MOST_DEATHS:
             self._give_up(now, deaths)
             return True
-        self._state.observe(job.uid, note={"deaths": deaths})
+        self._state.record(job.uid, note={"deaths": deaths})
         self._state.add_event(job.uid, "Died", "its supervisor; restarted", kind="Warning")
         self._start(now)
         return True
@@ -177,7 +181,7 @@ class Jobs:
         record = read_record(attempt_path(job_folder(self._state.folder, job.uid)))
         if record is not None and record["run"] != job.note.get("run"):
             record = None  # of an earlier run of this job
-        self._state.observe(
+        self._state.record(
             job.uid,
             note={**removed, "ended_s": now_s, "trouble": trouble},
             status=ended_status(FAILED, "Died", what, record, now_s),
@@ -198,7 +202,7 @@ class Jobs:
 
     def _remove(self, job: Stored) -> bool:
         """End the job and remove all of it. False: its processes have not ended yet."""
-        end_worker(SUPERVISOR, job.uid, job.note.get("pid"))
+        end_resource_process(SUPERVISOR, job.uid, job.note.get("pid"))
         if file_locks.is_held(self._lock(job)) or not self._end_processes(job):
             return False
         shutil.rmtree(job_folder(self._state.folder, job.uid), ignore_errors=True)
@@ -212,7 +216,7 @@ class Jobs:
         if file_locks.is_held(keeper_lock_path(folder)):
             asked_s = self._stopping.setdefault(job.uid, time.monotonic())
             pid = record["keeper"] if record is not None else None
-            if pid is not None and is_worker(KEEPER, job.uid, pid):
+            if pid is not None and is_resource_process(KEEPER, job.uid, pid):
                 late = time.monotonic() - asked_s > _KEEPER_END_TIMEOUT_S
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)

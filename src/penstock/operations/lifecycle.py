@@ -24,7 +24,7 @@ from penstock.reconcile.conditions import (
     with_conditions,
 )
 from penstock.reconcile.live_status import ask_brief
-from penstock.reconcile.resource_process import end_worker, start_worker
+from penstock.reconcile.resource_process import end_resource_process, start_resource_process
 from penstock.reconcile.snapshot import Snapshot, Stored, operation_datasets
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
@@ -82,7 +82,7 @@ class OperationRunner:
                 self._wait(operation, f"data set {missing} is not bound")
                 return False  # the loop is woken when it is bound
             if decision.change is not None:
-                self._state.observe(operation.uid, status={"lastChange": decision.change})
+                self._state.record(operation.uid, status={"lastChange": decision.change})
             self._start(operation)
             return True
         elif decision.action is Action.WAIT:
@@ -100,7 +100,7 @@ class OperationRunner:
             return
         now_s = time.time()
         # Before it starts: its own reports, the last of which may be that it is done, come later.
-        self._state.observe(
+        self._state.record(
             operation.uid,
             status={
                 "phase": EXECUTING,
@@ -111,7 +111,7 @@ class OperationRunner:
             },
             note={"pid": None, "begun_s": operation.note.get("begun_s") or now_s},
         )
-        child = start_worker(_WORKER, operation.uid, lock, folder / "log")
+        child = start_resource_process(_WORKER, operation.uid, lock, folder / "log")
         self._children.append(child)
         self._state.add_event(operation.uid, "Started", f"as process {child.pid}")
 
@@ -125,7 +125,7 @@ class OperationRunner:
                 operation, FAILED, "Died", f"its process crashed {crashes} times without progress"
             )
             return False
-        self._state.observe(operation.uid, note={"deaths": crashes, "far": far})
+        self._state.record(operation.uid, note={"deaths": crashes, "far": far})
         self._state.add_event(
             operation.uid, "Died", "its process ended; it is restarted", kind="Warning"
         )
@@ -155,7 +155,7 @@ class OperationRunner:
             **({"lastSuccessfulTime": stamp(now_s)} if phase == COMPLETE else {}),
         }
         gone: Json = dict.fromkeys(("pid", "begun_s", "deaths", "far"))
-        self._state.observe(operation.uid, status=status, note={**gone, "trouble": failure})
+        self._state.record(operation.uid, status=status, note={**gone, "trouble": failure})
         kind = "Warning" if phase == FAILED else "Normal"
         self._state.add_event(operation.uid, reason, message, kind=kind)
 
@@ -163,7 +163,7 @@ class OperationRunner:
         if operation.status.get("phase") in (COMPLETE, FAILED):
             return  # it keeps its phase until it starts again
         if operation.note.get("waits") != why:
-            self._state.observe(
+            self._state.record(
                 operation.uid,
                 status={"phase": PENDING, "duration": "Unfinished"},
                 note={"waits": why},
@@ -172,7 +172,7 @@ class OperationRunner:
 
     def _remove(self, operation: Stored) -> bool:
         """End and remove it. False if its process has not ended yet: try again."""
-        end_worker(_WORKER, operation.uid, operation.note.get("pid"))
+        end_resource_process(_WORKER, operation.uid, operation.note.get("pid"))
         if file_locks.is_held(self._lock(operation)):
             return False
         shutil.rmtree(self.folder(operation.uid), ignore_errors=True)

@@ -20,7 +20,7 @@ from penstock.reconcile.command_environment import named_secret
 from penstock.reconcile.conditions import BOUND, COMPLETE, FAILED
 from penstock.reconcile.loop_control import wake_loop
 from penstock.reconcile.mount_plan import plan_of
-from penstock.reconcile.resource_process import start_as_worker
+from penstock.reconcile.resource_process import enter_resource_process
 from penstock.reconcile.snapshot import Stored
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
@@ -84,12 +84,12 @@ class StateWork:
         now_s = time.monotonic()
         if now_s - self._reported_s >= _REPORT_S:
             self._reported_s = now_s
-            self._state.observe(self._operation.uid, status={"progress": progress})
+            self._state.record(self._operation.uid, status={"progress": progress})
 
     def flush_report(self) -> None:
         """Write the last report, which report() may have skipped."""
         if self._progress is not None:
-            self._state.observe(self._operation.uid, status={"progress": self._progress})
+            self._state.record(self._operation.uid, status={"progress": self._progress})
 
     def add_event(self, reason: str, message: str) -> None:
         self._state.add_event(self._operation.uid, reason, redact(message))
@@ -114,7 +114,7 @@ class StateWork:
 
 
 def main() -> int:
-    if (started := start_as_worker()) is None:
+    if (started := enter_resource_process()) is None:
         return 0
     state, operation = started
     runner = OperationRunner(state)

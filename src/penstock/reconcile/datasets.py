@@ -74,7 +74,7 @@ class Datasets:
             case Action.DELETE_RUNTIME, Stored(), Stored():
                 self._take_down(dataset, runtime.deleting or {})
                 self._state.forget(runtime.uid)
-            case _, Stored(), Stored():
+            case Action.BIND, Stored(), Stored():
                 self._bind(pair, dataset, runtime, fingerprint)
             case _:
                 raise AssertionError(pair)
@@ -151,7 +151,7 @@ class Datasets:
             for other in self._state.all(["Dataset"]):
                 if other.uid != dataset.uid and other.note.get("mountpoint") == note["mountpoint"]:
                     raise occupied(settings.mountpoint, str(other.key))
-            self._state.observe(dataset.uid, note=note)
+            self._state.record(dataset.uid, note=note)
 
     def _make_mount(
         self, dataset: Stored, runtime: Stored, plan: MountPlan, note: MountNote | None
@@ -170,7 +170,7 @@ class Datasets:
             note = None
         if note is None:
             self._start(dataset, runtime, settings)
-            self._state.observe(dataset.uid, note={"restarted": restarted})
+            self._state.record(dataset.uid, note={"restarted": restarted})
             return []
         current = current_settings(mountpoint)
         needs_restart = needs_new_mount(current, settings)
@@ -189,7 +189,7 @@ class Datasets:
         clear_dead_mount(settings.mountpoint)
         _make_mountpoint(settings.mountpoint)
         cleanup.make_cache_folders(settings, dataset.key)
-        self._state.observe(dataset.uid, status={"phase": dataset.status.get("phase", NOT_BOUND)})
+        self._state.record(dataset.uid, status={"phase": dataset.status.get("phase", NOT_BOUND)})
         self._write(dataset_phases.not_ready(runtime, None, time.time()))
         reported_s = 0.0
 
@@ -198,7 +198,7 @@ class Datasets:
             if time.monotonic() - reported_s >= _PROGRESS_S:
                 reported_s = time.monotonic()
                 so_far = {"ufsTotal": f"{amount(size_bytes)}+", "fileNum": f"{files}+"}
-                self._state.observe(dataset.uid, status=so_far)
+                self._state.record(dataset.uid, status=so_far)
 
         self._restore(dataset, settings)
         lines = start_supervisor(settings, progress=report_progress)
@@ -223,7 +223,7 @@ class Datasets:
         if (before := self._state.find(load)) is not None:
             self._state.forget(before.uid)  # from an earlier data set of this name
         self._state.put(load, _load_of_backup(load, key.name, location["path"]), {})
-        self._state.observe(dataset.uid, note={"restored": True})
+        self._state.record(dataset.uid, note={"restored": True})
         self._state.add_event(dataset.uid, "Restored", f"the catalog, from {location['path']}")
 
     # -- down --------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def write_updates(state: State, updates: tuple[Update, ...] | list[Update]) -> N
     for one in updates:
         if one.event is not None:
             state.add_event(one.uid, one.event.reason, one.event.message, kind=one.event.kind)
-        state.observe(one.uid, status=one.status, note=one.note)
+        state.record(one.uid, status=one.status, note=one.note)
 
 
 def _cause_of(error: PenstockError) -> Cause:

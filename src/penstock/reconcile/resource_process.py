@@ -22,7 +22,9 @@ from penstock.store.redaction import set_up_logging
 _END_TIMEOUT_S = 5.0
 
 
-def start_worker(module: str, uid: str, lock: int, log: Path) -> "subprocess.Popen[bytes]":
+def start_resource_process(
+    module: str, uid: str, lock: int, log: Path
+) -> "subprocess.Popen[bytes]":
     """Start `python -Pm MODULE UID` in a session of its own, and pass it the lock."""
     try:
         with (
@@ -48,7 +50,7 @@ def log_to_stderr() -> None:
     set_up_logging(level="INFO")
 
 
-def start_as_worker() -> tuple[State, Stored] | None:
+def enter_resource_process() -> tuple[State, Stored] | None:
     """Set up this process as the worker of the resource in its arguments, and return that.
 
     None: the resource was deleted meanwhile.
@@ -61,7 +63,7 @@ def start_as_worker() -> tuple[State, Stored] | None:
     if found is None:
         return None
     # Recorded by the worker itself: its parent may be dead, and it must be possible to end it.
-    state.observe(found.uid, note={"pid": os.getpid()})
+    state.record(found.uid, note={"pid": os.getpid()})
     return state, found
 
 
@@ -77,19 +79,19 @@ def release_lock(lock: Path) -> None:
                 os.close(int(name))
 
 
-def end_worker(module: str, uid: str, pid: int | None) -> None:
+def end_resource_process(module: str, uid: str, pid: int | None) -> None:
     """End the worker, and everything that it started in its session."""
-    if pid is None or not is_worker(module, uid, pid):
+    if pid is None or not is_resource_process(module, uid, pid):
         return
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, number)
         until_s = time.monotonic() + _END_TIMEOUT_S
-        while is_worker(module, uid, pid) and time.monotonic() < until_s:
+        while is_resource_process(module, uid, pid) and time.monotonic() < until_s:
             time.sleep(0.02)
 
 
-def is_worker(module: str, uid: str, pid: int) -> bool:
+def is_resource_process(module: str, uid: str, pid: int) -> bool:
     """Is this process the worker? Its id may have been reused."""
     words = procfs.command_line(pid)
     return uid.encode() in words and module.encode() in words

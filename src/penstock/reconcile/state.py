@@ -292,7 +292,7 @@ class State:
 
     # -- observed state -----------------------------------------------------------------
 
-    def observe(self, uid: str, *, status: Json | None = None, note: Json | None = None) -> None:
+    def record(self, uid: str, *, status: Json | None = None, note: Json | None = None) -> None:
         """Set these fields and keep the others; None removes a field."""
         with self.transaction():
             row = self._run("SELECT status, note FROM observed WHERE uid = ?", (uid,)).fetchone()

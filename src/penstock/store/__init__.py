@@ -1,7 +1,7 @@
 """Object storage: one small protocol, its backends and its wrappers.
 
 Charter: turns keys and ranges into bytes, and library exceptions into PenstockErrors. Knows nothing
-of directories, caches or files. Every call blocks and may be made from any thread.
+of directories, caches or files. Every call but `begin` blocks; any thread may call.
 
     source             parses s3://bucket/prefix; connect opens the store of a source
     credentials        given keys, environment, profiles, roles; redaction hides them in texts

@@ -48,7 +48,7 @@ REPEATS_HINT = (
 )
 
 
-# SourcePrefix that obstore refuses to express, or strips.
+# Prefixes that obstore refuses to express, or strips.
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f\ud800-\udfff]")
 
 

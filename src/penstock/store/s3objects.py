@@ -8,7 +8,7 @@ request: no answer of a server leads to another client.
 Credentials go to the configured host only. A redirect is followed on that host, or to the endpoint
 of the region that AWS names, and nowhere else.
 
-Threading: any thread. A call blocks until it has the bytes or an error.
+Threading: any thread. Every call but `begin` blocks until it has the bytes or an error.
 """
 
 import logging

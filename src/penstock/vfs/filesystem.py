@@ -1,5 +1,5 @@
-"""The catalog's tree as a file system: lookup, list, read. The whole path of a read on one
-screen."""
+"""The catalog's tree as a file system: lookup, list, read. A read passes `read_now`, and
+`read` where bytes must be fetched."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
