@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from penstock.bench.plans.model import Shape
 from penstock.bench.reporting import compare as compare_runs
 from penstock.bench.reporting import write
 from penstock.bench.reporting.comparing import NO_DIFFERENCE
@@ -19,7 +20,7 @@ from penstock.bench.reporting.drawing import Bar, Part, draw_bars, part_look
 from penstock.bench.reporting.estimates import estimate, holm, ratio, t_quantile, welch
 from penstock.bench.reporting.figures import FIGURES, Figure
 from penstock.bench.reporting.page import page
-from penstock.bench.reporting.results import Arm, Epoch, Result, Shape, Workload
+from penstock.bench.reporting.results import Arm, Epoch, Result, Workload
 from penstock.bench.reporting.rows import Fed, fed
 from penstock.bench.reporting.summary import Summary, summary_of
 from penstock.errors import ResultsError

@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from penstock.units import format_bit_rate
+
 System = Literal["native", "rclone", "s3fs", "juicefs", "alluxio", "penstock", "ceiling"]
 CacheState = Literal["cold", "warm", "planned", "loaded"]
 WorkloadKind = Literal["read", "states", "emulated", "loader", "job", "catalog", "resources"]
@@ -99,6 +101,12 @@ class Shape:
     @property
     def plain(self) -> bool:
         return self.latency_s == 0 and self.bytes_per_s is None
+
+    @property
+    def details(self) -> str:
+        latency = f"{self.latency_s * 1000:g} ms a request" if self.latency_s else "no added delay"
+        rate = format_bit_rate(self.bytes_per_s) if self.bytes_per_s else "no limit of bandwidth"
+        return f"{latency}, {rate}"
 
 
 @dataclass(frozen=True, slots=True)

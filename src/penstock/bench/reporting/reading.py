@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from penstock.bench.plans.model import Shape
 from penstock.bench.reporting.results import (
     OPEN,
     Arm,
@@ -21,7 +22,6 @@ from penstock.bench.reporting.results import (
     Result,
     Run,
     Sample,
-    Shape,
     Step,
     Workload,
     experiment_steps,

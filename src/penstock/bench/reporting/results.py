@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.units import format_bit_rate
+from penstock.bench.plans.model import Shape
 
 # In the order of tables and charts: references first, then Penstock, then its peers.
 SYSTEMS = ("ceiling", "native", "penstock", "juicefs", "alluxio", "rclone", "s3fs")
@@ -156,23 +156,6 @@ class Workload:
         if self.kind == "loader":
             parts.append(f"{self.readers} loader workers")
         return ", ".join(parts) or {"read": "files are read whole"}.get(self.kind, self.kind)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    name: str
-    latency_s: float = 0.0
-    bytes_per_s: float | None = None
-
-    @property
-    def plain(self) -> bool:
-        return not self.latency_s and self.bytes_per_s is None
-
-    @property
-    def details(self) -> str:
-        latency = f"{self.latency_s * 1000:g} ms a request" if self.latency_s else "no added delay"
-        rate = format_bit_rate(self.bytes_per_s) if self.bytes_per_s else "no limit of bandwidth"
-        return f"{latency}, {rate}"
 
 
 @dataclass(frozen=True, slots=True)
