@@ -151,7 +151,7 @@ def test_a_schedule_runs_while_serve_does_and_ttl_takes_away(bound: Path, declar
     assert "runs next at" in api.describe("DataLoad", "often")
     # As if that had been two hours ago: what was missed is run once.
     uid = stored(declared, often.key).uid
-    declared.observe(uid, status={"lastScheduleTime": stamp(time.time() - 7200)})
+    declared.record(uid, status={"lastScheduleTime": stamp(time.time() - 7200)})
     with serving(declared):
         wait_until(lambda: often.refresh().phase == "Complete", lambda: often.refresh().as_dict())
     assert api.dataset("set").phase == "Bound", "what it kept stays"

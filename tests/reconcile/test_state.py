@@ -75,14 +75,14 @@ def test_a_transaction_that_fails_leaves_nothing() -> None:
 def test_observed_fields_come_beside_what_is_there_and_go_with_it(state: Path) -> None:
     resources = State()
     uid = put(resources).uid
-    resources.observe(uid, status={"phase": "Bound", "fileNum": "1"}, note={"a": 1})
-    resources.observe(uid, status={"fileNum": None}, note={"b": 2})
+    resources.record(uid, status={"phase": "Bound", "fileNum": "1"}, note={"a": 1})
+    resources.record(uid, status={"fileNum": None}, note={"b": 2})
     found = stored(resources, KEY)
     assert (found.status, found.note) == ({"phase": "Bound"}, {"a": 1, "b": 2})
     resources.add_event(uid, "Bound", "to something")
     resources.forget(uid)
     # What is seen too late leaves nothing behind.
-    resources.observe(uid, status={"phase": "Bound"})
+    resources.record(uid, status={"phase": "Bound"})
     resources.add_event(uid, "Bound", "too late")
     with sqlite3.connect(state / "resources.sqlite") as database:
         for table in ("wanted", "observed", "events"):

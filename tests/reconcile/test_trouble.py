@@ -47,7 +47,7 @@ def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_w
 ) -> None:
     monkeypatch.setattr(datasets, "start_supervisor", Mock(side_effect=AWAY))
     _reconcile(declared_pair)
-    declared_pair.observe(stored(declared_pair, KEY).uid, note={"attempts": 5000})
+    declared_pair.record(stored(declared_pair, KEY).uid, note={"attempts": 5000})
     before_s = time.time()
     _reconcile(declared_pair)
     note = stored(declared_pair, KEY).note
