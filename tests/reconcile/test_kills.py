@@ -122,7 +122,7 @@ def loop_that_dies(steps: int) -> None:
         return acted
 
     for place, name in (
-        (State, "observe"),
+        (State, "record"),
         (State, "forget"),
         (datasets, "start_supervisor"),
         (datasets, "change_in_place"),

@@ -356,9 +356,14 @@ class Damage(Actor):
     """
 
     def work(self) -> None:
+        due = {  # the shortest soak is to see these, too
+            "bits flipped": self._flip,
+            "indexes damaged": self._damage_index,
+            "catalogs damaged": self._damage_catalog,
+        }
         while self.pause(0.5, 3):
-            if not self.counts["bits flipped"]:  # the shortest soak is to have seen it too
-                self._flip(self.stage.cache("pagecache"))
+            if missing := next((act for what, act in due.items() if not self.counts[what]), None):
+                missing(self.stage.cache("pagecache"))
                 continue
             mode = self.chance.choice(MODES)
             kinds = [self._fill, self._delete_some, self._delete_all, self._damage_index]

@@ -165,7 +165,7 @@ def unused_caches(place: Stage) -> list[str]:
     return [
         f"the cache of {mode} is not in use"
         for number, mode in enumerate(MODES)
-        if not _is_used_within(60, place, number)
+        if not _is_used_within(90, place, number)  # a directory is probed at least each 60 s
     ]
 
 
