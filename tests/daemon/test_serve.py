@@ -1,5 +1,6 @@
 """The server process beside its supervisor, with a server that only prepares."""
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from typing import NoReturn, cast
 
 import pytest
 
-from penstock.daemon import server_main
+from penstock.daemon import serve
 from penstock.daemon.channel import Channel
 from penstock.daemon.server import Server
 from penstock.daemon.server_process import OVER_LIMITS
@@ -43,9 +44,9 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
         codes.append(code)
         raise SystemExit
 
-    monkeypatch.setattr(server_main, "_exit", end_process)
+    monkeypatch.setattr(serve, "_exit", end_process)
     settings = MountSettings(parts=(), mountpoint=Path("/mnt"), watchdog_s=0.01)
-    process = server_main._Process(ours, settings, cast(Server, server))
+    process = serve._Process(ours, settings, cast(Server, server))
     process._attached = attached
     with pytest.raises(SystemExit):
         process._send_pulses()
@@ -57,3 +58,9 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
     assert free_memory.count == attached, "there is no cache yet while it lists"
     ours.close()
     supervisor.close()
+
+
+@pytest.mark.parametrize("module", ["serve", "refuse"])
+def test_supervisors_of_earlier_releases_find_what_they_start_by_name(module: str) -> None:
+    """They outlive an installation: their next server is the new release's."""
+    assert importlib.util.find_spec(f"penstock.daemon.{module}") is not None

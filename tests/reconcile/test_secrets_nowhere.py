@@ -162,7 +162,7 @@ def test_of_who_applies_a_data_set_that_has_no_keys_of_its_own(
         "jobs.job_supervisor",
         "jobs.attempt_keeper",
         "cli.supervise",
-        "daemon.server_main",
+        "daemon.serve",
     ):
         assert any(f"-Pm penstock.{module} " in one for one in seen.said), f"{module} was not seen"
     assert seen.places_of(*SECRETS) == []

@@ -17,7 +17,7 @@ from penstock.paths import default_cache_dir
 
 
 @dataclass(frozen=True, slots=True)
-class CachedObject:
+class CacheEntry:
     source: str
     key: str
     version: str
@@ -36,13 +36,13 @@ class Verified:
 
 def cached_objects(
     directories: Sequence[Path] = (), *, source: str | None = None
-) -> Iterator[CachedObject]:
+) -> Iterator[CacheEntry]:
     """What is cached of `source` (like `s3://bucket`), or of all sources, in these directories or
     the default one."""
     for directory in _open_all(directories):
         for entry in directory.index.entries():
             if _is_of(entry.source, source):
-                yield CachedObject(
+                yield CacheEntry(
                     entry.source,
                     entry.key,
                     entry.version,

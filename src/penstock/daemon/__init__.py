@@ -10,9 +10,9 @@ only the command line and what keeps declared resources.
 
     supervisor        holds /dev/fuse, starts servers and replaces them
     server_process    one server as its supervisor sees it
-    eio_responder     answers readers with EIO while no server can be started
+    refuse            answers readers with EIO while no server can be started
 
-    server_main       main of the server process
+    serve             main of the server process
     server            wires catalog, cache, file system and FUSE session, and serves
     catalog_refresher lists the sources again, repairs the catalog, tells the kernel what changed
     epoch_plans       plans that training processes hand over

@@ -39,7 +39,7 @@ class HeldMount:
             os.close(self.kept.pop(name))
 
     def refuse(self, python: str) -> None:
-        """Answer all readers with EIO until `accept`: see penstock.daemon.eio_responder."""
+        """Answer all readers with EIO until `accept`: see penstock.daemon.refuse."""
         if self._responder is not None and self._responder.poll() is None:
             return
         descriptors = [self.kept[name] for name in ("fuse", "journal") if name in self.kept]
@@ -48,7 +48,7 @@ class HeldMount:
                 [
                     python,
                     "-m",
-                    "penstock.daemon.eio_responder",
+                    "penstock.daemon.refuse",
                     str(self._mountpoint),
                     *map(str, descriptors),
                 ],

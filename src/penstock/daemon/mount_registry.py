@@ -155,7 +155,7 @@ def serves(pid: int, mountpoint: str) -> bool:
     """Return whether the process belongs to that mount: another one may have got its pid by now. A
     zombie does not, since it has no arguments any more."""
     words = procfs.command_line(pid)
-    ours = (b"penstock.cli.supervise", b"penstock.daemon.server_main")
+    ours = (b"penstock.cli.supervise", b"penstock.daemon.serve")
     return os.fsencode(mountpoint) in words and any(word in ours for word in words)
 
 

@@ -203,7 +203,7 @@ def _spawn(plan: LaunchSpec, theirs: socket.socket) -> "subprocess.Popen[bytes]"
     with theirs, child_environment(wanted) as (environment, keys):
         return subprocess.Popen(
             # -P: do not import a queue.py from the working directory.
-            [plan.python, "-Pm", "penstock.daemon.server_main", str(plan.mountpoint)],
+            [plan.python, "-Pm", "penstock.daemon.serve", str(plan.mountpoint)],
             env=environment,
             pass_fds=(theirs.fileno(), keys),
             stdin=subprocess.DEVNULL,

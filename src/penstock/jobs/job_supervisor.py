@@ -21,7 +21,7 @@ from typing import Any
 from penstock import file_locks
 from penstock.daemon.warm_client import WarmClient, WarmRequest
 from penstock.errors import PenstockError, StoreError
-from penstock.jobs.attempt_setup import KEEPER, prepare, start_keeper
+from penstock.jobs.attempt_setup import prepare, start_keeper
 from penstock.jobs.job_datasets import missing_data, sources, what_to_load
 from penstock.jobs.job_folder import (
     attempt_path,
@@ -263,7 +263,7 @@ class Supervisor:
         until_s = time.monotonic() + _KEEPER_END_TIMEOUT_S
         while file_locks.is_held(self._lock):
             record = read_record(self._record)
-            if record is not None and is_resource_process(KEEPER, self._job.uid, record["keeper"]):
+            if record is not None and is_resource_process(self._job.uid, record["keeper"]):
                 late = time.monotonic() > until_s
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(record["keeper"], signal.SIGKILL if late else signal.SIGTERM)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock import file_locks
-from penstock.jobs.attempt_setup import KEEPER
 from penstock.jobs.job_datasets import missing_data, what_to_load
 from penstock.jobs.job_folder import (
     attempt_path,
@@ -202,7 +201,7 @@ class Jobs:
 
     def _remove(self, job: Stored) -> bool:
         """End the job and remove all of it. False: its processes have not ended yet."""
-        end_resource_process(SUPERVISOR, job.uid, job.note.get("pid"))
+        end_resource_process(job.uid, job.note.get("pid"))
         if file_locks.is_held(self._lock(job)) or not self._end_processes(job):
             return False
         shutil.rmtree(job_folder(self._state.folder, job.uid), ignore_errors=True)
@@ -216,7 +215,7 @@ class Jobs:
         if file_locks.is_held(keeper_lock_path(folder)):
             asked_s = self._stopping.setdefault(job.uid, time.monotonic())
             pid = record["keeper"] if record is not None else None
-            if pid is not None and is_resource_process(KEEPER, job.uid, pid):
+            if pid is not None and is_resource_process(job.uid, pid):
                 late = time.monotonic() - asked_s > _KEEPER_END_TIMEOUT_S
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)

@@ -172,7 +172,7 @@ class OperationRunner:
 
     def _remove(self, operation: Stored) -> bool:
         """End and remove it. False if its process has not ended yet: try again."""
-        end_resource_process(_WORKER, operation.uid, operation.note.get("pid"))
+        end_resource_process(operation.uid, operation.note.get("pid"))
         if file_locks.is_held(self._lock(operation)):
             return False
         shutil.rmtree(self.folder(operation.uid), ignore_errors=True)

@@ -79,19 +79,19 @@ def release_lock(lock: Path) -> None:
                 os.close(int(name))
 
 
-def end_resource_process(module: str, uid: str, pid: int | None) -> None:
+def end_resource_process(uid: str, pid: int | None) -> None:
     """End the worker, and everything that it started in its session."""
-    if pid is None or not is_resource_process(module, uid, pid):
+    if pid is None or not is_resource_process(uid, pid):
         return
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, number)
         until_s = time.monotonic() + _END_TIMEOUT_S
-        while is_resource_process(module, uid, pid) and time.monotonic() < until_s:
+        while is_resource_process(uid, pid) and time.monotonic() < until_s:
             time.sleep(0.02)
 
 
-def is_resource_process(module: str, uid: str, pid: int) -> bool:
-    """Is this process the worker? Its id may have been reused."""
-    words = procfs.command_line(pid)
-    return uid.encode() in words and module.encode() in words
+def is_resource_process(uid: str, pid: int) -> bool:
+    """Does this process work for the resource? Its id may have been reused; its module may have had
+    another name in the release that started it."""
+    return uid.encode() in procfs.command_line(pid)

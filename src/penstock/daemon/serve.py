@@ -1,6 +1,7 @@
-"""The server process: `python -m penstock.daemon.server_main MOUNTPOINT`, started by a supervisor.
+"""The server process: `python -m penstock.daemon.serve MOUNTPOINT`, started by a supervisor.
 
-Its settings come over the channel, and not as arguments, which every user can read.
+Its settings come over the channel, and not as arguments, which every user can read. Supervisors of
+earlier releases start this module, and `refuse`, by name: the names must stay.
 """
 
 import logging

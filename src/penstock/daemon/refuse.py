@@ -1,4 +1,4 @@
-"""Answer all requests with EIO: `-m penstock.daemon.eio_responder MOUNTPOINT FUSE [JOURNAL]`.
+"""Answer all requests with EIO: `-m penstock.daemon.refuse MOUNTPOINT FUSE [JOURNAL]`.
 
 For a mount without a server for minutes. Otherwise readers would wait forever, and could not even
 be killed, since the kernel keeps a process that waits for an answer. It is a process of its own,
