@@ -12,18 +12,20 @@ BENCH = $(BIN)/penstock bench run $(SET:%=--set %)
 # A mount is three Python processes. Where the environment forbids to keep what is compiled, each
 # compiles all of its modules anew: a fifth of its CPU, about a thousand times in `make test`.
 export PYTHONDONTWRITEBYTECODE :=
+# What an installation is made from, generated modules included.
+PACKAGE := pyproject.toml constraints.txt hatch_build.py $(wildcard src/penstock/kubernetes/node/proto/*.proto)
 
 .PHONY: setup demo test test-slow coverage check lint soak fuzz bench bench-epoch bench-gpu clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
-.venv/ready: pyproject.toml constraints.txt tools/system-packages
+.venv/ready: $(PACKAGE) tools/system-packages
 	tools/system-packages fuse3 rsync strace linux-libc-dev
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-.venv/demo-ready: pyproject.toml constraints.txt tools/system-packages
+.venv/demo-ready: $(PACKAGE) tools/system-packages
 	tools/system-packages fuse3
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -1,0 +1,11 @@
+"""What one node runs: CSI for the kubelet, mounts, their descriptors, folders. See ADR 15.
+
+    csi              gRPC: decodes and validates requests, calls the keeper, translates errors
+    volume_context   what a volume asks for; pure
+    registration     announces the plugin to the kubelet
+    keeper           mounts, and the descriptors that outlive server pods
+    main             `penstock node`: puts these together
+    proto/           messages of CSI and of the registration; the modules are generated at build time
+
+Knows no store and sees no Secret.
+"""
