@@ -12,12 +12,15 @@
     │   ├── SpecProblem               a resource that no mount can be made from
     │   ├── NoSuchResource            no resource of that name is declared
     │   ├── InUse                     a data set that is being read cannot be deleted
+    │   ├── VolumeProblem             a volume that the node plugin must not publish
+    │   ├── NoSuchVolume              a folder that no volume is published at
     │   ├── ResultsError              a folder without results of a benchmark
     │   └── PlanError                 an epoch plan that no mount can use
     │       └── NotOnAMount              none of its files lies on one
     ├── StoreError                 3  object storage failed or cannot be reached
     │   ├── ObjectNotFound
     │   └── ObjectChanged             the version we know is gone
+    ├── NotServedInTime               a volume whose data set has no server yet
     ├── JobFailed                  4  a training job failed
     ├── CatalogDamaged                being rebuilt from a listing
     └── StaleInode                    an inode of the kernel whose bytes are gone
@@ -120,6 +123,20 @@ class InUse(UsageError):
     default_hint = "end the readers first; --force deletes it while they read"
 
 
+class VolumeProblem(UsageError):
+    """A field of a request about a volume, or an attribute of the volume, that is not acceptable."""
+
+    default_hint = "the operator writes volumes; `kubectl describe pv` shows their attributes"
+
+    def __init__(self, field: str, what: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{field}: {what}", hint=hint)
+        self.field = field
+
+
+class NoSuchVolume(UsageError):
+    pass
+
+
 class ResultsError(UsageError):
     pass
 
@@ -150,6 +167,10 @@ class ObjectNotFound(StoreError):
 
 class ObjectChanged(StoreError):
     transient = False
+
+
+class NotServedInTime(PenstockError):
+    default_hint = "`kubectl get pods` shows the data set's server pod, NAME-fuse-…, on this node"
 
 
 class JobFailed(PenstockError):

@@ -1,6 +1,7 @@
 """Names on a cluster: groups, labels, finalizers, paths, ports. Pure; every role uses them.
 
-Names that start with `fluid` are those of Fluid 1.0.8, so that manifests, selectors and habits stay.
+Names that start with `fluid` are those of Fluid 1.0.8, so that manifests, selectors and habits
+stay.
 """
 
 import hashlib
@@ -26,6 +27,7 @@ DATASET: Final = "penstock.dev/dataset"  # a data set of the pod's own namespace
 CACHE_ROOT: Final = "penstock.dev/cache-root"  # of role cache: a folder of the node
 POD_NAMESPACE: Final = "csi.storage.k8s.io/pod.namespace"
 POD_NAME: Final = "csi.storage.k8s.io/pod.name"
+POD_UID: Final = "csi.storage.k8s.io/pod.uid"
 EPHEMERAL: Final = "csi.storage.k8s.io/ephemeral"
 
 # Inside a server pod.

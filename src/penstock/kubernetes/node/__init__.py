@@ -5,7 +5,7 @@
     registration     announces the plugin to the kubelet
     keeper           mounts, and the descriptors that outlive server pods
     main             `penstock node`: puts these together
-    proto/           messages of CSI and of the registration; the modules are generated at build time
+    proto/           messages of CSI and of the registration; hatch_build.py generates the modules
 
 Knows no store and sees no Secret.
 """
