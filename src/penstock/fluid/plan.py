@@ -21,7 +21,7 @@ from penstock.fluid.tiers import Folders, cache_dir_tiers, default_tiers, plan_t
 from penstock.fluid.values import Report, Written
 from penstock.mount_options import make_settings, read_texts, store_options
 from penstock.settings import OPTIONS, MountSettings, Part
-from penstock.specs.dataset import Dataset, EncryptOption
+from penstock.specs.dataset import Dataset, EncryptOption, wrong_with
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import Runtime
 from penstock.specs.runtimes import PenstockRuntime
@@ -54,6 +54,9 @@ class Lookup:
     secret: Secret
     referenced: Callable[[ResourceKey], Referenced | None]
     read_file: Callable[[Path], str]
+    # Where a volume claim of a namespace is mounted; None: one machine has no claims.
+    claim: Callable[[str, str], str] | None = None
+    host: str = ""  # where the folders of the machine are, for local:///folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def plan_parts(
                 report.no_effect(options.paths[name], reason)
         else:
             place = locate(
-                mount.mount_point,
+                _address(dataset, number, lookup),
                 options,
                 path,
                 report,
@@ -168,6 +171,26 @@ def plan_parts(
                 raise SpecProblem(path, what, hint="give each mount a path of its own")
             found[part.path] = part
     return tuple(found.values()), mount_options
+
+
+def _address(dataset: Dataset, number: int, lookup: Lookup) -> str:
+    """Return the mountPoint; folders and claims as the folders where a server finds them."""
+    address = dataset.spec.mounts[number].mount_point
+    scheme, _, rest = address.partition("://")
+    if scheme in ("local", "file"):
+        return f"{scheme}://{lookup.host}{rest}"
+    if scheme != "pvc":
+        return address
+    path = f"spec.mounts.{number}.mountPoint"
+    if lookup.claim is None:
+        what, hint = wrong_with(address) or ("is not supported", None)
+        raise SpecProblem(path, what, hint=hint)
+    name, _, folder = rest.partition("/")
+    try:
+        root = lookup.claim(dataset.metadata.namespace, name)
+    except PenstockError as error:
+        raise SpecProblem(path, str(error), hint=error.hint) from error
+    return f"local://{root}/{folder}".rstrip("/")
 
 
 def _referenced(
@@ -224,7 +247,7 @@ def _decrypted(
 
 def _file_reader(dataset: Dataset, runtime: Runtime | None, lookup: Lookup) -> Callable[[str], str]:
     """Read a file, or the value of the Secret that a pod would have mounted at its path."""
-    mounted = {} if runtime is None else _mounted_secrets(runtime)
+    mounted = {} if runtime is None else mounted_secrets(runtime)
 
     def read(text: str) -> str:
         folder, _, name = text.rpartition("/")
@@ -235,7 +258,7 @@ def _file_reader(dataset: Dataset, runtime: Runtime | None, lookup: Lookup) -> C
     return read
 
 
-def _mounted_secrets(runtime: Runtime) -> dict[str, str]:
+def mounted_secrets(runtime: Runtime) -> dict[str, str]:
     """Return the Secrets that a pod of this runtime would mount, by folder."""
     secrets: dict[str, str] = {}
     for volume in cast("list[dict[str, Any]]", getattr(runtime.spec, "volumes", [])):

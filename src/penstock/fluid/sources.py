@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from penstock.errors import PenstockError, SpecProblem, did_you_mean
 from penstock.fluid.properties import LISTED
 from penstock.fluid.stores import FAMILIES, STORAGES, USED, family_of, names_of, why_unused
-from penstock.fluid.values import Report, Written, misspelled
+from penstock.fluid.values import UNKNOWN, Report, Written, misspelled
 from penstock.store.connect import StoreOptions
 from penstock.store.credentials import Keys
 from penstock.store.etags import VERIFY_MODES
@@ -248,6 +248,8 @@ def _flag(words: _Words, meaning: str) -> bool | None:
     if meaning not in words:
         return None
     text, path = words[meaning]
+    if text == UNKNOWN:
+        return None
     if text.strip().lower() not in (*_TRUE, *_FALSE):
         raise SpecProblem(path, "is neither true nor false", hint='write "true" or "false"')
     return text.strip().lower() in _TRUE
@@ -255,6 +257,8 @@ def _flag(words: _Words, meaning: str) -> bool | None:
 
 def _one_of(words: _Words, meaning: str, choices: tuple[str, ...]) -> str | None:
     text = _value(words, meaning)
+    if text == UNKNOWN:
+        return None
     if text is not None and text not in choices:
         raise SpecProblem(words[meaning][1], f"must be one of {', '.join(choices)}")
     return text
@@ -303,7 +307,11 @@ def find_bucket(storage: str | None, bucket: str | None, folder: str, path: str)
         raise SpecProblem(f"{path}.bucket", "is not an address of a bucket", hint=_BUCKET_HINT)
     given_scheme, separator, rest = bucket.partition("://")
     address = rest if separator else bucket
-    kind = storage or _kind_of(given_scheme if separator else "", address)
+    kind = (
+        "s3"
+        if storage == UNKNOWN
+        else storage or _kind_of(given_scheme if separator else "", address)
+    )
     if kind not in STORAGES:
         hint = "storages: " + ", ".join(STORAGES)
         raise SpecProblem(f"{path}.storage", f"storage {kind!r} is not supported", hint=hint)

@@ -28,6 +28,8 @@ class Folders:
     memory: Path  # a tmpfs
     owner: str  # folder below shared paths such as /dev/shm; each user has another one
     is_tmpfs: Callable[[Path], bool]
+    # Whether an emptyDir in memory is a scratch folder too, and not a folder of all memory.
+    scratch_in_memory: bool = False
 
     def below(self, root: Path, key: ResourceKey) -> Path:
         return root / self.owner / key.namespace / key.name
@@ -97,13 +99,16 @@ def _shares(
     """Return the folders of a level, each with its quota."""
     roots = [_absolute(text, f"{path}.path") for text in _split(level.path)]
     count = max(len(roots), 1)
-    if level.mediumtype == "MEM":
+    scratch = [
+        folders.scratch / key.namespace / key.name / f"{number}-{index}" for index in range(count)
+    ]
+    is_scratch = level.volume_type == "emptyDir"
+    if level.mediumtype == "MEM" and not (is_scratch and folders.scratch_in_memory):
         places = [_in_memory(root, key, folders, report, path) for root in roots]
-        if level.volume_type == "emptyDir" or not places:
+        if is_scratch or not places:
             places = [folders.in_memory(key)] * count
-    elif level.volume_type == "emptyDir":
-        base = folders.scratch / key.namespace / key.name
-        places = [base / f"{number}-{index}" for index in range(count)]
+    elif is_scratch:
+        places = scratch
     elif roots:
         places = [folders.below(root, key) for root in roots]
     else:

@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.blocks import UNIT_BYTES
 from penstock.errors import OptionError
@@ -21,6 +22,9 @@ from penstock.units import KIB, MIB, format_size, parse_size
 MOST_BLOCK_BYTES = 64 * MIB
 # Each listing reads the whole bucket. With a shorter interval the mount would do nothing else.
 SHORTEST_REFRESH_S = 10
+
+# Stands for a value that is in a Secret, where a plan is made without the right to read Secrets.
+UNKNOWN: Final = "value-of-a-secret"
 
 _TIME = re.compile(r"^\s*(-?[0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*$", re.IGNORECASE)
 _LONGEST_S = 100 * 365 * 86400.0

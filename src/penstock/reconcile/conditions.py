@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 NOT_BOUND, BOUND, FAILED = "NotBound", "Bound", "Failed"
 PENDING, EXECUTING, COMPLETE = "Pending", "Executing", "Complete"
-READY, NOT_READY = "Ready", "NotReady"
+READY, PARTIAL_READY, NOT_READY = "Ready", "PartialReady", "NotReady"
 WITHOUT_EFFECT = "FieldsWithoutEffect"
 
 

@@ -11,6 +11,7 @@ A Dataset is NotBound without a runtime of its name, or while its nodeAffinity e
 machine. Only `datasets` acts on this machine; this module neither looks at it nor writes anything.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -23,6 +24,7 @@ from penstock.reconcile.conditions import (
     FAILED,
     NOT_BOUND,
     NOT_READY,
+    PARTIAL_READY,
     READY,
     WITHOUT_EFFECT,
     Condition,
@@ -34,6 +36,25 @@ from penstock.specs.models import model_of
 from penstock.specs.schema import NoEffect, fields_without_effect
 
 Json = dict[str, Any]
+
+
+def _all_effects(_resource: Stored, effects: list[NoEffect]) -> list[NoEffect]:
+    return effects
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a pair's servers run, as far as its statuses say so."""
+
+    reason: str  # of the condition that names what has no effect there
+    restart_hint: str  # {name}: the data set's
+    # Of the fields without effect on one machine, those that have none here either.
+    effects: Callable[[Stored, list[NoEffect]], list[NoEffect]] = _all_effects
+    desired: int = 1  # servers
+    ready: int | None = None  # None: all of them, if the pair is ready
+
+
+ONE_MACHINE = Site("OneMachine", "`penstock up --restart {name}`")
 
 # A user's mistake does not go away by an early retry; a store that is unreachable may come back.
 _MISTAKE_RETRY_S = 300.0
@@ -143,6 +164,7 @@ def bound(
     restart_for: list[str],
     brief: Json | None,
     now_s: float,
+    site: Site = ONE_MACHINE,
 ) -> list[Update]:
     """The Dataset is mounted. Its Update is the last: clients that wait for the pair wait for it.
 
@@ -152,15 +174,15 @@ def bound(
         Condition("MasterReady", True, "Master is ready", "The master is ready."),
         Condition("WorkersReady", True, "Workers are ready", "The workers are ready."),
         Condition("FusesReady", True, "Fuses are ready", "The fuses are ready."),
-        *_without_effect(plan.of_runtime),
+        *_without_effect(runtime, plan.of_runtime, site),
     ]
     if plan.notes:  # settings that differ from the manifest, since this machine cannot have them
         adjusted = "; ".join(plan.notes)
         runtime_conditions.append(Condition("Adjusted", True, "AsItCanBe", adjusted))
     dataset_conditions = [
         Condition(READY, True, "DatasetReady", "The ddc runtime is ready."),
-        *_restart_needed(restart_for, dataset),
-        *_without_effect(plan.of_dataset),
+        *_restart_needed(restart_for, dataset, site),
+        *_without_effect(dataset, plan.of_dataset, site),
     ]
     amounts = {} if brief is None else dataset_amounts(brief)
     kind, name = runtime.key.kind, runtime.key.name
@@ -168,7 +190,7 @@ def bound(
         Update(
             runtime.uid,
             {
-                **_runtime_phases(READY),
+                **_runtime_phases(READY, site),
                 "observedGeneration": runtime.generation,
                 "valueFile": None,
                 **({"cacheStates": amounts["cacheStates"]} if amounts else {}),
@@ -208,6 +230,7 @@ def unbound(
     now_s: float,
     *,
     still_served: bool,
+    site: Site = ONE_MACHINE,
 ) -> list[Update]:
     """The Dataset could not be mounted or changed. Its Update is the last, as in `bound`.
 
@@ -219,7 +242,7 @@ def unbound(
     if runtime is not None or failed:
         conditions.append(Condition(READY, False, cause.reason, message))
     if plan is not None:
-        conditions += _without_effect(plan.of_dataset)
+        conditions += _without_effect(dataset, plan.of_dataset, site)
     failures = dataset.note.get("attempts", 0) if dataset.note.get("settled") == fingerprint else 0
     retry_at_s = None
     if cause.retry_s is not None:
@@ -229,7 +252,7 @@ def unbound(
     updates: list[Update] = []
     if runtime is not None and not still_served:
         effects = _effects_of(runtime) if plan is None else plan.of_runtime
-        updates.append(not_ready(runtime, effects, now_s))
+        updates.append(not_ready(runtime, effects, now_s, site))
     updates.append(
         Update(
             dataset.uid,
@@ -263,29 +286,33 @@ def unmounted(dataset: Stored) -> Update:
     )
 
 
-def not_ready(runtime: Stored, effects: list[NoEffect] | None, now_s: float) -> Update:
-    """`effects`: what in the runtime has no effect here; None if it was not checked."""
-    status: Json = {**_runtime_phases(NOT_READY), "cacheStates": None}
+def not_ready(
+    runtime: Stored, effects: list[NoEffect] | None, now_s: float, site: Site = ONE_MACHINE
+) -> Update:
+    """`effects`: what in the runtime has no effect on one machine; None if it was not checked."""
+    status: Json = {**_runtime_phases(NOT_READY, site), "cacheStates": None}
     if effects is not None:
         status["observedGeneration"] = runtime.generation
-        status |= _conditions(runtime, _without_effect(effects), now_s)
+        status |= _conditions(runtime, _without_effect(runtime, effects, site), now_s)
     return Update(runtime.uid, status)
 
 
-def without_dataset(runtime: Stored, fingerprint: str, now_s: float) -> Update:
+def without_dataset(
+    runtime: Stored, fingerprint: str, now_s: float, site: Site = ONE_MACHINE
+) -> Update:
     """There is no Dataset of the runtime's name yet."""
     waits = Notice("WaitsForDataset", f"there is no data set {runtime.key.name} yet")
-    status = not_ready(runtime, _effects_of(runtime), now_s).status
+    status = not_ready(runtime, _effects_of(runtime), now_s, site).status
     return Update(runtime.uid, status, {"settled": fingerprint}, waits)
 
 
-def second_runtime(other: Stored, pair: Pair) -> Update:
+def second_runtime(other: Stored, pair: Pair, site: Site = ONE_MACHINE) -> Update:
     """The Dataset of the runtime's name is bound to another runtime."""
     assert pair.runtime is not None
     message = f"{pair.label} has a runtime already: {pair.runtime.key.kind}"
     return Update(
         other.uid,
-        {**_runtime_phases(NOT_READY), "observedGeneration": other.generation},
+        {**_runtime_phases(NOT_READY, site), "observedGeneration": other.generation},
         {"settled": "second"},
         Notice("SecondRuntime", message, "Warning"),
     )
@@ -297,26 +324,30 @@ def _conditions(stored: Stored, conditions: list[Condition], now_s: float) -> Js
     return {"conditions": with_conditions(before, conditions, now_s, probed=probed)}
 
 
-def _runtime_phases(phase: str) -> Json:
-    """One machine: one master, one worker, one fuse."""
-    ready = 1 if phase == READY else 0
+def _runtime_phases(phase: str, site: Site) -> Json:
+    """Each server is a worker and a fuse. One machine has one; a cluster one for each node."""
     phases: Json = {}
     for role in ("master", "worker", "fuse"):
-        phases[f"{role}Phase"] = phase
+        desired = 1 if role == "master" else site.desired
+        ready = 0
+        if phase == READY:
+            ready = desired if role == "master" or site.ready is None else site.ready
+        partial = phase == READY and ready < desired
+        phases[f"{role}Phase"] = (PARTIAL_READY if ready else NOT_READY) if partial else phase
         phases[f"{role}NumberReady"] = ready
-        phases[f"current{role.capitalize()}NumberScheduled"] = 1
-        phases[f"desired{role.capitalize()}NumberScheduled"] = 1
+        phases[f"current{role.capitalize()}NumberScheduled"] = desired
+        phases[f"desired{role.capitalize()}NumberScheduled"] = desired
         if role != "master":
             phases[f"{role}NumberAvailable"] = ready
     return phases
 
 
-def _restart_needed(restart_for: list[str], dataset: Stored) -> list[Condition]:
+def _restart_needed(restart_for: list[str], dataset: Stored, site: Site) -> list[Condition]:
     if not restart_for:
         return []
     message = (
         f"{', '.join(restart_for)} cannot change while it is mounted "
-        f"(hint: `penstock up --restart {dataset.key.name}`)"
+        f"(hint: {site.restart_hint.format(name=dataset.key.name)})"
     )
     return [Condition("UpdateReady", False, "RestartNeeded", message)]
 
@@ -326,12 +357,12 @@ def _effects_of(runtime: Stored) -> list[NoEffect]:
     return fields_without_effect(model_of(runtime.manifest))
 
 
-def _without_effect(effects: list[NoEffect]) -> list[Condition]:
+def _without_effect(resource: Stored, effects: list[NoEffect], site: Site) -> list[Condition]:
     """Group what has no effect here by the reasons, in one condition."""
     by_reason: dict[str, list[str]] = {}
-    for one in effects:
+    for one in site.effects(resource, effects):
         by_reason.setdefault(one.reason, []).append(one.path.removeprefix("spec."))
     if not by_reason:
         return []
     message = "; ".join(f"{why} ({', '.join(paths)})" for why, paths in by_reason.items())
-    return [Condition(WITHOUT_EFFECT, True, "OneMachine", message)]
+    return [Condition(WITHOUT_EFFECT, True, site.reason, message)]

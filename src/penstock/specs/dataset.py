@@ -60,6 +60,9 @@ _INSTEAD = {
 }
 
 
+_CLAIM_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+
+
 def wrong_with(address: str, *, allowed: tuple[str, ...] = SCHEMES) -> tuple[str, str] | None:
     """Return what is wrong with an address and what to do; None if it is right.
 
@@ -108,7 +111,14 @@ class EncryptOption(Fields):
     value_from: ValueFrom = field("Where the value is.", required=True)
 
 
+CLAIM = "pvc://"  # a volume claim: only a cluster has them
+
+
 def _mount_point(text: str) -> str:
+    if text.startswith(CLAIM):
+        if not _CLAIM_NAME.fullmatch(text.removeprefix(CLAIM).partition("/")[0]):
+            raise invalid("names no volume claim", "write it like pvc://NAME/FOLDER")
+        return text
     if (wrong := wrong_with(text)) is not None:
         raise invalid(*wrong)
     return text
@@ -137,7 +147,8 @@ def _mount_name(text: str) -> str:
 class Mount(Fields):
     mount_point: Annotated[str, AfterValidator(_mount_point)] = field(
         "Source of the data: s3://bucket/prefix, oss://, gs://, az://, http(s)://, a folder on "
-        "this machine (local:///folder) or another data set (dataset://namespace/name).",
+        "this machine (local:///folder), another data set (dataset://namespace/name) or, on a "
+        "cluster, a volume claim (pvc://name/folder).",
         required=True,
     )
     name: Annotated[str, AfterValidator(_mount_name)] = field(

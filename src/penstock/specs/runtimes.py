@@ -152,8 +152,14 @@ class PenstockCleanCachePolicy(CleanCachePolicy):
         return self.keep
 
 
-class PenstockFuse(Fields):
+class PenstockFuse(PodFields):
     clean_policy: CleanPolicy = clean_policy()
+    pod_metadata: FreeMap | None = pod_metadata()
+    env: list[Env] = container_env(list)
+    image_pull_secrets: FreeList = pull_secrets()
+    priority_class_name: str = field(
+        "Priority class of the pods.", default="", no_effect=reasons.SCHEDULING
+    )
 
 
 class PenstockRuntimeSpec(RuntimeSpec):

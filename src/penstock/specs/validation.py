@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.errors import did_you_mean, nearest
-from penstock.specs.dataset import Dataset, DatasetSpec
+from penstock.specs.dataset import CLAIM, Dataset, DatasetSpec, wrong_with
 from penstock.specs.fields import INVALID, Fields
 from penstock.specs.jobs import TrainingJob
 from penstock.specs.models import MODELS
@@ -207,6 +207,9 @@ def _dataset(spec: DatasetSpec, line_of: LineOf) -> Iterator[Mistake]:
                 what = f"{inner} is inside {outer}; {other_path} is in line {line_of(other_path)}"
                 yield path, f"{path}: {what}", "only the mount at the root / may contain others"
     for index, mount in enumerate(spec.mounts):
+        if mount.mount_point.startswith(CLAIM) and (wrong := wrong_with(mount.mount_point)):
+            path = f"spec.mounts.{index}.mountPoint"
+            yield path, f"{path}: {wrong[0]}", wrong[1]
         path = f"spec.mounts.{index}.encryptOptions"
         yield from _encrypted([one.name for one in mount.encrypt_options], path)
     yield from _encrypted(
