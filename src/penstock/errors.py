@@ -20,6 +20,13 @@
     ├── StoreError                 3  object storage failed or cannot be reached
     │   ├── ObjectNotFound
     │   └── ObjectChanged             the version we know is gone
+    ├── ApiError                   3  the API server of a cluster refused, or cannot be reached
+    │   ├── NotFound
+    │   ├── Conflict                  changed by another client, or a field that another owns
+    │   ├── Gone                      a resource version that the server no longer knows
+    │   ├── Forbidden                 no valid credentials, or no right
+    │   ├── TooManyRequests
+    │   └── Unreachable
     ├── NotServedInTime               a volume whose data set has no server yet
     ├── JobFailed                  4  a training job failed
     ├── CatalogDamaged                being rebuilt from a listing
@@ -167,6 +174,53 @@ class ObjectNotFound(StoreError):
 
 class ObjectChanged(StoreError):
     transient = False
+
+
+class ApiError(PenstockError):
+    """A failure of the API server. `status` is that of HTTP, 0 without an answer.
+
+    `reason` is the server's own word (AlreadyExists, Invalid), and `message` its own sentence.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        hint: str | None = None,
+        status: int = 0,
+        reason: str = "",
+        message: str = "",
+    ) -> None:
+        super().__init__(what, hint=hint)
+        self.status = status
+        self.reason = reason
+        self.message = message or what
+
+
+class NotFound(ApiError):
+    pass
+
+
+class Conflict(ApiError):
+    pass
+
+
+class Gone(ApiError):
+    pass
+
+
+class Forbidden(ApiError):
+    default_hint = "check the credentials, and the roles that are bound to them"
+
+
+class TooManyRequests(ApiError):
+    pass
+
+
+class Unreachable(ApiError):
+    default_hint = "check the API server's address and the network"
 
 
 class NotServedInTime(PenstockError):
