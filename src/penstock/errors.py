@@ -28,6 +28,7 @@
     │   ├── TooManyRequests
     │   └── Unreachable
     ├── NotServedInTime               a volume whose data set has no server yet
+    ├── VolumeBusy                    another request about the volume has not ended
     ├── JobFailed                  4  a training job failed
     ├── CatalogDamaged                being rebuilt from a listing
     └── StaleInode                    an inode of the kernel whose bytes are gone
@@ -225,6 +226,10 @@ class Unreachable(ApiError):
 
 class NotServedInTime(PenstockError):
     default_hint = "`kubectl get pods` shows the data set's server pod, NAME-fuse-…, on this node"
+
+
+class VolumeBusy(PenstockError):
+    default_hint = "the kubelet retries by itself"
 
 
 class JobFailed(PenstockError):
