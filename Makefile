@@ -6,7 +6,7 @@ MINUTES ?= 10
 SECONDS ?= 60
 # More than cores: a test mostly waits for a mount to start or to end.
 WORKERS ?= 4
-LINTED := src tests examples tools/compare-s3-servers tools/mutants tools/publish-figures
+LINTED := src tests examples tools/compare-s3-servers tools/build-image tools/mutants tools/publish-figures
 # SET="dataset.files=300 repeats=2" changes a plan's values.
 BENCH = $(BIN)/penstock bench run $(SET:%=--set %)
 # A mount is three Python processes. Where the environment forbids to keep what is compiled, each
@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What an installation is made from, generated modules included.
 PACKAGE := pyproject.toml constraints.txt hatch_build.py $(wildcard src/penstock/kubernetes/node/proto/*.proto)
 
-.PHONY: setup demo test test-slow coverage check lint soak fuzz bench bench-epoch bench-gpu clean
+.PHONY: setup demo test test-slow coverage check lint soak fuzz bench bench-epoch bench-gpu image clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
@@ -73,5 +73,9 @@ bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-
 bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs, Penstock warm and cold, rclone; needs root
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BENCH) plans/gpu.yaml
 
+image: .venv/ready  ## the container image, build/penstock-image.tar; no registry is needed; needs root
+	tools/system-packages podman debootstrap
+	$(BIN)/python tools/build-image $(if $(BASE),--base $(BASE))
+
 clean:
-	rm -rf .venv bench-results soak-results fuzz-results
+	rm -rf .venv build bench-results soak-results fuzz-results
