@@ -110,7 +110,7 @@ STORAGE_CLASSES: Final = Resource("storage.k8s.io/v1", "storageclasses", "Storag
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 30.0
-_ATTEMPTS = 6
+ATTEMPTS: Final = 6
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _LONGEST_RETRY_AFTER_S = 30.0
@@ -165,13 +165,18 @@ class Client:
         self,
         connection: Connection,
         *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
         read_timeout_s: float = READ_TIMEOUT_S,
+        attempts: int = ATTEMPTS,
         pause: Callable[[float], object] = time.sleep,
+        requests: Requests | None = None,
     ) -> None:
-        self.requests = Requests()
+        self.requests = requests or Requests()
         self.namespace = connection.namespace
         self._connection = connection
+        self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
+        self._attempts = attempts
         self._pause = pause
         tls: Json = {}
         if connection.tls is not None:
@@ -193,6 +198,17 @@ class Client:
     ) -> "Client":
         """Return a client of the cluster of `kubeconfig`, $KUBECONFIG or the pod it runs in."""
         return cls(connection_from_environment(kubeconfig, context))
+
+    def impatient(self, timeout_s: float) -> "Client":
+        """Return a client of the same server that sends once, and waits `timeout_s` twice at most:
+        for the connection and for the answer. It counts into the same `requests`."""
+        return Client(
+            self._connection,
+            connect_timeout_s=timeout_s,
+            read_timeout_s=timeout_s,
+            attempts=1,
+            requests=self.requests,
+        )
 
     def close(self) -> None:
         self._pool.clear()
@@ -405,17 +421,17 @@ class Client:
                     accept=accept,
                 )
             except _NeverSent as error:
-                if attempt >= _ATTEMPTS:
+                if attempt >= self._attempts:
                     raise Unreachable(*error.args) from error
             except Unreachable:
-                if not idempotent or attempt >= _ATTEMPTS:
+                if not idempotent or attempt >= self._attempts:
                     raise
             else:
                 if response.status < 400:
                     return cast("Json", json.loads(response.data))
                 refused = response.status == 429  # not even begun: safe for every request
                 again = refused or (idempotent and response.status in (500, 502, 503, 504))
-                if not again or attempt >= _ATTEMPTS:
+                if not again or attempt >= self._attempts:
                     _raise(response.status, response.data, f"{verb} of {path}")
                 if (asked_s := _retry_after_s(response)) is not None:
                     self._pause(asked_s * (1 + random.random() / 4))
@@ -451,7 +467,7 @@ class Client:
                 body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
                 headers=headers,
                 timeout=urllib3.Timeout(
-                    connect=CONNECT_TIMEOUT_S, read=read_timeout_s or self._read_timeout_s
+                    connect=self._connect_timeout_s, read=read_timeout_s or self._read_timeout_s
                 ),
                 preload_content=not stream,
                 redirect=False,
