@@ -16,6 +16,7 @@ class MountEntry(NamedTuple):
     source: str
     mount_id: int = 0  # mnt_id in /proc/PID/fdinfo
     parent_id: int = 0  # the mount that contains this one
+    root: str = "/"  # which folder of the file system is mounted
 
 
 def mount_table(process: int | str = "self") -> list[MountEntry]:
@@ -28,7 +29,7 @@ def mount_table(process: int | str = "self") -> list[MountEntry]:
             kind, source = right.split(b" ")[:2]
             number, above, device = int(fields[0]), int(fields[1]), fields[2].decode()
             names = _unescape(fields[4]), kind.decode(), _unescape(source)
-            entries.append(MountEntry(device, *names, number, above))
+            entries.append(MountEntry(device, *names, number, above, _unescape(fields[3])))
     return entries
 
 

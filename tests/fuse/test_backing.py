@@ -4,16 +4,14 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from penstock.cache.tier import TierSpec
 from penstock.errors import PenstockError
-from penstock.fuse import backing
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import BackingFiles
-from penstock.fuse.journal import Ledger, new_ledger
+from penstock.fuse.journal import BACKING, Ledger, new_ledger
 from tests.support.gated_set import MakeSet, Set
 from tests.support.waiting import wait_until
 
@@ -32,18 +30,22 @@ class Kernel:
         self.error = 0
         self.backings = self.new_server()
 
-    def ioctl(self, _descriptor: int, obj: int, argument: bytes) -> int:
-        if obj == p.IOC_BACKING_CLOSE:
-            self.closed.append(int.from_bytes(argument, "little"))
-            return 0
-        assert obj == p.IOC_BACKING_OPEN
+    def clone(self, fuse: int) -> int:
+        raise AssertionError(f"no clone of {fuse} is needed")
+
+    def open_backing(self, fuse: int, file: int) -> int:
+        assert fuse == -1
         if self.error:
             raise OSError(self.error, os.strerror(self.error))
-        self.registered.append(os.pread(p.BACKING_MAP.unpack(argument)[0], 100, 0))
+        self.registered.append(os.pread(file, 100, 0))
         return len(self.registered)
 
+    def close_backing(self, fuse: int, number: int) -> None:
+        assert fuse == -1
+        self.closed.append(number)
+
     def new_server(self) -> BackingFiles:
-        return BackingFiles(-1, self.some.files, self.dropped.append, Ledger(self.ledger))
+        return BackingFiles(-1, self.some.files, self.dropped.append, Ledger(self.ledger), self)
 
     def fetch(self, name: str) -> int:
         ino = self.some.ino(name)
@@ -59,11 +61,10 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(make_set: MakeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+def kernel(make_set: MakeSet, tmp_path: Path) -> Iterator[Kernel]:
     some = make_set({"a": b"alpha", "e": b""}, TierSpec("SSD", (tmp_path / "cache",), 1 << 20))
     ledger = new_ledger()
     made = Kernel(some, ledger)
-    monkeypatch.setattr(backing, "fcntl", SimpleNamespace(ioctl=made.ioctl))
     yield made
     os.close(ledger)
 
@@ -109,7 +110,7 @@ def test_the_next_server_goes_on_with_what_is_open_and_lets_go_of_the_rest(kerne
     ino = kernel.fetch("a")
     kernel.backings.open(ino)
     ledger = Ledger(kernel.ledger)
-    ledger.write(ledger.enter(50), backing.BACKING, 9)  # killed before it had a user
+    ledger.write(ledger.enter(50), BACKING, 9)  # killed before it had a user
     after = kernel.new_server()
     assert (kernel.closed, kernel.noted()) == ([9], [(ino, 1, 1, 0)])
     assert after.open(ino) == (PASSED, p.OpenFlag.PASSTHROUGH, 1)

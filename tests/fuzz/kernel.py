@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 from penstock.catalog.tree import ROOT
-from penstock.fuse import backing, journal, session
+from penstock.fuse import journal, session
 from penstock.fuse import protocol as p
 from penstock.fuse.backing import BackingFiles
 from penstock.fuse.handlers import Handlers, KernelOptions
@@ -50,6 +50,19 @@ REQUESTS = [
 ]
 
 
+class _NoBackingFiles:
+    """Calls on a /dev/fuse that knows no backing file."""
+
+    def clone(self, fuse: int) -> int:
+        raise OSError(errno.EINVAL, f"{fuse} is a socket")
+
+    def open_backing(self, fuse: int, file: int) -> int:
+        raise OSError(errno.ENOENT, f"no backing file {file} for {fuse}")
+
+    def close_backing(self, fuse: int, number: int) -> None:
+        raise OSError(errno.ENOENT, f"no backing file {number} of {fuse}")
+
+
 class Kernel:
     """The other end of a session's descriptor, which keeps messages apart as /dev/fuse does."""
 
@@ -64,7 +77,9 @@ class Kernel:
         self.session = Session(self.descriptor, 1, Counters())
 
     def backings(self, ledger: int) -> BackingFiles:
-        made = BackingFiles(self.descriptor, self._set.files, lambda _ino: None, Ledger(ledger))
+        made = BackingFiles(
+            self.descriptor, self._set.files, lambda _ino: None, Ledger(ledger), _NoBackingFiles()
+        )
         made.enabled = False  # a socket knows nothing of backing files
         return made
 
@@ -174,10 +189,7 @@ def _answer_all(session: Session, found: Journal) -> None:
 
 @contextmanager
 def _open_ledger(folder: Path) -> Iterator[Check]:
-    def ioctl(_descriptor: int, _request: int, _argument: bytes) -> int:
-        raise OSError(errno.ENOENT, "no such backing file")
-
-    with watching() as bugs, mock.patch.object(backing.fcntl, "ioctl", ioctl):
+    with watching() as bugs:
         kernel = Kernel(folder)
 
         def check(data: bytes) -> None:

@@ -419,7 +419,7 @@ def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that has got SIGTERM, over a mount that can be unmounted."""
     monkeypatch.setattr(supervisor, "_protect_from_oom_killer", lambda: 0)
     made = Supervisor(LaunchSpec(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
-    made._mount = mount = Mock(is_held=False)
+    made._mount = mount = Mock(is_held=False, keeper=None)
     mount.is_over = lambda: mount.unmount.called
     made._server = Mock(unmounted=False)
     os.write(made._wake_writer, bytes([signal.SIGTERM]))

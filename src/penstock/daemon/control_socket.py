@@ -33,7 +33,7 @@ def listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        with _short_path(fresh) as address:
+        with short_path(fresh) as address:
             listener.bind(address)
     finally:
         os.umask(before)
@@ -189,7 +189,7 @@ def _uid_of(peer: socket.socket) -> int:
 
 
 @contextmanager
-def _short_path(path: Path) -> Iterator[str]:
+def short_path(path: Path) -> Iterator[str]:
     """Yield a short name of the same place: the address of a socket has only 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -222,7 +222,7 @@ def connect(path: Path, timeout_s: float = 30) -> Connection:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     peer.settimeout(timeout_s)
     try:
-        with _short_path(path) as address:
+        with short_path(path) as address:
             peer.connect(address)
     except OSError as error:
         peer.close()

@@ -6,6 +6,7 @@ import select
 import subprocess
 from pathlib import Path
 
+from penstock.daemon.channel import Message
 from penstock.errors import MountpointError
 from penstock.fuse import mounting
 from penstock.mounttable import find_mount
@@ -16,9 +17,13 @@ log = logging.getLogger(__name__)
 class HeldMount:
     """Used by one thread."""
 
+    # The socket of a process with more privileges, which made the mount and keeps it beyond us.
+    keeper: Path | None = None
+
     def __init__(self, mountpoint: Path) -> None:
         self._mountpoint = mountpoint
         self.kept: dict[str, int] = {}
+        self.remembered: Message = {}
         self.may_be_there = False  # a server may have mounted, and not reported it yet
         self._device: str | None = None  # from the mount table
         self._responder: subprocess.Popen[bytes] | None = None
@@ -37,6 +42,25 @@ class HeldMount:
     def drop(self, name: str) -> None:
         if name in self.kept:
             os.close(self.kept.pop(name))
+
+    def remember(self, values: Message) -> None:
+        """Keep values for the next server; None removes one."""
+        self.remembered.update(values)
+        for name in [name for name, value in values.items() if value is None]:
+            del self.remembered[name]
+
+    @property
+    def is_agreed(self) -> bool:
+        """Return whether a server has answered INIT, which the kernel sends once."""
+        return self.is_held and "agreed" in self.remembered
+
+    def note_server(self, end: int) -> None:
+        """Take note of a new server process by its pidfd."""
+
+    @property
+    def can_be_left(self) -> bool:
+        """Return whether the mount goes on if this process ends now."""
+        return False
 
     def refuse(self, python: str) -> None:
         """Answer all readers with EIO until `accept`: see penstock.daemon.refuse."""

@@ -11,12 +11,14 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from penstock import procfs
 from penstock.daemon import worker
 from penstock.daemon.channel import Channel, Message, receive_start
 from penstock.daemon.fork_server import ForkServer
+from penstock.daemon.lent_mount import KeeperCalls
 from penstock.daemon.log_file import open_log
 from penstock.daemon.mount_registry import resolve_mountpoint
 from penstock.daemon.process_setup import workers_of
@@ -54,8 +56,10 @@ def main() -> None:
         Server(
             settings,
             takeover=start["takeover"],
+            mounted=start.get("mounted", start["takeover"]),  # earlier supervisors do not say
             asked_for=start["asked_for"],
             fork_server=fork_server,
+            keeper=KeeperCalls(Path(keeper)) if (keeper := start.get("keeper")) else None,
         ),
     )
     try:

@@ -39,6 +39,7 @@ from penstock.daemon.worker_pool import WorkerPool
 from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError
 from penstock.fuse import mounting
 from penstock.fuse.backing import BackingFiles
+from penstock.fuse.device import DeviceCalls, OwnCalls
 from penstock.fuse.handlers import Handlers
 from penstock.fuse.journal import Journal, Ledger, new_journal, new_ledger
 from penstock.fuse.peers import owner_of, receive
@@ -100,16 +101,22 @@ class Server:
         settings: MountSettings,
         *,
         takeover: bool = False,
+        mounted: bool = False,
         asked_for: bool = True,
         fork_server: ForkServer | None = None,
+        keeper: DeviceCalls | None = None,
     ) -> None:
-        """`fork_server` forks workers; None if this process answers the kernel itself."""
+        """`fork_server` forks workers; None if this process answers the kernel itself. `mounted`:
+        the mount is there. `keeper`: makes calls on /dev/fuse for a server without privileges."""
         self._settings = settings
         self._fork_server = fork_server
         self._workers: WorkerPool | None = None
         self.why_to_end: str | None = None  # set when another server should take over
         self._asked_for = asked_for
         self._takeover = takeover
+        self._mounted = mounted or takeover
+        self._keeper = keeper
+        self._calls: DeviceCalls = keeper or OwnCalls()
         self._counters = Counters()
         self.limits = Limits(settings)
         self._initialised = threading.Event()
@@ -121,7 +128,7 @@ class Server:
         settings = self._settings
         yield_to_readers()  # first: threads inherit it, those of obstore too
         collect_garbage_rarely()
-        if not self._takeover:
+        if not self._mounted:
             mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
         check_paths([part.path for part in settings.parts])
@@ -189,8 +196,6 @@ class Server:
         self._handover = handover
         settings = self._settings
         if "fuse" in handover.kept:
-            self._mode = handover.remembered["mode"]
-            self._agreed = Init(handover.remembered["agreed"])
             descriptor = handover.kept["fuse"]
         else:
             descriptor = mounting.open_and_mount(
@@ -200,9 +205,14 @@ class Server:
                 allow_other=settings.allow_other,
             )
             handover.keep("fuse", descriptor)
+        if "agreed" in handover.remembered:
+            self._mode = handover.remembered["mode"]
+            self._agreed = Init(handover.remembered["agreed"])
+        else:
+            handover.remember({"mode": self._mode, "started_s": time.time()})
+        if "catalog" not in handover.kept:
             # While it is held, no other mount removes nodes that the kernel may hold for this one.
             handover.keep("catalog", self._tree.users_lock)
-            handover.remember({"mode": self._mode, "started_s": time.time()})
         self._started_s = handover.remembered.get("started_s", time.time())
         self._serve(descriptor)
         if settings.allow_other:
@@ -317,6 +327,7 @@ class Server:
                 self._files,
                 self._session.invalidate_pages,
                 Ledger(self._memory("opens", new_ledger)),
+                self._calls,
             )
         options = kernel_options(settings, stack_depth=self._stack_depth())
         handlers = Handlers(self._files, options, self._backings, self._on_init)
@@ -404,6 +415,7 @@ class Server:
             handover.kept,
             handover.keep,
             self._session.resend,
+            self._calls,
             takeover=takeover,
             refuse_resent=refuse_resent,
         )
@@ -436,7 +448,9 @@ class Server:
 
     def _make_plans_and_loads(self) -> None:
         handover, pagecache = self._handover, self._backings is None
-        self._probe = PageCacheProbe(self._settings.mountpoint) if pagecache else None
+        # A keeper's mount is not visible to its servers.
+        can_probe = pagecache and self._keeper is None
+        self._probe = PageCacheProbe(self._settings.mountpoint) if can_probe else None
         # In passthrough mode the kernel reads the cache's own files: there is nothing to push.
         push = self._session.store_pages if pagecache else None
         self._fetcher = self._workers or LocalFetcher(self._files, push, self._counters)
@@ -506,7 +520,7 @@ class Server:
     def _why_no_passthrough(self) -> str | None:
         if not self._settings.tiers:
             return "it needs a cache"
-        if os.geteuid() != 0:
+        if self._keeper is None and os.geteuid() != 0:
             return "it needs root"
         if mounting.kernel_release() < (6, 9):
             return "it needs kernel 6.9 or later"
@@ -518,6 +532,8 @@ class Server:
         return 2 if any(filesystem_type(path) == "overlay" for path in paths) else 1
 
     def _tune_readahead(self) -> None:
+        if self._keeper is not None:
+            return  # it has done that
         entry = find_mount(self._settings.mountpoint)
         if entry is None or not mounting.raise_readahead(entry):
             self._notes.append("readahead stays at 128 KiB: raising it needs root")

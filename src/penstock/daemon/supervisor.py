@@ -77,7 +77,10 @@ class Requester(Protocol):
 
 
 class Supervisor:
-    def __init__(self, plan: LaunchSpec, requester: Requester) -> None:
+    def __init__(
+        self, plan: LaunchSpec, requester: Requester, mount: HeldMount | None = None
+    ) -> None:
+        """`mount`: one that a keeper has made and lends; by default the server makes it."""
         self._plan = plan
         self._requester = requester
         self._requester_end = requester.end  # None once the mount is ready
@@ -92,8 +95,7 @@ class Supervisor:
         self._paused_s = 0.0
         self._unserved_since_s: float | None = None
         self._plan_before = plan
-        self._mount = HeldMount(plan.mountpoint)
-        self._remembered: Message = {}
+        self._mount = mount or HeldMount(plan.mountpoint)
         self._note: MountNote | None = None
         self._is_noted = False
         self._control: ControlServer | None = None
@@ -101,6 +103,8 @@ class Supervisor:
         self._lingering: list[ServerProcess] = []  # ended, but perhaps still stuck in the kernel
         self._start_at_s: float | None = None  # after a wait
         self._end_by_s: float | None = None
+        self._leave_by_s: float | None = None
+        self._is_flushing = False
         self._looked_s = time.monotonic()
         self._exit_code: int | None = None
         self._oom_score = _protect_from_oom_killer()
@@ -167,12 +171,15 @@ class Supervisor:
     def _spawn(self, plan: LaunchSpec, *, asked_for: bool) -> ServerProcess:
         """`asked_for`: a requester waits, who can be shown an error and correct it."""
         start = {
-            "takeover": self._mount.is_held,
+            "takeover": self._mount.is_agreed,
+            "mounted": self._mount.is_held,
+            "keeper": self._mount.keeper and str(self._mount.keeper),
             "asked_for": asked_for,
             "oom_score_adj": self._oom_score,
         }
         remember_settings(plan.settings)  # its errors, which may hold keys, are logged here too
         server = ServerProcess(plan, start)
+        self._mount.note_server(server.end)
         self._selector.register(server.link, selectors.EVENT_READ, lambda: self._on_message(server))
         self._selector.register(server.end, selectors.EVENT_READ, lambda: self._on_end(server))
         return server
@@ -202,10 +209,7 @@ class Supervisor:
         self._mount.drop(name)
 
     def _on_remember(self, _server: ServerProcess, values: Message) -> None:
-        """Keep values for the next server; None removes one."""
-        self._remembered.update(values)
-        for name in [name for name, value in values.items() if value is None]:
-            del self._remembered[name]
+        self._mount.remember(values)
 
     def _on_error(self, server: ServerProcess, error: Message) -> None:
         server.error = error
@@ -228,7 +232,9 @@ class Supervisor:
                 self._server.link.send({"flush": True})
 
     def _on_flushed(self, server: ServerProcess, _value: bool) -> None:
-        if server is self._server and self._swap_by_s is not None:
+        if server is self._server and self._leave_by_s is not None:
+            self._exit_code = 0
+        elif server is self._server and self._swap_by_s is not None:
             self._swap()
 
     def _let_serve(self, server: ServerProcess) -> None:
@@ -236,7 +242,7 @@ class Supervisor:
         self._mount.accept()
         server.at_work = self._mount.may_be_there = True
         remembered = {
-            **self._remembered,
+            **self._mount.remembered,
             "restarts": self._restarts.count,
             "last_end": self._restarts.last,
             "quick_ends": self._restarts.quick_at_work,
@@ -461,11 +467,34 @@ class Supervisor:
             log.warning("%s; served for %g s more, at most", error, self._plan.grace_s)
             self._mount.detach()
 
+    def _leave(self) -> None:
+        """Stop serving a mount that its keeper keeps: another server will go on with it. Serve
+        until the keeper is there, if it is not: it may be restarting."""
+        if self._leave_by_s is None:
+            self._leave_by_s = time.monotonic() + self._plan.grace_s
+        self._leave_if_possible()
+
+    def _leave_if_possible(self) -> None:
+        assert self._leave_by_s is not None
+        now = time.monotonic()
+        if now >= self._leave_by_s:
+            if not self._mount.can_be_left:
+                log.error("the keeper of this mount is gone: readers will get errors")
+            self._exit_code = 0
+        elif self._mount.can_be_left and not self._is_flushing:
+            if self._server is None or not self._server.ready:
+                self._exit_code = 0
+                return
+            self._is_flushing = True
+            self._leave_by_s = now + _FLUSH_WITHIN_S
+            self._server.link.send({"flush": True})
+
     # -- time and signals --------------------------------------------------------------
 
     def _next_event_in_s(self) -> float:
         now = time.monotonic()
         times = [now + _LOOK_EVERY_S, self._start_at_s, self._swap_by_s, self._end_by_s]
+        times.append(self._leave_by_s)
         return max(0.0, min(moment for moment in times if moment is not None) - now)
 
     def _check_timers(self) -> None:
@@ -477,6 +506,8 @@ class Supervisor:
         self._lingering = [server for server in self._lingering if not server.is_gone()]
         if self._swap_by_s is not None and now >= self._swap_by_s:
             self._swap()
+        if self._leave_by_s is not None:
+            self._leave_if_possible()
         if self._exit_code is not None:
             return
         if (self._server is None or not self._server.prepared) and self._mount.is_over():
@@ -528,8 +559,11 @@ class Supervisor:
         arrived = [number for number in os.read(self._wake_reader, 4096) if number]
         if arrived:
             self._signals += arrived
-            self._end_mount()
-            self._end_on_second_signal()
+            if self._mount.keeper is not None:
+                self._leave()
+            else:
+                self._end_mount()
+                self._end_on_second_signal()
         while not self._queued.empty():
             self._queued.get()()
 

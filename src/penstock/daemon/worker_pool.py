@@ -37,7 +37,8 @@ from penstock.daemon.channel import Channel, Message, send_start
 from penstock.daemon.fork_server import ForkServer
 from penstock.daemon.server_process import HALF_DEAD_AFTER_S
 from penstock.errors import PenstockError
-from penstock.fuse.peers import Inbox, clone
+from penstock.fuse.device import DeviceCalls
+from penstock.fuse.peers import Inbox
 from penstock.metrics import Counters
 from penstock.units import MIB
 from penstock.warm.prefetcher import Ended, Wanted
@@ -174,6 +175,7 @@ class WorkerPool:
         kept: Mapping[str, int],
         keep: Callable[[str, int], None],
         resend: Callable[[], None],
+        calls: DeviceCalls,
         *,
         takeover: bool,
         refuse_resent: bool,
@@ -189,7 +191,7 @@ class WorkerPool:
             if name in kept:
                 self._clones.append(kept[name])
             else:
-                self._clones.append(clone(fuse))
+                self._clones.append(calls.clone(fuse))
                 keep(name, self._clones[-1])
         for worker in self._running():
             if not worker.is_ready.wait(_READY_WITHIN_S):

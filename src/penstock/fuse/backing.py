@@ -6,15 +6,15 @@ fails, so new opens go through the server too until all of those are closed.
 """
 
 import errno
-import fcntl
 import logging
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.fuse.device import DeviceCalls
 from penstock.fuse.journal import BACKING, DAEMON_OPENS, USERS, Ledger
-from penstock.fuse.protocol import BACKING_MAP, IOC_BACKING_CLOSE, IOC_BACKING_OPEN, OpenFlag
+from penstock.fuse.protocol import OpenFlag
 from penstock.vfs.filesystem import FileSystem
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,10 @@ class BackingFiles:
         files: FileSystem,
         drop_pages: Callable[[int], None],
         ledger: Ledger,
+        calls: DeviceCalls,
     ) -> None:
         self._descriptor = descriptor
+        self._calls = calls
         self._files = files
         self._drop_pages = drop_pages
         self._lock = threading.Lock()
@@ -110,9 +112,8 @@ class BackingFiles:
         kernel."""
         self._ledger.leave(inode.slot)
         if inode.backing:
-            number = inode.backing.to_bytes(4, "little")
             try:
-                fcntl.ioctl(self._descriptor, IOC_BACKING_CLOSE, number)
+                self._calls.close_backing(self._descriptor, inode.backing)
             except OSError as error:  # a new server must start all the same
                 log.warning("cannot unregister backing file %d: %s", inode.backing, error)
 
@@ -137,8 +138,7 @@ class BackingFiles:
         except FileNotFoundError:
             return 0  # evicted a moment ago
         try:
-            request = bytearray(BACKING_MAP.pack(descriptor, 0, 0))
-            return fcntl.ioctl(self._descriptor, IOC_BACKING_OPEN, request)
+            return self._calls.open_backing(self._descriptor, descriptor)
         except OSError as error:
             # EPERM: not root. ELOOP: the cache is on a stacked file system.
             self.enabled = error.errno not in (errno.EPERM, errno.ELOOP, errno.EOPNOTSUPP)

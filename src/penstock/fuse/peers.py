@@ -12,8 +12,6 @@ read: a request that cannot be handed over is served where it is.
 Threading: any thread sends; one receives.
 """
 
-import fcntl
-import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -23,7 +21,6 @@ from functools import partial
 from penstock.cache.claims import Claims
 from penstock.cache.fetch import FetchJob
 from penstock.cache.identity import CachedObject
-from penstock.fuse.protocol import IOC_CLONE
 from penstock.fuse.session import Request, Session
 
 _KIND = struct.Struct("<HH")
@@ -32,18 +29,6 @@ _REQUEST, _AHEAD = range(2)
 _STRIPE_BLOCKS = 4
 # The longest request that is handed over contains a name.
 _MOST_BYTES = 16 * 1024
-
-
-def clone(fuse: int) -> int:
-    """Clone the descriptor for another process: requests that are read from a clone are answered on
-    it."""
-    descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(descriptor, IOC_CLONE, fuse.to_bytes(4, "little"))
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 class Inbox:

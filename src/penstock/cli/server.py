@@ -1,0 +1,19 @@
+"""penstock server: the server of a data set in its pod."""
+
+import click
+
+
+@click.command()
+def server() -> None:
+    """Serve a data set in a pod, around a mount of the node plugin.
+
+    The operator starts it in the pods of a data set's DaemonSet, and gives it the Dataset and its
+    runtime in the environment. It needs no privilege.
+
+    \b
+    Example:
+      kubectl logs -n default -l fluid.io/dataset-id=default-imagenet
+    """
+    from penstock.api.server import serve_pod
+
+    serve_pod()

@@ -1,0 +1,133 @@
+"""The folders of a data set on this node: its socket, its state, its caches.
+
+All are made here for the server's user, and are removed here once the data set is gone. Which cache
+folders there are is written down beside the state, since only server pods name them.
+
+Threading: any thread; callers see to it that one at a time works on a data set.
+"""
+
+import json
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from penstock.errors import MountpointError
+from penstock.kubernetes.names import SERVER_USER, ServedKey, cache_folder
+from penstock.mounttable import MountEntry
+
+log = logging.getLogger(__name__)
+
+_CACHES = "caches.json"
+
+
+class NodeFolders:
+    def __init__(self, state: Path, host_root: Path, *, user: int = SERVER_USER) -> None:
+        """`state`: where this node's data sets are kept. `host_root`: where the node's root folder
+        is visible."""
+        self._state = state
+        self._host_root = host_root
+        self._user = user
+
+    def link(self, key: ServedKey) -> Path:
+        """Return the folder of the data set's socket."""
+        return self._own_folder(self._state / "link", key)
+
+    def state(self, key: ServedKey) -> Path:
+        """Return the folder of its catalog."""
+        return self._own_folder(self._state / "sets", key, "state")
+
+    def cache(self, key: ServedKey, root: PurePosixPath) -> Path:
+        """Return its cache folder below a folder of the node."""
+        folder = cache_folder(root, key)
+        caches = self._caches(key)
+        if str(folder) not in caches:
+            self._set(key).mkdir(mode=0o711, parents=True, exist_ok=True)
+            note = self._set(key) / _CACHES
+            fresh = note.with_suffix(".new")
+            fresh.write_text(json.dumps([*caches, str(folder)]))
+            fresh.replace(note)
+        return self._own_folder(self._on_host(root) / "penstock", key)
+
+    def known(self) -> Iterator[ServedKey]:
+        """Yield the data sets that have folders here."""
+        for base in ("link", "sets"):
+            for folder in sorted(self._state.glob(f"{base}/*/*")):
+                yield ServedKey(folder.parent.name, folder.name)
+
+    def remove(self, key: ServedKey) -> None:
+        """Remove all folders of a data set."""
+        for folder in (
+            *(self._on_host(PurePosixPath(cache)) for cache in self._caches(key)),
+            self._state / "link" / key.namespace / key.name,
+            self._set(key),
+        ):
+            _remove(folder)
+            for parent in (folder.parent, folder.parent.parent):
+                _remove_if_empty(parent)
+
+    def is_link(self, entry: MountEntry, key: ServedKey) -> bool:
+        """Return whether a bind mount shows the data set's socket to a server pod."""
+        return entry.root.endswith(f"/link/{key.namespace}/{key.name}")
+
+    def _set(self, key: ServedKey) -> Path:
+        return self._state / "sets" / key.namespace / key.name
+
+    def _caches(self, key: ServedKey) -> list[str]:
+        try:
+            return json.loads((self._set(key) / _CACHES).read_text())
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            log.error("%s: its list of cache folders is damaged: %s", key, error)
+            return []
+
+    def _on_host(self, path: PurePosixPath) -> Path:
+        return self._host_root / path.relative_to("/")
+
+    def _own_folder(self, base: Path, key: ServedKey, *more: str) -> Path:
+        """Make a folder that only the server's user can enter, below folders that it cannot
+        change."""
+        try:
+            base.mkdir(mode=0o755, parents=True, exist_ok=True)
+            folder = base
+            for name in (key.namespace, key.name, *more):
+                _refuse_foreign(folder)
+                folder = folder / name
+                folder.mkdir(mode=0o711, exist_ok=True)
+            os.chown(folder, self._user, self._user, follow_symlinks=False)
+            folder.chmod(0o700)
+        except OSError as error:
+            raise MountpointError(
+                f"cannot make a folder for {key} below {base}: {error.strerror}",
+                hint="name a folder of the node that root can write to",
+            ) from error
+        return folder
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Whoever can replace a folder could have another one handed to the server."""
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise MountpointError(
+            f"{folder} is not a folder of root",
+            hint="other users could replace it: name another folder for the cache",
+        )
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.error("cannot remove %s: %s", folder, error.strerror)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # others are in it, or it is gone

@@ -1,0 +1,320 @@
+"""One FUSE mount of this node, and the servers that come and go. The keeper's side of `lent_mount`.
+
+                server attaches          it answers readers
+    no server ───────────────> attached ───────────────────> served
+        ▲                         │                             │
+        └─────────────────────────┴───── its connection ends ───┘
+
+The mount is made when the first server attaches. A server that attaches again brings back what a
+keeper before this one held. While there is no server readers wait; after `give_up_s` they get EIO.
+
+Threading: a thread for each connection of a server; `_changed` guards the state.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import select
+import socket
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+from penstock.daemon.channel import Channel, Message
+from penstock.daemon.held_mount import HeldMount
+from penstock.daemon.lent_mount import INSTANCE
+from penstock.errors import MountpointError
+from penstock.fuse import mounting
+from penstock.fuse.device import OwnCalls
+from penstock.kubernetes.names import ServedKey
+from penstock.mounttable import MountEntry, find_mount, mount_table
+
+log = logging.getLogger(__name__)
+
+_MAX_READ_BYTES = 1 << 20
+_LOOK_EVERY_S = 0.2
+# A server that lives attaches again sooner than this after a keeper was replaced.
+_REATTACHES_WITHIN_S = 3.0
+_ANSWERS_WITHIN_S = 1.0
+
+
+class KeptMount:
+    def __init__(self, key: ServedKey, mount_type: str, mountpoint: Path) -> None:
+        self.key = key
+        self.mount_type = mount_type
+        self.mountpoint = mountpoint
+        self._held = HeldMount(mountpoint)
+        self._calls = OwnCalls()
+        self._changed = threading.Condition()
+        self._server: Channel | None = None  # the one that is attached
+        self._waiting = 0  # servers that wait to attach
+        self._error: str | None = None  # why the server does not answer readers
+        self._is_served = False
+        self._is_closed = False
+        self._started_s = self.unserved_since_s = time.monotonic()
+        # Made by a keeper before this one: its server will bring the descriptors.
+        self._is_adopted = self._entry() is not None
+
+    # -- what the keeper asks --------------------------------------------------------------------
+
+    def wait_until_served(self, timeout_s: float) -> None:
+        """Raise MountpointError if no server answers readers in time."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._is_served or self._is_closed, timeout_s):
+                if self._is_closed:
+                    raise MountpointError(f"{self.key} is being unmounted")
+                return
+            error, server = self._error, self._server
+        if error is None:
+            error = "its server is not ready" if server else "it has no server on this node"
+        raise MountpointError(
+            f"{self.key} is not served after {timeout_s:.0f} s: {error}",
+            hint=f"kubectl describe dataset -n {self.key.namespace} {self.key.name}",
+        )
+
+    def wait_until_attached(self, timeout_s: float) -> bool:
+        """Wait until a server holds what this process holds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._server is not None, timeout_s)
+
+    @property
+    def has_server(self) -> bool:
+        with self._changed:
+            return self._server is not None or self._waiting > 0
+
+    @property
+    def is_held(self) -> bool:
+        with self._changed:
+            return self._held.is_held
+
+    def users(self) -> list[MountEntry]:
+        """Return the bind mounts that show this mount to pods."""
+        entry = self._entry()
+        if entry is None:
+            return []
+        return [
+            one
+            for one in mount_table()
+            if one.device == entry.device and one.mountpoint != entry.mountpoint
+        ]
+
+    def refuse_readers(self) -> None:
+        """Answer all readers with EIO until a server attaches."""
+        with self._changed:
+            if self._server is None and self._held.is_held:
+                self._held.refuse(sys.executable)
+
+    def is_dead(self) -> bool:
+        """Return whether readers get ENOTCONN: nobody holds /dev/fuse any more."""
+        with self._changed:
+            if self._held.is_held:
+                return self._held.is_over()
+        return self._entry() is not None and _is_disconnected(self.mountpoint)
+
+    def close(self, *, unmount: bool) -> None:
+        """Stop to accept servers. `unmount`: also end the mount, of which nobody is a user."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            if unmount:
+                self._held.accept()
+                self._unmount()
+
+    def _entry(self) -> MountEntry | None:
+        entry = find_mount(self.mountpoint)
+        return entry if entry is not None and entry.kind == mounting.FILESYSTEM_TYPE else None
+
+    def _unmount(self) -> None:
+        while self._entry() is not None:
+            mounting.unmount(self.mountpoint, lazy=True)
+        for name in list(self._held.kept):
+            self._held.drop(name)
+        self._held.remembered.clear()
+        with contextlib.suppress(OSError):
+            self.mountpoint.rmdir()
+
+    # -- servers ---------------------------------------------------------------------------------
+
+    def serve(self, end: socket.socket, have: dict[str, int], remembered: Message) -> None:
+        """Hand the mount to a server, and keep what it sends, until its connection ends.
+
+        `have` and `remembered` are what it brings: all that a keeper before this one held.
+        """
+        link = Channel(end)
+        if not self._wait_for_turn(link, end, returns="fuse" in have):
+            _close_all(have)
+            return
+        try:
+            self._hand_over(link, have, remembered)
+            while (received := link.receive()) is not None:
+                with self._changed:
+                    self._note(*received)
+        except MountpointError as error:
+            log.error("%s: %s", self.key, error)
+            link.send({"refused": str(error)})
+        finally:
+            with self._changed:
+                self._server, self._is_served = None, False
+                self.unserved_since_s = time.monotonic()
+                self._changed.notify_all()
+
+    def _wait_for_turn(self, link: Channel, end: socket.socket, *, returns: bool) -> bool:
+        """Wait until no other server is attached. Return False if this one is gone meanwhile.
+
+        `returns`: it brings a mount that a keeper before this one has made, and comes first.
+        """
+        with self._changed:
+            self._waiting += 1
+            try:
+                while self._server is not None or not (returns or self._may_start_anew()):
+                    self._changed.wait(_LOOK_EVERY_S)
+                    if self._is_closed or _is_over(end):
+                        return False
+                if self._is_closed:
+                    return False
+                self._server = link
+                self._error = None
+                self._changed.notify_all()
+                return True
+            finally:
+                self._waiting -= 1
+
+    def _may_start_anew(self) -> bool:
+        """Return whether a server that brings nothing may be attached: not while the server of an
+        adopted mount may still come back."""
+        if not self._is_adopted or self._held.is_held:
+            return True
+        if time.monotonic() - self._started_s < _REATTACHES_WITHIN_S:
+            return False
+        return _is_disconnected(self.mountpoint)
+
+    def _hand_over(self, link: Channel, have: dict[str, int], remembered: Message) -> None:
+        with self._changed:
+            if "fuse" in have:
+                self._take_back(have, remembered)
+                link.send({"attached": {"kept": [], "remembered": {}}})
+                return
+            self._held.accept()
+            self._mount_if_needed()
+            kept = dict(self._held.kept)
+            answer = {"kept": list(kept), "remembered": self._held.remembered}
+            link.send({"attached": answer}, list(kept.values()))
+
+    def _take_back(self, have: dict[str, int], remembered: Message) -> None:
+        """Hold again what a server kept while there was no keeper."""
+        known = self._held.remembered.get(INSTANCE)
+        if self._entry() is None or known not in (None, remembered.get(INSTANCE)):
+            _close_all(have)
+            raise MountpointError("the mount that this server serves is over")
+        self._held.accept()
+        for name in list(self._held.kept):
+            if name not in have:
+                self._held.drop(name)
+        for name, descriptor in have.items():
+            self._held.keep(name, descriptor)
+        self._held.remembered = remembered
+
+    def _mount_if_needed(self) -> None:
+        """Make the mount, unless there is one that a server can go on with."""
+        if self._held.is_held and not self._held.is_over() and self._held.is_agreed:
+            return
+        if self._entry() is not None:
+            # Its connection was aborted, or its first server died before it answered INIT.
+            log.warning("%s: the mount at %s is replaced", self.key, self.mountpoint)
+        self._unmount()
+        try:
+            self.mountpoint.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MountpointError(f"{self.mountpoint}: {error.strerror}") from error
+        fuse = mounting.open_and_mount(
+            self.mountpoint, str(self.key), max_read_bytes=_MAX_READ_BYTES, allow_other=True
+        )
+        self._is_adopted = False
+        self._held.keep("fuse", fuse)
+        self._held.remember({INSTANCE: secrets.token_hex(8)})
+        log.info("%s: mounted at %s", self.key, self.mountpoint)
+
+    def _note(self, message: Message, descriptors: list[int]) -> None:
+        for name, value in message.items():
+            if name == "keep" and descriptors:
+                self._held.keep(value, descriptors.pop())
+            elif name == "drop":
+                self._held.drop(value)
+            elif name == "remember":
+                self._held.remember(value)
+            elif name == "serving":
+                self._set_served(value, message["error"])
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _set_served(self, served: bool, error: str | None) -> None:
+        if served and not self._is_served and (entry := self._entry()) is not None:
+            mounting.raise_readahead(entry)  # INIT, which came before, can only lower it
+        self._is_served, self._error = served, error
+        self._changed.notify_all()
+
+    # -- calls on /dev/fuse ----------------------------------------------------------------------
+
+    def answer_call(self, link: Channel, request: Message, descriptors: list[int]) -> None:
+        """Make one call for a server. Raises ValueError for one that nobody may make."""
+        made: list[int] = []
+        try:
+            with self._changed:
+                if not self._held.is_held:
+                    raise OSError(errno.ENOTCONN, "not mounted")
+                fuse = os.dup(self._held.kept["fuse"])
+            try:
+                answer, made = self._call(fuse, request, descriptors)
+            finally:
+                os.close(fuse)
+        except OSError as error:
+            answer = {"errno": error.errno}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        link.send(answer, made)
+        for descriptor in made:
+            os.close(descriptor)
+
+    def _call(
+        self, fuse: int, request: Message, descriptors: list[int]
+    ) -> tuple[Message, list[int]]:
+        match request["call"]:
+            case "clone":
+                return {}, [self._calls.clone(fuse)]
+            case "open_backing":
+                (file,) = descriptors
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    raise ValueError("a backing file must be an ordinary file")
+                return {"number": self._calls.open_backing(fuse, file)}, []
+            case "close_backing":
+                self._calls.close_backing(fuse, int(request["number"]))
+                return {}, []
+            case other:
+                raise ValueError(f"unknown call {other!r}")
+
+
+def _is_over(end: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(end, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _is_disconnected(mountpoint: Path) -> bool:
+    """Whether nobody holds /dev/fuse. A mount whose server does not answer counts as connected."""
+    found: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: found.append(mounting.is_disconnected(mountpoint)), daemon=True
+    )
+    thread.start()
+    thread.join(_ANSWERS_WITHIN_S)
+    return found == [True]
+
+
+def _close_all(descriptors: dict[str, int]) -> None:
+    for descriptor in descriptors.values():
+        os.close(descriptor)

@@ -1,0 +1,89 @@
+"""The socket of each data set, in a folder that only its server pods see.
+
+What a server says first decides what its connection is for: `attach` (see `daemon.lent_mount`), or
+calls on /dev/fuse.
+
+Threading: one thread accepts, and there is one for each connection.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.daemon.channel import Channel
+from penstock.daemon.control_socket import short_path
+from penstock.errors import PenstockError
+from penstock.kubernetes.names import LINK_SOCKET, ServedKey
+from penstock.kubernetes.node.kept_mount import KeptMount
+
+log = logging.getLogger(__name__)
+
+# The mount of a data set, by its type; None: the one that is there.
+FindMount = Callable[[str | None], KeptMount | None]
+
+
+class Link:
+    def __init__(self, key: ServedKey, folder: Path, user: int, find_mount: FindMount) -> None:
+        self._key = key
+        self._find_mount = find_mount
+        self._listener = _listen(folder / LINK_SOCKET.name, user)
+        threading.Thread(target=self._accept, name=f"link {key}", daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                end, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(
+                target=self._converse, args=(end,), name=f"server {self._key}", daemon=True
+            ).start()
+
+    def _converse(self, end: socket.socket) -> None:
+        link = Channel(end)
+        try:
+            received = link.receive()
+            if received is None:
+                return
+            message, descriptors = received
+            if (attach := message.get("attach")) is not None:
+                mount = self._find_mount(str(attach["mount_type"]))
+                assert mount is not None
+                have = dict(zip(attach["kept"], descriptors, strict=True))
+                mount.serve(end, have, attach["remembered"])
+                return
+            while received is not None:
+                mount = self._find_mount(None)
+                if mount is None:
+                    return
+                mount.answer_call(link, *received)
+                received = link.receive()
+        except PenstockError as error:
+            link.send({"refused": str(error)})
+        except (KeyError, TypeError, ValueError) as error:
+            log.error("%s: a malformed message of a server: %r", self._key, error)
+        finally:
+            link.close()
+
+
+def _listen(path: Path, user: int) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = os.umask(0o177)
+    try:
+        with short_path(path) as address:
+            listener.bind(address)
+    finally:
+        os.umask(before)
+    os.chown(path, user, user, follow_symlinks=False)
+    listener.listen(128)
+    return listener

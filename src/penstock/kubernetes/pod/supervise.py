@@ -1,0 +1,98 @@
+"""The supervisor in a server pod: `python -m penstock.kubernetes.pod.supervise SETTINGS REPORT`.
+
+Both arguments are descriptors: a file with what `settings` wrote, and a pipe that gets one JSON
+line for each event: waiting, progress, ready, error.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock.daemon.lent_mount import LentMount
+from penstock.daemon.server_process import LaunchSpec
+from penstock.daemon.supervisor import Supervisor
+from penstock.environment import keep_memory_private, take_inherited_keys
+from penstock.errors import PenstockError
+from penstock.kubernetes import names
+from penstock.store.credentials import remember_settings
+from penstock.store.redaction import remember_environment, set_up_logging
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # PID 1 blocks some
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        launch: dict[str, Any] = json.load(file)
+    report = _Report(int(sys.argv[2]))
+    keys = take_inherited_keys()
+    settings: dict[str, Any] = launch["settings"]
+    spec = LaunchSpec(
+        Path(settings["mountpoint"]),
+        launch["shown"],
+        settings,
+        sys.executable,
+        environment={**keys},
+        watchdog_s=settings["watchdog_s"],
+        grace_s=settings["grace_s"],
+        give_up_s=settings["give_up_s"],
+    )
+    remember_environment(keys)
+    remember_settings(spec.settings)
+    set_up_logging(prefix="supervisor: ")
+    keep_memory_private()
+    mount = LentMount(spec.mountpoint, launch["mount_type"], Path(names.LINK_SOCKET))
+    try:
+        mount.attach(report.waiting)
+        exit_code = Supervisor(spec, _Requester(report, mount), mount).run()
+    except PenstockError as error:
+        report.failed(str(error), error.hint, error.exit_code)
+        exit_code = error.exit_code
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+class _Report:
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._descriptor = descriptor
+        self._waits_for: str | None = None
+
+    def send(self, message: dict[str, Any]) -> None:
+        os.write(self._descriptor, json.dumps(message).encode() + b"\n")
+
+    def waiting(self, what: str) -> None:
+        if what != self._waits_for:
+            self._waits_for = what
+            self.send({"waiting": what})
+
+    def failed(self, what: str, hint: str | None, exit_code: int) -> None:
+        self.send({"error": what, "hint": hint, "exit_code": exit_code})
+
+
+class _Requester:
+    """Tells PID 1 and the node plugin how the first server fares."""
+
+    end = None
+
+    def __init__(self, report: _Report, mount: LentMount) -> None:
+        self._report = report
+        self._mount = mount
+
+    def progress(self, files: int, size_bytes: int) -> None:
+        self._report.send({"progress": [files, size_bytes]})
+
+    def ready(self, lines: list[str]) -> None:
+        self._mount.set_serving(True)
+        self._report.send({"ready": lines})
+
+    def failed(self, what: str, hint: str | None, exit_code: int) -> None:
+        self._mount.set_serving(False, what)
+        self._report.failed(what, hint, exit_code)
+
+
+if __name__ == "__main__":
+    main()
