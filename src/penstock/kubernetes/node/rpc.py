@@ -112,7 +112,7 @@ def handler_of(service: ServiceDescriptor, implementation: object) -> grpc.Gener
 
 def _handler(
     method: MethodDescriptor, call: Callable[[Any, grpc.ServicerContext], Message]
-) -> grpc.RpcMethodHandler[Any, Any]:
+) -> "grpc.RpcMethodHandler[Any, Any]":  # generic in its stubs only
     def answer(request: Message, context: grpc.ServicerContext) -> Message:
         try:
             return call(request, context)
@@ -122,7 +122,7 @@ def _handler(
     return grpc.unary_unary_rpc_method_handler(
         answer,
         request_deserializer=GetMessageClass(method.input_type).FromString,
-        response_serializer=Message.SerializeToString,
+        response_serializer=GetMessageClass(method.output_type).SerializeToString,
     )
 
 
