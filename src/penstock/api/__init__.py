@@ -6,6 +6,7 @@
     mounts     the mounts of this machine: statistics, refresh, warm, upgrade, unmount
     caches     the contents of a cache directory: list, verify, clear
     machine    this machine: labels, diagnosis, the reconcile loop as a service
+    node       the node plugin of a cluster
     planning   predict epochs and traffic before a training runs
     tables     resources as text, in the columns of kubectl
 
