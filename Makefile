@@ -7,6 +7,8 @@ SECONDS ?= 60
 # More than cores: a test mostly waits for a mount to start or to end.
 WORKERS ?= 4
 LINTED := src tests examples tools/compare-s3-servers tools/build-image tools/mutants tools/publish-figures
+# Of the cluster's nodes, and of the image.
+CLUSTER_PACKAGES = tools/system-packages runc containernetworking-plugins iptables iproute2 openssl podman debootstrap
 # SET="dataset.files=300 repeats=2" changes a plan's values.
 BENCH = $(BIN)/penstock bench run $(SET:%=--set %)
 # A mount is three Python processes. Where the environment forbids to keep what is compiled, each
@@ -15,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What an installation is made from, generated modules included.
 PACKAGE := pyproject.toml constraints.txt hatch_build.py $(wildcard src/penstock/kubernetes/node/proto/*.proto)
 
-.PHONY: setup demo test test-slow coverage check lint soak fuzz bench bench-epoch bench-gpu image clean
+.PHONY: setup demo test test-slow test-cluster coverage check lint soak fuzz bench bench-epoch bench-gpu image cluster clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
@@ -35,17 +37,21 @@ demo: .venv/demo-ready  ## an ImageNet-like set over real S3: Penstock and rclon
 	$(BENCH) plans/demo.yaml
 
 test: lint  ## lint, types, layers and every test that is not slow: real S3 servers, mounts, programs
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not cluster"
 
 test-slow: .venv/ready  ## kill loops, whole benchmarks, images, large listings, examples that train
 	tools/system-packages openmpi-bin podman runc catatonit busybox-static
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow and not cluster"
 
-check: test test-slow  ## exactly what CI runs
+test-cluster: .venv/ready  ## the tests that run on Kubernetes, two nodes on this machine; needs root
+	$(CLUSTER_PACKAGES)
+	$(BIN)/python -m tests.cluster $(BIN)/pytest -n $(WORKERS) --dist worksteal -m cluster tests/cluster $(TESTS)
+
+check: test test-slow test-cluster  ## exactly what CI runs
 
 coverage: .venv/ready  ## branch coverage of both suites, the daemons' processes included
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal -m "not cluster"
 	$(BIN)/python -W ignore -m coverage combine --quiet  # a killed process leaves unreadable data
 	$(BIN)/coverage report --skip-covered --skip-empty
 
@@ -76,6 +82,10 @@ bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs
 image: .venv/ready  ## the container image, build/penstock-image.tar; no registry is needed; needs root
 	tools/system-packages podman debootstrap
 	$(BIN)/python tools/build-image $(if $(BASE),--base $(BASE))
+
+cluster: .venv/ready  ## a Kubernetes with Penstock and a bucket to play with, until Ctrl-C; needs root
+	$(CLUSTER_PACKAGES)
+	$(BIN)/python -m tests.cluster $(BIN)/python -m tests.cluster.playground
 
 clean:
 	rm -rf .venv build bench-results soak-results fuzz-results

@@ -11,17 +11,24 @@ _POLL_S = 0.01
 PATIENCE_S = 60.0  # a machine under load is slow, and a test that passes never waits for long
 
 
-def wait_until(ready: Callable[[], T], what: object = None, *, timeout_s: float = PATIENCE_S) -> T:
+def wait_until(
+    ready: Callable[[], T],
+    what: object = None,
+    *,
+    timeout_s: float = PATIENCE_S,
+    pause_s: float = _POLL_S,
+) -> T:
     """Return the first true value of `ready`; fail with `what` if none comes.
 
     `what` may be a function: then it is called when the time is over, to say how things are.
+    `pause_s`: between attempts; longer for a `ready` that costs something.
     """
     deadline = time.monotonic() + timeout_s
     while not (found := ready()):
         if time.monotonic() > deadline:
             described = what() if callable(what) else what
             raise AssertionError(f"not after {timeout_s:g} s: {described or ready}")
-        time.sleep(_POLL_S)
+        time.sleep(pause_s)
     return found
 
 
