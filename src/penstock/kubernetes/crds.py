@@ -116,16 +116,16 @@ def _fields_schema(model: type[Fields], path: str) -> Json:
     for attribute, info in model.model_fields.items():
         name = info.alias or attribute
         below = f"{path}.{name}"
-        properties[name] = {
-            "description": info.description or "",
-            **_schema(_annotation(info), below),
-        }
-        if info.is_required() and not below.endswith(_NOT_REQUIRED):
-            required.append(name)
-    schema: Json = {"type": "object", _KEEP: True, "properties": properties}
-    if required:
-        schema["required"] = required
-    return schema
+        schema = {"description": info.description or "", **_schema(_annotation(info), below)}
+        if info.is_required():
+            if not below.endswith(_NOT_REQUIRED):
+                required.append(name)
+        elif "enum" not in schema and name != "replicas":  # the scale subresource needs a number
+            # `fuse:` without a value: a create drops it in any case, server-side apply refuses it.
+            schema["nullable"] = True
+        properties[name] = schema
+    found: Json = {"type": "object", _KEEP: True, "properties": properties}
+    return found | {"required": required} if required else found
 
 
 def _annotation(info: FieldInfo) -> Any:
