@@ -42,7 +42,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Plan and measure": {"plan": "plan", "bench": "bench"},
     "Operate this machine": {"doctor": "machine", "label": "machine", "serve": "machine"},
-    "Run on Kubernetes": {"node": "node", "server": "server"},
+    "Run on Kubernetes": {"operator": "operator", "node": "node", "server": "server"},
 }
 _MODULES = {name: module for names in SECTIONS.values() for name, module in names.items()}
 _HELP_WIDTH = 68  # characters of a command's line that fit beside its name in 80 columns

@@ -107,7 +107,7 @@ def plan_in_cluster(
 
 def memory_limit(runtime: Runtime) -> int | None:
     """Return how many bytes the runtime lets a server's container hold."""
-    resources = cast("dict[str, Any]", runtime.spec.fuse.resources or {})
+    resources = runtime.spec.fuse.resources or {}
     limits = cast("dict[str, Any]", resources.get("limits") or {})
     if "memory" not in limits:
         return None

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from pydantic import ValidationError
+
+from penstock.errors import ManifestError, Problem, SpecProblem
 from penstock.fluid.plan import MountPlan, Referenced, mounted_secrets
 from penstock.kubernetes import names
 from penstock.kubernetes.mount_plan import (
@@ -25,7 +28,9 @@ from penstock.kubernetes.mount_plan import (
 from penstock.kubernetes.names import ServedKey
 from penstock.specs.dataset import Dataset
 from penstock.specs.kinds import ResourceKey
-from penstock.specs.models import Runtime, model_of
+from penstock.specs.models import MODELS, Runtime
+from penstock.specs.resource import Resource
+from penstock.specs.validation import refusals
 
 Json = dict[str, Any]
 
@@ -62,9 +67,11 @@ def check_served(dataset: Json, runtime: Json, references: Iterable[Json]) -> Se
     `references`: manifests of the data sets and runtimes that `dataset://` mounts need.
     """
     others = tuple(references)
-    dataset_model, runtime_model = model_of(dataset), model_of(runtime)
+    dataset_model, runtime_model = _model(dataset), _model(runtime)
     assert isinstance(dataset_model, Dataset)
     assert isinstance(runtime_model, Runtime)
+    if not dataset_model.spec.mounts:
+        raise SpecProblem("spec.mounts", "is empty", hint="name at least one source")
     secrets = Placeholders()
     plan = plan_in_cluster(dataset_model, runtime_model, secrets, referenced_of(others))
     key = ServedKey(dataset_model.metadata.namespace, dataset_model.metadata.name)
@@ -74,7 +81,7 @@ def check_served(dataset: Json, runtime: Json, references: Iterable[Json]) -> Se
 
 def referenced_of(manifests: Iterable[Json]) -> dict[ResourceKey, Referenced]:
     """Return the data sets among some manifests, each with the runtime of its name."""
-    models = [model_of(manifest) for manifest in manifests]
+    models = [_model(manifest) for manifest in manifests]
     runtimes = {
         (one.key.namespace, one.key.name): one for one in models if isinstance(one, Runtime)
     }
@@ -109,9 +116,8 @@ def server_set(served: Served, image: Image) -> Json:
         DATASET_ID_LABEL: _value(names.volume_name(*key)),
         SERVER_LABEL: "true",
     }
-    selected = {
-        name: labels[name] for name in ("app", "release", "role", "fluid.io/dataset", SERVER_LABEL)
-    }
+    # A selector cannot change, so it does not name the runtime's type, which can.
+    selected = {name: labels[name] for name in ("release", "fluid.io/dataset", SERVER_LABEL)}
     own_labels, annotations = _pod_metadata(served.runtime)
     return {
         "apiVersion": "apps/v1",
@@ -138,6 +144,18 @@ def server_set(served: Served, image: Image) -> Json:
             },
         },
     }
+
+
+def _model(manifest: Json) -> Resource:
+    """Return the model of a manifest. Raises ManifestError with all its mistakes."""
+    kind = manifest["kind"]
+    try:
+        return MODELS[kind].model_validate(manifest)
+    except ValidationError as error:
+        metadata = manifest["metadata"]
+        where = f"{kind.lower()}/{metadata.get('namespace', 'default')}/{metadata['name']}"
+        problems = [Problem(where, what, hint) for _, what, hint in refusals(MODELS[kind], error)]
+        raise ManifestError.of(problems) from None
 
 
 def _pod(served: Served, image: Image) -> Json:
@@ -186,7 +204,7 @@ def _pod(served: Served, image: Image) -> Json:
     if priority := fuse.get("priorityClassName") or image.priority_class:
         pod["priorityClassName"] = priority
     spec = cast("Json", served.runtime.get("spec") or {})
-    pull = [
+    pull: list[Json] = [
         *({"name": name} for name in image.pull_secrets),
         *(spec.get("imagePullSecrets") or []),
         *(fuse.get("imagePullSecrets") or []),
@@ -201,7 +219,7 @@ def _pod(served: Served, image: Image) -> Json:
 
 def _folders(served: Served) -> list[tuple[Json, Json]]:
     key = served.key
-    found = [
+    found: list[tuple[Json, Json]] = [
         ({"name": "tmp", "emptyDir": {}}, {"name": "tmp", "mountPath": "/tmp"}),
         (
             _inline("link", key),

@@ -190,7 +190,7 @@ def bound(
         Update(
             runtime.uid,
             {
-                **_runtime_phases(READY, site),
+                **runtime_phases(READY, site),
                 "observedGeneration": runtime.generation,
                 "valueFile": None,
                 **({"cacheStates": amounts["cacheStates"]} if amounts else {}),
@@ -290,7 +290,7 @@ def not_ready(
     runtime: Stored, effects: list[NoEffect] | None, now_s: float, site: Site = ONE_MACHINE
 ) -> Update:
     """`effects`: what in the runtime has no effect on one machine; None if it was not checked."""
-    status: Json = {**_runtime_phases(NOT_READY, site), "cacheStates": None}
+    status: Json = {**runtime_phases(NOT_READY, site), "cacheStates": None}
     if effects is not None:
         status["observedGeneration"] = runtime.generation
         status |= _conditions(runtime, _without_effect(runtime, effects, site), now_s)
@@ -312,7 +312,7 @@ def second_runtime(other: Stored, pair: Pair, site: Site = ONE_MACHINE) -> Updat
     message = f"{pair.label} has a runtime already: {pair.runtime.key.kind}"
     return Update(
         other.uid,
-        {**_runtime_phases(NOT_READY, site), "observedGeneration": other.generation},
+        {**runtime_phases(NOT_READY, site), "observedGeneration": other.generation},
         {"settled": "second"},
         Notice("SecondRuntime", message, "Warning"),
     )
@@ -324,7 +324,7 @@ def _conditions(stored: Stored, conditions: list[Condition], now_s: float) -> Js
     return {"conditions": with_conditions(before, conditions, now_s, probed=probed)}
 
 
-def _runtime_phases(phase: str, site: Site) -> Json:
+def runtime_phases(phase: str, site: Site) -> Json:
     """Each server is a worker and a fuse. One machine has one; a cluster one for each node."""
     phases: Json = {}
     for role in ("master", "worker", "fuse"):
