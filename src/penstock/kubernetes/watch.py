@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from penstock.errors import ApiError, Gone, PenstockError, Unreachable
 from penstock.kubernetes.client import Client, Json, Labels, Resource, Watch
-from penstock.specs.resource import LAST_APPLIED
+from penstock.specs.kinds import LAST_APPLIED
 
 log = logging.getLogger(__name__)
 

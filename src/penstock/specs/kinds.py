@@ -12,6 +12,9 @@ from penstock.errors import ManifestError, did_you_mean
 FLUID = "data.fluid.io/v1alpha1"
 OURS = "penstock.dev/v1alpha1"
 
+# An annotation: kubectl copies the whole manifest into it, secrets included.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
 
 class ResourceKey(NamedTuple):
     """The identity of a resource."""

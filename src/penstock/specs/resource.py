@@ -6,11 +6,9 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, Field, field_validator
 
 from penstock.specs.fields import Fields, FreeList, FreeMap, TextMap, field, invalid
-from penstock.specs.kinds import KINDS, ResourceKey
+from penstock.specs.kinds import KINDS, LAST_APPLIED, ResourceKey
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-# kubectl copies the whole manifest into it, secrets included.
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def _name(text: str) -> str:
