@@ -474,7 +474,7 @@ class Reconciler:
         still_served: bool | None = None,
     ) -> None:
         # A change that cannot be made: servers go on with what they have.
-        goes_on = cause.phase == FAILED and dataset.status.get("phase") == BOUND
+        goes_on = cause.phase == FAILED and bool(dataset.status.get("phase") == BOUND)
         if still_served is None:
             still_served = goes_on and self._view.server_set(key) is not None
         updates = dataset_phases.unbound(
