@@ -142,7 +142,8 @@ class NodeService:
         self, request: csi.NodeGetVolumeStatsRequest, context: grpc.ServicerContext
     ) -> csi.NodeGetVolumeStatsResponse:
         _require("volume_id", request.volume_id)
-        usage = self._keeper.usage(_path("volume_path", request.volume_path))
+        _require("volume_path", request.volume_path)
+        usage = self._keeper.usage(Path(request.volume_path))  # any other path has no volume
         return csi.NodeGetVolumeStatsResponse(
             usage=[
                 csi.VolumeUsage(
