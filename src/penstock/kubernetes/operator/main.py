@@ -145,6 +145,11 @@ class Operator:
         caches = self.view.caches
         return not any(cache.synced.is_set() and not cache.alive for cache in caches)
 
+    @property
+    def synced(self) -> bool:
+        """Whether this process leads, and its caches have what the cluster has."""
+        return all(cache.synced.is_set() for cache in self.view.caches)
+
     def metrics(self) -> str:
         usage = os_resource.getrusage(os_resource.RUSAGE_SELF)
         lines = [
@@ -152,6 +157,7 @@ class Operator:
             for verb, count in sorted(self._client.requests.by_verb.items())
         ]
         lines += [
+            f"penstock_operator_caches_synced {int(self.synced)}",
             f"penstock_operator_queue_length {len(self._queue)}",
             f"process_cpu_seconds_total {usage.ru_utime + usage.ru_stime:.3f}",
             f"process_resident_memory_bytes {_resident_bytes()}",
