@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, cast
@@ -503,7 +503,7 @@ class Watch(Iterator[tuple[str, Json]]):
         event = cast("Json", json.loads(next(self._lines)))
         type_, found = str(event["type"]), cast("Json", event["object"])
         if type_ == "ERROR":
-            self.stop()
+            self._lines.close()
             _raise_status(int(found.get("code", 500)), found, f"watch of {self._resource}")
         found["apiVersion"] = self._resource.group_version
         found["kind"] = self._resource.kind
@@ -517,7 +517,7 @@ class Watch(Iterator[tuple[str, Json]]):
         except (OSError, RuntimeError, ValueError):
             return  # it has ended by itself
 
-    def _read_lines(self) -> Iterator[bytes]:
+    def _read_lines(self) -> Generator[bytes]:
         rest = b""
         try:
             for chunk in self._response.stream(65536):

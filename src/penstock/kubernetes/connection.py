@@ -224,6 +224,6 @@ def _file_of(user: Mapping[str, Any], key: str, folder: Path, where: str) -> Pat
 
 def _decoded(data: str, where: str) -> str:
     try:
-        return base64.b64decode(data).decode()
+        return base64.b64decode("".join(data.split()), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: certificate data is not base64") from error
