@@ -30,37 +30,40 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--fake", type=int, default=0, help="nodes on which pods only seem to run")
     parser.add_argument("--bare", action="store_true", help="without Penstock")
+    parser.add_argument(
+        "--image-only",
+        action="store_true",
+        help="with Penstock's image, not installed",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     if not args.command:
         parser.error("which command?")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        return run(args.command, args.nodes, args.fake, args.bare)
+        return run(args)
     except KitError as error:
         sys.exit(f"error: {error}")
 
 
-def run(command: list[str], nodes: int, fake_nodes: int, bare: bool) -> int:
+def run(args: argparse.Namespace) -> int:
     kit, helm = find_kit(), find_helm()
-    if not bare:
-        subprocess.run(
-            [sys.executable, ROOT / "tools" / "build-image"], check=True, stdout=sys.stderr
-        )
+    if not args.bare:
+        build = [sys.executable, ROOT / "tools" / "build-image"]
+        subprocess.run(build, check=True, stdout=sys.stderr)
     began = time.monotonic()
-    with running_cluster(kit, nodes=nodes, fake_nodes=fake_nodes) as cluster:
-        print(f"{nodes} nodes are Ready ({time.monotonic() - began:.1f} s)", file=sys.stderr)
+    with running_cluster(kit, nodes=args.nodes, fake_nodes=args.fake) as cluster:
+        print(f"{args.nodes} nodes are Ready ({time.monotonic() - began:.1f} s)", file=sys.stderr)
         environment = {
             **os.environ,
             "KUBECONFIG": str(cluster.kubeconfig),
             "CLUSTER_HOME": str(cluster.home),
             "PATH": f"{kit.assets}:{helm.parent}:{os.environ['PATH']}",
         }
-        inside = [sys.executable, "-m", "tests.cluster.inside", f"--nodes={nodes}"]
-        if bare:
-            inside.append("--bare")
+        inside = [sys.executable, "-m", "tests.cluster.inside", f"--nodes={args.nodes}"]
+        inside += ["--bare"] if args.bare else ["--image-only"] if args.image_only else []
         network = ["nsenter", "--target", str(cluster.network_pid), "--net"]
-        return run_to_its_end([*network, *inside, *command], environment)
+        return run_to_its_end([*network, *inside, *args.command], environment)
 
 
 if __name__ == "__main__":

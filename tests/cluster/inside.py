@@ -31,15 +31,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.inside")
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--image-only", action="store_true")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     home = Path(os.environ["CLUSTER_HOME"])
-    nodes = [f"node-{number + 1}" for number in range(args.nodes)]
     with serving_s3(home / "s3") as endpoint:
         if not args.bare:
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda node: import_image(home, node, IMAGE), nodes))
+            import_images(home, args.nodes)
+        if not args.bare and not args.image_only:
             install()
         environment = {**os.environ, "CLUSTER_S3": endpoint, "AWS_ENDPOINT_URL": endpoint, **KEYS}
         return run_to_its_end(args.command, environment)
@@ -60,13 +60,18 @@ def serving_s3(folder: Path) -> Iterator[str]:
         remove_sockets(folder)
 
 
-def import_image(home: Path, node: str, archive: Path) -> None:
-    """Load an image archive into a node's containerd."""
-    subprocess.run(
-        [home / node / "enter", "ctr", "-n", "k8s.io", "images", "import", archive],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+def import_images(home: Path, nodes: int) -> None:
+    """Load Penstock's image into each node's containerd."""
+    began = time.monotonic()
+
+    def load(number: int) -> None:
+        enter = home / f"node-{number + 1}" / "enter"
+        ctr = ("ctr", "-n", "k8s.io", "images", "import", IMAGE)
+        subprocess.run([enter, *ctr], check=True, stdout=subprocess.DEVNULL)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(load, range(nodes)))
+    print(f"the image is on each node ({time.monotonic() - began:.1f} s)", file=sys.stderr)
 
 
 def install() -> None:

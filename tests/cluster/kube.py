@@ -6,11 +6,13 @@ What fails says how the cluster was at that time: objects, events, pods, logs.
 import json
 import os
 import subprocess
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import yaml
 
+from tests.cluster.kit import ROOT
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -128,3 +130,9 @@ def on_node(node: str, *command: str) -> str:
     if done.returncode:
         raise AssertionError(f"{node}: {' '.join(command)}: {done.stderr}{done.stdout}")
     return done.stdout
+
+
+def image_name() -> str:
+    """The image that `tools/build-image` builds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return f"localhost/penstock:{project['version']}"
