@@ -6,6 +6,7 @@ They run inside `python -m tests.cluster`, which has started all of it.
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def kube() -> Iterator[Kube]:
     """kubectl in a namespace of the test's own, which is removed at its end."""
+    with _new_namespace() as kube:
+        yield kube
+
+
+@pytest.fixture
+def other_kube() -> Iterator[Kube]:
+    """kubectl in a second namespace."""
+    with _new_namespace() as kube:
+        yield kube
+
+
+@contextmanager
+def _new_namespace() -> Iterator[Kube]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     kube = Kube(name)
     kube("create", "namespace", name)
     kube.wait_for(lambda: kube.find("serviceaccount", "default"), "no service account")
-    yield kube
-    kube("delete", "namespace", name, "--wait=false")
+    try:
+        yield kube
+    finally:
+        kube("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture(scope="session")
