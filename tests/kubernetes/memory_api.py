@@ -2,7 +2,7 @@
 real one. tests/cluster has the real one.
 
 Has resource versions, generations, finalizers, uids, merge patches, watches and owners; validates
-nothing and runs no controller but the garbage collector.
+nothing. Of controllers it has the garbage collector and the one that binds volumes.
 """
 
 import copy
@@ -175,8 +175,11 @@ class MemoryApi:
         self._events.append((int(metadata["resourceVersion"]), type_, place[0], event))
         if type_ == "DELETED":
             self._collect(metadata["uid"])
+        elif place[0] == "persistentvolumes" and "status" not in found:
+            after = {**copy.deepcopy(found), "status": {"phase": "Bound"}}
+            self._store(resource, place, "MODIFIED", after)
         self._changed.notify_all()
-        return copy.deepcopy(found)
+        return event
 
     def _collect(self, uid: str) -> None:
         for (plural, namespace, name), one in list(self._objects.items()):

@@ -101,6 +101,11 @@ def node(running: Running, name: str = "node-1") -> None:
     )
 
 
+def bound_claim(running: Running) -> Json | None:
+    found = running.api.find(PERSISTENT_VOLUME_CLAIMS, "default", "demo") or {}
+    return found if found.get("status", {}).get("phase") == "Bound" else None
+
+
 def test_a_dataset_with_its_runtime_becomes_bound_with_few_requests(running: Running) -> None:
     declare(running)
     running.wait_for_phase("Bound")
@@ -113,11 +118,9 @@ def test_a_dataset_with_its_runtime_becomes_bound_with_few_requests(running: Run
         "cached": "0.00B",
         "cachedPercentage": "0.0%",
     }
-    claim = running.api.find(PERSISTENT_VOLUME_CLAIMS, "default", "demo")
+    claim = wait_until(lambda: bound_claim(running), "the claim is not Bound")
     volume = running.api.find(PERSISTENT_VOLUMES, None, "default-demo")
-    assert claim is not None
     assert volume is not None
-    assert claim["status"]["phase"] == "Bound"
     assert volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
     assert running.api.find(DAEMON_SETS, "default", "demo-fuse") is not None
     runtime = running.api.find(ALLUXIO, "default", "demo")

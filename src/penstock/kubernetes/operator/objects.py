@@ -49,6 +49,7 @@ class Volume:
     claim: tuple[str, str]  # namespace and name
     claim_uid: str
     phase: str
+    finalizers: tuple[str, ...]
     deleting: bool
     version: int = field(compare=False)
 
@@ -156,6 +157,7 @@ def keep_volume(found: Json) -> Volume | None:
         (str(claim.get("namespace") or ""), str(claim.get("name") or "")),
         str(claim.get("uid") or ""),
         str(_part(found, "status").get("phase") or ""),
+        tuple(metadata.get("finalizers") or ()),
         "deletionTimestamp" in metadata,
         _version(metadata),
     )

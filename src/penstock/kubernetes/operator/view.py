@@ -281,7 +281,9 @@ class View:
         if new is None:
             self._writer.forget(PERSISTENT_VOLUMES, key)
         for volume in filter(None, (old, new)):
-            if new is None or new.deleting or self.datasets.get(*volume.claim) is None:
+            bound = old is not None and new is not None and old.phase != new.phase == "Bound"
+            gone = new is None or new.deleting or self.datasets.get(*volume.claim) is None
+            if bound or gone:
                 self._queue.add(Task("dataset", *volume.claim))
 
     def _claim_changed(self, key: Key, old: Claim | None, new: Claim | None) -> None:

@@ -125,6 +125,15 @@ class Writer:
             return
         self.remember(resource, found)
 
+    def drop_finalizers(self, resource: Resource, name: str, uid: str, kept: list[str]) -> None:
+        """Leave an object that is being deleted only these finalizers."""
+        body = {"metadata": {"uid": uid, "finalizers": kept}}
+        try:
+            found = self._client.patch(resource, None, name, body)
+        except (NotFound, Conflict):  # it is gone, or another one has its name
+            return
+        self.remember(resource, found)
+
     def delete(self, cache: Cache[Any], namespace: str, name: str, kept: Any) -> None:
         """Delete what `current` returned, unless that is deleted already."""
         if kept.deleting:
