@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Protocol
 
-from penstock.errors import ApiError, NotFound, UsageError
+from penstock.errors import NotFound, PenstockError, UsageError
 from penstock.kubernetes import names
 from penstock.kubernetes.client import PERSISTENT_VOLUMES, Client
 from penstock.kubernetes.names import ServedKey
@@ -66,7 +66,7 @@ class ClusterVolumes:
             self._client.get(PERSISTENT_VOLUMES, None, names.volume_name(*key))
         except NotFound:
             return False
-        except ApiError as error:
+        except PenstockError as error:  # also a token that cannot be read at the moment
             log.warning("%s: cannot look up its volume: %s", key, error)
             return None
         return True
