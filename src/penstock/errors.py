@@ -132,7 +132,7 @@ class InUse(UsageError):
 
 
 class VolumeProblem(UsageError):
-    """A field of a request about a volume, or an attribute of the volume, that is not acceptable."""
+    """A field of a request about a volume, or an attribute of it, that is not acceptable."""
 
     default_hint = "the operator writes volumes; `kubectl describe pv` shows their attributes"
 

@@ -102,6 +102,7 @@ def test_a_persistent_volume_gets_no_folder_of_a_server_pod(ephemeral: str):
         "/dev/shm",
         "/dev/shm/cache",
         "/var/lib/docker/alluxio",
+        "/var/lib/penstock/cache",
         "/libraries",
     ],
 )

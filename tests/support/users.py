@@ -82,7 +82,15 @@ def user(s3: S3) -> Iterator[User]:
         path.chmod(0o755)
         os.chown(path, NOBODY, NOBODY)
     holder = subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-ec", _arrange(home / "stash")],
+        [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-ec",
+            f"{arrange(home / 'stash')}\necho ready\nexec cat",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -116,7 +124,7 @@ def user(s3: S3) -> Iterator[User]:
         shutil.rmtree(home)
 
 
-def _arrange(stash: Path) -> str:
+def arrange(stash: Path) -> str:
     """The shell's words that open /dev/fuse and the way to this Python, for this namespace."""
     lines = [
         f"mount -t tmpfs -o mode=755 tmpfs {stash}",
@@ -138,7 +146,7 @@ def _arrange(stash: Path) -> str:
         if any(path.is_relative_to(top) for top in hidden):
             place = shlex.quote(str(path))
             lines.append(f"mkdir -p {place}; mount --bind {stash}/{number} {place}")
-    return "\n".join([*lines, "echo ready", "exec cat"])
+    return "\n".join(lines)
 
 
 def wait_until_unserved(mountpoint: Path) -> None:

@@ -32,7 +32,6 @@ SCRATCH_DIR: Final = PurePosixPath("/scratch")  # stands for emptyDirs until the
 MEMORY_LIMIT: Final = "spec.fuse.resources.limits.memory"
 
 _OWNER = "penstock"
-_CACHE_ROOT = names.NODE_STATE / "cache"  # for a runtime that names no folder
 _MEMORY_ROOTS = (Path("/dev/shm"), Path("/run/shm"))
 # What a pod needs beside its server and workers: the supervisor, and the kernel's own records.
 _BESIDE_SERVER_BYTES = 64 * MIB
@@ -86,7 +85,7 @@ def plan_in_cluster(
         runtime,
         Lookup(own_secret, references.get, _read_file, own_claim, str(HOST_DIR)),
         Folders(
-            cache=Path(_CACHE_ROOT),
+            cache=Path(names.DEFAULT_CACHE),
             scratch=Path(SCRATCH_DIR),
             memory=_MEMORY_ROOTS[0],
             owner=_OWNER,
@@ -183,8 +182,8 @@ def _host_root(path: Path) -> PurePosixPath | None:
     place = PurePosixPath(path)
     if place.is_relative_to(SCRATCH_DIR):
         return None
-    if place.is_relative_to(_CACHE_ROOT / "datasets"):
-        return _CACHE_ROOT
+    if place.is_relative_to(names.DEFAULT_CACHE / "datasets"):
+        return names.DEFAULT_CACHE
     if len(place.parts) > 3 and place.parts[-3] == _OWNER:
         return place.parents[2]
     return place  # an option of a PenstockRuntime names it

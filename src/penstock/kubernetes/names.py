@@ -42,6 +42,7 @@ SERVER_USER: Final = 65532
 # On a node.
 RUNTIME_ROOT: Final = PurePosixPath("/runtime-mnt")
 NODE_STATE: Final = PurePosixPath("/var/lib/penstock")
+DEFAULT_CACHE: Final = NODE_STATE / "cache"  # for a runtime that names no folder
 KUBELET_ROOT: Final = PurePosixPath("/var/lib/kubelet")
 
 _LONGEST_LABEL = 63

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import MountpointError
+from penstock.errors import InUse, MountpointError, NoSuchVolume
 from penstock.kubernetes import names
 from penstock.kubernetes.names import ServedKey
 from penstock.kubernetes.node import binds
@@ -108,7 +108,7 @@ class Keeper:
         """Return how large a volume is. Never waits for a server."""
         found = binds.binds_at(target)
         if not found:
-            raise MountpointError(f"nothing is published at {target}")
+            raise NoSuchVolume(f"nothing is published at {target}")
         mount = next(
             (one for one in self._all() if any(str(target) == e.mountpoint for e in one.users())),
             None,
@@ -148,7 +148,7 @@ class Keeper:
         mount = self._mounts.get(key)
         if mount is not None and mount.mount_type != mount_type:
             if mount.users() or mount.has_server:
-                raise MountpointError(
+                raise InUse(
                     f"{key} is mounted as {mount.mount_type}, and in use",
                     hint=f"pods that use it must end before it becomes {mount_type}",
                 )

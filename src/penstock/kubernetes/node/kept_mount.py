@@ -27,7 +27,7 @@ from pathlib import Path
 from penstock.daemon.channel import Channel, Message
 from penstock.daemon.held_mount import HeldMount
 from penstock.daemon.lent_mount import INSTANCE
-from penstock.errors import MountpointError
+from penstock.errors import MountpointError, NotServedInTime
 from penstock.fuse import mounting
 from penstock.fuse.device import OwnCalls
 from penstock.kubernetes.names import ServedKey
@@ -62,7 +62,7 @@ class KeptMount:
     # -- what the keeper asks --------------------------------------------------------------------
 
     def wait_until_served(self, timeout_s: float) -> None:
-        """Raise MountpointError if no server answers readers in time."""
+        """Raise NotServedInTime if no server answers readers in time."""
         with self._changed:
             if self._changed.wait_for(lambda: self._is_served or self._is_closed, timeout_s):
                 if self._is_closed:
@@ -71,7 +71,7 @@ class KeptMount:
             error, server = self._error, self._server
         if error is None:
             error = "its server is not ready" if server else "it has no server on this node"
-        raise MountpointError(
+        raise NotServedInTime(
             f"{self.key} is not served after {timeout_s:.0f} s: {error}",
             hint=f"kubectl describe dataset -n {self.key.namespace} {self.key.name}",
         )

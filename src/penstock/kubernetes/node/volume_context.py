@@ -127,7 +127,7 @@ def _cache_root(text: str, kubelet_dir: PurePosixPath) -> PurePosixPath:
     folder = names.cache_folder(root, ServedKey("namespace", "name")).parent.parent
     ours = (kubelet_dir, names.KUBELET_ROOT, names.NODE_STATE, names.RUNTIME_ROOT)
     shared_memory = root.is_relative_to(_SHARED_MEMORY)
-    if (
+    if root != names.DEFAULT_CACHE and (
         root == PurePosixPath("/")
         or (_SYSTEM.match(text) and not shared_memory)
         or any(folder.is_relative_to(one) for one in ours)
