@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.bench.s3server import remove_sockets, seaweedfs
+from penstock.kubernetes.names import DRIVER
 from tests.cluster.helm import CHART, RELEASE
 from tests.cluster.kit import ROOT, run_to_its_end
 from tests.cluster.kube import SYSTEM, Kube
@@ -40,7 +41,7 @@ def main() -> int:
         if not args.bare:
             import_images(home, args.nodes)
         if not args.bare and not args.image_only:
-            install()
+            install(args.nodes)
         environment = {**os.environ, "CLUSTER_S3": endpoint, "AWS_ENDPOINT_URL": endpoint, **KEYS}
         return run_to_its_end(args.command, environment)
 
@@ -74,7 +75,8 @@ def import_images(home: Path, nodes: int) -> None:
     print(f"the image is on each node ({time.monotonic() - began:.1f} s)", file=sys.stderr)
 
 
-def install() -> None:
+def install(nodes: int) -> None:
+    """Install the chart; wait until each kubelet knows the driver."""
     began = time.monotonic()
     done = subprocess.run(
         [
@@ -86,6 +88,13 @@ def install() -> None:
     )
     if done.returncode:
         sys.exit(f"Penstock was not installed: {done.stderr}\n{Kube(SYSTEM).describe()}")
+    kube = Kube(SYSTEM)
+    registered = "jsonpath={.items[*].spec.drivers[*].name}"
+    kube.wait_for(
+        lambda: kube("get", "csinodes", f"--output={registered}").split() == [DRIVER] * nodes,
+        "the node plugin is not registered",
+        timeout_s=_INSTALL_S,
+    )
     print(f"Penstock installed ({time.monotonic() - began:.1f} s)", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""A cluster to play with, for `make cluster`: fills a bucket, says what to try, waits for Ctrl-C."""
+"""A cluster to play with, for `make cluster`: fills a bucket, says what to try, and waits."""
 
 import os
 import random

@@ -70,17 +70,14 @@ def test_helm_has_nothing_to_complain_about() -> None:
 
 
 @pytest.mark.parametrize("values", ["{}", EVERYTHING_SET], ids=["defaults", "everything set"])
-def test_the_api_server_takes_what_it_renders(kube: Kube, values: str) -> None:
-    namespaced = render(values)
-    for found in of_kind(namespaced, "Deployment", "DaemonSet"):
-        found["metadata"]["namespace"] = kube.namespace
-    kube(
+def test_the_api_server_takes_what_it_renders(values: str) -> None:
+    Kube(SYSTEM)(
         *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"),
-        stdin=yaml.safe_dump_all(namespaced),
+        stdin=yaml.safe_dump_all(render(values)),
     )
 
 
-def test_values_that_are_set_arrive(kube: Kube) -> None:
+def test_values_that_are_set_arrive() -> None:
     objects = render(EVERYTHING_SET)
     (operator,) = of_kind(objects, "Deployment")
     (node,) = of_kind(objects, "DaemonSet")

@@ -107,7 +107,9 @@ def test_every_example_has_a_page_and_a_test_that_runs_it() -> None:
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
 def test_the_commands_of_an_examples_page_exist_with_their_options(folder: Path) -> None:
-    lines = re.findall(r"^    (penstock|python) (.+)$", (folder / "README.md").read_text(), re.M)
+    lines = re.findall(
+        r"^    (penstock|python|kubectl) (.+)$", (folder / "README.md").read_text(), re.M
+    )
     assert lines
     for program, rest in lines:
         words = shlex.split(rest)
