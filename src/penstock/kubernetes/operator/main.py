@@ -91,7 +91,7 @@ class Operator:
             self._queue,
             nodes,
             self._servers,
-            Provisioner(client, self.view),
+            Provisioner(client, self.view, writer),
             options.image,
         )
 

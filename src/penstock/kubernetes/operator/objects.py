@@ -111,6 +111,9 @@ def keep_declared(found: Json) -> Declared | None:
         "metadata": kept,
         "spec": found.get("spec") or {},
     }
+    status: Json = found.get("status") or {}
+    if status.get("mounts") == manifest["spec"].get("mounts"):  # a third of a Dataset, kept once
+        status = {**status, "mounts": manifest["spec"].get("mounts")}
     stored = Stored(
         uid=metadata["uid"],
         key=ResourceKey(found["kind"], metadata["namespace"], metadata["name"]),
@@ -118,7 +121,7 @@ def keep_declared(found: Json) -> Declared | None:
         manifest=manifest,
         created_s=_seconds(metadata.get("creationTimestamp")),
         deleting={} if metadata.get("deletionTimestamp") else None,
-        status=found.get("status") or {},
+        status=status,
         note={},
         sealed=None,
     )

@@ -10,7 +10,6 @@ PenstockRuntime of their name, which they own:
     tier.medium, tier.path, tier.quota    its cache
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -19,21 +18,24 @@ from penstock.kubernetes.client import DATASETS, RUNTIMES, Client
 from penstock.kubernetes.names import ServedKey
 from penstock.kubernetes.operator.objects import Claim, StorageClass
 from penstock.kubernetes.operator.view import View
+from penstock.kubernetes.operator.writer import Writer
 from penstock.kubernetes.volumes import Request
-
-log = logging.getLogger(__name__)
+from penstock.reconcile.dataset_phases import Notice
+from penstock.specs.kinds import ResourceKey
 
 Json = dict[str, Any]
 
 _PLAIN: Final = ("mountPoint", "tier.medium", "tier.path", "tier.quota")
 _PREFIXES: Final = ("option.", "secret.", "runtime.")
 _KIND: Final = "PenstockRuntime"
+_CLAIM: Final = "PersistentVolumeClaim"
 
 
 class Provisioner:
-    def __init__(self, client: Client, view: View) -> None:
+    def __init__(self, client: Client, view: View, writer: Writer) -> None:
         self._client = client
         self._view = view
+        self._writer = writer
 
     def reconcile(self, key: ServedKey) -> None:
         claim = self._view.claim(key)
@@ -44,10 +46,14 @@ class Provisioner:
             return
         if self._view.dataset(key) is not None:
             return
+        if not found.parameters:  # the class of claims that the operator makes itself
+            return
         try:
             manifests = manifests_of(found, key, claim.uid)
         except UsageError as error:
-            log.warning("claim %s: %s (hint: %s)", key, error, error.hint)
+            message = f"{error} (hint: {error.hint})" if error.hint else str(error)
+            notice = Notice("ProvisioningFailed", message, "Warning")
+            self._writer.event("v1", ResourceKey(_CLAIM, *key), claim.uid, notice)
             return
         for resource, manifest in zip((RUNTIMES[_KIND], DATASETS), manifests, strict=True):
             try:
@@ -81,7 +87,7 @@ def manifests_of(found: StorageClass, key: ServedKey, claim_uid: str) -> tuple[J
         mount["encryptOptions"] = secrets
     owner = {
         "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
+        "kind": _CLAIM,
         "name": key.name,
         "uid": claim_uid,
     }

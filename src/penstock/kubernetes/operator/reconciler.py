@@ -528,7 +528,7 @@ class Reconciler:
             name: value for name, value in note.items() if value is not None
         }
         if update.event is not None and (written or update.event.kind == "Warning"):
-            self._writer.event(stored, update.event)
+            self._writer.event(stored.api_version, stored.key, stored.uid, update.event)
 
 
 def _cause_of(error: PenstockError) -> Cause:

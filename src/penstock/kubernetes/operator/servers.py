@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from penstock.errors import PenstockError
 from penstock.kubernetes.names import HTTP_PORT, ServedKey
 from penstock.kubernetes.operator.objects import Pod
 from penstock.kubernetes.operator.queue import WorkQueue
@@ -28,6 +29,8 @@ Json = dict[str, Any]
 EVERY_S: Final = 10.0
 _STARTING_S: Final = 1.0  # until a server of a new pod has listed its bucket
 _TIMEOUT = urllib3.Timeout(connect=2.0, read=3.0)
+# A server that only waits, for another one to end or for its node, says so from the start.
+_WAITING_S: Final = 30.0
 _ASKING = 8
 _MOST_PER_SECOND = 100
 _LARGEST_ANSWER = 1 << 20
@@ -134,6 +137,7 @@ class Servers:
         self._lock = threading.Lock()
         self._reports: dict[ServedKey, dict[str, Report]] = {}  # by the pod's uid
         self._next_s: dict[str, float] = {}  # by the pod's uid
+        self._failing_since_s: dict[str, float] = {}  # by the pod's uid
         self._stopping = threading.Event()
         self._http = urllib3.PoolManager(num_pools=64, maxsize=1, retries=False)
         self._pool = ThreadPoolExecutor(_ASKING, thread_name_prefix="ask")
@@ -177,6 +181,7 @@ class Servers:
                     asked += 1
         for uid in self._next_s.keys() - known:
             del self._next_s[uid]
+            self._failing_since_s.pop(uid, None)
         with self._lock:
             for key, reports in list(self._reports.items()):
                 for uid in reports.keys() - known:
@@ -186,7 +191,7 @@ class Servers:
 
     def _ask(self, key: ServedKey, pod: Pod) -> None:
         before = self.summary(key)
-        report = self._fetch(pod)
+        report = self._lasting(pod.uid, self._fetch(pod))
         with self._lock:
             if report is None:
                 self._reports.get(key, {}).pop(pod.uid, None)
@@ -196,6 +201,16 @@ class Servers:
             self._next_s[pod.uid] = self._clock() + _STARTING_S
         if self.summary(key) != before:
             self._queue.add(Task("dataset", *key))
+
+    def _lasting(self, uid: str, report: Report | None) -> Report | None:
+        """Leave out an error that is no user's or store's until it has lasted."""
+        if report is None or report.error is None:
+            self._failing_since_s.pop(uid, None)
+            return report
+        since_s = self._failing_since_s.setdefault(uid, self._clock())
+        is_new = self._clock() - since_s < _WAITING_S
+        is_ours = report.error.exit_code == PenstockError.exit_code
+        return replace(report, error=None) if is_ours and is_new else report
 
     def _fetch(self, pod: Pod) -> Report | None:
         host = f"[{pod.address}]" if ":" in pod.address else pod.address

@@ -37,6 +37,7 @@ from penstock.kubernetes.operator.objects import (
 from penstock.kubernetes.watch import Cache, Key
 from penstock.reconcile.dataset_phases import Notice
 from penstock.reconcile.snapshot import Stored
+from penstock.specs.kinds import ResourceKey
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ Json = dict[str, Any]
 
 # Longer than a cache is ever behind while its watch works.
 REMEMBERED_S: Final = 5.0
+_MOST_WRITTEN = 1000
 _SAME_EVENT_S = 3600.0
 _MOST_EVENTS = 10_000
 _LONGEST_NOTE = 1000  # of an Event, in the API
@@ -162,17 +164,16 @@ class Writer:
 
     # -- events ----------------------------------------------------------------------------------
 
-    def event(self, stored: Stored, notice: Notice) -> None:
+    def event(self, api_version: str, key: ResourceKey, uid: str, notice: Notice) -> None:
         """Create an Event, unless the same one was created within an hour."""
         now_s = self._clock()
-        place = stored.uid, notice.reason, notice.message
+        place = uid, notice.reason, notice.message
         with self._lock:
             if now_s - self._events.get(place, -_SAME_EVENT_S) < _SAME_EVENT_S:
                 return
             if len(self._events) >= _MOST_EVENTS:
                 self._events.clear()
             self._events[place] = now_s
-        key = stored.key
         try:
             self._client.create(
                 EVENTS,
@@ -191,11 +192,11 @@ class Writer:
                     "note": notice.message[:_LONGEST_NOTE],
                     "type": notice.kind,
                     "regarding": {
-                        "apiVersion": stored.api_version,
+                        "apiVersion": api_version,
                         "kind": key.kind,
                         "namespace": key.namespace,
                         "name": key.name,
-                        "uid": stored.uid,
+                        "uid": uid,
                     },
                 },
             )
@@ -208,8 +209,13 @@ class Writer:
             return
         metadata = cast("Json", found["metadata"])
         key = str(metadata.get("namespace") or ""), str(metadata["name"])
+        now_s = self._clock()
         with self._lock:
-            self._written[resource, key] = self._clock(), kept
+            self._written[resource, key] = now_s, kept
+            if len(self._written) > _MOST_WRITTEN:
+                old = [one for one, (s, _) in self._written.items() if now_s - s > REMEMBERED_S]
+                for one in old:
+                    del self._written[one]
 
 
 def fingerprint(part: Json) -> str:
