@@ -43,6 +43,9 @@ class Claim:
     def mount_path(self) -> PurePosixPath:
         return names.mount_path(self.mount_type, self.key)
 
+    def __str__(self) -> str:
+        return f"{self.key}/{self.sub_path}" if self.sub_path else str(self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class Inline:
@@ -53,6 +56,9 @@ class Inline:
     cache_root: PurePosixPath | None  # of role cache only
     pod_name: str
     pod_uid: str
+
+    def __str__(self) -> str:
+        return f"the {self.role} of {self.key} for pod {self.pod_name}"
 
 
 PublishedVolume = Claim | Inline
