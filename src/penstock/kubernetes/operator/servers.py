@@ -128,11 +128,13 @@ class Servers:
         queue: WorkQueue[Task],
         *,
         every_s: float = EVERY_S,
+        port: int = HTTP_PORT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._view = view
         self._queue = queue
         self._every_s = every_s
+        self._port = port
         self._clock = clock
         self._lock = threading.Lock()
         self._reports: dict[ServedKey, dict[str, Report]] = {}  # by the pod's uid
@@ -217,7 +219,7 @@ class Servers:
         try:
             answer = self._http.request(
                 "GET",
-                f"http://{host}:{HTTP_PORT}/status",
+                f"http://{host}:{self._port}/status",
                 timeout=_TIMEOUT,
                 redirect=False,
                 preload_content=False,
