@@ -1,10 +1,11 @@
 """Data sets as volumes: what a pod reads through a claim, and that nothing stays behind."""
 
+import hashlib
 import time
 
 import pytest
 
-from tests.cluster.kube import Kube
+from tests.cluster.kube import Kube, on_node
 from tests.cluster.volumes import (
     READ_EVERYTHING,
     bucket_mount,
@@ -150,6 +151,25 @@ def test_a_dataset_reads_another_claim(kube: Kube, cluster_s3: S3) -> None:
     kube.apply(dataset("again", {"mountPoint": "pvc://images", "path": "/"}), runtime("again"))
     kube.wait_for_phase("dataset", "again", "Bound")
     assert checksums(kube.run_pod(pod("reader", "again", READ_EVERYTHING))) == contents
+
+
+def test_a_dataset_reads_a_folder_of_the_node(kube: Kube) -> None:
+    folder = f"/mnt/{kube.namespace}"
+    on_node(
+        "node-1", "sh", "-ec", f"mkdir {folder}; printf text >{folder}/a; chmod -R a+rX {folder}"
+    )
+    on_first = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1"]}
+    kube.apply(
+        dataset(
+            "folder",
+            {"mountPoint": f"local://{folder}", "name": "folder", "path": "/"},
+            nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [on_first]}]}},
+        ),
+        runtime("folder"),
+    )
+    kube.wait_for_phase("dataset", "folder", "Bound")
+    log = kube.run_pod(pod("reader", "folder", READ_EVERYTHING))
+    assert checksums(log) == {"a": hashlib.sha256(b"text").hexdigest()}
 
 
 def test_a_claim_alone_is_enough(kube: Kube, cluster_s3: S3) -> None:
