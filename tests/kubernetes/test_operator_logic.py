@@ -189,6 +189,18 @@ def test_a_dataset_in_use_is_deleted_when_its_last_pod_has_ended(running: Runnin
     wait_until(lambda: running.labels() == {"a": "b"}, "labels stay")
 
 
+def test_pods_of_a_node_that_is_gone_hold_no_dataset(running: Running) -> None:
+    node(running)
+    declare(running)
+    running.wait_for_phase("Bound")
+    pod(running, "train-1", "demo")
+    wait_until(lambda: "fluid.io/f-default-demo" in running.labels(), "no label")
+    running.api.delete(DATASETS, "default", "demo")
+    wait_until(lambda: running.condition("Removed"), "no condition")
+    running.api.delete(NODES, None, "node-1")
+    wait_until(lambda: running.dataset() is None, "the Dataset stays")
+
+
 def test_labels_of_a_node_follow_its_pods_after_an_idle_time(running: Running) -> None:
     node(running)
     declare(running)

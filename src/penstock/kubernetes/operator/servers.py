@@ -139,6 +139,7 @@ class Servers:
         self._lock = threading.Lock()
         self._reports: dict[ServedKey, dict[str, Report]] = {}  # by the pod's uid
         self._next_s: dict[str, float] = {}  # by the pod's uid
+        self._told_s: dict[ServedKey, float] = {}  # when its counts may change again
         self._failing_since_s: dict[str, float] = {}  # by the pod's uid
         self._stopping = threading.Event()
         self._http = urllib3.PoolManager(num_pools=64, maxsize=1, retries=False)
@@ -185,6 +186,8 @@ class Servers:
             del self._next_s[uid]
             self._failing_since_s.pop(uid, None)
         with self._lock:
+            for key in self._told_s.keys() - set(keys):
+                del self._told_s[key]
             for key, reports in list(self._reports.items()):
                 for uid in reports.keys() - known:
                     del reports[uid]
@@ -201,8 +204,18 @@ class Servers:
                 self._reports.setdefault(key, {})[pod.uid] = report
         if report is None or report.brief is None:
             self._next_s[pod.uid] = self._clock() + _STARTING_S
-        if self.summary(key) != before:
-            self._queue.add(Task("dataset", *key))
+        if (after := self.summary(key)) != before:
+            counts_only = replace(after, amounts={}) == replace(before, amounts={})
+            delay_s = self._until_next_count(key) if counts_only and before.amounts else 0.0
+            self._queue.add(Task("dataset", *key), delay_s=delay_s)
+
+    def _until_next_count(self, key: ServedKey) -> float:
+        """Return a delay that lets a data set of many servers change its counts only so often."""
+        now_s = self._clock()
+        with self._lock:
+            due_s = max(now_s, self._told_s.get(key, 0.0))
+            self._told_s[key] = max(self._told_s.get(key, 0.0), now_s + self._every_s)
+        return due_s - now_s
 
     def _lasting(self, uid: str, report: Report | None) -> Report | None:
         """Leave out an error that is no user's or store's until it has lasted."""

@@ -172,10 +172,11 @@ class View:
         return None if dataset is None else found
 
     def users_of(self, key: ServedKey) -> list[Pod]:
-        """Return the pods that use a data set's claim."""
+        """Return the pods that use a data set's claim, on nodes that exist."""
         with self._lock:
             pods = list(self._pods_of_claim.get(key, {}).values())
-        return sorted((pod for pod in pods if pod.uses_claims), key=lambda pod: pod.name)
+        using = [pod for pod in pods if pod.uses_claims and self.node(pod.node) is not None]
+        return sorted(using, key=lambda pod: pod.name)
 
     def referring_to(self, key: ServedKey) -> list[ServedKey]:
         """Return the data sets that refer to this one and stay."""
@@ -318,8 +319,13 @@ class View:
                 self._queue.add(Task("dataset", pod.namespace, pod.server_of), delay_s=1.0)
 
     def _node_changed(self, key: Key, old: Node | None, new: Node | None) -> None:
-        if new is not None:
-            self._queue.add(Task("node", "", key[1]))
+        self._queue.add(Task("node", "", key[1]))
+        if new is None:  # someone may have waited for the pods that were on it
+            with self._lock:
+                pods = list(self._pods_of_node.get(key[1], {}).values())
+            for pod in pods:
+                for claim in pod.claims:
+                    self._queue.add(Task("dataset", pod.namespace, claim))
 
     def _class_changed(self, key: Key, old: StorageClass | None, new: StorageClass | None) -> None:
         for (namespace, name), claim in self.claims.items():
