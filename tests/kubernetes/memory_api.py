@@ -72,6 +72,8 @@ class MemoryApi:
 
     def apply(self, resource: Resource, manifest: Json, **_: Any) -> Json:
         metadata = manifest["metadata"]
+        if self.find(resource, metadata.get("namespace"), metadata["name"]) is None:
+            return self.create(resource, manifest)
         return self.patch(resource, metadata.get("namespace"), metadata["name"], manifest)
 
     def patch(

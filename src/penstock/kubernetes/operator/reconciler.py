@@ -237,7 +237,7 @@ class Reconciler:
             self._writer.delete(self._view.sets, key.namespace, f"{key.name}-fuse", current)
             raise Again(f"DaemonSet {key}-fuse of an earlier Dataset is being deleted")
         elif current.applied != applied:
-            self._writer.apply(DAEMON_SETS, manifest, applied)
+            self._writer.apply(DAEMON_SETS, manifest, applied, force=True)
 
     def _ensure_volumes(
         self, key: ServedKey, dataset: Stored, runtime: Stored | None, target: Target
@@ -319,6 +319,9 @@ class Reconciler:
     def _create(self, resource: Resource, manifest: Json, applied: str) -> Json:
         """Create an object. Raises Again if it is ours and the cache does not have it yet."""
         try:
+            if resource is DAEMON_SETS:
+                # What a later apply leaves out goes only if an apply has made it.
+                return self._writer.apply(resource, manifest, applied, force=False)
             return self._writer.create(resource, manifest, applied)
         except Conflict as error:
             metadata = manifest["metadata"]

@@ -105,8 +105,9 @@ class Writer:
         self.remember(resource, found)
         return found
 
-    def apply(self, resource: Resource, manifest: Json, applied: str) -> Json:
-        found = self._client.apply(resource, _marked(manifest, applied))
+    def apply(self, resource: Resource, manifest: Json, applied: str, *, force: bool) -> Json:
+        """Create or change an object. Without `force` raises Conflict if another one has it."""
+        found = self._client.apply(resource, _marked(manifest, applied), force=force)
         self.remember(resource, found)
         return found
 
