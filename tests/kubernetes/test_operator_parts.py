@@ -13,7 +13,7 @@ from penstock.kubernetes.operator.references import Reference, reference_of, res
 from penstock.kubernetes.operator.servers import before_listing, read_report, summarize
 from penstock.specs.models import model_of
 from penstock.specs.schema import fields_without_effect
-from tests.kubernetes.test_server_set import dataset, runtime
+from tests.kubernetes.declared import BRIEF, dataset, runtime
 
 KEY = ServedKey("default", "demo")
 
@@ -71,16 +71,6 @@ def test_a_stopped_queue_gives_nothing() -> None:
     queue.add("a", delay_s=100)
     queue.stop()
     assert queue.take() is None
-
-
-BRIEF = {
-    "files": 10,
-    "bytes": 2048,
-    "cached_bytes": 1024,
-    "capacity_bytes": 4096,
-    "hit_bytes": {"SSD": 30},
-    "store_bytes": 10,
-}
 
 
 def test_servers_share_a_total_and_add_up_their_caches() -> None:

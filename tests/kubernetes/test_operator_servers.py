@@ -13,8 +13,8 @@ from penstock.kubernetes.operator.objects import Pod
 from penstock.kubernetes.operator.queue import WorkQueue
 from penstock.kubernetes.operator.servers import Servers
 from penstock.kubernetes.operator.view import Task
+from tests.kubernetes.declared import BRIEF
 from tests.kubernetes.memory_api import wait_until
-from tests.kubernetes.test_operator_parts import BRIEF
 
 KEY = ServedKey("default", "demo")
 

@@ -20,29 +20,10 @@ from penstock.settings import MountSettings
 from penstock.specs.dataset import Dataset
 from penstock.specs.models import Runtime, model_of
 from penstock.units import GIB, MIB
+from tests.kubernetes.declared import dataset, levels, runtime, secret_option
 
 Json = dict[str, Any]
-FLUID = "data.fluid.io/v1alpha1"
 KEY = ServedKey("default", "demo")
-
-
-def dataset(*mounts: Json, name: str = "demo", namespace: str = "default", **spec: Any) -> Json:
-    return {
-        "apiVersion": FLUID,
-        "kind": "Dataset",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"mounts": list(mounts) or [{"mountPoint": "s3://bucket", "name": name}], **spec},
-    }
-
-
-def runtime(kind: str = "AlluxioRuntime", name: str = "demo", **spec: Any) -> Json:
-    group = "penstock.dev/v1alpha1" if kind == "PenstockRuntime" else FLUID
-    metadata = {"name": name, "namespace": "default"}
-    return {"apiVersion": group, "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def levels(*found: Json) -> Json:
-    return {"levels": list(found)}
 
 
 def checked(one: Json, other: Json, *references: Json) -> Served:
@@ -62,10 +43,6 @@ def volume_at(served: Served, path: str) -> Json:
     pod, container = pod_of(served), container_of(served)
     (name,) = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == path]
     return next(one for one in pod["volumes"] if one["name"] == name)
-
-
-def secret_option(name: str, secret: str, key: str) -> Json:
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def test_a_server_pod_has_no_privilege() -> None:
