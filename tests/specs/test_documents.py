@@ -233,3 +233,15 @@ def test_anything_anywhere_is_read_or_refused(text: str) -> None:
             holder[key] = value
             assert all(one.what for one in problems(yaml.safe_dump(whole)))
         holder[key] = kept
+
+
+def test_volume_claims_are_refused_where_there_is_no_cluster() -> None:
+    what, hint = problem(dataset("mountPoint: pvc://images/train"))
+    assert what == "f.yaml:7: spec.mounts.0.mountPoint: scheme 'pvc' is not supported"
+    assert hint == "one machine has no volume claims; name the folder: local:///FOLDER"
+
+
+def test_the_name_of_a_volume_claim_is_checked() -> None:
+    what, hint = problem(dataset("mountPoint: pvc:///train"))
+    assert "names no volume claim" in what
+    assert hint == "write it like pvc://NAME/FOLDER"
