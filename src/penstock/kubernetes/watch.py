@@ -223,7 +223,7 @@ def _key(found: Json) -> Key:
 
 
 def _trimmed(found: Json) -> Json:
-    """Remove what repeats the object: up to two thirds of it."""
+    """Remove what repeats the object: who wrote which field, and kubectl's copy of it."""
     metadata = cast("Json", found["metadata"])
     metadata.pop("managedFields", None)
     if annotations := metadata.get("annotations"):
