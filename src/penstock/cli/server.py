@@ -12,7 +12,7 @@ def server() -> None:
 
     \b
     Example:
-      kubectl logs -n default -l fluid.io/dataset-id=default-imagenet
+      penstock server     # the command of its container
     """
     from penstock.api.server import serve_pod
 
