@@ -57,6 +57,7 @@ class Election:
         self._timing = timing
         self._leading = threading.Event()
         self._stopping = threading.Event()
+        self._releasing = threading.Lock()  # of several calls of `stop`, one releases
         self._lease: Json = {}  # as last seen
         self._changed_s = 0.0  # when its content was last seen to change
         self._thread = threading.Thread(target=self._renew, name="leader", daemon=True)
@@ -87,8 +88,10 @@ class Election:
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        if self._leading.is_set():
+        with self._releasing:
+            held = self._leading.is_set()
             self._leading.clear()
+        if held:
             try:
                 self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
             except ApiError as error:
