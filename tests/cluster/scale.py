@@ -52,10 +52,10 @@ FLUID: dict[int, tuple[str, ...]] = {
     1000: ("428", "284", "27.4", "254", "121", "—"),
 }
 HEADER = (
-    "| Datasets | Bound with claims, s | CPU s, each | requests each | peak MiB "
+    "| Datasets | Bound, s | with claims, s | CPU s, each | requests each | peak MiB "
     "| CPU s / requests a minute at rest | gone, s "
     "| Fluid 1.0.8: Bound s, CPU s each, requests each, MiB, requests a minute, gone s |\n"
-    "|---:|---:|---:|---:|---:|---:|---:|---:|"
+    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
 
 
@@ -64,10 +64,16 @@ def main() -> int:
     parser.add_argument("--datasets", default="1,200,1000,5000")
     parser.add_argument("--fake", type=int, default=20, help="nodes")
     parser.add_argument("--rest", type=float, default=60, help="seconds")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="delete nothing: the controller manager lets go of 20 claims a second",
+    )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
-        return measure([int(one) for one in args.datasets.split(",")], args.rest)
+        counts = [int(one) for one in args.datasets.split(",")]
+        return measure(counts, args.rest, keep=args.keep)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     kit = find_kit()
     with running_cluster(kit, nodes=0, fake_nodes=args.fake) as cluster:
@@ -77,13 +83,13 @@ def main() -> int:
         return run_to_its_end([*network, *again], environment)
 
 
-def measure(counts: list[int], rest_s: float) -> int:
+def measure(counts: list[int], rest_s: float, *, keep: bool) -> int:
     client = Client.from_environment()
     install_definitions(client)
     print(HEADER, flush=True)
     for count in counts:
         with operator() as found:
-            print(measure_one(client, count, rest_s, found), flush=True)
+            print(measure_one(client, count, rest_s, found, keep=keep), flush=True)
     return 0
 
 
@@ -143,7 +149,12 @@ def requests_of(found: dict[str, float]) -> float:
 
 
 def measure_one(
-    client: Client, count: int, rest_s: float, process: "subprocess.Popen[bytes]"
+    client: Client,
+    count: int,
+    rest_s: float,
+    process: "subprocess.Popen[bytes]",
+    *,
+    keep: bool,
 ) -> str:
     names = [f"demo-{number}" for number in range(count)]
     phases = follow(client, DATASETS, lambda one: one.get("status", {}).get("phase") or "")
@@ -156,12 +167,8 @@ def measure_one(
     with ThreadPoolExecutor(_CREATING) as pool:
         list(pool.map(lambda name: create(client, name), names))
     created_s = time.monotonic() - began
-    wait_for(
-        lambda: phases.values().count("Bound") == count and claims.values().count("Bound") == count,
-        lambda: f"{phases.values().count('Bound')} and {claims.values().count('Bound')} are Bound",
-        timeout_s=60 + count,
-    )
-    bound_s = time.monotonic() - began
+    bound_s = wait_for_phases(phases, count, began)
+    claims_s = wait_for_phases(claims, count, began)
     wait_for_quiet()
     first = metrics()
     time.sleep(rest_s)
@@ -169,21 +176,13 @@ def measure_one(
     minutes = rest_s / 60
     rest_cpu = (last[CPU] - first[CPU]) / minutes
     rest_requests = (requests_of(last) - requests_of(first)) / minutes
-    began = time.monotonic()
-    with ThreadPoolExecutor(_CREATING) as pool:
-        list(pool.map(lambda name: client.delete(DATASETS, NAMESPACE, name), names))
-    wait_for(
-        lambda: not any(map(len, caches)),
-        lambda: json.dumps({str(one.resource): len(one) for one in caches}),
-        timeout_s=120 + count,
-    )
-    gone_s = time.monotonic() - began
+    gone_s = "—" if keep else f"{delete_all(client, names, caches):.1f}"
     for cache in caches:
         cache.stop()
     peak = peak_mib(process.pid)
     print(
         f"{count}: created in {created_s:.1f} s; settled with {requests_of(first) / count:.1f} "
-        f"requests each",
+        f"requests each: {verbs_of(before, first)}",
         file=sys.stderr,
     )
     cpu = (first[CPU] - before[CPU]) / count
@@ -192,9 +191,41 @@ def measure_one(
     if fluid[1] != "—":
         fluid[1] = f"{float(fluid[1]) / count:.2f}"
     return (
-        f"| {count:,} | {bound_s:.1f} | {cpu:.3f} | {asked:.1f} | {peak:.0f} | "
-        f"{rest_cpu:.2f} / {rest_requests:.1f} | {gone_s:.1f} | {', '.join(fluid)} |"
+        f"| {count:,} | {bound_s:.1f} | {claims_s:.1f} | {cpu:.3f} | {asked:.1f} | {peak:.0f} | "
+        f"{rest_cpu:.2f} / {rest_requests:.1f} | {gone_s} | {', '.join(fluid)} |"
     )
+
+
+def verbs_of(before: dict[str, float], after: dict[str, float]) -> str:
+    found = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    return ", ".join(
+        f"{value:.0f} {name.partition(chr(34))[2].strip(chr(34) + '}')}"
+        for name, value in found.items()
+        if name.startswith("penstock_operator_requests") and value
+    )
+
+
+def wait_for_phases(cache: Cache[str], count: int, began_s: float) -> float:
+    """Wait until all are Bound; return the seconds since the beginning."""
+    wait_for(
+        lambda: cache.values().count("Bound") == count,
+        lambda: f"{cache.values().count('Bound')} {cache.resource} are Bound",
+        timeout_s=60 + count,
+    )
+    return time.monotonic() - began_s
+
+
+def delete_all(client: Client, names: list[str], caches: list[Cache[str]]) -> float:
+    """Delete the Datasets; return the seconds until nothing is left of them."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(_CREATING) as pool:
+        list(pool.map(lambda name: client.delete(DATASETS, NAMESPACE, name), names))
+    wait_for(
+        lambda: not any(map(len, caches)),
+        lambda: json.dumps({str(one.resource): len(one) for one in caches}),
+        timeout_s=120 + len(names),
+    )
+    return time.monotonic() - began
 
 
 CPU = "process_cpu_seconds_total"
