@@ -337,3 +337,69 @@ def test_many_datasets_take_few_requests_each(running: Running) -> None:
     by_verb = running.api.requests.by_verb
     ours = sum(count for verb, count in by_verb.items() if verb not in ("list", "watch"))
     assert ours - 2 * count <= 10 * count
+
+
+@pytest.mark.parametrize(
+    ("resource", "namespace", "name"),
+    [
+        (DAEMON_SETS, "default", "demo-fuse"),
+        (PERSISTENT_VOLUME_CLAIMS, "default", "demo"),
+        (PERSISTENT_VOLUMES, None, "default-demo"),
+    ],
+)
+def test_what_someone_deletes_is_made_again(
+    running: Running, resource: Any, namespace: str | None, name: str
+) -> None:
+    declare(running)
+    wait_until(lambda: bound_claim(running), "the claim is not Bound")
+    before = running.api.get(resource, namespace, name)["metadata"]["uid"]
+    running.api.delete(resource, namespace, name)
+
+    def made_again() -> bool:
+        found = running.api.find(resource, namespace, name)
+        return found is not None and found["metadata"]["uid"] != before
+
+    wait_until(made_again, f"{resource} is not made again")
+    wait_until(lambda: bound_claim(running), "the claim is not Bound")
+
+
+def test_a_change_of_a_runtime_changes_the_server_pods(running: Running) -> None:
+    declare(running)
+    running.wait_for_phase("Bound")
+    levels = [{"mediumtype": "SSD", "path": "/other", "quota": "10Gi"}]
+    running.api.patch(ALLUXIO, "default", "demo", {"spec": {"tieredstore": {"levels": levels}}})
+
+    def changed() -> bool:
+        found = running.api.get(DAEMON_SETS, "default", "demo-fuse")
+        return "/other" in str(found["spec"]["template"])
+
+    wait_until(changed, "the template stays")
+
+
+def test_a_second_runtime_of_the_name_is_not_ready(running: Running) -> None:
+    declare(running)
+    running.wait_for_phase("Bound")
+    running.api.create(OWN, manifest(OWN, "demo", {}))
+    found = wait_until(
+        lambda: (running.api.find(OWN, "default", "demo") or {}).get("status"), "no status"
+    )
+    assert found["fusePhase"] == "NotReady"
+    assert running.phase() == "Bound"
+    assert any("has a runtime already" in one["note"] for one in running.api.all(EVENTS))
+
+
+def test_a_restarted_operator_changes_nothing(running: Running) -> None:
+    declare(running)
+    wait_until(lambda: bound_claim(running), "the claim is not Bound")
+    wait_until(lambda: len(running.operator._queue) == 0, "it does not come to rest")
+    running.options.stopping.set()
+    running._thread.join(20)
+    before = len(running.api.log)
+    options = Options(Image("penstock:1"), leader_elect=False, http_port=None)
+    second = Operator(running.api, options, "second")  # type: ignore[arg-type]
+    thread = threading.Thread(target=second.run)
+    thread.start()
+    wait_until(lambda: second.synced and len(second._queue) == 0, "it does not come to rest")
+    options.stopping.set()
+    thread.join(20)
+    assert running.api.log[before:] == []

@@ -243,6 +243,10 @@ class Reconciler:
         self, key: ServedKey, dataset: Stored, runtime: Stored | None, target: Target
     ) -> None:
         annotated = runtime and runtime.manifest
+        volume = self._view.volume(key)
+        if volume is not None and volume.deleting and not self._view.users_of(key):
+            self._remove_volumes(key)  # the claim too: it is lost without its volume
+            raise Again(f"PersistentVolume of {key} is being deleted")
         claim = self._ensure_claim(key, dataset, annotated)
         request = None
         if not claim.applied and (request := request_of(claim, self._view)) is None:
@@ -253,12 +257,9 @@ class Reconciler:
         manifest = persistent_volume(dataset.manifest, target, annotated, request)
         applied = fingerprint(manifest["spec"])
         manifest["spec"]["claimRef"]["uid"] = claim.uid
-        volume = self._view.volume(key)
         name = manifest["metadata"]["name"]
         if volume is None:
             self._create(PERSISTENT_VOLUMES, manifest, applied)
-        elif volume.deleting:
-            raise Again(f"PersistentVolume {name} is being deleted")
         elif volume.claim != key or volume.claim_uid not in ("", claim.uid):
             if volume.claim != key and self._view.datasets.get(*volume.claim) is not None:
                 raise UsageError(
