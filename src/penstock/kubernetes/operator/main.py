@@ -105,7 +105,7 @@ class Operator:
                 identity=self._identity,
                 on_lost=self._on_lost,
             )
-            _call_when_set(self._stopping, election.stop)
+            _call_when_set(self._stopping, lambda: _stop_waiting(election))
             if not election.acquire():
                 return 0
         try:
@@ -193,6 +193,12 @@ def _call_when_set(event: threading.Event, call: Callable[[], None]) -> None:
         call()
 
     threading.Thread(target=wait, name="stop", daemon=True).start()
+
+
+def _stop_waiting(election: Election) -> None:
+    """End an election that is not won; the leader leaves it when its work has ended."""
+    if not election.leading:
+        election.stop()
 
 
 def _resident_bytes() -> int:
