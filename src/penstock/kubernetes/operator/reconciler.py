@@ -141,7 +141,7 @@ class Reconciler:
                 self._write(runtime, update)
             case Action.DELETE, Stored(), _:
                 self._delete(key, dataset)
-            case ((Action.UNBIND | Action.BIND), Stored(), _) if reference is not None:
+            case _, Stored(), _ if reference is not None:
                 self._bind_reference(key, dataset, runtime, reference, mark)
             case ((Action.UNBIND | Action.DELETE_RUNTIME), Stored(), _):
                 self._unbind(key, dataset, mark)
