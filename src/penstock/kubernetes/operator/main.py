@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.kubernetes.client import Client
+from penstock.kubernetes.client import DATASETS, RUNTIMES, Client
 from penstock.kubernetes.leader import Election
 from penstock.kubernetes.operator.nodes import Nodes
 from penstock.kubernetes.operator.provision import Provisioner
@@ -29,6 +29,7 @@ from penstock.kubernetes.operator.view import Task, View
 from penstock.kubernetes.operator.writer import Writer
 from penstock.kubernetes.server_set import Image
 from penstock.kubernetes.watch import wait_for_sync
+from penstock.specs.models import MODELS
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,8 @@ class Operator:
         for cache in self.view.caches:
             cache.start()
         try:
+            for kind in (DATASETS.kind, *RUNTIMES):  # now, and not when the first one is bound
+                MODELS[kind].model_rebuild()
             wait_for_sync(self.view.caches, _SYNC_S)
             log.info("the caches are filled; %d keys to look at", len(self._queue))
             workers = [
