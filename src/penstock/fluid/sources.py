@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, SpecProblem, did_you_mean
 from penstock.fluid.properties import LISTED
 from penstock.fluid.stores import FAMILIES, STORAGES, USED, family_of, names_of, why_unused
 from penstock.fluid.values import UNKNOWN, Report, Written, misspelled
-from penstock.store.connect import StoreOptions
+from penstock.store.connect import StoreOptions, is_address
 from penstock.store.credentials import Keys
 from penstock.store.etags import VERIFY_MODES
 from penstock.store.source import Source, parse_source
@@ -158,7 +158,7 @@ def _place(
         endpoint = endpoint or default.format(region)
         if region is None and (match := region_in.search(endpoint)):
             region = match[1]
-        path_style = _is_local(endpoint) if path_style is None else path_style
+        path_style = is_address(endpoint) if path_style is None else path_style
         if (app := _value(words, "app_id")) and not rest.partition("/")[0].endswith(f"-{app}"):
             bucket, slash, prefix = rest.partition("/")
             rest = f"{bucket}-{app}{slash}{prefix}"
