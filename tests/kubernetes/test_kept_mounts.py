@@ -1,6 +1,7 @@
 """Mounts that outlive server pods and node plugins: real processes, without a cluster."""
 
 import hashlib
+import json
 import subprocess
 import sys
 import time
@@ -292,3 +293,31 @@ def test_the_link_to_one_data_set_shows_no_other(node: Node, pods: Pods) -> None
     assert shown == [names.LINK_SOCKET.name]
     (folder,) = node.mounts(str(server.volumes["link"]))
     assert "/link/default/demo" in folder
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"attach": {"mount_type": "../../../etc", "kept": [], "remembered": {}}},
+        {"attach": {"mount_type": "penstock", "kept": ["fuse"], "remembered": {}}},
+        {"attach": {}},
+        {"call": "open_backing"},
+        {"call": "reboot"},
+    ],
+)
+def test_a_server_that_was_taken_over_makes_no_mount_elsewhere(
+    node: Node, pods: Pods, message: dict[str, Any]
+) -> None:
+    pods.start()
+    target = node.publish(KEY, "reader")
+    before = node.mounts("fuse.penstock")
+    link = node.publish_inline(KEY, "link", pod="attacker")
+    socket_path = str(link / names.LINK_SOCKET.name)
+    program = (
+        "import json, socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+        "s.connect(sys.argv[1]); s.send(sys.argv[2].encode()); s.settimeout(2); "
+        "print(s.recv(1 << 17) if 'attach' not in sys.argv[2] else '')"
+    )
+    node.run(sys.executable, "-c", program, socket_path, json.dumps(message), check=False)
+    assert node.mounts("fuse.penstock") == before
+    assert node.run("ls", target).stdout, "the mount is served as before"

@@ -45,6 +45,7 @@ NODE_STATE: Final = PurePosixPath("/var/lib/penstock")
 DEFAULT_CACHE: Final = NODE_STATE / "cache"  # for a runtime that names no folder
 KUBELET_ROOT: Final = PurePosixPath("/var/lib/kubelet")
 
+MOUNT_TYPE_PATTERN: Final = re.compile(r"[a-z]+")
 _LONGEST_LABEL = 63
 _HASH_DIGITS = 8
 

@@ -13,6 +13,7 @@ Threading: a thread for each connection of a server; `_changed` guards the state
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import secrets
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 _MAX_READ_BYTES = 1 << 20
 _LOOK_EVERY_S = 0.2
+# What one server may have us keep; all of it must fit into one answer to the next.
+_MOST_KEPT = 200
+_MOST_REMEMBERED_BYTES = 64 << 10
 # A server that lives attaches again sooner than this after a keeper was replaced.
 _REATTACHES_WITHIN_S = 3.0
 _ANSWERS_WITHIN_S = 1.0
@@ -241,11 +245,15 @@ class KeptMount:
     def _note(self, message: Message, descriptors: list[int]) -> None:
         for name, value in message.items():
             if name == "keep" and descriptors:
+                if value not in self._held.kept and len(self._held.kept) >= _MOST_KEPT:
+                    raise ValueError("too many descriptors")
                 self._held.keep(value, descriptors.pop())
             elif name == "drop":
                 self._held.drop(value)
             elif name == "remember":
                 self._held.remember(value)
+                if len(json.dumps(self._held.remembered)) > _MOST_REMEMBERED_BYTES:
+                    raise ValueError("too many values")
             elif name == "serving":
                 self._set_served(value, message["error"])
         for descriptor in descriptors:

@@ -1,5 +1,8 @@
 """The socket of each data set, in a folder that only its server pods see.
 
+A server is not trusted: somebody may have taken it over. It can make and keep the mount of its own
+data set, and that is all; what it may keep here is bounded.
+
 What a server says first decides what its connection is for: `attach` (see `daemon.lent_mount`), or
 calls on /dev/fuse.
 
@@ -17,11 +20,13 @@ from pathlib import Path
 from penstock.daemon.channel import Channel
 from penstock.daemon.control_socket import short_path
 from penstock.errors import PenstockError
-from penstock.kubernetes.names import LINK_SOCKET, ServedKey
+from penstock.kubernetes.names import LINK_SOCKET, MOUNT_TYPE_PATTERN, ServedKey
 from penstock.kubernetes.node.kept_mount import KeptMount
 
 log = logging.getLogger(__name__)
 
+# A server has one connection of its own, and one for each process that calls.
+_MOST_CONNECTIONS = 64
 # The mount of a data set, by its type; None: the one that is there.
 FindMount = Callable[[str | None], KeptMount | None]
 
@@ -30,6 +35,7 @@ class Link:
     def __init__(self, key: ServedKey, folder: Path, user: int, find_mount: FindMount) -> None:
         self._key = key
         self._find_mount = find_mount
+        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._listener = _listen(folder / LINK_SOCKET.name, user)
         threading.Thread(target=self._accept, name=f"link {key}", daemon=True).start()
 
@@ -44,6 +50,10 @@ class Link:
                 end, _ = self._listener.accept()
             except OSError:
                 return  # closed
+            if not self._free.acquire(blocking=False):
+                log.error("%s: too many connections", self._key)
+                end.close()
+                continue
             threading.Thread(
                 target=self._converse, args=(end,), name=f"server {self._key}", daemon=True
             ).start()
@@ -56,7 +66,10 @@ class Link:
                 return
             message, descriptors = received
             if (attach := message.get("attach")) is not None:
-                mount = self._find_mount(str(attach["mount_type"]))
+                mount_type = str(attach["mount_type"])
+                if not MOUNT_TYPE_PATTERN.fullmatch(mount_type):  # it becomes a path
+                    raise ValueError(f"mount type {mount_type!r}")
+                mount = self._find_mount(mount_type)
                 assert mount is not None
                 have = dict(zip(attach["kept"], descriptors, strict=True))
                 mount.serve(end, have, attach["remembered"])
@@ -73,6 +86,7 @@ class Link:
             log.error("%s: a malformed message of a server: %r", self._key, error)
         finally:
             link.close()
+            self._free.release()
 
 
 def _listen(path: Path, user: int) -> socket.socket:

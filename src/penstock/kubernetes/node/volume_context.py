@@ -20,7 +20,6 @@ from penstock.kubernetes.names import ServedKey
 Role = Literal["link", "state", "cache"]
 
 _ROLES: Final = get_args(Role)
-_MOUNT_TYPE: Final = re.compile(r"[a-z]+")
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NAMESPACE: Final = re.compile(_LABEL)
 _NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -85,7 +84,7 @@ def parse(
 
 
 def _claim(context: Mapping[str, str]) -> Claim:
-    mount_type = _matching(context, names.MOUNT_TYPE, _MOUNT_TYPE)
+    mount_type = _matching(context, names.MOUNT_TYPE, names.MOUNT_TYPE_PATTERN)
     key = ServedKey(
         _matching(context, names.RUNTIME_NAMESPACE, _NAMESPACE),
         _matching(context, names.RUNTIME_NAME, _NAME),
