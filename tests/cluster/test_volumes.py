@@ -48,7 +48,7 @@ def test_kubectl_shows_what_fluid_shows(kube: Kube, cluster_s3: S3) -> None:
     def columns() -> dict[str, str]:
         heads, values = kube("get", "dataset", "images").splitlines()
         starts = [heads.index(word) for word in ("NAME", "UFS", "CACHED ", "CACHE ", "CACHED P")]
-        starts += [heads.index("PHASE"), heads.index("AGE")]
+        starts += [heads.index("PHASE"), heads.rindex("AGE")]
         ends = [*starts[1:], len(values) + 1]
         return {
             heads[start:end].strip(): values[start:end].strip()
@@ -226,7 +226,7 @@ def test_deletion_leaves_nothing(kube: Kube, cluster_s3: S3, nodes: list[str]) -
     for node in nodes:
         kube.run_pod(pod(f"on-{node}", "images", READ_EVERYTHING, node=node))
     assert all(remains_on(node, kube) for node in nodes)
-    kube("delete", "pods", "--all")
+    kube("delete", "pods", *(f"on-{node}" for node in nodes))
     began = time.monotonic()
     kube("delete", "dataset", "images", "--timeout=60s")
     took_s = time.monotonic() - began
