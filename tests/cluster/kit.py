@@ -6,7 +6,6 @@ shared/cluster beside the checkout, with the binaries packed. Knows nothing of P
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -141,7 +140,8 @@ def running_cluster(kit: Kit, *, nodes: int = 2, fake_nodes: int = 0) -> Iterato
         except subprocess.TimeoutExpired:
             starter.kill()
             starter.wait()
-        shutil.rmtree(folder)
+        # 80,000 files of two containerds; shutil.rmtree takes several times as long.
+        subprocess.run(["rm", "-rf", folder], check=True)
 
 
 def _only_child(pid: int) -> int:
