@@ -87,6 +87,10 @@ def declare(running: Running, name: str = "demo", *, mount: str = "s3://bucket/d
     running.api.create(ALLUXIO, manifest(ALLUXIO, name, runtime))
 
 
+def event(running: Running, text: str) -> bool:
+    return any(text in one["note"] for one in running.api.all(EVENTS))
+
+
 def pod(running: Running, name: str, claim: str, node: str = "node-1") -> None:
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
     one = manifest(PODS, name, {"nodeName": node, "volumes": [volume]})
@@ -182,7 +186,7 @@ def test_a_dataset_in_use_is_deleted_when_its_last_pod_has_ended(running: Runnin
     running.api.delete(DATASETS, "default", "demo")
     found = wait_until(lambda: running.condition("Removed"), "no condition")
     assert "train-1 on node-1" in found["message"]
-    assert any("train-1" in one["note"] for one in running.api.all(EVENTS))
+    wait_until(lambda: event(running, "train-1"), "no event names the pod")
     assert running.api.find(DAEMON_SETS, "default", "demo-fuse") is not None
     running.api.delete(PODS, "default", "train-1")
     wait_until(lambda: running.dataset() is None, "the Dataset stays")
@@ -385,7 +389,7 @@ def test_a_second_runtime_of_the_name_is_not_ready(running: Running) -> None:
     )
     assert found["fusePhase"] == "NotReady"
     assert running.phase() == "Bound"
-    assert any("has a runtime already" in one["note"] for one in running.api.all(EVENTS))
+    wait_until(lambda: event(running, "has a runtime already"), "no event names the other one")
 
 
 def test_a_restarted_operator_changes_nothing(running: Running) -> None:

@@ -13,8 +13,13 @@ PenstockRuntime of their name, which they own:
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from penstock.errors import Conflict, UsageError, did_you_mean
-from penstock.kubernetes.client import DATASETS, RUNTIMES, Client
+from penstock.errors import Conflict, NotFound, UsageError, did_you_mean
+from penstock.kubernetes.client import (
+    DATASETS,
+    PERSISTENT_VOLUME_CLAIMS,
+    RUNTIMES,
+    Client,
+)
 from penstock.kubernetes.names import ServedKey
 from penstock.kubernetes.operator.objects import Claim, StorageClass
 from penstock.kubernetes.operator.view import View
@@ -55,11 +60,21 @@ class Provisioner:
             notice = Notice("ProvisioningFailed", message, "Warning")
             self._writer.event("v1", ResourceKey(_CLAIM, *key), claim.uid, notice)
             return
+        if not self._is_there(key, claim.uid):
+            return
         for resource, manifest in zip((RUNTIMES[_KIND], DATASETS), manifests, strict=True):
             try:
                 self._client.create(resource, manifest)
             except Conflict:
                 continue  # it is there: from before a restart, or of a user
+
+    def _is_there(self, key: ServedKey, uid: str) -> bool:
+        """Ask the server: the cache may still have a claim that its data set has just gone with."""
+        try:
+            metadata = self._client.get(PERSISTENT_VOLUME_CLAIMS, *key)["metadata"]
+        except NotFound:
+            return False
+        return metadata["uid"] == uid and "deletionTimestamp" not in metadata
 
 
 def request_of(claim: Claim, view: View) -> Request | None:
