@@ -358,3 +358,17 @@ def test_ctrl_c_before_it_has_begun_ends_it_without_a_word() -> None:
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_container_that_is_stopped_while_it_starts_ends_at_once() -> None:
+    # The first process of its PID namespace, as in a container.
+    first = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    stopped = INTERRUPTED.replace("SIGINT", "SIGTERM")
+    done = subprocess.run(
+        [*first, sys.executable, "-c", stopped],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "", "")
