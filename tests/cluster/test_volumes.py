@@ -276,6 +276,48 @@ def test_deletion_in_use_waits_and_names_the_pods(kube: Kube, cluster_s3: S3) ->
     kube.wait_for(lambda: kube.find("dataset", "images") is None, "the data set stays")
 
 
+def test_servers_run_where_pods_are_restricted(kube: Kube, cluster_s3: S3) -> None:
+    contents = fill(cluster_s3.bucket(kube.namespace))
+    kube("label", "namespace", kube.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    kube.apply(
+        keys_secret(),
+        dataset("images", bucket_mount(cluster_s3, kube.namespace)),
+        runtime("images"),
+    )
+    kube.wait_for_phase("dataset", "images", "Bound")
+    reader = pod("reader", "images", READ_EVERYTHING)
+    reader["spec"]["containers"][0]["securityContext"] = {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert checksums(kube.run_pod(reader)) == contents
+
+
+def test_a_changed_dataset_shows_its_new_bucket(kube: Kube, cluster_s3: S3) -> None:
+    first = fill(cluster_s3.bucket(f"{kube.namespace}-a"), files=3, seed=1)
+    second = fill(cluster_s3.bucket(f"{kube.namespace}-b"), files=3, seed=2)
+    mounts = [
+        bucket_mount(cluster_s3, f"{kube.namespace}-{name}", path=f"/{name}", name=name)
+        for name in ("a", "b")
+    ]
+    kube.apply(keys_secret(), dataset("images", mounts[0]), runtime("images"))
+    kube.wait_for_phase("dataset", "images", "Bound")
+    kube.apply(pod("reader", "images", "ls /data >/dev/null; sleep 3000"))
+    kube.wait_for_phase("pod", "reader", "Running", timeout_s=90)
+    kube.apply(dataset("images", *mounts))
+    expected = {f"a/{name}": digest for name, digest in first.items()}
+    expected |= {f"b/{name}": digest for name, digest in second.items()}
+
+    def complete() -> bool:
+        found = checksums(kube("exec", "reader", "--", "sh", "-c", READ_EVERYTHING))
+        return found == expected
+
+    kube.wait_for(complete, "a pod that runs does not see the new bucket", timeout_s=120)
+
+
 def test_a_volume_is_read_only(kube: Kube, cluster_s3: S3) -> None:
     fill(cluster_s3.bucket(kube.namespace), files=1)
     kube.apply(
