@@ -190,6 +190,9 @@ def _pod(served: Served, image: Image) -> Json:
     pod: Json = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # The first process of a process namespace ignores SIGTERM until it has a handler, and
+        # Python starts for a second: a pod deleted in that time would stay for its grace period.
+        "shareProcessNamespace": True,
         "nodeSelector": {
             **(fuse.get("nodeSelector") or {}),
             names.node_label("f", served.key): "true",

@@ -1,13 +1,14 @@
-"""PID 1 of a server pod: starts the supervisor again whenever it ends, and answers over HTTP.
+"""The first process of a server pod: starts supervisors, and answers over HTTP.
 
     /readyz   200 while readers are answered, else 503
     /status   {"ready", "error", "brief"}: what the operator writes into the status of the Dataset
 
-It reaps all processes of the pod. When the supervisor ends, it kills the rest, so that two servers
-never read from one /dev/fuse. Every 10 s it looks whether the mounted Secrets have changed, and has
-a new server take over if so.
+When a supervisor ends, it kills what is left, so that two servers never read from one /dev/fuse,
+and starts the next one. Every 10 s it looks whether the mounted Secrets have changed, and has a new
+server take over if so.
 """
 
+import ctypes
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _LOOK_EVERY_S = 10.0
 _BRIEF_WITHIN_S = 2.0
 _PLAN_WITHIN_S = 60.0
+_PR_SET_CHILD_SUBREAPER = 36
 # What passes from this pod's environment to processes that have no business with the manifests.
 _OURS = (names.SERVED_VARIABLE,)
 
@@ -44,6 +46,7 @@ def run() -> None:
     set_up_logging(prefix="pod: ")
     os.environ["PENSTOCK_STATE_DIR"] = str(names.STATE_DIR)
     # Threads inherit it; the supervisor undoes it.
+    _adopt_orphans()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
     status = _Status()
     _serve_http(status)
@@ -243,16 +246,20 @@ def _reap(supervisor: int) -> bool:
         found = found or pid == supervisor
 
 
+def _adopt_orphans() -> None:
+    """Have what supervisors leave behind become our children."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
 def _kill_the_rest() -> None:
-    """A server goes on serving without its supervisor; the next one would wait for it."""
-    if os.getpid() != 1:
-        return  # not in a container: -1 would be every process of this user
-    try:
-        os.kill(-1, signal.SIGKILL)
-        while True:
-            os.waitpid(-1, 0)
-    except (ProcessLookupError, ChildProcessError):
-        return
+    """Kill all of our processes: a server goes on serving without its supervisor."""
+    children_file = Path(f"/proc/self/task/{os.getpid()}/children")  # of the main thread, this one
+    while children := children_file.read_text().split():
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+            os.waitpid(int(child), 0)  # its own children are ours from here on
 
 
 def _serve_http(status: _Status) -> None:

@@ -1,7 +1,7 @@
 """The mount settings of a server pod: `python -m penstock.kubernetes.pod.settings` writes them.
 
 They are made from the manifests in the pod's environment and the Secrets that are mounted. It is a
-process of its own, because what reads manifests is large, and PID 1 stays for as long as the pod.
+process of its own, because what reads manifests is large, and `main` stays as long as the pod.
 """
 
 import json

@@ -23,7 +23,7 @@ from penstock.store.redaction import remember_environment, set_up_logging
 
 
 def main() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # PID 1 blocks some
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # `main` blocks some
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         launch: dict[str, Any] = json.load(file)
     report = _Report(int(sys.argv[2]))
@@ -74,7 +74,7 @@ class _Report:
 
 
 class _Requester:
-    """Tells PID 1 and the node plugin how the first server fares."""
+    """Tells `main` and the node plugin how the first server fares."""
 
     end = None
 
