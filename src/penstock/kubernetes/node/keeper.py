@@ -83,7 +83,11 @@ class Keeper:
         self._closing.set()
         for mount in list(self._mounts.values()):
             left_s = max(0.0, by_s - time.monotonic())
-            if mount.is_held and mount.users() and not mount.wait_until_attached(left_s):
+            if (
+                mount.is_held
+                and mount.users(self._kubelet_dir)
+                and not mount.wait_until_attached(left_s)
+            ):
                 log.error("%s: no server holds its mount: readers will get errors", mount.key)
 
     # -- volumes ---------------------------------------------------------------------------------
@@ -110,7 +114,11 @@ class Keeper:
         if not found:
             raise NoSuchVolume(f"nothing is published at {target}")
         mount = next(
-            (one for one in self._all() if any(str(target) == e.mountpoint for e in one.users())),
+            (
+                one
+                for one in self._all()
+                if any(str(target) == e.mountpoint for e in one.users(self._kubelet_dir))
+            ),
             None,
         )
         if mount is not None and mount.is_dead():
@@ -147,7 +155,7 @@ class Keeper:
         """Return the mount of a data set, as a volume or a server asks for it."""
         mount = self._mounts.get(key)
         if mount is not None and mount.mount_type != mount_type:
-            if mount.users() or mount.has_server:
+            if mount.users(self._kubelet_dir) or mount.has_server:
                 raise InUse(
                     f"{key} is mounted as {mount.mount_type}, and in use",
                     hint=f"pods that use it must end before it becomes {mount_type}",
@@ -208,7 +216,7 @@ class Keeper:
 
     def _in_use(self, key: ServedKey) -> bool:
         mount = self._mounts.get(key)
-        if mount is not None and (mount.has_server or mount.users()):
+        if mount is not None and (mount.has_server or mount.users(self._kubelet_dir)):
             return True
         return self._links_to(key)
 

@@ -95,15 +95,18 @@ class KeptMount:
         with self._changed:
             return self._held.is_held
 
-    def users(self) -> list[MountEntry]:
-        """Return the bind mounts that show this mount to pods."""
+    def users(self, kubelet_dir: Path) -> list[MountEntry]:
+        """Return the bind mounts that show this mount to pods: those below the kubelet's folder.
+
+        The node's root folder, which is visible here as well, shows each mount once more.
+        """
         entry = self._entry()
         if entry is None:
             return []
         return [
             one
             for one in mount_table()
-            if one.device == entry.device and one.mountpoint != entry.mountpoint
+            if one.device == entry.device and one.mountpoint.startswith(f"{kubelet_dir}/")
         ]
 
     def refuse_readers(self) -> None:
