@@ -64,7 +64,7 @@ def test_data_sets_outlive_an_uninstallation(kube: Kube, cluster_s3: S3, nodes: 
         capture_output=True,
     )
     try:
-        assert not Kube(SYSTEM).list("pods")
+        kube.wait_for(lambda: not Kube(SYSTEM).list("pods"), "pods stay", timeout_s=90)
         assert kube.get("dataset", "images")["status"]["phase"] == "Bound"
         assert read() == contents
         kube.apply(pod("late", "images", READ_EVERYTHING, node="node-1"))

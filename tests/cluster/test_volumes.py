@@ -18,6 +18,7 @@ from tests.cluster.volumes import (
     runtime,
 )
 from tests.support.s3 import S3
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 KINDS = ["AlluxioRuntime", "JindoRuntime", "JuiceFSRuntime", "PenstockRuntime"]
@@ -247,8 +248,11 @@ def test_deletion_leaves_nothing(kube: Kube, cluster_s3: S3, nodes: list[str]) -
     for node in nodes:
         labels = kube.get("node", node)["metadata"]["labels"]
         assert not [name for name in labels if kube.namespace in name]
-        kube.wait_for(
-            lambda node=node: not remains_on(node, kube), f"{node} keeps files", timeout_s=90
+        wait_until(
+            lambda node=node: not remains_on(node, kube),
+            lambda node=node: f"{node} keeps {remains_on(node, kube)}\n{kube.describe()}",
+            timeout_s=60,
+            pause_s=1,
         )
     assert took_s < 15
 
