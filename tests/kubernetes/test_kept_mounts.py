@@ -160,7 +160,7 @@ def test_a_pod_reads_every_byte_and_the_server_has_no_privilege(node: Node, pods
     assert server.capabilities() == 0
     owner = node.run("stat", "-c", "%u:%g %A", target / "0.bin").stdout.strip()
     assert owner == "0:0 -r--r--r--"
-    status = wait_until(lambda: one if (one := server.status())["ready"] else None, pods.logs)
+    status = wait_until(lambda: one if (one := server.status())["brief"] else None, pods.logs)
     assert status["error"] is None
     assert status["brief"]["files"] == FILES + 1
 
@@ -237,6 +237,20 @@ def test_a_publish_without_a_server_fails_in_time_and_says_why(
     code, text = status_of(error.value)
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
     assert "it has no server on this node" in text
+
+
+def test_the_status_names_what_only_a_new_mount_would_change(
+    node: Node, pods: Pods, reader: Reader
+) -> None:
+    first = pods._all[-1]
+    assert first.status()["restart_for"] == []
+    pods._served = manifests(node.folder / "data", mode="passthrough")
+    first.terminate()
+    second = pods.start()
+    reader.wait_for_pass()
+    status = wait_until(lambda: one if (one := second.status())["brief"] else None, pods.logs)
+    assert status["restart_for"] == ["the mode"]
+    assert status["brief"]["mode"] == "pagecache"
 
 
 def test_a_published_volume_is_read_only_and_goes_with_its_pod(node: Node, pods: Pods) -> None:

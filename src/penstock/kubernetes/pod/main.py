@@ -1,7 +1,7 @@
 """The first process of a server pod: starts supervisors, and answers over HTTP.
 
     /readyz   200 while readers are answered, else 503
-    /status   {"ready", "error", "brief"}: what the operator writes into the status of the Dataset
+    /status   what the operator writes into the status of the Dataset (`_Status.describe`)
 
 When a supervisor ends, it kills what is left, so that two servers never read from one /dev/fuse,
 and starts the next one. Every 10 s it looks whether the mounted Secrets have changed, and has a new
@@ -63,11 +63,14 @@ class _Status:
         self._ready = False
         self._error: Json | None = None
         self._mountpoint: Path | None = None
+        self._restart_for: list[str] = []
 
     def note(self, message: Json) -> None:
         with self._lock:
             if "ready" in message:
                 self._ready, self._error = True, None
+            elif "restart_for" in message:
+                self._restart_for = message["restart_for"]
             elif "error" in message:
                 self._ready, self._error = False, message
             elif "waiting" in message:
@@ -91,13 +94,14 @@ class _Status:
     def describe(self) -> Json:
         with self._lock:
             ready, error, mountpoint = self._ready, self._error, self._mountpoint
+            restart_for = self._restart_for
         brief = None
         if ready and mountpoint is not None:
             try:
                 brief = ask(control_socket(mountpoint), "brief", timeout_s=_BRIEF_WITHIN_S)
             except PenstockError as problem:  # a server is being replaced
                 log.debug("no counts: %s", problem)
-        return {"ready": ready, "error": error, "brief": brief}
+        return {"ready": ready, "error": error, "restart_for": restart_for, "brief": brief}
 
 
 class _Pod:

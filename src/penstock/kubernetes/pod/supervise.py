@@ -1,7 +1,7 @@
 """The supervisor in a server pod: `python -m penstock.kubernetes.pod.supervise SETTINGS REPORT`.
 
 Both arguments are descriptors: a file with what `settings` wrote, and a pipe that gets one JSON
-line for each event: waiting, progress, ready, error.
+line for each event: waiting, restart_for, progress, ready, error.
 """
 
 import json
@@ -46,6 +46,7 @@ def main() -> None:
     mount = LentMount(spec.mountpoint, launch["mount_type"], Path(names.LINK_SOCKET))
     try:
         mount.attach(report.waiting)
+        report.send({"restart_for": _waits_for_new_mount(settings, mount.remembered)})
         exit_code = Supervisor(spec, _Requester(report, mount), mount).run()
     except PenstockError as error:
         report.failed(str(error), error.hint, error.exit_code)
@@ -53,6 +54,13 @@ def main() -> None:
     logging.shutdown()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+def _waits_for_new_mount(settings: dict[str, Any], remembered: dict[str, Any]) -> list[str]:
+    """Return the options that differ from what the kernel was told when the mount was made."""
+    made_in = remembered.get("mode")
+    differs = made_in is not None and settings["mode"] not in ("auto", made_in)
+    return ["the mode"] if differs else []
 
 
 class _Report:
