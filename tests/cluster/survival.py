@@ -251,11 +251,11 @@ class _Survival:
             os.kill(pid, signal.SIGKILL)
 
     def _restart_kubelet(self, node: str) -> None:
-        _restart(_only(_processes_named("kubelet", f"--hostname-override={node}")))
+        _restart(_only(_processes_named("kubelet", f"--kubeconfig={self._home}/{node}.conf")))
 
     def _restart_containerd(self, node: str) -> None:
-        old = _only(_processes_named("containerd", f"--config={self._home}/{node}/"))
-        kubelet = _only(_processes_named("kubelet", f"--hostname-override={node}"))
+        old = _only(_processes_named("containerd", f"{self._home}/{node}/containerd.toml"))
+        kubelet = _only(_processes_named("kubelet", f"--kubeconfig={self._home}/{node}.conf"))
         new = _restart(old, namespace_of=kubelet)
         # The node's `enter` names the process whose namespace it enters.
         script = self._home / node / "enter"
@@ -363,8 +363,10 @@ def _restart(pid: int, *, namespace_of: int | None = None) -> int:
         for word in Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
     )
     enter = ["nsenter", "-t", str(namespace_of or pid), "-m", "--"]
-    # Enter the namespace while a process is in it; begin only once the old daemon is gone.
-    script = f'while kill -0 {pid} 2>/dev/null; do sleep 0.02; done; exec "$@"'
+    # Enter the namespace while a process is in it; begin only once the old daemon is gone. Who
+    # started it may not reap it.
+    runs = f"grep -qs '^State:.[^Z]' /proc/{pid}/status"
+    script = f'while {runs}; do sleep 0.02; done; exec "$@"'
     log = open(f"/proc/{pid}/fd/1", "ab")  # noqa: SIM115 (inherited)
     fresh = subprocess.Popen(
         [*enter, "sh", "-c", script, "sh", *command], env=environment,
