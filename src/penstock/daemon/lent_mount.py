@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 SERVER_END = "server-process"  # the pidfd of the last server
 INSTANCE = "mount_instance"  # identifies one mount(2); a value that the keeper remembers
+# Of this supervisor alone: its socket's path goes when it ends.
+_OURS = frozenset({"control"})
 _RETRY_S = 0.1
 _LAST_SERVER_ENDS_WITHIN_S = 30.0
 _CALL_TIMEOUT_S = 5.0
@@ -76,7 +78,8 @@ class LentMount(HeldMount):
             if name in self.kept:
                 os.close(self.kept[name])
             self.kept[name] = descriptor
-            self._send({"keep": name}, descriptor)
+            if name not in _OURS:
+                self._send({"keep": name}, descriptor)
 
     def drop(self, name: str) -> None:
         with self._lock:
@@ -139,7 +142,7 @@ class LentMount(HeldMount):
 
     def _exchange(self, link: Channel) -> tuple[Message, list[int]] | None:
         with self._lock:
-            kept = dict(self.kept)
+            kept = self._lasting()
             if self._server_end is not None:
                 kept[SERVER_END] = self._server_end
             attach = {
@@ -171,10 +174,13 @@ class LentMount(HeldMount):
                 self._link = link
                 # What changed since `attach` was sent; to send it twice does no harm.
                 self._send({"remember": self.remembered})
-                for name, descriptor in self.kept.items():
+                for name, descriptor in self._lasting().items():
                     self._send({"keep": name}, descriptor)
                 self._send(self._serving)
             log.warning("attached to the keeper again")
+
+    def _lasting(self) -> dict[str, int]:
+        return {name: one for name, one in self.kept.items() if name not in _OURS}
 
     def _send(self, message: Message, *descriptors: int) -> None:
         """A failure does no harm: everything is sent again after a reconnect."""
