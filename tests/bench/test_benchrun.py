@@ -16,7 +16,6 @@ import pytest
 
 from penstock.bench import measure
 from penstock.bench.datasets import SMALL_BYTES
-from penstock.bench.plans.model import StorePlan
 from penstock.bench.plans.reading import read_plan_file
 from penstock.bench.s3server import reclaim_space
 from penstock.bench.workflow import checks, registry, remote, run
@@ -363,15 +362,15 @@ def test_keys_come_from_a_secret_that_was_applied(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    store = StorePlan(
-        False, "s3://b/x", secret_name="bench", access_key_name="id", secret_key_name="key"
+    store = remote.Place(
+        "s3://b/x", secret_name="bench", access_key_name="id", secret_key_name="key"
     )
     with pytest.raises(UsageError, match="there is no Secret bench"):
-        remote.plain_keys(store, "s3://b/x")
+        remote.plain_keys(store)
     manifest = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bench"}}
     applied = take_secrets(manifest | {"stringData": {"id": "who", "key": "word"}})
     State().put(ResourceKey("Secret", "default", "bench"), *applied)
-    assert remote.plain_keys(store, "s3://b/x") == {"access_key": "who", "secret_key": "word"}
+    assert remote.plain_keys(store) == {"access_key": "who", "secret_key": "word"}
 
 
 def refused(ground: Ground, plan: Path) -> PenstockError:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.bench.plans.model import Experiment
+from penstock.bench.plans.experiments import Experiment
 from penstock.bench.plans.reading import read_plan_file
 from penstock.bench.s3server import PART, S3Server, reclaim_space, serve_s3
 from penstock.bench.workflow import checks, run

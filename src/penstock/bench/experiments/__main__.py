@@ -16,7 +16,7 @@ from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import Result, head_of, workload_head
 from penstock.bench.experiments.running import ExperimentRun
 from penstock.bench.experiments.storeline import open_line
-from penstock.bench.plans.model import ExperimentConfig, config_from_json
+from penstock.bench.plans.experiments import ExperimentConfig, read_config
 from penstock.bench.workspace import Workspace
 from penstock.errors import PenstockError
 from penstock.release import __version__
@@ -87,4 +87,4 @@ def _report(phase: str, done: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(config_from_json(json.loads(Path(sys.argv[1]).read_text()))))
+    sys.exit(main(read_config(Path(sys.argv[1]))))

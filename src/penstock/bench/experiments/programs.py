@@ -27,7 +27,6 @@ from types import TracebackType
 from typing import Any
 
 from penstock.bench.workspace import BenchError, Workspace, tail, wait_until
-from penstock.errors import UsageError
 
 # A peer that needs three round trips for a file reads 10,000 of them in 2 minutes.
 LONGEST_EPOCH_S = 1200.0
@@ -190,11 +189,9 @@ class TrainingRun:
     """One job, from its submission to its end. `epochs` yields each one when it is reported."""
 
     def __init__(
-        self, workspace: Workspace, manifest: Mapping[str, Any] | None, state: Path | None
+        self, workspace: Workspace, manifest: Mapping[str, Any], state: Path | None
     ) -> None:
         """`state`: the state folder of a Penstock arm, so that a plan finds the mount."""
-        if manifest is None:
-            raise UsageError("a workload of the kind job needs a TrainingJob")
         self._workspace = workspace
         self._state = state or workspace.folder / "j"
         self._manifest = copy.deepcopy(dict(manifest))

@@ -16,7 +16,8 @@ from penstock.bench.datasets import DatasetManifest
 from penstock.bench.experiments.feeding import INTERVAL_S, MOST_STEPS
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.systems import title_of
-from penstock.bench.plans.model import ExperimentConfig, WorkloadPlan
+from penstock.bench.plans.experiments import ExperimentConfig
+from penstock.bench.plans.model import WorkloadPlan
 
 
 def head_of(config: ExperimentConfig) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def workload_head(workload: WorkloadPlan, manifest: DatasetManifest | None) -> d
         "step_s": None,
         "samples_per_s_wanted": None,
         "scale": workload.scale,
-        "readers": workload.readers,
+        "readers": workload.readers[-1],
         "sample_bytes": manifest.size_bytes / manifest.samples if manifest else None,
     }
     if workload.emulates:

@@ -32,7 +32,8 @@ from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
 from penstock.bench.experiments.states import BARE, StatesRun, settle
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
-from penstock.bench.plans.model import ExperimentConfig
+from penstock.bench.plans.experiments import ExperimentConfig
+from penstock.bench.plans.model import JobPlan
 from penstock.bench.readers import read_epoch
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
@@ -105,7 +106,7 @@ class ExperimentRun:
         self._drops = self._plan.drops_pages or self._plan.cache_share < 1
         if self._plan.system == "ceiling" or self._workload.kind in ("job", "states"):
             self._drops = False
-        self._counts = self._workload.accelerators if self._workload.kind == "emulated" else (1,)
+        self._counts = self._workload.accelerators
         self._epochs_left = self._workload.epochs + len(self._counts) - 1
         self._parts = self._epochs_left + 2
         self._about = ""  # which run a proof is of
@@ -142,9 +143,9 @@ class ExperimentRun:
         if self._workload.kind == "states":
             self._states()
             return
-        if self._workload.kind == "job":
+        if isinstance(self._workload, JobPlan):
             with self._mounted():
-                self._job()
+                self._job(self._workload)
                 self._last_proofs()
             return
         first, *more = self._counts
@@ -268,12 +269,12 @@ class ExperimentRun:
         arm.warm()
         return time.monotonic() - start_s
 
-    def _job(self) -> None:
+    def _job(self, plan: JobPlan) -> None:
         """Run a real training. It does not stop between epochs, so counters are read while it goes
         on: what the next epoch fetches in that moment counts as the last one's."""
         state = self._arm.reader_environment().get("PENSTOCK_STATE_DIR")
-        workspace, epochs = self._site.workspace, self._workload.epochs
-        job = TrainingRun(workspace, self._workload.job, Path(state) if state else None)
+        workspace, epochs = self._site.workspace, plan.epochs
+        job = TrainingRun(workspace, plan.manifest, Path(state) if state else None)
         before = take_snapshot(self._arm, self._line)
         job.submit(self._arm.root, epochs, planned=self._is_planned)
         try:
@@ -336,7 +337,7 @@ class ExperimentRun:
             root=None if self._plan.system == "ceiling" else str(self._arm.root),
             layout=self._manifest.layout,
             items=_items(dataset, self._manifest.samples),
-            ranks=count if workload.emulates else workload.readers,
+            ranks=count if workload.emulates else workload.readers[-1],
             threads=threads,
             batch=accelerator.batch if accelerator is not None else None,
             step_s=accelerator.step_s if accelerator is not None else 0.0,

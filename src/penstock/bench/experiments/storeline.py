@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.bench.plans.model import Shape, StoreAccess
+from penstock.bench.plans.experiments import StoreAccess
+from penstock.bench.plans.model import Shape
 from penstock.bench.s3server import FarServer, S3Server, StoreCounts, far_s3
 from penstock.bench.workspace import Workspace
 from penstock.errors import UsageError

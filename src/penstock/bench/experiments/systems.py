@@ -9,7 +9,8 @@ from pathlib import Path
 from penstock.bench.alluxio import Alluxio
 from penstock.bench.arms import Arm, Mount, Native, Penstock, Rclone, S3fs, Site
 from penstock.bench.juicefs import JuiceFS
-from penstock.bench.plans.model import ARMS, ArmPlan, StoreAccess
+from penstock.bench.plans.experiments import StoreAccess
+from penstock.bench.plans.model import ARMS, ArmPlan
 from penstock.bench.workspace import Process
 from penstock.errors import UsageError
 from penstock.units import MIB

@@ -14,8 +14,8 @@ from typing import Any
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, holm, ratio, welch
 from penstock.bench.reporting.page import plain
-from penstock.bench.reporting.reading import mapping, read_run, text
-from penstock.bench.reporting.results import Result, Run
+from penstock.bench.reporting.reading import read_run
+from penstock.bench.reporting.results import Result, Run, mapping, text
 from penstock.bench.reporting.rows import Row, rows_of
 from penstock.errors import ResultsError
 

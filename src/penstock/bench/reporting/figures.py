@@ -5,7 +5,7 @@ A figure without data is a `Missing` with the reason. Long lists are read when t
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -130,7 +130,7 @@ def states(summary: Summary) -> list[Figure]:
 
 
 def _state_bar(row: StateRow) -> Bar:
-    look = system_look(replace(row.arm, state="warm"))
+    look = system_look(row.arm.model_copy(update={"state": "warm"}))
     return Bar(name_of(row.arm), f"{row.files_per_s:,.0f}", (Part(row.files_per_s, look),))
 
 

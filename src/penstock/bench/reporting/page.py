@@ -19,8 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.drawing import clean, system_look
 from penstock.bench.reporting.figures import FIGURES, Figure, Missing, Table, states
-from penstock.bench.reporting.reading import mapping, number, sequence, text
-from penstock.bench.reporting.results import Arm, Run
+from penstock.bench.reporting.results import Arm, Run, mapping, number, sequence, text
 from penstock.bench.reporting.rows import DEFAULT_PRICE, Price
 from penstock.bench.reporting.states import HEAD
 from penstock.bench.reporting.summary import (

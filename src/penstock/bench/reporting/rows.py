@@ -16,9 +16,8 @@ whole accelerators.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.bench.plans.model import Shape
 from penstock.bench.reporting.estimates import Estimate, FedEstimate, estimate
-from penstock.bench.reporting.results import Arm, Epoch, Result, Run, Workload
+from penstock.bench.reporting.results import Arm, Epoch, Result, Run, Shape, Workload
 
 TRAINING_EPOCHS = 90  # what ResNet-50 on ImageNet is usually trained for
 GOAL = 0.90

@@ -127,7 +127,7 @@ def share(value: float | None) -> str:
 def _row(group: Sequence[tuple[Result, Sample]]) -> StateRow:
     result, first = group[0]
     samples = [sample for _, sample in group]
-    arm = Arm(BARE, BARE, BARE, state="cold") if first.arm == BARE else result.arm
+    arm = Arm(name=BARE, title=BARE, system=BARE) if first.arm == BARE else result.arm
 
     def median(of: Callable[[Sample], float]) -> float:
         return statistics.median(map(of, samples))

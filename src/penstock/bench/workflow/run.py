@@ -13,21 +13,21 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.bench.plans.model import (
+from pydantic import ValidationError
+
+from penstock.bench.plans.experiments import (
     Experiment,
     ExperimentConfig,
-    Plan,
-    System,
     config_path,
     expand,
-    plan_from_json,
     read_bytes,
     store_bytes,
 )
+from penstock.bench.plans.model import Plan, System
 from penstock.bench.workflow import checks, registry, remote
 from penstock.bench.workflow.engine import (
     FILE,
@@ -83,7 +83,7 @@ class Measuring:
             medium=str(place),
         )
         path = config_path(self.results, experiment.id)
-        write_json(path, config.to_json())
+        config.write(path)
         writes = experiment.arm.system == "juicefs"
         scratch = self.site.lend_scratch(access) if writes else None
         child = Child(self.workspace, place, logs, "experiment")
@@ -163,9 +163,9 @@ def run_plan(plan: Plan, text: str, settings: Settings, view: View) -> Outcome:
 def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
     """Continue a run that was ended: measure what has no result."""
     try:
-        plan = plan_from_json(json.loads((results / "plan.json").read_text()))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        plan = Plan.model_validate_json((results / "plan.json").read_bytes())
+    except (OSError, ValidationError) as error:
+        why = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
         raise UsageError(
             f"{results}: is no folder of a run: plan.json: {why}",
             hint="give the folder that `penstock bench run` has made",
@@ -299,7 +299,7 @@ class _Run:
         (self._results / "logs").mkdir(exist_ok=True)
         if self._text is not None:
             (self._results / "plan.yaml").write_text(self._text)
-            write_json(self._results / "plan.json", asdict(self._plan))
+            (self._results / "plan.json").write_text(self._plan.model_dump_json(indent=2) + "\n")
         write_json(self._results / "environment.json", self._environment)
 
     def _known(self, step: StepRecord, found: checks.CheckResult) -> StepRecord:
@@ -365,11 +365,11 @@ class _Run:
         self._settings.parts.report(self._results)
 
     def _copy(self, context: StepContext) -> None:
-        if self._plan.result_path is None:
+        if self._plan.s3_result_path is None:
             raise StepSkipped("the plan has no s3ResultPath")
         if not self._measured():
             raise StepSkipped("nothing was measured")
-        place = remote.place(self._plan.result_path, self._plan.store)
+        place = remote.place(self._plan.s3_result_path, self._plan)
         remote.upload(place.below(self._results.name), self._results, context.check)
 
     def _sweep(self, workspace: Workspace, site: Site) -> None:
@@ -418,11 +418,11 @@ def places_of(
     """Return the folders in object stores that a run writes to and removes, all named like its own
     folder; the copy of the results stays, and is none of them."""
     places = list(scratch_places(plan, experiments, folder))
-    if not plan.store.local:
+    if not plan.is_local:
         made = (one for one in plan.datasets if not one.is_in_bucket)
         places += [dataset_place(plan, one, folder) for one in made]
-    if plan.result_path is not None:
-        places.append(remote.place(plan.result_path, plan.store).below(folder.name))
+    if plan.s3_result_path is not None:
+        places.append(remote.place(plan.s3_result_path, plan).below(folder.name))
     return tuple(places)
 
 
@@ -489,8 +489,8 @@ class Preview:
             yield f"network {shape.name}: {shape.latency_s * 1000:g} ms{rate}"
         for url in self.writes_to:
             yield f"writes to {url}, and removes it again"
-        if self.plan.result_path is not None:
-            yield f"copies the results to {self.plan.result_path}"
+        if self.plan.s3_result_path is not None:
+            yield f"copies the results to {self.plan.s3_result_path}"
         yield f"steps: {', '.join(BEFORE)}"
         width = max(len(one.id) for one in self.experiments) if self.experiments else 0
         for one in self.experiments:

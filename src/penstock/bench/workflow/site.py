@@ -11,17 +11,12 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.bench.juicefs import juicefs_bucket
-from penstock.bench.plans.model import (
-    DatasetAccess,
-    DatasetPlan,
-    Experiment,
-    Plan,
-    StoreAccess,
-)
+from penstock.bench.plans.experiments import DatasetAccess, Experiment, StoreAccess
+from penstock.bench.plans.model import DatasetPlan, Plan
 from penstock.bench.s3server import (
     REGION,
     S3Server,
@@ -79,12 +74,12 @@ class Site:
         if plan.is_in_bucket:
             progress("copying from the store", None)
             remote.download(self._given_place(), root, context.check)
-            plan = replace(plan, path=str(root))
+            plan = plan.model_copy(update={"path": str(root)})
         settings = self._workspace.folder / "dataset-settings.json"
         described = self._workspace.folder / "dataset.json"
         write_json(
             settings,
-            {"plan": asdict(plan), "folder": str(root), "manifest": str(described)},
+            {"plan": plan.model_dump(), "folder": str(root), "manifest": str(described)},
         )
         child = Child(
             self._workspace, self._workspace.folder / "m", self._results / "logs", "make-dataset"
@@ -104,7 +99,7 @@ class Site:
 
     def start(self) -> None:
         """Start the local server, or read the keys of the one that is there."""
-        if self._plan.store.local:
+        if self._plan.is_local:
             near = self._server.enter_context(self._parts.serve(self._workspace))
             for bucket in map(_bucket, self._plan.datasets):
                 create_bucket(near, bucket)
@@ -112,8 +107,7 @@ class Site:
             keys = {"access_key": near.access_key, "secret_key": near.secret_key}
             self._near = near
         else:
-            assert self._plan.store.dataset_path is not None
-            keys = remote.plain_keys(self._plan.store, self._plan.store.dataset_path)
+            keys = remote.plain_keys(self._given_place())
         self._keys = self._workspace.folder / "keys.json"
         write_json(self._keys, keys, mode=0o600)
 
@@ -131,14 +125,13 @@ class Site:
     def remove(self) -> None:
         """Remove what the run has put into stores."""
         for dataset in self._plan.datasets:
-            if dataset.keep and not self._plan.store.local:
+            if dataset.keep and not self._plan.is_local:
                 self._forget(self._dataset_place(dataset))
         for place in self.entry.remote:
             remote.remove(place)
             self._forget(place)
 
     def access(self, experiment: Experiment) -> StoreAccess:
-        store = self._plan.store
         name = _scratch_name(self._workspace.folder, experiment)
         keys = None if self._keys is None else str(self._keys)
         dataset = self._dataset(experiment)
@@ -155,13 +148,12 @@ class Site:
                 scratch_name=name,
                 metrics_port=self._near.metrics_port,
             )
-        assert store.dataset_path is not None
-        place = store.dataset_path if dataset is None else str(self._dataset_place(dataset))
-        source = parse_source(place)
+        place = self._given_place() if dataset is None else self._dataset_place(dataset)
+        source = parse_source(str(place))
         return StoreAccess(
             local=False,
-            endpoint=store.endpoint,
-            region=store.region or REGION,
+            endpoint=self._plan.endpoint,
+            region=self._plan.region or REGION,
             bucket=source.bucket,
             prefix=f"{source.prefix}/" if source.prefix else "",
             keys_file=keys,
@@ -204,8 +196,8 @@ class Site:
         return dataset_place(self._plan, dataset, self._workspace.folder)
 
     def _given_place(self) -> remote.Place:
-        assert self._plan.store.dataset_path is not None
-        return remote.place(self._plan.store.dataset_path, self._plan.store)
+        assert self._plan.s3_dataset_path is not None
+        return remote.place(self._plan.s3_dataset_path, self._plan)
 
     def _forget(self, place: remote.Place) -> None:
         self.entry = self.entry.without_remote(place)
@@ -217,10 +209,10 @@ def scratch_places(
 ) -> tuple[remote.Place, ...]:
     """Return where JuiceFS will write its objects: below a name of the run's own at the root of the
     bucket, since its volumes know no folders above them."""
-    if plan.store.local:
+    if plan.is_local:
         return ()
-    assert plan.store.dataset_path is not None
-    bucket = parse_source(plan.store.dataset_path).bucket
+    assert plan.s3_dataset_path is not None
+    bucket = parse_source(plan.s3_dataset_path).bucket
     return tuple(
         _scratch_place(plan, bucket, _scratch_name(folder, one))
         for one in experiments
@@ -229,7 +221,7 @@ def scratch_places(
 
 
 def _scratch_place(plan: Plan, bucket: str, name: str) -> remote.Place:
-    return remote.place(f"s3://{bucket}", plan.store).below(name)
+    return remote.place(f"s3://{bucket}", plan).below(name)
 
 
 def _scratch_name(folder: Path, experiment: Experiment) -> str:
@@ -237,8 +229,8 @@ def _scratch_name(folder: Path, experiment: Experiment) -> str:
 
 
 def dataset_place(plan: Plan, dataset: DatasetPlan, folder: Path) -> remote.Place:
-    assert plan.store.dataset_path is not None
-    place = remote.place(plan.store.dataset_path, plan.store)
+    assert plan.s3_dataset_path is not None
+    place = remote.place(plan.s3_dataset_path, plan)
     return place.below(f"{folder.name}/{dataset.name}")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.bench.plans.model import Experiment
+from penstock.bench.plans.experiments import Experiment
 from penstock.bench.workflow.engine import Record, StepRecord
 from penstock.units import format_duration
 
