@@ -66,6 +66,8 @@ def _run(config: ExperimentConfig, result: Result) -> None:
             line.server,
             f"{access.bucket}/{prefix}" if prefix else access.bucket,
             as_dataset(manifest, Path(config.dataset.root)),
+            access.scratch_bucket,
+            access.scratch_name,
         )
         ExperimentRun(config, site, manifest, line, result, _report).run()
     _report("done", 1.0)

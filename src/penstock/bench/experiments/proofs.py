@@ -97,13 +97,13 @@ def pages_resident(dataset: Dataset) -> Proof:
     return Proof("pages-resident", found.share >= 1 - _FEW, str(found))
 
 
-def cache_empty(folder: Path | None) -> Proof:
+def cache_empty(folder: Path) -> Proof:
     held = _held_bytes(folder)
     detail = f"{format_size(held)} in the cache folder before the mount"
     return Proof("cache-empty", held == 0, detail)
 
 
-def cache_within(folder: Path | None, quota_bytes: int) -> Proof:
+def cache_within(folder: Path, quota_bytes: int) -> Proof:
     held = _held_bytes(folder)
     detail = f"{format_size(held)} in the cache, {format_size(quota_bytes)} allowed"
     most = quota_bytes * (1 + _QUOTA_SLACK) + _INDEX_BYTES
@@ -179,10 +179,10 @@ def _counted(counts: StoreCounts) -> str:
     return f"{counts.get_bytes:,} bytes in {counts.gets:,} GETs came from the store"
 
 
-def _held_bytes(folder: Path | None) -> int:
+def _held_bytes(folder: Path) -> int:
     """Return the bytes of the files below a folder; 0 if there is none."""
     held = 0
-    for place, _, names in os.walk(folder or ""):
+    for place, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):  # the mount goes on working there
                 held += os.lstat(os.path.join(place, name)).st_size

@@ -15,9 +15,9 @@ from penstock.bench.accelerators import Accelerator, published
 from penstock.bench.datasets import DatasetManifest
 from penstock.bench.experiments.feeding import INTERVAL_S, MOST_STEPS
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.systems import title_of
 from penstock.bench.plans.experiments import ExperimentConfig
 from penstock.bench.plans.model import WorkloadPlan
+from penstock.bench.systems import title_of
 
 
 def head_of(config: ExperimentConfig) -> dict[str, Any]:

@@ -31,10 +31,10 @@ from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
 from penstock.bench.experiments.states import BARE, StatesRun, settle
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
-from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
 from penstock.bench.plans.experiments import ExperimentConfig
 from penstock.bench.plans.model import JobPlan
 from penstock.bench.readers import read_epoch
+from penstock.bench.systems import make_arm
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
 
@@ -100,7 +100,7 @@ class ExperimentRun:
         self._line, self._result, self._report = line, result, report
         experiment = config.experiment
         self._plan, self._workload = experiment.arm, experiment.workload
-        self._arm: Arm = make_arm(self._plan, site, config.store)
+        self._arm: Arm = make_arm(self._plan, site)
         self._is_cold = self._plan.state != "warm"
         # A cache for a share of the data is not seen behind pages that the kernel keeps of all.
         self._drops = self._plan.drops_pages or self._plan.cache_share < 1
@@ -194,10 +194,11 @@ class ExperimentRun:
             arm.stop()
 
     def _prove_cold_start(self) -> None:
-        native = not isinstance(self._arm, Mount)
+        arm = self._arm
+        native = not isinstance(arm, Mount)
         self._prove(proofs.pages_dropped(self._site.dataset, native=native))
-        if not native:
-            self._prove(proofs.cache_empty(cache_folder(self._arm)))
+        if isinstance(arm, Mount):
+            self._prove(proofs.cache_empty(arm.cache))
 
     def _fill(self) -> None:
         """Fill the cache before the clock starts, at the full speed of the line."""
@@ -383,9 +384,9 @@ class ExperimentRun:
             self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
 
     def _last_proofs(self) -> None:
-        if isinstance(self._arm, Mount) and 0 < self._plan.cache_share < 1:
-            quota = quota_bytes(self._plan, self._site)
-            self._prove(proofs.cache_within(cache_folder(self._arm), quota))
+        arm = self._arm
+        if isinstance(arm, Mount) and 0 < self._plan.cache_share < 1:
+            self._prove(proofs.cache_within(arm.cache, arm.quota_bytes))
 
     def _prove(self, proof: Proof) -> None:
         self._result.proofs.append(replace(proof, detail=proof.detail + self._about))

@@ -22,12 +22,10 @@ import yaml
 
 from penstock import procfs
 from penstock.bench import measure
-from penstock.bench.alluxio import Alluxio
-from penstock.bench.arms import Rclone, S3fs, lacking
 from penstock.bench.datasets import planned_bytes
-from penstock.bench.juicefs import JuiceFS
 from penstock.bench.plans.experiments import Experiment, StoreAccess, medium_bytes
 from penstock.bench.plans.model import DatasetPlan, Plan, System
+from penstock.bench.systems import lacking
 from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import now
 from penstock.bench.workspace import SHARED_MEMORY, BenchError, find_program
@@ -139,7 +137,7 @@ def _programs(
 
 def _lacks(system: System) -> str | None:
     """Return what it lacks and how to get it; None if it can run."""
-    return lacking((Alluxio, JuiceFS, Rclone, S3fs)).get(system)
+    return lacking([system]).get(system)
 
 
 def _has_program(name: str) -> bool:
