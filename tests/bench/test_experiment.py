@@ -287,7 +287,7 @@ def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
     assert not proofs.whole(0, 19, SIZE, (20, SIZE)).ok
     assert not proofs.whole(0, 20, SIZE - 1, (20, SIZE)).ok
     of_ten = Dataset("small", tmp_path, (Entry("a", 1000),))
-    assert not proofs.from_the_store(StoreCounts(2, 999, 0), of_ten, 0).ok
+    assert not proofs.from_the_store("cold-epoch-1", StoreCounts(2, 999, 0), 1000).ok
     assert not proofs.nothing_from_the_store(StoreCounts(1, 0, 0), of_ten, 0).ok
     assert proofs.nothing_from_the_store(StoreCounts(None, 10, None), of_ten, 0).ok
     assert not proofs.nothing_from_the_store(StoreCounts(None, 11, None), of_ten, 0).ok

@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,9 @@ class Snapshot:
 
     def costs_since(self, before: "Snapshot") -> dict[str, Any]:
         """Return the costs as an epoch of result.json has them."""
-        counts = self.store_counts_since(before)
-        store = {
-            "gets": counts.gets,
-            "get_bytes": counts.get_bytes,
-            "other_requests": counts.other_requests,
-        }
         used = self.usage.since(before.usage)
         return {
-            "store": store,
+            "store": asdict(self.store_counts_since(before)),
             "hit_bytes": self.hits_since(before),
             "cpu_s": {"system": used.cpu_s, "readers": None},
             "memory_bytes": used.memory_bytes,
@@ -377,7 +371,7 @@ class ExperimentRun:
         if not isinstance(self._arm, Mount):
             self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
         elif self._is_cold and (share == 0 or epoch == 0):
-            self._prove(proofs.from_the_store(counts, dataset, epoch, read_share))
+            self._prove(proofs.part_from_the_store(counts, dataset, epoch, read_share))
         elif 0 < share < 1:
             self._prove(proofs.rest_from_the_store(counts, dataset, epoch, share))
         elif not self._is_cold:

@@ -308,7 +308,7 @@ class StatesRun:
         name = f"{sample.state}-{sample.readers}-reading"
         counts = StoreCounts(sample.gets, sample.get_bytes, None)
         if sample.state == "cold" and isinstance(self._trial.arm, Mount):
-            self._prove(proofs.all_from_the_store(name, counts, sample.size_bytes))
+            self._prove(proofs.from_the_store(name, counts, sample.size_bytes))
         else:
             self._prove(proofs.little_from_the_store(name, counts, sample.size_bytes))
 

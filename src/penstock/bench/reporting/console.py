@@ -9,8 +9,7 @@ from rich.text import Text
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.drawing import clean
-from penstock.bench.reporting.rows import Row
-from penstock.bench.reporting.states import HEAD, StateRow, name_of
+from penstock.bench.reporting.rows import HEAD, Row, StateRow, name_of
 from penstock.bench.reporting.summary import Summary
 
 _EPOCH_HEAD = (

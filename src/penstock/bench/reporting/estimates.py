@@ -7,7 +7,7 @@ would draw from so few values that its interval is too narrow. Ratios and tests 
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,6 @@ from scipy import stats
 
 LEVEL = 0.95
 SIGNIFICANCE = 0.05
-
-Format = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)

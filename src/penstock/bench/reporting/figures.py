@@ -37,8 +37,17 @@ from penstock.bench.reporting.reading import (
     steps_of,
 )
 from penstock.bench.reporting.results import Arm, Result, Run
-from penstock.bench.reporting.rows import GOAL, METHOD, TRAINING_EPOCHS, Row, Setting
-from penstock.bench.reporting.states import HEAD, StateRow, name_of, setting_of
+from penstock.bench.reporting.rows import (
+    GOAL,
+    HEAD,
+    METHOD,
+    TRAINING_EPOCHS,
+    Row,
+    Setting,
+    StateRow,
+    name_of,
+    setting_of,
+)
 from penstock.bench.reporting.summary import Summary
 from penstock.bench.reporting.verdict import REFERENCES
 from penstock.units import format_size

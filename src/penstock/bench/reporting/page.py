@@ -20,8 +20,7 @@ from penstock.bench.reporting import estimates
 from penstock.bench.reporting.drawing import clean, system_look
 from penstock.bench.reporting.figures import FIGURES, Figure, Missing, Table, states
 from penstock.bench.reporting.results import Arm, Run, mapping, number, sequence, text
-from penstock.bench.reporting.rows import DEFAULT_PRICE, Price
-from penstock.bench.reporting.states import HEAD
+from penstock.bench.reporting.rows import DEFAULT_PRICE, HEAD, Price
 from penstock.bench.reporting.summary import (
     DISCLAIMER,
     METHOD,

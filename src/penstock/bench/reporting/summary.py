@@ -10,12 +10,18 @@ from typing import Any
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import Estimate
-from penstock.bench.reporting.goals import Judged, judge_goals
 from penstock.bench.reporting.reading import read_run
 from penstock.bench.reporting.results import Arm, Result, Run, number
-from penstock.bench.reporting.rows import DEFAULT_PRICE, Price, Row, Setting, rows_of
-from penstock.bench.reporting.states import StateRow, state_rows
-from penstock.bench.reporting.verdict import Verdict, difference, judge
+from penstock.bench.reporting.rows import (
+    DEFAULT_PRICE,
+    Price,
+    Row,
+    Setting,
+    StateRow,
+    rows_of,
+    state_rows,
+)
+from penstock.bench.reporting.verdict import Judged, Verdict, difference, judge, judge_goals
 from penstock.units import format_size
 
 SCHEMA = 2

@@ -30,6 +30,7 @@ from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import now
 from penstock.bench.workspace import SHARED_MEMORY, BenchError, find_program
 from penstock.errors import PenstockError, StoreError, UsageError
+from penstock.mounttable import filesystem_type
 from penstock.release import __version__
 from penstock.units import MIB, format_size
 
@@ -216,7 +217,7 @@ def _room(
     memory = _MEMORY_OF_ONE * plan.parallel
     candidates = [wanted] if wanted else [SHARED_MEMORY, Path(tempfile.gettempdir())]
     for medium in candidates:
-        extra = memory if measure.filesystem_of(medium) == "tmpfs" else 0
+        extra = memory if filesystem_type(medium) == "tmpfs" else 0
         if medium.is_dir() and measure.free_bytes(medium) > found.needed_bytes + extra:
             found.medium = medium.resolve()
             break
@@ -313,11 +314,8 @@ def write_storage(path: Path, plan: Plan, access: StoreAccess, medium: Path) -> 
         "region": access.region,
         "bucket": access.bucket,
         "prefix": access.prefix,
-        "medium": {"folder": str(medium), "filesystem": measure.filesystem_of(medium)},
-        "network": [
-            {"name": one.name, "latency_s": one.latency_s, "bytes_per_s": one.bytes_per_s}
-            for one in plan.network
-        ],
+        "medium": {"folder": str(medium), "filesystem": filesystem_type(medium)},
+        "network": [one.model_dump() for one in plan.network],
     }
     path.write_text(yaml.safe_dump(described, sort_keys=False))
 
