@@ -66,10 +66,10 @@ class SeaweedFS:
         """Configure the server once it answers; return whether it takes objects."""
         try:
             conf = json.dumps(_FILER_CONF)
-            if _status(self.ports["filer"], "PUT", _FILER_CONF_PATH, conf) != 201:
-                return False
+            filer, s3 = self.ports["filer"], self.ports["s3"]
+            put = ask(filer, _FILER_CONF_PATH, method="PUT", body=conf, timeout_s=2)
             # The server must reject an unsigned request, else it does not check keys at all.
-            return _status(self.ports["s3"], "GET", "/") == 403
+            return put[0] == 201 and ask(s3, "/", timeout_s=2)[0] == 403
         except (OSError, http.client.HTTPException):
             return False
 
@@ -137,11 +137,18 @@ def read_ports(folder: Path) -> dict[str, int]:
     return json.loads((folder / _PORTS).read_text())
 
 
-def _status(port: int, method: str, path: str, body: str | None = None) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+def ask(
+    port: int, path: str, *, method: str = "GET", body: str | None = None, timeout_s: float = 10
+) -> tuple[int, bytes]:
+    """Return status and body of an answer of a server on this machine.
+
+    Raise OSError or HTTPException where there is none.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request(method, path, body)
-        return connection.getresponse().status
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()
 
@@ -204,24 +211,16 @@ class FarServer:
     port: int
 
     def counts(self) -> StoreCounts:
-        return StoreCounts(**json.loads(self._ask(shaper.COUNTERS_PATH)))
+        return StoreCounts(**json.loads(ask(self.port, shaper.COUNTERS_PATH.decode())[1]))
 
     @contextlib.contextmanager
     def unshaped(self) -> Iterator[None]:
         """Delay nothing until the context ends: for work that is not measured."""
-        self._ask(shaper.FREE_PATH)
+        ask(self.port, shaper.FREE_PATH.decode())
         try:
             yield
         finally:
-            self._ask(shaper.SHAPED_PATH)
-
-    def _ask(self, path: bytes) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path.decode())
-            return connection.getresponse().read()
-        finally:
-            connection.close()
+            ask(self.port, shaper.SHAPED_PATH.decode())
 
 
 @contextlib.contextmanager
@@ -323,14 +322,10 @@ def reclaim_space(workspace: Workspace) -> None:
     what was removed just now is reclaimed by the next call.
     """
     ports = read_ports(workspace.folder / _FOLDER)
-    connection = http.client.HTTPConnection("127.0.0.1", ports["master"], timeout=60)
     try:
-        connection.request("GET", "/vol/vacuum")
-        connection.getresponse().read()
+        ask(ports["master"], "/vol/vacuum", timeout_s=60)
     except (OSError, http.client.HTTPException) as error:
         raise BenchError(f"the S3 server did not reclaim space: {error}") from error
-    finally:
-        connection.close()
 
 
 def _open(server: S3Server, bucket: str) -> S3Store:
@@ -380,12 +375,8 @@ def host_and_port(endpoint: str) -> str:
 
 def _answers(process: Process, port: int) -> bool:
     process.require_alive()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
-        connection.request("GET", "/")
         # Any answer of the server to an unsigned request.
-        return 400 <= connection.getresponse().status < 500
+        return 400 <= ask(port, "/", timeout_s=2)[0] < 500
     except (ConnectionError, TimeoutError, http.client.HTTPException):
         return False
-    finally:
-        connection.close()

