@@ -67,9 +67,12 @@ class SeaweedFS:
         try:
             conf = json.dumps(_FILER_CONF)
             filer, s3 = self.ports["filer"], self.ports["s3"]
-            put = ask(filer, _FILER_CONF_PATH, method="PUT", body=conf, timeout_s=2)
+            with ask(filer, _FILER_CONF_PATH, method="PUT", body=conf, timeout_s=2) as answer:
+                if answer.status != 201:
+                    return False
             # The server must reject an unsigned request, else it does not check keys at all.
-            return put[0] == 201 and ask(s3, "/", timeout_s=2)[0] == 403
+            with ask(s3, "/", timeout_s=2) as answer:
+                return answer.status == 403
         except (OSError, http.client.HTTPException):
             return False
 
@@ -137,18 +140,18 @@ def read_ports(folder: Path) -> dict[str, int]:
     return json.loads((folder / _PORTS).read_text())
 
 
+@contextlib.contextmanager
 def ask(
     port: int, path: str, *, method: str = "GET", body: str | None = None, timeout_s: float = 10
-) -> tuple[int, bytes]:
-    """Return status and body of an answer of a server on this machine.
+) -> Iterator[http.client.HTTPResponse]:
+    """Ask a server on this machine. Its body is not read yet: it may come slowly.
 
-    Raise OSError or HTTPException where there is none.
+    Raise OSError or HTTPException where there is no answer.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request(method, path, body)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        yield connection.getresponse()
     finally:
         connection.close()
 
@@ -211,16 +214,20 @@ class FarServer:
     port: int
 
     def counts(self) -> StoreCounts:
-        return StoreCounts(**json.loads(ask(self.port, shaper.COUNTERS_PATH.decode())[1]))
+        return StoreCounts(**json.loads(self._ask(shaper.COUNTERS_PATH)))
 
     @contextlib.contextmanager
     def unshaped(self) -> Iterator[None]:
         """Delay nothing until the context ends: for work that is not measured."""
-        ask(self.port, shaper.FREE_PATH.decode())
+        self._ask(shaper.FREE_PATH)
         try:
             yield
         finally:
-            ask(self.port, shaper.SHAPED_PATH.decode())
+            self._ask(shaper.SHAPED_PATH)
+
+    def _ask(self, path: bytes) -> bytes:
+        with ask(self.port, path.decode()) as answer:
+            return answer.read()
 
 
 @contextlib.contextmanager
@@ -323,7 +330,8 @@ def reclaim_space(workspace: Workspace) -> None:
     """
     ports = read_ports(workspace.folder / _FOLDER)
     try:
-        ask(ports["master"], "/vol/vacuum", timeout_s=60)
+        with ask(ports["master"], "/vol/vacuum", timeout_s=60) as answer:
+            answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise BenchError(f"the S3 server did not reclaim space: {error}") from error
 
@@ -376,7 +384,7 @@ def host_and_port(endpoint: str) -> str:
 def _answers(process: Process, port: int) -> bool:
     process.require_alive()
     try:
-        # Any answer of the server to an unsigned request.
-        return 400 <= ask(port, "/", timeout_s=2)[0] < 500
+        with ask(port, "/", timeout_s=2) as answer:  # of the server, to an unsigned request
+            return 400 <= answer.status < 500
     except (ConnectionError, TimeoutError, http.client.HTTPException):
         return False

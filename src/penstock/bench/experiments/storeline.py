@@ -92,7 +92,9 @@ class ServerMetrics:
 
     def counts(self) -> StoreCounts:
         gets = sent = others = 0
-        for line in ask(self._port, "/metrics")[1].decode().splitlines():
+        with ask(self._port, "/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        for line in lines:
             name, _, value = line.rpartition(" ")
             if name.startswith(self._BYTES):
                 sent += int(float(value))

@@ -6,14 +6,16 @@
 Called from the main thread, since interrupts arrive there.
 """
 
+import contextlib
 import fcntl
 import json
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +45,7 @@ from penstock.bench.workflow.engine import (
     records_of,
     write_json,
 )
-from penstock.bench.workflow.site import Parts, Site, dataset_place, scratch_places
+from penstock.bench.workflow.site import Parts, Places, Site
 from penstock.bench.workflow.view import View
 from penstock.bench.workspace import PREFIX, BenchError, Workspace, tail
 from penstock.errors import PenstockError, UsageError
@@ -70,13 +72,12 @@ class Measuring:
 
     def measure(self, experiment: Experiment, context: StepContext, progress: Progress) -> None:
         output, logs = self._folders(experiment)
-        access = self.site.access(experiment)
         # Short: the paths of sockets below it may have 107 bytes.
         place = self.workspace.folder / f"e{experiment.order}"
         config = ExperimentConfig(
             run=self.run,
             experiment=experiment,
-            store=access,
+            store=self.site.access(experiment),
             dataset=self.site.dataset_access(experiment),
             output=str(output),
             logs=str(logs),
@@ -84,14 +85,11 @@ class Measuring:
         )
         path = config_path(self.results, experiment.id)
         config.write(path)
-        writes = experiment.arm.system == "juicefs"
-        scratch = self.site.lend_scratch(access) if writes else None
         child = Child(self.workspace, place, logs, "experiment")
-        try:
+        with contextlib.ExitStack() as exits:
+            if experiment.arm.system == "juicefs":
+                exits.enter_context(self.site.scratch(experiment))
             status = child.run([*self.parts.experiment_command, str(path)], context, progress)
-        finally:
-            if writes:
-                self.site.clear_scratch(access, scratch)
         self._judge(output, status, child.errors)
 
     def _folders(self, experiment: Experiment) -> tuple[Path, Path]:
@@ -208,7 +206,7 @@ class _Run:
             self._view.notify(f"note: {note}")
         folder = found.medium / f"{PREFIX}{secrets.token_hex(4)}"
         wanted = [one for one in self._todo if one.arm.system not in found.missing]
-        places = places_of(self._plan, wanted, folder)
+        places = Places(self._plan, folder).all(wanted)
         before = self._previous_entry() if self._text is None else None
         entry = self._claim(folder, (*(before.remote if before else ()), *places))
         try:
@@ -412,20 +410,6 @@ class _Run:
                 yield done.id, "; ".join(detail) or "it proves nothing"
 
 
-def places_of(
-    plan: Plan, experiments: Iterable[Experiment], folder: Path
-) -> tuple[remote.Place, ...]:
-    """Return the folders in object stores that a run writes to and removes, all named like its own
-    folder; the copy of the results stays, and is none of them."""
-    places = list(scratch_places(plan, experiments, folder))
-    if not plan.is_local:
-        made = (one for one in plan.datasets if not one.is_in_bucket)
-        places += [dataset_place(plan, one, folder) for one in made]
-    if plan.s3_result_path is not None:
-        places.append(remote.place(plan.s3_result_path, plan).below(folder.name))
-    return tuple(places)
-
-
 def _of(experiment: Experiment, measuring: Measuring, view: View) -> Callable[[StepContext], None]:
     def progress(phase: str, done: float | None) -> None:
         view.progress(experiment.id, phase, done)
@@ -444,14 +428,34 @@ class Preview:
     found: checks.CheckResult
     writes_to: tuple[str, ...]
 
+    @cached_property
+    def moved(self) -> list[dict[str, Any]]:
+        """Return what each experiment reads, and what its network's bandwidth alone takes for it:
+        no experiment is faster."""
+        moved: list[dict[str, Any]] = []
+        for one in self.experiments:
+            size_bytes, rate = self.found.sizes.get(one.dataset, 0), one.shape.bytes_per_s
+            fetched = store_bytes(one, size_bytes)
+            moved.append(
+                {
+                    "read_bytes": read_bytes(one, size_bytes),
+                    "store_bytes": fetched,
+                    "least_s": 0.0 if rate is None else fetched / rate,
+                }
+            )
+        return moved
+
+    def total(self, name: str) -> float:
+        return sum(one[name] for one in self.moved)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.plan.name,
             "dataset_bytes": sum(self.found.sizes.values()),
             "medium": str(self.found.medium),
             "medium_bytes": self.found.needed_bytes,
-            "read_bytes": sum(map(self._read_bytes, self.experiments)),
-            "store_bytes": sum(map(self._store_bytes, self.experiments)),
+            "read_bytes": self.total("read_bytes"),
+            "store_bytes": self.total("store_bytes"),
             "writes_to": list(self.writes_to),
             "steps": [*BEFORE, *(one.id for one in self.experiments), *AFTER],
             "experiments": [
@@ -462,54 +466,40 @@ class Preview:
                     "network": one.shape.name,
                     "dataset": one.dataset,
                     "repeat": one.repeat,
-                    "read_bytes": self._read_bytes(one),
-                    "store_bytes": self._store_bytes(one),
-                    "least_s": self._least_s(one),
+                    **moved,
                 }
-                for one in self.experiments
+                for one, moved in zip(self.experiments, self.moved, strict=True)
             ],
             "notes": self.found.notes,
             "problems": [what for what, _ in self.found.problems],
         }
 
     def lines(self) -> Iterator[str]:
-        yield f"{self.plan.name}: {len(self.experiments)} experiments, {self.plan.parallel} at once"
-        for dataset in self.plan.datasets:
-            size_bytes = self.found.sizes.get(dataset.name, 0)
+        plan, found = self.plan, self.found
+        yield f"{plan.name}: {len(self.experiments)} experiments, {plan.parallel} at once"
+        for dataset in plan.datasets:
+            size_bytes = found.sizes.get(dataset.name, 0)
             yield f"data set {dataset.name}: {dataset.form}, about {format_size(size_bytes)}"
-        yield f"{format_size(self.found.needed_bytes)} on {self.found.medium}"
-        reads = sum(map(self._read_bytes, self.experiments))
-        moves = sum(map(self._store_bytes, self.experiments))
-        yield f"reads {format_size(reads)}, about {format_size(moves)} of it from the store"
-        lines = sum(map(self._least_s, self.experiments))
-        if lines:
-            yield f"the network alone takes {lines:,.0f} s"
-        for shape in self.plan.network:
+        yield f"{format_size(found.needed_bytes)} on {found.medium}"
+        reads, moves = format_size(self.total("read_bytes")), format_size(self.total("store_bytes"))
+        yield f"reads {reads}, about {moves} of it from the store"
+        if least_s := self.total("least_s"):
+            yield f"the network alone takes {least_s:,.0f} s"
+        for shape in plan.network:
             rate = "" if shape.bytes_per_s is None else f", {format_bit_rate(shape.bytes_per_s)}"
             yield f"network {shape.name}: {shape.latency_s * 1000:g} ms{rate}"
         for url in self.writes_to:
             yield f"writes to {url}, and removes it again"
-        if self.plan.s3_result_path is not None:
-            yield f"copies the results to {self.plan.s3_result_path}"
+        if plan.s3_result_path is not None:
+            yield f"copies the results to {plan.s3_result_path}"
         yield f"steps: {', '.join(BEFORE)}"
-        width = max(len(one.id) for one in self.experiments) if self.experiments else 0
-        for one in self.experiments:
-            read, moved = format_size(self._read_bytes(one)), format_size(self._store_bytes(one))
-            yield f"  {one.id:{width}}  {read:>10}  {moved:>10}"
+        width = max((len(one.id) for one in self.experiments), default=0)
+        for one, moved in zip(self.experiments, self.moved, strict=True):
+            read, fetched = format_size(moved["read_bytes"]), format_size(moved["store_bytes"])
+            yield f"  {one.id:{width}}  {read:>10}  {fetched:>10}"
         yield f"steps: {', '.join(AFTER)}"
-        for note in self.found.notes:
+        for note in found.notes:
             yield f"note: {note}"
-
-    def _read_bytes(self, one: Experiment) -> int:
-        return read_bytes(one, self.found.sizes.get(one.dataset, 0))
-
-    def _store_bytes(self, one: Experiment) -> int:
-        return store_bytes(one, self.found.sizes.get(one.dataset, 0))
-
-    def _least_s(self, one: Experiment) -> float:
-        """Return what the network's bandwidth alone takes: no experiment is faster."""
-        bytes_per_s = one.shape.bytes_per_s
-        return 0.0 if bytes_per_s is None else self._store_bytes(one) / bytes_per_s
 
 
 def preview(plan: Plan, settings: Settings) -> Preview:
@@ -522,7 +512,7 @@ def preview(plan: Plan, settings: Settings) -> Preview:
         skip_missing=settings.skip_missing,
     )
     left = tuple(one for one in experiments if one.arm.system not in found.missing)
-    places = places_of(plan, left, Path("penstock-bench-…"))
+    places = Places(plan, Path("penstock-bench-…")).all(left)
     if places:
         found.notes.append("not tried: whether the buckets can be written")
     return Preview(plan, left, found, tuple(map(str, places)))
