@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock import procfs
 from penstock.mounttable import filesystem_type, find_mount, mount_table
@@ -39,16 +40,6 @@ class Usage:
         """CPU from then to now, and the memory of now."""
         # A process that has ended takes its CPU time with it.
         return Usage(max(0.0, self.cpu_s - before.cpu_s), self.memory_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    cores: int
-    cpu: str
-    memory_bytes: int
-    kernel: str
-    system: str
-    python: str
 
 
 def usage(pids: list[int]) -> Usage:
@@ -136,20 +127,18 @@ def memory_kept_in_guest(setting: Path = _REPORTING_ORDER) -> Iterator[None]:
         setting.write_text(before)
 
 
-def machine() -> Machine:
-    info = dict(
-        line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line
-    )
-    model = next((value.strip() for key, value in info.items() if key.startswith("model name")), "")
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Machine(
-        cores=len(os.sched_getaffinity(0)),
-        cpu=model or platform.machine(),
-        memory_bytes=pages,
-        kernel=platform.release(),
-        system=_distribution(),
-        python=platform.python_version(),
-    )
+def machine() -> dict[str, Any]:
+    """Return what figures depend on, as environment.json has it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "kernel": platform.release(),
+        "cpu": models[-1] if models and models[-1] else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "distribution": _distribution(),
+        "python": platform.python_version(),
+    }
 
 
 def free_bytes(folder: Path) -> int:

@@ -4,7 +4,8 @@
     rows         repeats put together              verdict      the sentence at the top, goals
     summary      all of it, and summary.json       figures      what each chart shows
     drawing      how matplotlib draws it           page         report.html, report.md; templates/
-    console      tables in a terminal              comparing    two runs side by side
+    console      a run in a terminal               comparing    two runs side by side
+    tables       a table, in a terminal and Markdown
 
 No threads. Of the rest of the benchmark only the declaration of goals is imported, so that results
 of any release can be reported by themselves.

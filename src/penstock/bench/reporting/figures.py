@@ -49,6 +49,7 @@ from penstock.bench.reporting.rows import (
     setting_of,
 )
 from penstock.bench.reporting.summary import Summary
+from penstock.bench.reporting.tables import Table
 from penstock.bench.reporting.verdict import REFERENCES
 from penstock.units import format_size
 
@@ -74,15 +75,6 @@ class Panel:
     title: str
     details: str
     picture: Picture
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells are text. Columns from `numbers` on hold figures and are aligned to the right."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: int = 2
 
 
 @dataclass(frozen=True, slots=True)

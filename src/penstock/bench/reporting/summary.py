@@ -3,7 +3,7 @@
 Pure, but for reading the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from penstock.bench.reporting.reading import read_run
 from penstock.bench.reporting.results import Arm, Result, Run, number
 from penstock.bench.reporting.rows import (
     DEFAULT_PRICE,
+    HEAD,
     Price,
     Row,
     Setting,
@@ -21,6 +22,7 @@ from penstock.bench.reporting.rows import (
     rows_of,
     state_rows,
 )
+from penstock.bench.reporting.tables import Table
 from penstock.bench.reporting.verdict import Judged, Verdict, difference, judge, judge_goals
 from penstock.units import format_size
 
@@ -121,22 +123,23 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
+_OF_STATE = (
+    *("state", "readers", "samples", "files_per_s", "mb_per_s", "native_ratio", "bare_ratio"),
+    *("cpu_s_per_gb", "memory_mb", "messages_per_epoch"),
+)
+_ESTIMATES = (
+    *("bytes_per_s", "samples_per_s", "busy_share", "first_batch_s"),
+    *("later_bytes_per_s", "later_busy_share"),
+)
+
+
 def _state_row(row: StateRow) -> dict[str, Any]:
     return {
         "arm": row.arm.model_dump(),
         "workload": row.setting.workload.name,
         "shape": row.setting.shape.name,
         "dataset": row.setting.dataset,
-        "state": row.state,
-        "readers": row.readers,
-        "samples": row.samples,
-        "files_per_s": row.files_per_s,
-        "mb_per_s": row.mb_per_s,
-        "native_ratio": row.native_ratio,
-        "bare_ratio": row.bare_ratio,
-        "cpu_s_per_gb": row.cpu_s_per_gb,
-        "memory_mb": row.memory_mb,
-        "messages_per_epoch": row.messages_per_epoch,
+        **{name: getattr(row, name) for name in _OF_STATE},
         "modes": sorted(row.modes),
     }
 
@@ -149,12 +152,7 @@ def _row(row: Row, price: Price) -> dict[str, Any]:
         "shape": row.setting.shape.model_dump(),
         "dataset": row.setting.dataset,
         "repeats": len(row.results),
-        "bytes_per_s": _estimate(row.bytes_per_s),
-        "samples_per_s": _estimate(row.samples_per_s),
-        "busy_share": _estimate(row.busy_share),
-        "first_batch_s": _estimate(row.first_batch_s),
-        "later_bytes_per_s": _estimate(row.later_bytes_per_s),
-        "later_busy_share": _estimate(row.later_busy_share),
+        **{name: _estimate(getattr(row, name)) for name in _ESTIMATES},
         "accelerators_fed": None
         if row.fed is None
         else _estimate(row.fed.estimate) | {"at_least": row.fed.at_least},
@@ -173,11 +171,18 @@ def _row(row: Row, price: Price) -> dict[str, Any]:
 def _estimate(found: Estimate | None) -> dict[str, Any]:
     if found is None:
         return {"mean": None, "low": None, "high": None, "values": []}
-    return {"mean": found.mean, "low": found.low, "high": found.high, "values": list(found.values)}
+    return {"mean": found.mean, "low": found.low, "high": found.high, "values": found.values}
 
 
 def _experiment(result: Result) -> dict[str, Any]:
     return {"id": result.id, "repeat": result.repeat, "seed": result.seed, "raw": result.raw}
+
+
+def state_tables(summary: Summary) -> Iterator[Table]:
+    """Yield a table of the workload `states` for each setting."""
+    for setting, rows in summary.state_settings():
+        ours = [place for place, row in enumerate(rows) if row.arm.system == "penstock"]
+        yield Table(HEAD, [row.cells for row in rows], title=summary.title_of(setting), ours=ours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,14 +282,8 @@ _VERSION = re.compile(r"\d+\.\d+[^\s,]*")
 
 def environment_of(systems: Iterable[System], command: str) -> dict[str, Any]:
     """Return the content of environment.json."""
-    machine = measure.machine()
     return {
-        "kernel": machine.kernel,
-        "cpu": machine.cpu,
-        "cores": machine.cores,
-        "memory_bytes": machine.memory_bytes,
-        "distribution": machine.system,
-        "python": machine.python,
+        **measure.machine(),
         "penstock": __version__,
         "versions": _versions(set(systems)),
         "root": os.geteuid() == 0,
