@@ -7,13 +7,12 @@ data set is first copied in through a mount, which is not measured.
 import os
 import shutil
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.bench.arms import TRUSTED_S, Mount, Site
 from penstock.bench.datasets import Dataset
 from penstock.bench.plans.model import ArmPlan
-from penstock.bench.workspace import Process, find_program, free_port, wait_until
+from penstock.bench.workspace import Process, find_program, free_port, in_parallel, wait_until
 from penstock.units import MIB
 
 _ALL_MIB = 65536  # a cache that has room for everything
@@ -154,9 +153,7 @@ def copy_tree(dataset: Dataset, target: Path) -> None:
     def copy(path: str) -> None:
         shutil.copyfile(dataset.root / path, target / path)
 
-    with ThreadPoolExecutor(16) as pool:
-        for done in [pool.submit(copy, entry.path) for entry in dataset.entries]:
-            done.result()
+    in_parallel(copy, [entry.path for entry in dataset.entries], 16)
 
 
 def _listens(process: Process, port: int) -> bool:

@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -34,6 +33,7 @@ from penstock.bench.workspace import (
     Workspace,
     find_program,
     free_port,
+    in_parallel,
     wait_until,
 )
 from penstock.units import MIB
@@ -300,13 +300,7 @@ def upload(
             raise BenchError(f"{path} was not put into the bucket {bucket}: {error}") from error
 
     paths = [Path(at) / name for at, _, names in os.walk(root) for name in names]
-    with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
-        try:
-            for _ in pool.map(put, paths):
-                pass
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    in_parallel(put, paths, _UPLOADS_AT_ONCE)
 
 
 def remove_objects(server: S3Server, bucket: str, prefix: str) -> int:

@@ -24,10 +24,6 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
-    @property
-    def repeats(self) -> int:
-        return len(self.values)
-
     def within(self, least: float, most: float) -> "Estimate":
         """Return this estimate with its interval cut to possible values: no share is above 1."""
         if self.low is None or self.high is None:

@@ -21,7 +21,15 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.bench.reporting.estimates import Estimate, FedEstimate, estimate, times
+from penstock.bench.reporting.estimates import (
+    Estimate,
+    FedEstimate,
+    estimate,
+    figure,
+    interval,
+    rate,
+    times,
+)
 from penstock.bench.reporting.results import Arm, Epoch, Result, Run, Sample, Shape, Workload
 
 TRAINING_EPOCHS = 90  # what ResNet-50 on ImageNet is usually trained for
@@ -106,6 +114,14 @@ class Row:
         return self.bytes_per_s if self.setting.workload.kind == "read" else self.samples_per_s
 
     @property
+    def shown_speed(self) -> tuple[str, str]:
+        """Return the speed and its interval as people read them."""
+        assert self.speed is not None
+        if self.setting.workload.kind == "read":
+            return rate(self.speed.mean), interval(self.speed, 1e6)
+        return f"{figure(self.speed.mean)} samples/s", interval(self.speed)
+
+    @property
     def typical(self) -> Result | None:
         """The repeat of median duration; time series show this one."""
         timed = sorted(self.results, key=lambda one: (sum(e.seconds for e in one.epochs), one.id))
@@ -178,8 +194,8 @@ def _row(setting: Setting, group: Sequence[Result]) -> Row:
     )
 
 
-def _over(results: Iterable[Result], figure: Callable[[Result], float | None]) -> Estimate | None:
-    found = [value for value in map(figure, results) if value is not None]
+def _over(results: Iterable[Result], of: Callable[[Result], float | None]) -> Estimate | None:
+    found = [value for value in map(of, results) if value is not None]
     return estimate(found)
 
 

@@ -222,17 +222,14 @@ def _glance_cell(row: Row | None) -> Cell:
         result = (row.left_out or row.results)[0]
         word, _, why = result.why_not.partition(": ")
         return Cell(word or "no figure", why, struck=True)
-    kind = row.setting.workload.kind
     if row.setting.workload.emulated and row.busy_share is not None:
         fed = f", feeds {estimates.accelerators(row.fed)}" if row.fed else ""
         text = f"{estimates.share(row.busy_share.mean)} busy{fed}"
         note = estimates.interval(row.busy_share, percent=True)
-    elif kind == "read":
-        text, note = estimates.rate(row.speed.mean), estimates.interval(row.speed, 1e6)
     else:
-        busy = f", {estimates.share(row.busy_share.mean)} busy" if row.busy_share else ""
-        text = f"{estimates.figure(row.speed.mean)} samples/s{busy}"
-        note = estimates.interval(row.speed)
+        text, note = row.shown_speed
+        if row.setting.workload.kind != "read" and row.busy_share is not None:
+            text += f", {estimates.share(row.busy_share.mean)} busy"
     if row.left_out:
         note += f"; {len(row.left_out)} of {len(row.left_out) + len(row.results)} left out"
     return Cell(text, "one repeat" if note == "–" else note)
@@ -300,15 +297,8 @@ def _fed_tile(row: Row) -> Tile:
 
 
 def _speed_tile(row: Row) -> Tile:
-    assert row.speed is not None
-    if row.setting.workload.kind == "read":
-        interval = estimates.interval(row.speed, 1e6)
-        return Tile(estimates.rate(row.speed.mean), row.arm.label, _interval_note(interval))
-    return Tile(
-        f"{estimates.figure(row.speed.mean)} samples/s",
-        row.arm.label,
-        _interval_note(estimates.interval(row.speed)),
-    )
+    text, interval = row.shown_speed
+    return Tile(text, row.arm.label, _interval_note(interval))
 
 
 def _interval_note(text: str) -> str:

@@ -217,10 +217,8 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def _speed(row: Row) -> str:
-    assert row.speed is not None
-    if row.setting.workload.kind == "read":
-        return estimates.rate(row.speed.mean)
-    return f"at {estimates.figure(row.speed.mean)} samples/s"
+    text, _ = row.shown_speed
+    return text if row.setting.workload.kind == "read" else f"at {text}"
 
 
 def _sentence(text: str, used: Sequence[Row]) -> str:

@@ -8,11 +8,11 @@ Safe from any thread.
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.bench.plans.model import Plan
+from penstock.bench.workspace import in_parallel
 from penstock.errors import (
     AccessDenied,
     NoSuchResource,
@@ -148,43 +148,35 @@ def probe(where: Place) -> None:
         raise UsageError(f"{where.url}: cannot be written: {error}", hint=error.hint) from error
 
 
-def upload(where: Place, folder: Path, check: Callable[[], None]) -> int:
-    """Upload every file below `folder`; return the bytes. `check` raises to stop it."""
+def upload(where: Place, folder: Path, check: Callable[[], None]) -> None:
+    """Upload every file below `folder`. `check` raises to stop it."""
     if (target := _local_folder(where)) is not None:
         target.mkdir(parents=True, exist_ok=True)
     store = open_place(where)
-    sizes: list[int] = []
 
     def put(path: Path) -> None:
         check()
-        size_bytes = path.stat().st_size
         key = where.key(path.relative_to(folder).as_posix())
-        store.put_file(key, lambda: _pieces(path), size_bytes)
-        sizes.append(size_bytes)
+        store.put_file(key, lambda: _pieces(path), path.stat().st_size)
 
     paths = [Path(at) / name for at, _, names in os.walk(folder) for name in names]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for done in [pool.submit(put, path) for path in paths]:
-            done.result()
-    return sum(sizes)
+    in_parallel(put, paths, _AT_ONCE)
 
 
 def download(where: Place, folder: Path, check: Callable[[], None]) -> None:
     store = open_place(where)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
 
-        def get(info: ObjectInfo) -> None:
-            check()
-            path = folder / info.key.removeprefix(where.key(""))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                for start in range(0, info.size_bytes, _PIECE_BYTES):
-                    length = min(_PIECE_BYTES, info.size_bytes - start)
-                    file.write(store.get(info.key, info.version, start, length, info.size_bytes))
+    def get(info: ObjectInfo) -> None:
+        check()
+        path = folder / info.key.removeprefix(where.key(""))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for start in range(0, info.size_bytes, _PIECE_BYTES):
+                length = min(_PIECE_BYTES, info.size_bytes - start)
+                file.write(store.get(info.key, info.version, start, length, info.size_bytes))
 
-        found = [info for info in _list(store, where) if info.key[-1:] != "/"]
-        for done in [pool.submit(get, info) for info in found]:
-            done.result()
+    found = [info for info in _list(store, where) if info.key[-1:] != "/"]
+    in_parallel(get, found, _AT_ONCE)
 
 
 def size_of(where: Place) -> tuple[int, int]:
@@ -201,9 +193,7 @@ def remove(where: Place) -> int:
         return 0
     store = open_place(where)
     keys = [info.key for info in _list(store, where)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for done in [pool.submit(store.delete, key) for key in keys]:
-            done.result()
+    in_parallel(store.delete, keys, _AT_ONCE)
     _remove_folders(where)
     return len(keys)
 
