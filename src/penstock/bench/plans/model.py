@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Field,
     ValidationInfo,
     field_validator,
@@ -581,6 +582,9 @@ def _require_known(what: str, names: Sequence[str | None], known: list[str]) -> 
 
 class Plan(PlanFields):
     """A whole benchmark, with the manifests that it names; its data sets are in `datasets`."""
+
+    # It is plan.json of a run: what another release wrote there must not be read in part.
+    model_config = ConfigDict(extra="forbid")
 
     jobs: list[JobPlan] = field("The training jobs of `experiments`.", factory=list)
 
