@@ -6,6 +6,7 @@ permissions hide, is empty; nothing here raises for it.
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -35,6 +36,15 @@ def is_gone(pid: int) -> bool:
 def parent_of(pid: int) -> int | None:
     fields = stat(pid)
     return int(fields[PARENT]) if fields else None
+
+
+def descendants(roots: Iterable[int]) -> set[int]:
+    """Return these processes, their children, the children of those, and so on."""
+    parents = {pid: parent_of(pid) for pid in pids()}
+    found = set(roots)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
 
 
 def thread_states(pid: int) -> list[str]:

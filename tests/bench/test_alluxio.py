@@ -14,9 +14,11 @@ import pytest
 
 from penstock.bench import measure
 from penstock.bench.alluxio import HOME_VARIABLE, Alluxio
-from penstock.bench.arms import Native, Site, lacking
+from penstock.bench.arms import Site
 from penstock.bench.datasets import Dataset
+from penstock.bench.plans.model import ARMS
 from penstock.bench.s3server import S3Server
+from penstock.bench.systems import lacking
 from penstock.bench.workspace import BenchError, Workspace, find_program
 from tests.support.bench_ground import assert_nothing_left
 
@@ -57,22 +59,22 @@ def test_what_alluxio_lacks_is_said_in_one_line(
 
     put_java(tmp_path / "bin", "#!/bin/sh\n", monkeypatch)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-    assert lacking([Native, Alluxio]) == {}
+    assert lacking(["native", "alluxio"]) == {}
     with monkeypatch.context() as patch:
         patch.setattr(ctypes, "CDLL", no_library)
-        assert lacking([Alluxio]) == {
+        assert lacking(["alluxio"]) == {
             "alluxio": "libfuse.so.2: no such library; install the system's package libfuse2"
         }
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
-        assert lacking([Alluxio])["alluxio"].startswith("java: no such program; install a Java")
+        assert lacking(["alluxio"])["alluxio"].startswith("java: no such program; install a Java")
     with monkeypatch.context() as patch:
         patch.setenv(HOME_VARIABLE, str(tmp_path))
-        assert lacking([Alluxio])["alluxio"].startswith(
+        assert lacking(["alluxio"])["alluxio"].startswith(
             f"{HOME_VARIABLE}: {tmp_path} has no jars of Alluxio; "
         )
         patch.delenv(HOME_VARIABLE)
-        assert lacking([Alluxio])["alluxio"].startswith(f"{HOME_VARIABLE} is not set; ")
+        assert lacking(["alluxio"])["alluxio"].startswith(f"{HOME_VARIABLE} is not set; ")
 
 
 def test_three_processes_are_started_one_after_the_other_and_end_together(
@@ -83,7 +85,7 @@ def test_three_processes_are_started_one_after_the_other_and_end_together(
     small: Dataset,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arm = Alluxio(Site(workspace, server, small.name, small))
+    arm = Alluxio(Site(workspace, server, small.name, small), ARMS["alluxio"][0])
     log = tmp_path / "java.log"
     java = JAVA.format(
         log=log, rclone=find_program("rclone"), data=small.root, mountpoint=arm.mountpoint
@@ -123,7 +125,7 @@ def test_one_that_does_not_start_says_why_and_leaves_nothing(
     medium = tmp_path / "medium"
     medium.mkdir()
     with Workspace(medium) as workspace:
-        arm = Alluxio(Site(workspace, server, small.name, small))
+        arm = Alluxio(Site(workspace, server, small.name, small), ARMS["alluxio"][0])
         try:
             with pytest.raises(BenchError, match="alluxio ended with status 1: no room"):
                 arm.start()

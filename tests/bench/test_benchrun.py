@@ -16,13 +16,12 @@ import pytest
 
 from penstock.bench import measure
 from penstock.bench.datasets import SMALL_BYTES
-from penstock.bench.plans.model import StorePlan
 from penstock.bench.plans.reading import read_plan_file
 from penstock.bench.s3server import reclaim_space
 from penstock.bench.workflow import checks, registry, remote, run
 from penstock.bench.workflow.run import preview
 from penstock.bench.workflow.site import Parts
-from penstock.bench.workflow.view import Quiet
+from penstock.bench.workflow.view import View
 from penstock.bench.workspace import MARK, PREFIX, Workspace
 from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.reconcile.state import State
@@ -80,7 +79,7 @@ class Ground:
         assert process.returncode == -signal.SIGKILL
 
     def run(self, plan: Path, parts: Parts = PARTS) -> run.Outcome:
-        return run.run_plan(read_plan_file(plan), plan.read_text(), self.settings(parts), Quiet())
+        return run.run_plan(read_plan_file(plan), plan.read_text(), self.settings(parts), View())
 
     def assert_nothing_is_left(self) -> None:
         assert_nothing_left(self.medium)
@@ -269,7 +268,7 @@ def test_runs_of_one_plan_that_begin_at_once_are_two(
     with (outcome.results / "plan.json").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(UsageError, match="another process continues it"):
-            run.resume_run(outcome.results, settings, Quiet())
+            run.resume_run(outcome.results, settings, View())
 
 
 def test_an_interrupt_runs_the_exit_handler(ground: Ground) -> None:
@@ -296,7 +295,7 @@ def test_a_killed_run_is_resumed_without_measuring_anything_twice(ground: Ground
     lost = next(iter(measured))
     shutil.rmtree(lost.parent)
     settings = ground.settings()
-    outcome = run.resume_run(results, settings, Quiet())
+    outcome = run.resume_run(results, settings, View())
     assert (outcome.exit_code, outcome.done, outcome.failed) == (0, 2, ())
     for path, mtime_ns in measured.items():
         assert (path.stat().st_mtime_ns == mtime_ns) == (path != lost)
@@ -308,11 +307,11 @@ def test_a_killed_run_is_resumed_without_measuring_anything_twice(ground: Ground
     environment = (results / "environment.json").read_text()
     (results / "environment.json").write_text(environment.replace('"cores": ', '"cores": 9'))
     with pytest.raises(UsageError, match="cannot be resumed: cores was 9"):
-        run.resume_run(results, settings, Quiet())
+        run.resume_run(results, settings, View())
     ground.assert_nothing_is_left()
     lost.write_text(whole)
     # Of one that has everything, only the report is made again.
-    outcome = run.resume_run(results, settings, Quiet())
+    outcome = run.resume_run(results, settings, View())
     assert outcome.exit_code == 0
     assert states(results)["make-dataset"] == "skipped"
 
@@ -352,7 +351,7 @@ def test_what_is_put_into_a_bucket_is_removed_from_it(
 
     # What cleaning cannot remove, the resumed run removes in the end.
     monkeypatch.setattr(remote, "remove", first_in_vain)
-    outcome = run.resume_run(ground.results[0], ground.settings(), Quiet())
+    outcome = run.resume_run(ground.results[0], ground.settings(), View())
     assert (outcome.exit_code, remote.remove) == (0, remove)
     assert keys() == ["kept"]
     ground.assert_nothing_is_left()
@@ -363,15 +362,15 @@ def test_keys_come_from_a_secret_that_was_applied(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    store = StorePlan(
-        False, "s3://b/x", secret_name="bench", access_key_name="id", secret_key_name="key"
+    store = remote.Place(
+        "s3://b/x", secret_name="bench", access_key_name="id", secret_key_name="key"
     )
     with pytest.raises(UsageError, match="there is no Secret bench"):
-        remote.plain_keys(store, "s3://b/x")
+        remote.plain_keys(store)
     manifest = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bench"}}
     applied = take_secrets(manifest | {"stringData": {"id": "who", "key": "word"}})
     State().put(ResourceKey("Secret", "default", "bench"), *applied)
-    assert remote.plain_keys(store, "s3://b/x") == {"access_key": "who", "secret_key": "word"}
+    assert remote.plain_keys(store) == {"access_key": "who", "secret_key": "word"}
 
 
 def refused(ground: Ground, plan: Path) -> PenstockError:
@@ -416,7 +415,7 @@ def test_a_missing_program_is_said_before_anything_starts_or_skipped(
     assert "s3fs is not installed, and is wanted by the arms s3fs" in str(error)
     assert error.hint == "get it; or skip them with --skip-missing"
     settings = replace(ground.settings(), skip_missing=True)
-    outcome = run.run_plan(read_plan_file(plan), "", settings, Quiet())
+    outcome = run.run_plan(read_plan_file(plan), "", settings, View())
     assert (outcome.done, outcome.skipped, outcome.exit_code) == (1, 1, 0)
     assert states(outcome.results)["s3fs"] == "skipped"
 

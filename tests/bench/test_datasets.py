@@ -41,7 +41,8 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
         make_few_pictures(patch)
         for form in ("tfrecord", "webdataset"):
             folder = tmp_path_factory.mktemp(form)
-            plan = DatasetPlan(form, files=2, size_bytes=MIB // 2)  # type: ignore[arg-type]
+            plan = DatasetPlan(form=form, files=2)  # type: ignore[arg-type]
+            plan = plan.model_copy(update={"size_bytes": MIB // 2})
             made[form] = folder, make_dataset(plan, folder)
     return made
 
@@ -54,7 +55,7 @@ def decode(data: bytes) -> Image.Image:
 
 
 def test_jpegs_decode_are_all_different_and_have_imagenets_mean_size(tmp_path: Path) -> None:
-    make_dataset(DatasetPlan("jpeg", files=80), tmp_path)
+    make_dataset(DatasetPlan(form="jpeg", files=80), tmp_path)
     entries = scan(tmp_path)
     contents = {(tmp_path / entry.path).read_bytes() for entry in entries}
     assert len(contents) == len(entries) == 80
@@ -88,11 +89,13 @@ def test_the_hash_depends_on_plan_and_seed_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_few_pictures(monkeypatch)
-    plan = DatasetPlan("jpeg", files=3, seed=3)
+    plan = DatasetPlan(form="jpeg", files=3, seed=3)
     first = make_dataset(plan, tmp_path / "a")
     assert make_dataset(plan, tmp_path / "b") == first
     small = [
-        make_dataset(DatasetPlan("small", files=2, seed=seed), tmp_path / f"small-{seed}").sha256
+        make_dataset(
+            DatasetPlan(form="small", files=2, seed=seed), tmp_path / f"small-{seed}"
+        ).sha256
         for seed in (1, 2)
     ]
     assert small[0] != small[1]
@@ -100,7 +103,7 @@ def test_the_hash_depends_on_plan_and_seed_alone(
     data = bytearray(victim.read_bytes())
     data[-3] ^= 1
     victim.write_bytes(data)
-    given = make_dataset(DatasetPlan("given", path=str(tmp_path / "b")), tmp_path / "unused")
+    given = make_dataset(DatasetPlan(form="given", path=str(tmp_path / "b")), tmp_path / "unused")
     assert given.sha256 != first.sha256
     assert manifest_from_json(given.to_json()) == given
 
@@ -156,9 +159,9 @@ def test_samples_add_up_to_the_file_and_a_given_folder_is_described_by_what_lies
         (tmp_path / "short").write_bytes((folder / scan(folder)[0].path).read_bytes()[:-5])
         with pytest.raises(OSError, match="ends in the middle of a sample"):
             list(read(str(tmp_path / "short")))
-    given = make_dataset(DatasetPlan("given", path=str(folder)), tmp_path)
+    given = make_dataset(DatasetPlan(form="given", path=str(folder)), tmp_path)
     assert (given.form, given.layout, given.seed) == ("given", form, None)
     assert (given.sha256, given.samples) == (made.sha256, made.samples)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no files"):
-        make_dataset(DatasetPlan("given", path=str(tmp_path / "empty")), tmp_path)
+        make_dataset(DatasetPlan(form="given", path=str(tmp_path / "empty")), tmp_path)

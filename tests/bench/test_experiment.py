@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,15 @@ from penstock.bench.datasets import Dataset, Entry, make_dataset, scan
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.programs import EpochLines
 from penstock.bench.experiments.storeline import StoreCounts, Wire
-from penstock.bench.plans import model
-from penstock.bench.plans.model import ArmPlan, DatasetPlan, Shape, WorkloadPlan
+from penstock.bench.plans import experiments
+from penstock.bench.plans.model import (
+    ArmPlan,
+    DatasetPlan,
+    Form,
+    JobPlan,
+    Shape,
+    WorkloadPlan,
+)
 from penstock.bench.s3server import S3Server, create_bucket, upload
 from penstock.bench.workspace import MARK, BenchError
 from penstock.errors import UsageError
@@ -29,13 +36,25 @@ from tests.support.bench_ground import assert_nothing_left
 from tests.support.certificates import certify
 from tests.support.rclone import rclone_serves
 
+
+def far(latency_s: float, bytes_per_s: float) -> Shape:
+    return Shape(name="far", latency_s=latency_s, bytes_per_s=bytes_per_s)
+
+
+def plan_of(form: Form, files: int, size_bytes: int) -> DatasetPlan:
+    """A data set of few bytes, where a plan has either a number of files or a size."""
+    return DatasetPlan(form=form, files=files).model_copy(update={"size_bytes": size_bytes})
+
+
 FILES = 20
 SIZE = FILES * 110 * KIB
-READ = WorkloadPlan("read", "read", epochs=1, readers=2)
+READ = WorkloadPlan(name="read", epochs=1, readers=[2])
 # A fiftieth of an H100: 8 samples in a step of 0.224 s.
-TRAIN = WorkloadPlan("resnet50", "emulated", "resnet50", "h100", epochs=1, scale=0.02)
-FAR = Shape("far", 0.2, 1e6)
-COLD = ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False)
+TRAIN = WorkloadPlan(
+    name="resnet50", kind="emulated", model="resnet50", accelerator="h100", epochs=1, scale=0.02
+)
+FAR = far(0.2, 1e6)
+COLD = ArmPlan(name="penstock-cold")
 
 needs_root = pytest.mark.skipif(not measure.can_drop_pages(), reason="dropping pages needs root")
 
@@ -94,12 +113,12 @@ class Bench:
             json.dumps({"access_key": self.server.access_key, "secret_key": self.server.secret_key})
         )
         named = f"{arm.name}-{self.runs}"
-        config = model.ExperimentConfig(
+        config = experiments.ExperimentConfig(
             run="test",
-            experiment=model.Experiment(
-                named, arm, workload, shape or Shape("plain"), "data", 0, 0, 7
+            experiment=experiments.Experiment(
+                named, arm, workload, shape or Shape(name="plain"), "data", 0, 0, 7
             ),
-            store=model.StoreAccess(
+            store=experiments.StoreAccess(
                 True,
                 endpoint or self.server.endpoint,
                 self.server.region,
@@ -109,12 +128,12 @@ class Bench:
                 f"{self.bucket}-scratch",
                 f"volume{self.runs}",
             ),
-            dataset=model.DatasetAccess(str(self.folder / "dataset.json"), str(self.root)),
+            dataset=experiments.DatasetAccess(str(self.folder / "dataset.json"), str(self.root)),
             output=str(place / "output"),
             logs=str(place / "logs"),
             medium=str(self.medium),
         )
-        (place / "config.json").write_text(json.dumps(config.to_json()))
+        config.write(place / "config.json")
         command = [sys.executable, "-Pm", "penstock.bench.experiments", str(place / "config.json")]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
@@ -150,12 +169,12 @@ def bench_of(on_disk: Path, medium: Path, server: S3Server) -> BenchMaker:
 
 @pytest.fixture
 def bench(bench_of: BenchMaker) -> Bench:
-    return bench_of(DatasetPlan("small", files=FILES))
+    return bench_of(DatasetPlan(form="small", files=FILES))
 
 
 @drops_pages
 def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> None:
-    done = bench.run(COLD, replace(READ, epochs=2), Shape("far", 0.002, 100e6))
+    done = bench.run(COLD, READ.model_copy(update={"epochs": 2}), far(0.002, 100e6))
     result = done.result
     assert (done.status, result["valid"], result["failure"]) == (0, True, None)
     assert [epoch["store"]["get_bytes"] >= SIZE for epoch in result["epochs"]] == [True, False]
@@ -174,7 +193,7 @@ def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> N
 
 
 def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
-    done = bench.run(replace(COLD, name="warm", state="warm"), shape=Shape("far", 0.05, 1e6))
+    done = bench.run(ArmPlan(name="penstock-warm"), shape=far(0.05, 1e6))
     assert (done.status, done.result["valid"]) == (0, True)
     assert "0 bytes in 0 GETs" in done.proof("warm-epoch-1")["detail"]
     assert sum(done.result["epochs"][0]["hit_bytes"].values()) == SIZE
@@ -182,9 +201,9 @@ def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
 
 @drops_pages
 def test_a_warm_run_that_was_not_warm_is_marked_invalid(bench_of: BenchMaker) -> None:
-    bench = bench_of(DatasetPlan("webdataset", files=4, size_bytes=4 * MIB))
+    bench = bench_of(plan_of("webdataset", 4, 4 * MIB))
     # It says warm, and has no cache that could be.
-    done = bench.run(ArmPlan("liar", "rclone", "warm", 0.0))
+    done = bench.run(ArmPlan(name="liar", system="rclone", state="warm", cache_share=0.0))
     assert (done.status, done.result["failure"]) == (0, None)
     assert not done.result["valid"]
     assert not done.proof("warm-epoch-1")["ok"]
@@ -198,7 +217,7 @@ def test_a_warm_run_that_was_not_warm_is_marked_invalid(bench_of: BenchMaker) ->
 
 @drops_pages
 def test_a_planned_run_is_hinted_and_proves_it(bench: Bench) -> None:
-    done = bench.run(replace(COLD, name="planned", state="planned"), TRAIN)
+    done = bench.run(ArmPlan(name="penstock-planned"), TRAIN)
     assert (done.status, done.result["valid"]) == (0, True)
     assert done.result["arm"]["hinted"]
     assert "the plans of 1 of 1 readers, with 20 files each" in done.proof("hinted")["detail"]
@@ -209,7 +228,7 @@ def test_a_planned_run_is_hinted_and_proves_it(bench: Bench) -> None:
 
 @drops_pages
 def test_a_cache_of_half_the_data_asks_for_the_other_half(bench: Bench) -> None:
-    done = bench.run(ArmPlan("half", "penstock", "cold", 0.5), replace(READ, epochs=2))
+    done = bench.run(ArmPlan(name="penstock-50"), READ.model_copy(update={"epochs": 2}))
     assert (done.status, done.result["valid"]) == (0, True)
     second = done.result["epochs"][1]
     assert second["store"]["get_bytes"] + second["hit_bytes"]["MEM"] == SIZE
@@ -221,14 +240,14 @@ def test_a_cache_of_half_the_data_asks_for_the_other_half(bench: Bench) -> None:
 def test_the_ceiling_reads_nothing_and_is_measured_for_each_number_of_accelerators(
     bench_of: BenchMaker,
 ) -> None:
-    bench = bench_of(DatasetPlan("tfrecord", files=4, size_bytes=2 * MIB))
-    arm = ArmPlan("ceiling", "ceiling", "warm", drops_pages=False)
-    done = bench.run(arm, replace(TRAIN, accelerators=(1, 2)))
+    bench = bench_of(plan_of("tfrecord", 4, 2 * MIB))
+    arm = ArmPlan(name="ceiling")
+    done = bench.run(arm, TRAIN.model_copy(update={"accelerators": [1, 2]}))
     assert (done.status, done.result["valid"]) == (0, True)
     assert [run["accelerators"] for run in done.result["accelerator_runs"]] == [1, 2]
     assert done.result["epochs"][0]["store"]["gets"] == 0
     assert len(done.other("steps")["epochs"][0]["load_s"]) == 3  # of 8 samples, of about 20
-    done = bench.run(replace(arm, system="native"), replace(TRAIN, accelerators=(1, 8)))
+    done = bench.run(ArmPlan(name="native"), TRAIN.model_copy(update={"accelerators": [1, 8]}))
     assert (done.status, done.result["valid"]) == (2, False)
     assert done.result["failure"]["what"] == "8 accelerators need as many shards, and there are 4"
 
@@ -241,7 +260,7 @@ def test_a_mount_that_dies_and_an_interrupt_are_failures_and_leave_nothing(bench
             os.kill(pid, signal.SIGKILL)
 
     # Slow enough to be alive when it is killed.
-    arm = ArmPlan("rclone", "rclone", "cold", 0.0)
+    arm = ArmPlan(name="rclone")
     done = bench.run(arm, READ, FAR, in_first_epoch=kill_mount)
     assert done.status == 1
     assert "readers ended with status 1" in done.result["failure"]["what"]
@@ -268,7 +287,7 @@ def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
     assert not proofs.whole(0, 19, SIZE, (20, SIZE)).ok
     assert not proofs.whole(0, 20, SIZE - 1, (20, SIZE)).ok
     of_ten = Dataset("small", tmp_path, (Entry("a", 1000),))
-    assert not proofs.from_the_store(StoreCounts(2, 999, 0), of_ten, 0).ok
+    assert not proofs.from_the_store("cold-epoch-1", StoreCounts(2, 999, 0), 1000).ok
     assert not proofs.nothing_from_the_store(StoreCounts(1, 0, 0), of_ten, 0).ok
     assert proofs.nothing_from_the_store(StoreCounts(None, 10, None), of_ten, 0).ok
     assert not proofs.nothing_from_the_store(StoreCounts(None, 11, None), of_ten, 0).ok
@@ -328,7 +347,7 @@ def test_each_epoch_that_a_job_prints_is_taken_once_and_when_its_line_is_whole(
             grow(logs[0], f"{torn}\n")
 
 
-def job(command: str) -> WorkloadPlan:
+def job(command: str) -> JobPlan:
     """Before a cold job the pages of the whole machine are dropped, so jobs here are warm."""
     spec = {
         "trainer": "mpi",
@@ -342,7 +361,7 @@ def job(command: str) -> WorkloadPlan:
         "metadata": {"name": "resnet"},
         "spec": spec,
     }
-    return WorkloadPlan("job", "job", epochs=2, job=manifest)
+    return JobPlan(name="job", kind="job", epochs=2, manifest=manifest)
 
 
 # Reads everything, epoch by epoch, and says so; or stops at once.
@@ -358,7 +377,7 @@ done
 def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures_or_why_it_failed(
     bench: Bench,
 ) -> None:
-    done = bench.run(replace(COLD, state="warm"), job(JOB))
+    done = bench.run(ArmPlan(name="penstock-warm"), job(JOB))
     assert (done.status, done.result["failure"]) == (0, None)
     # Two seconds of 20 images each second.
     assert [epoch["samples"] for epoch in done.result["epochs"]] == [40, 40]
@@ -370,6 +389,6 @@ def test_a_job_reads_the_arms_folder_and_what_it_says_are_the_figures_or_why_it_
         ("echo no such model >&2; exit 3", "the job failed after 0 epochs", "no such model"),
         ("true", "the job succeeded after 0 epochs", '"images_per_s": …'),
     ):
-        done = bench.run(ArmPlan("native", "native", "warm", drops_pages=False), job(command))
+        done = bench.run(ArmPlan(name="native"), job(command))
         assert done.status == 1
         assert all(part in done.result["failure"]["what"] for part in said)

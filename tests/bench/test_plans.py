@@ -1,22 +1,16 @@
 """A plan says what is measured; what is wrong with it is said with its line."""
 
-import json
-from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from penstock.bench.datasets import planned_bytes
+from penstock.bench.plans.experiments import expand, medium_bytes, read_bytes, store_bytes
 from penstock.bench.plans.model import (
     ARMS,
     DatasetPlan,
     Plan,
-    expand,
-    medium_bytes,
-    plan_from_json,
-    read_bytes,
-    store_bytes,
 )
 from penstock.bench.plans.reading import read_plan, read_plan_file
 from penstock.errors import ManifestError, UsageError
@@ -85,8 +79,8 @@ def test_arms_and_workloads_choose_their_data_sets_and_some_read_none() -> None:
     assert names == {("penstock-cold", ""), ("penstock-passthrough", "")}
     assert {one.workload.reader_counts for one in found if one.dataset} == {(1, 8)}
     # What an experiment is given survives JSON.
-    whole = plan_from_json(json.loads(json.dumps(asdict(plan(SEVERAL)))))
-    assert whole == plan(SEVERAL)
+    for text in (SEVERAL, SMALL):
+        assert Plan.model_validate_json(plan(text).model_dump_json()) == plan(text)
 
 
 def test_values_of_a_plan_can_be_set_by_name_or_place() -> None:
@@ -123,7 +117,7 @@ def test_every_repeat_has_each_experiment_once_in_an_order_of_its_own() -> None:
     ]
     assert len({tuple(order) for order in orders}) == 3
     assert len({frozenset(order) for order in orders}) == 1
-    other = expand(replace(plan(), seed=2))
+    other = expand(plan().model_copy(update={"seed": 2}))
     assert [one.id for one in other] != [one.id for one in found]
     # All arms read in the same order: one for each workload and repeat.
     assert len({(one.workload.name, one.repeat, one.seed) for one in found}) == 2 * 3
@@ -140,14 +134,17 @@ def test_how_much_an_experiment_moves_is_known_before() -> None:
     sizes = {"data": 1000}
     alone = medium_bytes(plan(), expand(plan()), sizes)
     # One more cache at a time: half of the data, and a quarter more.
-    assert medium_bytes(replace(plan(), parallel=2), expand(plan()), sizes) == alone + 625
+    assert (
+        medium_bytes(plan().model_copy(update={"parallel": 2}), expand(plan()), sizes)
+        == alone + 625
+    )
     # A local store has a copy of the data set.
-    elsewhere = replace(plan(), store=replace(plan().store, local=False))
+    elsewhere = plan().model_copy(update={"storage_backend": "s3"})
     assert alone - medium_bytes(elsewhere, expand(plan()), sizes) == 1000
     # Room is looked for in whole files.
-    assert planned_bytes(DatasetPlan("tfrecord", size_bytes=48 * MIB)) == 130_000_000
-    assert planned_bytes(DatasetPlan("small", files=3)) == 3 * 110 * KIB
-    assert planned_bytes(DatasetPlan("given", path="/x")) is None
+    assert planned_bytes(DatasetPlan(form="tfrecord", size_bytes=48 * MIB)) == 130_000_000
+    assert planned_bytes(DatasetPlan(form="small", files=3)) == 3 * 110 * KIB
+    assert planned_bytes(DatasetPlan(form="given", path="/x")) is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.bench.plans.model import Shape
 from penstock.bench.reporting import compare as compare_runs
 from penstock.bench.reporting import write
 from penstock.bench.reporting.comparing import NO_DIFFERENCE
@@ -20,7 +19,7 @@ from penstock.bench.reporting.drawing import Bar, Part, draw_bars, part_look
 from penstock.bench.reporting.estimates import estimate, holm, ratio, t_quantile, welch
 from penstock.bench.reporting.figures import FIGURES, Figure
 from penstock.bench.reporting.page import page
-from penstock.bench.reporting.results import Arm, Epoch, Result, Workload
+from penstock.bench.reporting.results import Arm, Epoch, Result, Shape, Workload
 from penstock.bench.reporting.rows import Fed, fed
 from penstock.bench.reporting.summary import Summary, summary_of
 from penstock.errors import ResultsError
@@ -332,14 +331,14 @@ def test_welch_gives_the_chance_and_the_interval_of_a_worked_example() -> None:
 
 
 def result_of(*points: tuple[int, float], scale: float = 1.0, busy: float | None = None) -> Result:
-    workload = Workload("w", "emulated", accelerator="h100", accelerators=2, scale=scale)
-    epochs = (Epoch(0, 10.0, 100, 1000, busy_share=busy),)
+    workload = Workload(name="w", kind="emulated", accelerator="h100", accelerators=2, scale=scale)
+    epochs = (Epoch(seconds=10.0, samples=100, size_bytes=1000, busy_share=busy),)
     return Result(
-        "i",
-        "f",
-        Arm("a", "A", "rclone"),
-        workload,
-        Shape("s"),
+        id="i",
+        folder="f",
+        arm=Arm(name="a", title="A", system="rclone"),
+        workload=workload,
+        shape=Shape(name="s"),
         epochs=epochs,
         accelerator_runs=points,
     )

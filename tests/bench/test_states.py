@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from penstock.bench.reporting.console import print_summary
-from penstock.bench.reporting.states import sentence, state_rows
+from penstock.bench.reporting.rows import sentence, state_rows
 from penstock.bench.reporting.summary import Summary, summary_of
 from tests.support.bench_ground import assert_nothing_left
 from tests.support.report_samples import write_around, write_json

@@ -25,6 +25,7 @@ from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import SMALL_BYTES, Dataset, Entry, make_large, make_small
 from penstock.bench.experiments.states import Trial, settle
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
+from penstock.bench.plans.model import ARMS
 from penstock.bench.readers import list_files, read_epoch
 from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload
 from penstock.bench.workspace import MARK, BenchError, Workspace, free_port
@@ -322,7 +323,7 @@ def test_a_users_own_keys_do_not_reach_the_systems(
 def test_a_mounted_peer_is_measured_cold_and_warm(
     workspace: Workspace, server: S3Server, small: Dataset
 ) -> None:
-    trial = Trial(Rclone(Site(workspace, server, small.name, small)))
+    trial = Trial(Rclone(Site(workspace, server, small.name, small), ARMS["rclone-cold"][0]))
     with trial.running():
         cold = trial.cold(2, small.entries)
         settle(trial.arm)
@@ -344,7 +345,8 @@ def test_juicefs_is_filled_once_and_then_mounted_read_only(
     workspace: Workspace, server: S3Server, small: Dataset
 ) -> None:
     create_bucket(server, juicefs_bucket(small.name))
-    arm = JuiceFS(Site(workspace, server, small.name, small))
+    bucket = juicefs_bucket(small.name)
+    arm = JuiceFS(Site(workspace, server, small.name, small, bucket), ARMS["juicefs"][0])
     trial = Trial(arm)
     try:
         arm.prepare()

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.bench.plans.model import Experiment
+from penstock.bench.plans.experiments import Experiment
 from penstock.bench.plans.reading import read_plan_file
 from penstock.bench.s3server import PART, S3Server, reclaim_space, serve_s3
 from penstock.bench.workflow import checks, run
 from penstock.bench.workflow.engine import Record
 from penstock.bench.workflow.site import Parts
-from penstock.bench.workflow.view import Lines, Quiet
+from penstock.bench.workflow.view import Lines, View
 from penstock.bench.workspace import Workspace, find_program, free_port
 from tests.support.processes import listens
 from tests.support.waiting import wait_until
@@ -57,7 +57,7 @@ PARTS = Parts(
 REAL_STORE = replace(PARTS, serve=serve_s3, reclaim=reclaim_space)
 
 
-class Deadly(Quiet):
+class Deadly(View):
     """Kills its own process at a step, or at a phase of an experiment."""
 
     def __init__(self, at: str) -> None:

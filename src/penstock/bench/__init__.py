@@ -10,6 +10,7 @@ like every other system, so all are measured in the same way.
     readers     an epoch of open, read, close       bareclient   the same bytes by plain GETs
     measure     CPU, memory, page cache, FUSE messages
     arms        one small class per system          juicefs, alluxio  larger ones
+    systems     all of them by name
     accelerators emulated, as MLPerf Storage publishes them
 
 `penstock bench` is made of four packages, each on top of the one before it; plans/ of the

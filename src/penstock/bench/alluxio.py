@@ -14,6 +14,7 @@ from pathlib import Path
 
 from penstock.bench.arms import TRUSTED_S, Mount
 from penstock.bench.workspace import BenchError, Process, find_program, free_port, wait_until
+from penstock.errors import UsageError
 from penstock.units import GIB
 
 HOME_VARIABLE = "PENSTOCK_ALLUXIO_HOME"
@@ -46,6 +47,7 @@ log4j.appender.out.layout=org.apache.log4j.SimpleLayout
 
 class Alluxio(Mount):
     name = "alluxio"
+    dashes = ""
     ready_s = 120.0  # a Java runtime starts in 5 s on two idle cores, and there are four
 
     @property
@@ -63,6 +65,11 @@ class Alluxio(Mount):
             raise BenchError("libfuse.so.2: no such library", hint=hint) from error
 
     def launch(self) -> Process:
+        if self.plan.cache_share < 1:
+            raise UsageError(
+                f"{self.plan.name}: Alluxio is measured with room for all data only",
+                hint="leave cacheShare out",
+            )
         for name in ("conf", "journal", "logs", "tmp"):
             (self.place / name).mkdir()
         self._write("log4j2.xml", _LOGGING)

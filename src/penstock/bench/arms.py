@@ -14,13 +14,13 @@ import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from penstock.bench import measure
 from penstock.bench.datasets import Dataset
+from penstock.bench.plans.model import ArmPlan
 from penstock.bench.s3server import S3Server
 from penstock.bench.workspace import (
     BenchError,
@@ -31,6 +31,7 @@ from penstock.bench.workspace import (
     unmount,
     wait_until,
 )
+from penstock.errors import UsageError
 from penstock.units import GIB
 
 TRUSTED_S = 7200  # how long names and attributes may be trusted; the data does not change
@@ -42,8 +43,11 @@ class Site:
 
     workspace: Workspace
     server: S3Server
-    bucket: str
+    bucket: str  # with the data set's prefix, if it has one: BUCKET/a/b
     dataset: Dataset
+    # Where a system keeps objects of its own, and under which name.
+    scratch_bucket: str = ""
+    scratch_name: str = "bench"
 
 
 class Arm(ABC):
@@ -51,8 +55,8 @@ class Arm(ABC):
 
     name: str
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, site: Site, plan: ArmPlan) -> None:
+        self.site, self.plan = site, plan
         self.root = Path()
         self.command: list[str] = []  # what it was started with, once it has started
 
@@ -61,15 +65,11 @@ class Arm(ABC):
         """Raise BenchError, with a hint, where this machine lacks what the system needs."""
         return
 
-    def extra_options(self) -> list[str]:
-        """Last on its command line."""
-        return []
+    def start(self) -> None:
+        return
 
-    @abstractmethod
-    def start(self) -> None: ...
-
-    @abstractmethod
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        return
 
     def prepare(self) -> None:
         """Once, before the first start."""
@@ -109,15 +109,10 @@ class Arm(ABC):
         return None
 
 
-def lacking(arms: Iterable[type[Arm]]) -> dict[str, str]:
-    """Return why systems cannot run on this machine, in one line each, by name."""
-    found: dict[str, str] = {}
-    for arm in arms:
-        try:
-            arm.require()
-        except BenchError as error:
-            found[arm.name] = f"{error}; {error.hint}" if error.hint else str(error)
-    return found
+class Ceiling(Arm):
+    """Reads nothing: samples are made in memory."""
+
+    name = "ceiling"
 
 
 class Native(Arm):
@@ -128,21 +123,32 @@ class Native(Arm):
     def start(self) -> None:
         self.root = self.site.dataset.root
 
-    def stop(self) -> None:
-        return None
-
 
 class Mount(Arm):
     """What the FUSE systems have in common: a folder, a cache, a daemon in the foreground."""
 
     ready_s = 60.0  # how long its start may take
+    dashes = "--"  # before the name of an option
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
+    def __init__(self, site: Site, plan: ArmPlan) -> None:
+        super().__init__(site, plan)
         self._daemon: Process | None = None
-        self.place = site.workspace.folder / f"{self.name}-{site.bucket}"
+        # Short: a control socket's path has 108 bytes.
+        self.place = site.workspace.folder / "m"
         self.cache = self.place / "cache"
         self.mountpoint = self.place / "mnt"
+
+    @property
+    def quota_bytes(self) -> int:
+        """Return what its cache may hold."""
+        return int(self.site.dataset.size_bytes * self.plan.cache_share)
+
+    def extra_options(self) -> list[str]:
+        """Return the options of the plan: last on the command line, so that they win."""
+        return [
+            f"{self.dashes}{name}={value}" if value else f"{self.dashes}{name}"
+            for name, value in self.plan.options.items()
+        ]
 
     @abstractmethod
     def launch(self) -> Process | None:
@@ -195,7 +201,6 @@ class Mount(Arm):
 
 class Penstock(Mount):
     name = "penstock"
-    wanted_mode = "auto"
 
     def launch(self) -> None:
         self._mount(
@@ -204,7 +209,7 @@ class Penstock(Mount):
             "-b",
             f"--endpoint={self.site.server.endpoint}",
             *self.cache_options(),
-            f"--mode={self.wanted_mode}",
+            "--mode=auto",
             "--refresh=never",
             # Neither the bare client nor the peers compare a body with its MD5.
             "--verify-store=never",
@@ -212,6 +217,11 @@ class Penstock(Mount):
         )
 
     def cache_options(self) -> list[str]:
+        if self.plan.cache_share == 0:
+            return ["--no-cache"]
+        if self.plan.cache_share < 1:
+            # Marks that let it be filled to the brim: the plan names what it holds.
+            return [f"--tier=MEM:{self.cache}:{self.quota_bytes}B:high=1,low=0.99"]
         # Room for everything, and no more than the data set needs: a quota larger than the
         # file system is refused.
         room_bytes = self.site.dataset.size_bytes * 5 // 4 + GIB // 4
@@ -263,11 +273,6 @@ class Penstock(Mount):
         return self.site.workspace.run(self.name, command, self.environment()).decode()
 
 
-class PenstockPassthrough(Penstock):
-    name = "penstock-passthrough"
-    wanted_mode = "passthrough"
-
-
 class Rclone(Mount):
     name = "rclone"
 
@@ -307,11 +312,17 @@ class Rclone(Mount):
         )
 
     def cache_options(self) -> list[str]:
-        return [
+        if self.plan.cache_share == 0:
+            return [f"--cache-dir={self.cache}", "--vfs-cache-mode=off"]
+        options = [
             f"--cache-dir={self.cache}",
             "--vfs-cache-mode=full",
             f"--vfs-cache-max-age={TRUSTED_S}s",
         ]
+        if self.plan.cache_share < 1:
+            # It looks after its size only now and then; at every second it does so soon enough.
+            options += [f"--vfs-cache-max-size={self.quota_bytes}B", "--vfs-cache-poll-interval=1s"]
+        return options
 
     def version(self) -> str:
         output = self.site.workspace.run(self.name, [find_program("rclone"), "version"])
@@ -320,6 +331,7 @@ class Rclone(Mount):
 
 class S3fs(Mount):
     name = "s3fs"
+    dashes = ""
 
     @classmethod
     def require(cls) -> None:
@@ -327,6 +339,7 @@ class S3fs(Mount):
 
     def launch(self) -> Process:
         server = self.site.server
+        bucket, slash, prefix = self.site.bucket.partition("/")
         password = self.place / "passwd"
         password.touch(mode=0o600)
         password.write_text(f"{server.access_key}:{server.secret_key}\n")
@@ -350,7 +363,7 @@ class S3fs(Mount):
             self.name,
             [
                 find_program("s3fs"),
-                self.bucket,
+                f"{bucket}:/{prefix}" if slash else bucket,
                 self.mountpoint,
                 "-f",
                 "-o",
@@ -358,12 +371,13 @@ class S3fs(Mount):
             ],
         )
 
-    @property
-    def bucket(self) -> str:
-        return self.site.bucket
-
     def cache_options(self) -> list[str]:
-        return [f"use_cache={self.cache}"]
+        if 0 < self.plan.cache_share < 1:
+            raise UsageError(
+                f"{self.plan.name}: s3fs cannot be given a cache of {self.plan.cache_share:.0%}",
+                hint="it has no limit for its cache; give a share of 0 or 1",
+            )
+        return [f"use_cache={self.cache}"] if self.plan.cache_share else []
 
     def version(self) -> str:
         output = self.site.workspace.run(self.name, [find_program("s3fs"), "--version"])

@@ -26,7 +26,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -309,7 +309,7 @@ def main(settings: dict[str, Any]) -> None:
         if Path(plan.path) != folder:
             _report_progress("copying", 0)
             shutil.copytree(plan.path, folder, dirs_exist_ok=True)
-        plan = replace(plan, path=str(folder))
+        plan = plan.model_copy(update={"path": str(folder)})
     reported = 0.0
 
     def progress(done: float) -> None:

@@ -7,12 +7,15 @@ data set is first copied in through a mount, which is not measured.
 import os
 import shutil
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.bench.arms import TRUSTED_S, Mount, Site
 from penstock.bench.datasets import Dataset
-from penstock.bench.workspace import Process, find_program, free_port, wait_until
+from penstock.bench.plans.model import ArmPlan
+from penstock.bench.workspace import Process, find_program, free_port, in_parallel, wait_until
+from penstock.units import MIB
+
+_ALL_MIB = 65536  # a cache that has room for everything
 
 
 class JuiceFS(Mount):
@@ -22,14 +25,12 @@ class JuiceFS(Mount):
     """
 
     name = "juicefs"
-    volume = "bench"
-    cache_mib = 65536
     _REDIS = "juicefs-redis"
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
+    def __init__(self, site: Site, plan: ArmPlan) -> None:
+        super().__init__(site, plan)
         # Beside the mount's own folder: metadata must outlast a cache that is thrown away.
-        self._metadata = site.workspace.folder / f"juicefs-metadata-{site.bucket}"
+        self._metadata = site.workspace.folder / "juicefs-metadata"
         self._redis_program = shutil.which("redis-server")
         self._redis_port = free_port()
         self._redis: Process | None = None
@@ -47,9 +48,9 @@ class JuiceFS(Mount):
         self._run(
             "format",
             "--storage=s3",
-            f"--bucket={server.endpoint}/{self.bucket}",
+            f"--bucket={server.endpoint}/{self.site.scratch_bucket}",
             self._address,
-            self.volume,
+            self.site.scratch_name,
         )
         try:
             self.start()
@@ -59,6 +60,8 @@ class JuiceFS(Mount):
         self._filled = True
 
     def launch(self) -> Process:
+        share = self.plan.cache_share
+        cache_mib = self.quota_bytes // MIB if share < 1 else _ALL_MIB
         return self.site.workspace.spawn(
             self.name,
             [
@@ -68,7 +71,7 @@ class JuiceFS(Mount):
                 "--no-syslog",
                 f"--metrics=127.0.0.1:{free_port()}",
                 f"--cache-dir={self.cache}",
-                f"--cache-size={self.cache_mib}",
+                f"--cache-size={cache_mib}",
                 "--free-space-ratio=0.01",
                 # What its guide to caches recommends for data that is only read: an open then
                 # asks the metadata engine nothing, and the kernel trusts names and attributes.
@@ -90,11 +93,6 @@ class JuiceFS(Mount):
     def fill_cache(self) -> None:
         # It drops blocks that come faster than it writes them; its own command fetches those.
         self._run("warmup", str(self.mountpoint))
-
-    @property
-    def bucket(self) -> str:
-        """Where it keeps its objects."""
-        return juicefs_bucket(self.site.bucket)
 
     def environment(self) -> dict[str, str]:
         # Keys are not for the command line, which everybody on the machine can read.
@@ -155,9 +153,7 @@ def copy_tree(dataset: Dataset, target: Path) -> None:
     def copy(path: str) -> None:
         shutil.copyfile(dataset.root / path, target / path)
 
-    with ThreadPoolExecutor(16) as pool:
-        for done in [pool.submit(copy, entry.path) for entry in dataset.entries]:
-            done.result()
+    in_parallel(copy, [entry.path for entry in dataset.entries], 16)
 
 
 def _listens(process: Process, port: int) -> bool:

@@ -8,25 +8,25 @@ kernel with that tracepoint (seen on 6.18); elsewhere the count is None.
 Knows nothing of the systems that are measured. No state, safe from any thread.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
 import platform
-import re
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock import procfs
+from penstock.mounttable import filesystem_type, find_mount, mount_table
 
 # Free blocks of so many pages, as a power of two, and larger ones are handed back to the host.
 _REPORTING_ORDER = Path("/sys/module/page_reporting/parameters/page_reporting_order")
 _LARGEST_ORDER = "10"
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,6 @@ class Usage:
         return Usage(max(0.0, self.cpu_s - before.cpu_s), self.memory_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    cores: int
-    cpu: str
-    memory_bytes: int
-    kernel: str
-    system: str
-    python: str
-
-
 def usage(pids: list[int]) -> Usage:
     """CPU and memory of these processes. One that ends meanwhile counts as nothing."""
     return Usage(sum(map(_cpu_s, pids)), sum(map(_memory_bytes, pids)))
@@ -62,54 +52,30 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
 
     A system may start a process with an environment of its own, which no mark is found in.
     """
-    children: dict[int, list[int]] = {}
-    for pid in procfs.pids():
-        if (parent := procfs.parent_of(pid)) is not None:
-            children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    pending = list(pids)
-    while pending:
-        pid = pending.pop()
-        if pid not in found:
-            found.add(pid)
-            pending += children.get(pid, [])
-    return sorted(found)
+    return sorted(procfs.descendants(pids))
 
 
 def marked_processes(mark: str) -> list[int]:
-    """Live processes whose environment holds `mark` at the start of a variable.
-
-    The environment is the one given at exec, inherited by forks: a process cannot lose it by
-    daemonizing. Zombies have none, and so are not found.
-    """
-    wanted = b"\0" + mark.encode()
-    found: list[int] = []
-    for pid in procfs.pids():
-        if pid != os.getpid():
-            environment = _read(f"/proc/{pid}/environ")
-            if environment is not None and wanted in b"\0" + environment:
-                found.append(pid)
-    return sorted(found)
+    """Live processes whose environment has a variable that begins with `mark`, or that is all of
+    it where it ends in a NUL."""
+    wanted = mark.encode()
+    return sorted(
+        pid
+        for pid in procfs.pids()
+        if pid != os.getpid()
+        and any((one + b"\0").startswith(wanted) for one in procfs.environment(pid))
+    )
 
 
 def mounts_below(folder: Path) -> list[Path]:
     """Mount points below `folder`, without touching them: a stat on a dead mount fails."""
     prefix = f"{folder}/"
-    points = [_mountinfo_path(line) for line in _mountinfo()]
+    points = (entry.mountpoint for entry in mount_table())
     return [Path(point) for point in points if point.startswith(prefix)]
 
 
 def mounted(mountpoint: Path) -> bool:
-    return any(_mountinfo_path(line) == str(mountpoint) for line in _mountinfo())
-
-
-def device_of(mountpoint: Path) -> int | None:
-    """The kernel's number of a mount (major << 20 | minor), asked without a message to it."""
-    for line in _mountinfo():
-        if _mountinfo_path(line) == str(mountpoint):
-            major, minor = line.split()[2].split(":")
-            return int(major) << 20 | int(minor)
-    return None
+    return any(entry.mountpoint == str(mountpoint) for entry in mount_table())
 
 
 def can_drop_pages() -> bool:
@@ -142,7 +108,7 @@ def touch_memory(size_bytes: int) -> None:
             memory[offset] = 1
 
 
-@contextmanager
+@contextlib.contextmanager
 def memory_kept_in_guest(setting: Path = _REPORTING_ORDER) -> Iterator[None]:
     """Let a virtual machine keep memory that is free, as far as the kernel allows. Needs root.
 
@@ -161,37 +127,24 @@ def memory_kept_in_guest(setting: Path = _REPORTING_ORDER) -> Iterator[None]:
         setting.write_text(before)
 
 
-def machine() -> Machine:
-    info = dict(
-        line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line
-    )
-    model = next((value.strip() for key, value in info.items() if key.startswith("model name")), "")
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Machine(
-        cores=len(os.sched_getaffinity(0)),
-        cpu=model or platform.machine(),
-        memory_bytes=pages,
-        kernel=platform.release(),
-        system=_distribution(),
-        python=platform.python_version(),
-    )
-
-
-def filesystem_of(folder: Path) -> str:
-    """The kind of file system below `folder`: `tmpfs`, `ext4`."""
-    best = ("", "unknown")
-    for line in _mountinfo():
-        point = _mountinfo_path(line)
-        covers = point == "/" or folder == Path(point) or str(folder).startswith(f"{point}/")
-        if covers and len(point) >= len(best[0]):
-            best = (point, line.split(" - ", 1)[1].split()[0])
-    return best[1]
+def machine() -> dict[str, Any]:
+    """Return what figures depend on, as environment.json has it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "kernel": platform.release(),
+        "cpu": models[-1] if models and models[-1] else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "distribution": _distribution(),
+        "python": platform.python_version(),
+    }
 
 
 def free_bytes(folder: Path) -> int:
     """What can still be written below `folder`: on tmpfs no more than there is memory."""
     free = shutil.disk_usage(folder).free
-    if filesystem_of(folder) != "tmpfs":
+    if filesystem_type(folder) != "tmpfs":
         return free
     return min(free, procfs.available_memory())
 
@@ -204,27 +157,11 @@ def _cpu_s(pid: int) -> float:
 
 def _memory_bytes(pid: int) -> int:
     # Proportional, not resident: processes that share pages after a fork are counted once.
-    rollup = _read(f"/proc/{pid}/smaps_rollup")
-    for line in (rollup or b"").splitlines():
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
     return 0
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-
-
-def _mountinfo() -> list[str]:
-    return Path("/proc/self/mountinfo").read_text().splitlines()
-
-
-def _mountinfo_path(line: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), line.split()[4])
 
 
 def _distribution() -> str:
@@ -265,11 +202,13 @@ def count_messages(mountpoint: Path, scratch: Path) -> MessageCounter | None:
     `scratch` is an empty folder where the trace file system is mounted for a moment, when the
     machine has it nowhere.
     """
-    device = device_of(mountpoint)
+    mount = find_mount(mountpoint)
     event = _event_id(scratch)
     syscall = _SYSCALL_PERF_EVENT_OPEN.get(platform.machine())
-    if device is None or event is None or syscall is None:
+    if mount is None or event is None or syscall is None:
         return None
+    major, minor = map(int, mount.device.split(":"))
+    device = major << 20 | minor  # the kernel's number of the mount
     # struct perf_event_attr: type, size, config; the rest zero: count only, all processes.
     attribute = struct.pack("IIQ", _TYPE_TRACEPOINT, _ATTRIBUTE_BYTES, event).ljust(
         _ATTRIBUTE_BYTES, b"\0"

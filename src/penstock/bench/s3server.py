@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -34,6 +33,7 @@ from penstock.bench.workspace import (
     Workspace,
     find_program,
     free_port,
+    in_parallel,
     wait_until,
 )
 from penstock.units import MIB
@@ -66,10 +66,13 @@ class SeaweedFS:
         """Configure the server once it answers; return whether it takes objects."""
         try:
             conf = json.dumps(_FILER_CONF)
-            if _status(self.ports["filer"], "PUT", _FILER_CONF_PATH, conf) != 201:
-                return False
+            filer, s3 = self.ports["filer"], self.ports["s3"]
+            with ask(filer, _FILER_CONF_PATH, method="PUT", body=conf, timeout_s=2) as answer:
+                if answer.status != 201:
+                    return False
             # The server must reject an unsigned request, else it does not check keys at all.
-            return _status(self.ports["s3"], "GET", "/") == 403
+            with ask(s3, "/", timeout_s=2) as answer:
+                return answer.status == 403
         except (OSError, http.client.HTTPException):
             return False
 
@@ -137,11 +140,18 @@ def read_ports(folder: Path) -> dict[str, int]:
     return json.loads((folder / _PORTS).read_text())
 
 
-def _status(port: int, method: str, path: str, body: str | None = None) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+@contextlib.contextmanager
+def ask(
+    port: int, path: str, *, method: str = "GET", body: str | None = None, timeout_s: float = 10
+) -> Iterator[http.client.HTTPResponse]:
+    """Ask a server on this machine. Its body is not read yet: it may come slowly.
+
+    Raise OSError or HTTPException where there is no answer.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request(method, path, body)
-        return connection.getresponse().status
+        yield connection.getresponse()
     finally:
         connection.close()
 
@@ -216,12 +226,8 @@ class FarServer:
             self._ask(shaper.SHAPED_PATH)
 
     def _ask(self, path: bytes) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path.decode())
-            return connection.getresponse().read()
-        finally:
-            connection.close()
+        with ask(self.port, path.decode()) as answer:
+            return answer.read()
 
 
 @contextlib.contextmanager
@@ -294,13 +300,7 @@ def upload(
             raise BenchError(f"{path} was not put into the bucket {bucket}: {error}") from error
 
     paths = [Path(at) / name for at, _, names in os.walk(root) for name in names]
-    with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
-        try:
-            for _ in pool.map(put, paths):
-                pass
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    in_parallel(put, paths, _UPLOADS_AT_ONCE)
 
 
 def remove_objects(server: S3Server, bucket: str, prefix: str) -> int:
@@ -323,14 +323,11 @@ def reclaim_space(workspace: Workspace) -> None:
     what was removed just now is reclaimed by the next call.
     """
     ports = read_ports(workspace.folder / _FOLDER)
-    connection = http.client.HTTPConnection("127.0.0.1", ports["master"], timeout=60)
     try:
-        connection.request("GET", "/vol/vacuum")
-        connection.getresponse().read()
+        with ask(ports["master"], "/vol/vacuum", timeout_s=60) as answer:
+            answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise BenchError(f"the S3 server did not reclaim space: {error}") from error
-    finally:
-        connection.close()
 
 
 def _open(server: S3Server, bucket: str) -> S3Store:
@@ -380,12 +377,8 @@ def host_and_port(endpoint: str) -> str:
 
 def _answers(process: Process, port: int) -> bool:
     process.require_alive()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
-        connection.request("GET", "/")
-        # Any answer of the server to an unsigned request.
-        return 400 <= connection.getresponse().status < 500
+        with ask(port, "/", timeout_s=2) as answer:  # of the server, to an unsigned request
+            return 400 <= answer.status < 500
     except (ConnectionError, TimeoutError, http.client.HTTPException):
         return False
-    finally:
-        connection.close()

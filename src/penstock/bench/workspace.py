@@ -19,11 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO
+from typing import IO, TypeVar
 
 from penstock.bench import measure
 from penstock.errors import PenstockError
@@ -49,6 +50,9 @@ _FOREIGN_PREFIXES = (
     "GOOGLE_",
     "AZURE_",
 )
+
+
+Item = TypeVar("Item")
 
 
 class BenchError(PenstockError):
@@ -275,6 +279,17 @@ class Workspace:
             child.wait(10)
         with contextlib.suppress(FileNotFoundError):  # swept before, as a step of its own
             shutil.rmtree(self.folder)
+
+
+def in_parallel(work: Callable[[Item], object], items: Iterable[Item], at_once: int) -> None:
+    """Call `work` on each item. Raise the first failure; what has not begun then never does."""
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            for done in [pool.submit(work, item) for item in items]:
+                done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def end_below(folder: Path) -> None:

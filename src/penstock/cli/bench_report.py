@@ -49,10 +49,10 @@ def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> 
       penstock bench report bench-results/seed-001-20260101-120000 -o /tmp/report.html
     """
     _require_libraries()
-    from penstock.bench.reporting.drawing import clean
     from penstock.bench.reporting.page import NAMES, write_one
     from penstock.bench.reporting.rows import stated_price
     from penstock.bench.reporting.summary import summary_of
+    from penstock.bench.reporting.tables import clean
 
     summary = summary_of(folder, stated_price(get_price))
     for path in outputs or tuple(folder / name for name in NAMES):
@@ -121,29 +121,16 @@ def _require_libraries() -> None:
 
 
 def _print_table(found: "Comparison") -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from penstock.bench.reporting.comparing import TEST, cells
-    from penstock.bench.reporting.drawing import clean
+    from penstock.bench.reporting.comparing import TEST
+    from penstock.bench.reporting.tables import clean, output_console, print_tables
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160)
-    table = Table(box=box.SIMPLE_HEAD)
-    for place, name in enumerate(("arm", "setting", "A", "B", "B / A", "95% interval", "B is")):
-        table.add_column(name, justify="right" if 2 <= place <= 5 else "left")
-    styles = {"faster": "green", "slower": "bold red"}
-    for row in found.rows:
-        shown = [Text(clean(cell)) for cell in cells(row)]
-        shown[-1].stylize(styles.get(row.finding, "dim"))
-        table.add_row(*shown)
+    console = output_console(width=160)
     for warning in found.warnings:
         console.print(Text(clean(f"NOT LIKE WITH LIKE: {warning}"), style="bold red"))
     console.print(Text(clean(f"A: {found.a}\nB: {found.b}")))
-    console.print(table)
+    print_tables([found.table], console)
     for change in found.changes:
         console.print(Text(clean(change)))
     console.print(Text(f"{TEST}."))

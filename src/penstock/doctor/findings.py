@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 Severity = Literal["bad", "slow", "note", "ok"]
 
@@ -55,7 +56,7 @@ class TooSlow(Exception):
 
 def within(seconds: float, look: Callable[[], Answer]) -> Answer:
     """Return or raise what `look` does; raise TooSlow if that takes longer."""
-    return _Check(look).wait(seconds)
+    return _answer(_begin(look), seconds)
 
 
 def each_within(
@@ -65,33 +66,29 @@ def each_within(
     found: dict[Key, Answer | None] = {}
     keys = list(looks)
     for first in range(0, len(keys), at_once):
-        running = [(key, _Check(looks[key])) for key in keys[first : first + at_once]]
+        running = [(key, _begin(looks[key])) for key in keys[first : first + at_once]]
         for key, check in running:
             try:
-                found[key] = check.wait(seconds)
+                found[key] = _answer(check, seconds)
             except TooSlow:
                 found[key] = None
     return found
 
 
-class _Check(Generic[Answer]):
-    def __init__(self, look: Callable[[], Answer]) -> None:
-        self._look = look
-        self._answer: list[Answer] = []
-        self._error: BaseException | None = None
-        self._done = threading.Event()
-        threading.Thread(target=self._run, name="look", daemon=True).start()
+def _begin(look: Callable[[], Answer]) -> Future[Answer]:
+    check: Future[Answer] = Future()
 
-    def wait(self, seconds: float) -> Answer:
-        if not self._done.wait(seconds):
-            raise TooSlow
-        if self._error is not None:
-            raise self._error
-        return self._answer[0]
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._answer.append(self._look())
-        except BaseException as error:  # noqa: BLE001 - raised again by wait()
-            self._error = error
-        self._done.set()
+            check.set_result(look())
+        except BaseException as error:  # noqa: BLE001 - raised again by _answer()
+            check.set_exception(error)
+
+    threading.Thread(target=run, name="look", daemon=True).start()
+    return check
+
+
+def _answer(check: Future[Answer], seconds: float) -> Answer:
+    if not wait([check], seconds).done:
+        raise TooSlow
+    return check.result()

@@ -114,11 +114,7 @@ def job_usage(uid: str, state_folder: Path | None = None) -> Usage:
 
 def tree_usage(pid: int) -> Usage:
     """Return the usage of a process and its descendants: an instance, without its daemons."""
-    parents = {one: procfs.parent_of(one) for one in procfs.pids()}
-    below = {pid}
-    while more := {one for one, parent in parents.items() if parent in below} - below:
-        below |= more
-    return _sum(below)
+    return _sum(procfs.descendants([pid]))
 
 
 def _sum(pids: Iterable[int]) -> Usage:

@@ -3,8 +3,9 @@
 python -Pm penstock.bench.experiments CONFIG.json
 
 running     one experiment with epochs           states      one arm cold, cached and warm
-management  many names, many Datasets            systems     the arms as a plan describes them
 feeding     the program that reads               loading     the same behind a PyTorch DataLoader
 programs    gated programs, real training jobs   storeline   the line to the store, counted
 proofs      is it cold, is it warm, was it all   results     the files that an experiment writes
+
+Workloads that read no data are in __main__.
 """

@@ -13,6 +13,7 @@ each epoch, as examples/09-resnet50 does:
 Jobs are driven by the command line, in a state folder of the experiment's own. Main thread only.
 """
 
+import contextlib
 import copy
 import errno
 import json
@@ -23,51 +24,44 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from penstock.bench.workspace import BenchError, Workspace, tail, wait_until
-from penstock.errors import UsageError
+from penstock.bench.workspace import BenchError, Process, Workspace, tail, wait_until
 
 # A peer that needs three round trips for a file reads 10,000 of them in 2 minutes.
 LONGEST_EPOCH_S = 1200.0
 
 
+@contextlib.contextmanager
+def gated_program(
+    workspace: Workspace,
+    part: str,
+    command: Callable[[Path], Sequence[str]],
+    *,
+    epochs: int,
+    extra: Mapping[str, str],
+) -> "Iterator[GatedProgram]":
+    """Run a program of which no process outlives the context.
+
+    `command` takes the gate's path; `extra` goes into the program's environment.
+    """
+    gate = workspace.folder / f"gate-{part}"
+    os.mkfifo(gate)
+    process = workspace.spawn(part, command(gate), workspace.environment(part, extra))
+    try:
+        yield GatedProgram(process, gate, epochs)
+        process.finish()  # it ends by itself after its last line
+    finally:
+        workspace.end_processes(part)
+        process.terminate()
+        gate.unlink()
+
+
+@dataclass(frozen=True)
 class GatedProgram:
-    """A context manager: none of its processes outlives it."""
-
-    def __init__(
-        self,
-        workspace: Workspace,
-        part: str,
-        command: Callable[[Path], Sequence[str]],
-        *,
-        epochs: int,
-        extra: Mapping[str, str],
-    ) -> None:
-        """`command` takes the gate's path; `extra` goes into the program's environment."""
-        self._workspace, self._part, self._epochs = workspace, part, epochs
-        self._gate = workspace.folder / f"gate-{part}"
-        os.mkfifo(self._gate)
-        self._process = workspace.spawn(
-            part, command(self._gate), workspace.environment(part, extra)
-        )
-
-    def __enter__(self) -> "GatedProgram":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # It ends by itself after its last line; end what is left.
-        if kind is None:
-            self._process.finish()
-        self._workspace.end_processes(self._part)
-        self._process.terminate()
-        self._gate.unlink()
+    _process: Process
+    _gate: Path
+    _epochs: int
 
     def wait_for(self, epoch: int) -> dict[str, Any]:
         """Wait for the end of an epoch, and return the line that the program printed."""
@@ -79,7 +73,7 @@ class GatedProgram:
         return json.loads(self._lines()[epoch])
 
     def go_on(self) -> None:
-        wait_until(self._open_gate, timeout_s=60, what=f"{self._part} at its gate")
+        wait_until(self._open_gate, timeout_s=60, what=f"{self._process.name} at its gate")
 
     def _lines(self) -> list[str]:
         """Return the lines of figures so far; the log has the program's stderr too."""
@@ -190,11 +184,9 @@ class TrainingRun:
     """One job, from its submission to its end. `epochs` yields each one when it is reported."""
 
     def __init__(
-        self, workspace: Workspace, manifest: Mapping[str, Any] | None, state: Path | None
+        self, workspace: Workspace, manifest: Mapping[str, Any], state: Path | None
     ) -> None:
         """`state`: the state folder of a Penstock arm, so that a plan finds the mount."""
-        if manifest is None:
-            raise UsageError("a workload of the kind job needs a TrainingJob")
         self._workspace = workspace
         self._state = state or workspace.folder / "j"
         self._manifest = copy.deepcopy(dict(manifest))

@@ -11,13 +11,14 @@ A proof that fails marks the run invalid. It never ends it: what happened is sti
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.bench import measure
 from penstock.bench.datasets import Dataset
 from penstock.bench.experiments.storeline import StoreCounts
+from penstock.mounttable import filesystem_type
 from penstock.units import MIB, format_size
 from penstock.warm.residency import pages_by_cachestat, pages_by_mincore
 
@@ -66,7 +67,7 @@ def residency(dataset: Dataset) -> Residency:
             os.close(descriptor)
         resident += found or 0
         pages += -(-entry.size_bytes // _PAGE_BYTES)
-    return Residency(resident, pages, measure.filesystem_of(dataset.root) == "tmpfs")
+    return Residency(resident, pages, filesystem_type(dataset.root) == "tmpfs")
 
 
 def pages_dropped(dataset: Dataset, *, native: bool) -> Proof:
@@ -97,34 +98,40 @@ def pages_resident(dataset: Dataset) -> Proof:
     return Proof("pages-resident", found.share >= 1 - _FEW, str(found))
 
 
-def cache_empty(folder: Path | None) -> Proof:
+def cache_empty(folder: Path) -> Proof:
     held = _held_bytes(folder)
     detail = f"{format_size(held)} in the cache folder before the mount"
     return Proof("cache-empty", held == 0, detail)
 
 
-def cache_within(folder: Path | None, quota_bytes: int) -> Proof:
+def cache_within(folder: Path, quota_bytes: int) -> Proof:
     held = _held_bytes(folder)
     detail = f"{format_size(held)} in the cache, {format_size(quota_bytes)} allowed"
     most = quota_bytes * (1 + _QUOTA_SLACK) + _INDEX_BYTES
     return Proof("cache-within-its-share", held <= most, detail)
 
 
-def from_the_store(
-    counts: StoreCounts, dataset: Dataset, epoch: int, read_share: float = 1.0
+def from_the_store(name: str, counts: StoreCounts, size_bytes: float, least: float = 1.0) -> Proof:
+    """Check a cold epoch that read so many bytes: at least that share of them came from there."""
+    share = counts.get_bytes / size_bytes
+    return Proof(name, share >= least, f"{_counted(counts)}, {share:.3f} of the data read")
+
+
+def part_from_the_store(counts: StoreCounts, dataset: Dataset, epoch: int, share: float) -> Proof:
+    """Check the first epoch of a job that read a share of the data. It is not known how large the
+    files are that it read: about as others."""
+    least = 1.0 if share == 1 else 1 - _SHARE_SLACK
+    return from_the_store(f"cold-epoch-{epoch + 1}", counts, dataset.size_bytes * share, least)
+
+
+def rest_from_the_store(
+    counts: StoreCounts, dataset: Dataset, epoch: int, cache_share: float
 ) -> Proof:
-    """Check a cold epoch: all that was read had to come from the store."""
-    name = f"cold-epoch-{epoch + 1}"
-    share = counts.get_bytes / (dataset.size_bytes * read_share)
-    detail = f"{_counted(counts)}, {share:.3f} of the data read"
-    # Where not all is read, it is not known how large the files are that were: about as others.
-    return Proof(name, share >= (1 if read_share == 1 else 1 - _SHARE_SLACK), detail)
-
-
-def all_from_the_store(name: str, counts: StoreCounts, size_bytes: int) -> Proof:
-    """Check a cold epoch that read so many bytes: all of them had to come from there."""
-    detail = f"{_counted(counts)}, {counts.get_bytes / size_bytes:.3f} of the data read"
-    return Proof(name, counts.get_bytes >= size_bytes, detail)
+    """Check an epoch with a cache for a share of the data: the rest must come from the store, or
+    something else has kept it."""
+    name, least = f"partly-cached-epoch-{epoch + 1}", 1 - cache_share - _SHARE_SLACK
+    proof = from_the_store(name, counts, dataset.size_bytes, least)
+    return replace(proof, detail=f"{proof.detail}; the cache holds {cache_share:.2f} of it")
 
 
 def little_from_the_store(name: str, counts: StoreCounts, size_bytes: int) -> Proof:
@@ -133,25 +140,11 @@ def little_from_the_store(name: str, counts: StoreCounts, size_bytes: int) -> Pr
     return Proof(name, share <= _FEW, f"{_counted(counts)}, {share:.4f} of the data read")
 
 
-def rest_from_the_store(
-    counts: StoreCounts, dataset: Dataset, epoch: int, cache_share: float
-) -> Proof:
-    """Check an epoch with a cache for a share of the data: the rest must come from the store, or
-    something else has kept it."""
-    name = f"partly-cached-epoch-{epoch + 1}"
-    share = counts.get_bytes / dataset.size_bytes
-    detail = (
-        f"{_counted(counts)}, {share:.3f} of the data read; the cache holds {cache_share:.2f} of it"
-    )
-    return Proof(name, share >= 1 - cache_share - _SHARE_SLACK, detail)
-
-
 def nothing_from_the_store(counts: StoreCounts, dataset: Dataset, epoch: int) -> Proof:
+    name = f"warm-epoch-{epoch + 1}"
     if counts.gets is None:  # whatever else the network brings is among it
-        share = counts.get_bytes / dataset.size_bytes
-        detail = f"{_counted(counts)}, {share:.4f} of the data read"
-        return Proof(f"warm-epoch-{epoch + 1}", share <= _FEW, detail)
-    return Proof(f"warm-epoch-{epoch + 1}", counts.get_bytes == counts.gets == 0, _counted(counts))
+        return little_from_the_store(name, counts, dataset.size_bytes)
+    return Proof(name, counts.get_bytes == counts.gets == 0, _counted(counts))
 
 
 def whole(epoch: int, samples: int, size_bytes: int, wanted: tuple[int, int]) -> Proof:
@@ -179,10 +172,10 @@ def _counted(counts: StoreCounts) -> str:
     return f"{counts.get_bytes:,} bytes in {counts.gets:,} GETs came from the store"
 
 
-def _held_bytes(folder: Path | None) -> int:
+def _held_bytes(folder: Path) -> int:
     """Return the bytes of the files below a folder; 0 if there is none."""
     held = 0
-    for place, _, names in os.walk(folder or ""):
+    for place, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):  # the mount goes on working there
                 held += os.lstat(os.path.join(place, name)).st_size

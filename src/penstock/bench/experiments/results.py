@@ -7,7 +7,7 @@ import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ from penstock.bench.accelerators import Accelerator, published
 from penstock.bench.datasets import DatasetManifest
 from penstock.bench.experiments.feeding import INTERVAL_S, MOST_STEPS
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.systems import title_of
-from penstock.bench.plans.model import ExperimentConfig, WorkloadPlan
+from penstock.bench.plans.experiments import ExperimentConfig
+from penstock.bench.plans.model import WorkloadPlan
+from penstock.bench.systems import title_of
 
 
 def head_of(config: ExperimentConfig) -> dict[str, Any]:
     """Return the parts of result.json that are known before anything runs, without the workload."""
     experiment = config.experiment
-    arm, shape = experiment.arm, experiment.shape
+    arm = experiment.arm
     return {
         "id": experiment.id,
         "run": config.run,
@@ -38,11 +39,7 @@ def head_of(config: ExperimentConfig) -> dict[str, Any]:
             "options": [f"{name}={value}" for name, value in arm.options.items()],
         },
         "workload": {"name": experiment.workload.name, "kind": experiment.workload.kind},
-        "shape": {
-            "name": shape.name,
-            "latency_s": shape.latency_s,
-            "bytes_per_s": shape.bytes_per_s,
-        },
+        "shape": experiment.shape.model_dump(),
         "dataset": experiment.dataset,
         "repeat": experiment.repeat,
         "order": experiment.order,
@@ -64,7 +61,7 @@ def workload_head(workload: WorkloadPlan, manifest: DatasetManifest | None) -> d
         "step_s": None,
         "samples_per_s_wanted": None,
         "scale": workload.scale,
-        "readers": workload.readers,
+        "readers": workload.readers[-1],
         "sample_bytes": manifest.size_bytes / manifest.samples if manifest else None,
     }
     if workload.emulates:
@@ -229,7 +226,7 @@ class Result:
             **self.head,
             "seconds": seconds,
             "valid": self.valid,
-            "proofs": [{"name": p.name, "ok": p.ok, "detail": p.detail} for p in self.proofs],
+            "proofs": [asdict(proof) for proof in self.proofs],
             "failure": self.failure,
             "epochs": self.epochs,
             "accelerator_runs": self.runs,

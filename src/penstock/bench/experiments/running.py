@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,15 @@ from penstock.bench.arms import Arm, Mount, Penstock, Site
 from penstock.bench.datasets import Dataset, DatasetManifest
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.feeding import Item, ReaderConfig
-from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun
+from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun, gated_program
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
 from penstock.bench.experiments.states import BARE, StatesRun, settle
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
-from penstock.bench.experiments.systems import cache_folder, make_arm, quota_bytes
-from penstock.bench.plans.model import ExperimentConfig
+from penstock.bench.plans.experiments import ExperimentConfig
+from penstock.bench.plans.model import JobPlan
 from penstock.bench.readers import read_epoch
+from penstock.bench.systems import make_arm
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
 
@@ -57,15 +58,9 @@ class Snapshot:
 
     def costs_since(self, before: "Snapshot") -> dict[str, Any]:
         """Return the costs as an epoch of result.json has them."""
-        counts = self.store_counts_since(before)
-        store = {
-            "gets": counts.gets,
-            "get_bytes": counts.get_bytes,
-            "other_requests": counts.other_requests,
-        }
         used = self.usage.since(before.usage)
         return {
-            "store": store,
+            "store": asdict(self.store_counts_since(before)),
             "hit_bytes": self.hits_since(before),
             "cpu_s": {"system": used.cpu_s, "readers": None},
             "memory_bytes": used.memory_bytes,
@@ -99,13 +94,13 @@ class ExperimentRun:
         self._line, self._result, self._report = line, result, report
         experiment = config.experiment
         self._plan, self._workload = experiment.arm, experiment.workload
-        self._arm: Arm = make_arm(self._plan, site, config.store)
+        self._arm: Arm = make_arm(self._plan, site)
         self._is_cold = self._plan.state != "warm"
         # A cache for a share of the data is not seen behind pages that the kernel keeps of all.
         self._drops = self._plan.drops_pages or self._plan.cache_share < 1
         if self._plan.system == "ceiling" or self._workload.kind in ("job", "states"):
             self._drops = False
-        self._counts = self._workload.accelerators if self._workload.kind == "emulated" else (1,)
+        self._counts = self._workload.accelerators
         self._epochs_left = self._workload.epochs + len(self._counts) - 1
         self._parts = self._epochs_left + 2
         self._about = ""  # which run a proof is of
@@ -142,9 +137,9 @@ class ExperimentRun:
         if self._workload.kind == "states":
             self._states()
             return
-        if self._workload.kind == "job":
+        if isinstance(self._workload, JobPlan):
             with self._mounted():
-                self._job()
+                self._job(self._workload)
                 self._last_proofs()
             return
         first, *more = self._counts
@@ -193,10 +188,11 @@ class ExperimentRun:
             arm.stop()
 
     def _prove_cold_start(self) -> None:
-        native = not isinstance(self._arm, Mount)
+        arm = self._arm
+        native = not isinstance(arm, Mount)
         self._prove(proofs.pages_dropped(self._site.dataset, native=native))
-        if not native:
-            self._prove(proofs.cache_empty(cache_folder(self._arm)))
+        if isinstance(arm, Mount):
+            self._prove(proofs.cache_empty(arm.cache))
 
     def _fill(self) -> None:
         """Fill the cache before the clock starts, at the full speed of the line."""
@@ -268,12 +264,12 @@ class ExperimentRun:
         arm.warm()
         return time.monotonic() - start_s
 
-    def _job(self) -> None:
+    def _job(self, plan: JobPlan) -> None:
         """Run a real training. It does not stop between epochs, so counters are read while it goes
         on: what the next epoch fetches in that moment counts as the last one's."""
         state = self._arm.reader_environment().get("PENSTOCK_STATE_DIR")
-        workspace, epochs = self._site.workspace, self._workload.epochs
-        job = TrainingRun(workspace, self._workload.job, Path(state) if state else None)
+        workspace, epochs = self._site.workspace, plan.epochs
+        job = TrainingRun(workspace, plan.manifest, Path(state) if state else None)
         before = take_snapshot(self._arm, self._line)
         job.submit(self._arm.root, epochs, planned=self._is_planned)
         try:
@@ -305,7 +301,7 @@ class ExperimentRun:
         if number == 0 or not self._is_cold:
             self._prove_store(number, after.store_counts_since(before), min(1.0, share))
 
-    def _program(self, readers: ReaderConfig) -> GatedProgram:
+    def _program(self, readers: ReaderConfig) -> contextlib.AbstractContextManager[GatedProgram]:
         def command(gate: Path) -> list[str]:
             path = Path(readers.output) / "readers.json"
             path.write_text(json.dumps(readers.to_json() | {"gate": str(gate)}))
@@ -315,7 +311,7 @@ class ExperimentRun:
                 return [sys.executable, "-m", "penstock", "run", "--", *script]
             return script
 
-        return GatedProgram(
+        return gated_program(
             self._site.workspace,
             PART,
             command,
@@ -336,7 +332,7 @@ class ExperimentRun:
             root=None if self._plan.system == "ceiling" else str(self._arm.root),
             layout=self._manifest.layout,
             items=_items(dataset, self._manifest.samples),
-            ranks=count if workload.emulates else workload.readers,
+            ranks=count if workload.emulates else workload.readers[-1],
             threads=threads,
             batch=accelerator.batch if accelerator is not None else None,
             step_s=accelerator.step_s if accelerator is not None else 0.0,
@@ -375,16 +371,16 @@ class ExperimentRun:
         if not isinstance(self._arm, Mount):
             self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
         elif self._is_cold and (share == 0 or epoch == 0):
-            self._prove(proofs.from_the_store(counts, dataset, epoch, read_share))
+            self._prove(proofs.part_from_the_store(counts, dataset, epoch, read_share))
         elif 0 < share < 1:
             self._prove(proofs.rest_from_the_store(counts, dataset, epoch, share))
         elif not self._is_cold:
             self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
 
     def _last_proofs(self) -> None:
-        if isinstance(self._arm, Mount) and 0 < self._plan.cache_share < 1:
-            quota = quota_bytes(self._plan, self._site)
-            self._prove(proofs.cache_within(cache_folder(self._arm), quota))
+        arm = self._arm
+        if isinstance(arm, Mount) and 0 < self._plan.cache_share < 1:
+            self._prove(proofs.cache_within(arm.cache, arm.quota_bytes))
 
     def _prove(self, proof: Proof) -> None:
         self._result.proofs.append(replace(proof, detail=proof.detail + self._about))

@@ -24,7 +24,7 @@ from penstock.bench.experiments import proofs
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.measure import MessageCounter, count_messages
-from penstock.bench.plans.model import ReadState, WorkloadPlan
+from penstock.bench.plans.model import ARMS, ReadState, WorkloadPlan
 from penstock.bench.readers import Epoch, list_files, read_epoch
 from penstock.bench.workspace import BenchError
 
@@ -85,7 +85,7 @@ class Trial:
         self.arm = arm
         self._line = line
         self.site = arm.site
-        self._native = Native(arm.site)
+        self._native = Native(arm.site, ARMS["native"][0])
         self._native.start()
         self._counter: MessageCounter | None = None
         self._mode: str | None = None
@@ -308,7 +308,7 @@ class StatesRun:
         name = f"{sample.state}-{sample.readers}-reading"
         counts = StoreCounts(sample.gets, sample.get_bytes, None)
         if sample.state == "cold" and isinstance(self._trial.arm, Mount):
-            self._prove(proofs.all_from_the_store(name, counts, sample.size_bytes))
+            self._prove(proofs.from_the_store(name, counts, sample.size_bytes))
         else:
             self._prove(proofs.little_from_the_store(name, counts, sample.size_bytes))
 

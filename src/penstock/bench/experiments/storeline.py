@@ -11,7 +11,6 @@ traffic: one experiment at a time, on a quiet machine.
 
 import contextlib
 import fcntl
-import http.client
 import json
 import math
 import os
@@ -22,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.bench.plans.model import Shape, StoreAccess
-from penstock.bench.s3server import FarServer, S3Server, StoreCounts, far_s3
+from penstock.bench.plans.experiments import StoreAccess
+from penstock.bench.plans.model import Shape
+from penstock.bench.s3server import FarServer, S3Server, StoreCounts, ask, far_s3
 from penstock.bench.workspace import Workspace
 from penstock.errors import UsageError
 
@@ -92,12 +92,8 @@ class ServerMetrics:
 
     def counts(self) -> StoreCounts:
         gets = sent = others = 0
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        try:
-            connection.request("GET", "/metrics")
-            lines = connection.getresponse().read().decode().splitlines()
-        finally:
-            connection.close()
+        with ask(self._port, "/metrics") as answer:
+            lines = answer.read().decode().splitlines()
         for line in lines:
             name, _, value = line.rpartition(" ")
             if name.startswith(self._BYTES):

@@ -1,5 +1,5 @@
 """What a benchmark measures: a plan in YAML, and the experiments that it expands to.
 
-model      the values: a plan, its experiments, what one experiment is given (its CONFIG.json)
-fields     a plan as people write it        reading    YAML to a Plan
+model        a plan: its fields, known arms        reading    YAML to a Plan
+experiments  what a plan expands to, and what one experiment is given
 """

@@ -1,450 +1,603 @@
-"""The values of a benchmark: a plan, its experiments, and what one experiment is given. Pure.
+"""A plan: its fields as people write them, with what each means. Pure.
 
-A plan is what a person wrote, with every default filled in. `Experiment` is one measurement of
-it. `ExperimentConfig` is the CONFIG.json that the process of one experiment is started with; it
-and all below it go to JSON and back by `to_json` and `config_from_json`.
+Names are those of the EKS deep learning benchmark where the same thing is meant (s3DatasetPath,
+s3ResultPath, storageBackend, experiments, …). Checked by the machinery of manifests, so a mistake
+has its line, and a slip of the pen its nearest name. A plan goes to JSON and back as it is, so that
+a run can be resumed.
 """
 
-import random
-import string
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from penstock.units import format_bit_rate
+from penstock.errors import OptionError, SourceError, did_you_mean
+from penstock.specs.fields import Count, Fields, FreeMap, TextMap, field, invalid
+from penstock.specs.resource import Name
+from penstock.store.source import parse_source
+from penstock.units import parse_duration, parse_rate, parse_size
 
 System = Literal["native", "rclone", "s3fs", "juicefs", "alluxio", "penstock", "ceiling"]
 CacheState = Literal["cold", "warm", "planned", "loaded"]
-WorkloadKind = Literal["read", "states", "emulated", "loader", "job", "catalog", "resources"]
-PlannedBy = Literal["run", "sampler"]
+WorkloadKind = Literal["read", "states", "emulated", "loader", "catalog", "resources", "job"]
 ReadState = Literal["cold", "cached", "warm"]
-Measure = Literal[
-    "files-per-s", "busy", "fetched", "first-batch-round-trips", "hits", "ready-s", "memory-mb"
-]
-Model = Literal["resnet50", "unet3d", "cosmoflow", "retinanet"]
-Accelerator = Literal["v100", "a100", "h100", "b200"]
 Form = Literal["jpeg", "tfrecord", "webdataset", "small", "large", "given"]
 
 # They measure Penstock's own management of many names or many mounts, and read no data set.
 WITHOUT_DATA: tuple[WorkloadKind, ...] = ("catalog", "resources")
-SCHEMA = 2  # of CONFIG.json
-
-_Kind = TypeVar("_Kind")
 
 
-@dataclass(frozen=True, slots=True)
-class ArmPlan:
-    """One system in one state.
+def _measured(parse: Callable[..., Any]) -> BeforeValidator:
+    """Return what turns text such as `64MiB` into a number; JSON has the number already."""
 
-    cold: nothing is cached anywhere when the first epoch begins. warm: the whole data set (or
-    what of it the cache may hold) is in the system's cache before. planned: cold, and the system
-    knows the order of each epoch, which makes the run a hinted one. loaded: cold, and the data set
-    is loaded before the first epoch while the accelerator waits: that time counts.
-    """
+    def parsed(value: Any, info: ValidationInfo) -> Any:
+        if info.mode == "json":
+            return value
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise invalid("must be text", "write it like 64MiB, 20ms or 50Mbit")
+        written = value if isinstance(value, str) else format(Decimal(str(value)), "f")
+        try:
+            return parse(written, what="it")
+        except OptionError as error:
+            raise invalid(str(error).removeprefix("it: "), error.hint) from None
 
-    name: str
-    system: System
-    state: CacheState
-    cache_share: float = 1.0  # of the data set's bytes; 0: without a cache
-    options: Mapping[str, str] = field(default_factory=dict[str, str])
-    drops_pages: bool = True  # the kernel's pages are dropped before each epoch, too
-    planned_by: PlannedBy = "run"  # with a loader: `penstock run`, or a sampler in the script
-    datasets: tuple[str, ...] = ()  # only these; all if empty
+    return BeforeValidator(parsed)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadPlan:
-    """What reads the data set, or what else is measured.
+def _source(text: str) -> str:
+    try:
+        parse_source(text)
+    except SourceError as error:
+        raise invalid(str(error), error.hint) from None
+    return text
 
-    read: epochs of open, read, close. states: the same in the states cold, cached and warm, beside
-    native files and a bare client. emulated: an accelerator that is busy for MLPerf Storage's
-    published step time on each batch. loader: the same behind a real PyTorch DataLoader. job: a
-    TrainingJob, whose manifest (a map) is in `job`. catalog: a mount of `count` names from its
-    saved catalog. resources: `count` Datasets that are applied, listed and deleted.
-    """
 
-    name: str
-    kind: WorkloadKind
-    model: Model | None = None
-    accelerator: Accelerator | None = None
-    accelerators: tuple[int, ...] = (1,)  # how many at once; each count is measured
-    epochs: int = 2
-    readers: int = 4
-    scale: float = 1.0  # of the accelerator's demand: the step stays, the batch shrinks
-    job: Mapping[str, Any] | None = None
-    reader_counts: tuple[int, ...] = ()  # of states: each is measured, in rising order
-    states: tuple[ReadState, ...] = ()  # of states: which are measured
-    rounds: int = 5  # of states: how often a warm epoch is repeated
-    cold_rounds: int = 1  # of states: how often Penstock's cold epochs are repeated
-    workers: int = 8  # of a loader
-    count: int | None = None  # of catalog and resources
-    arms: tuple[str, ...] = ()  # only these; all if empty
-    datasets: tuple[str, ...] = ()  # only these; all if empty
+def _as_list(value: Any) -> Any:
+    """`readers: 4` means `readers: [4]`."""
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
+
+
+def _named(value: Any) -> Any:
+    """`- penstock-warm` means `- name: penstock-warm`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, _measured(parse_duration)]
+SourceText = Annotated[str, AfterValidator(_source)]
+Positive = Annotated[Count, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Rising = AfterValidator(lambda counts: sorted(set(counts)))
+
+
+def _arm(system: System, state: CacheState, share: float = 1.0, **more: Any) -> dict[str, Any]:
+    """Return the fields of a known arm. Pages that the kernel keeps would hide a small cache."""
+    drops = {"drops_pages": share < 1}
+    return {"system": system, "state": state, "cache_share": share, **drops, **more}
+
+
+# By name: the fields, and what it is.
+_KNOWN: Mapping[str, tuple[dict[str, Any], str]] = {
+    "ceiling": (
+        _arm("ceiling", "warm"),
+        "batches from memory, no I/O at all: what the workload reaches at best",
+    ),
+    "native": (_arm("native", "warm"), "the same files on the local medium, without a mount"),
+    "rclone": (
+        _arm("rclone", "cold", 0.0),
+        "rclone mount without a cache: each read goes to the store",
+    ),
+    "rclone-cold": (
+        _arm("rclone", "cold"),
+        "rclone mount, its cache empty when the first epoch begins",
+    ),
+    "s3fs": (_arm("s3fs", "cold", 0.0), "s3fs without a cache: each read goes to the store"),
+    "s3fs-cold": (_arm("s3fs", "cold"), "s3fs, its cache empty when the first epoch begins"),
+    "juicefs-none": (
+        _arm("juicefs", "cold", 0.0),
+        "JuiceFS without a cache; it keeps objects of its own shape in the store",
+    ),
+    "juicefs": (_arm("juicefs", "cold"), "JuiceFS, its cache empty when the first epoch begins"),
+    "juicefs-warm": (_arm("juicefs", "warm"), "JuiceFS, its cache full before the first epoch"),
+    "alluxio": (_arm("alluxio", "cold"), "Alluxio, its caches empty when the first epoch begins"),
+    "penstock-none": (
+        _arm("penstock", "cold", 0.0),
+        "Penstock without a cache: each read goes to the store",
+    ),
+    "penstock-cold": (
+        _arm("penstock", "cold"),
+        "Penstock, its cache empty when the first epoch begins",
+    ),
+    "penstock-passthrough": (
+        _arm("penstock", "cold", options={"mode": "passthrough"}),
+        "the same in passthrough mode: the kernel reads complete files of the cache itself",
+    ),
+    "penstock-planned": (
+        _arm("penstock", "planned"),
+        "the same, and `penstock run` tells the mount the order of each epoch; reported as hinted",
+    ),
+    "penstock-sampler": (
+        _arm("penstock", "planned", planned_by="sampler"),
+        "for a loader: the script wraps its sampler in PlannedSampler; reported as hinted",
+    ),
+    "penstock-loaded": (
+        _arm("penstock", "loaded"),
+        "for a loader: `penstock warm` loads everything first, and its time counts as waiting",
+    ),
+    "penstock-warm": (_arm("penstock", "warm"), "Penstock, its cache full before the first epoch"),
+    **{
+        f"penstock-{percent}": (
+            _arm("penstock", "cold", percent / 100),
+            f"Penstock with room for {percent}% of the data set; pages are dropped before each "
+            "epoch, so that the cache alone counts",
+        )
+        for percent in (25, 50, 75)
+    },
+}
+
+
+def _hides_the_cache(found: dict[str, Any]) -> bool:
+    """Return whether the kernel's pages would hide a cache that is too small for all data."""
+    return found.get("cache_share", 1.0) < 1
+
+
+class ArmPlan(Fields):
+    """One system in one state. A known name needs no more; every field can be changed."""
+
+    name: Name = field(
+        "A known arm, or a name of your own with `system`: " + ", ".join(_KNOWN) + ".",
+        required=True,
+    )
+    system: System = field("What reads; for a name of your own.", default="penstock")
+    state: CacheState = field(
+        "cold: nothing is cached when the first epoch begins; warm: the cache is full before; "
+        "planned: cold, and the mount knows the order of each epoch; loaded: cold, and `penstock "
+        "warm` loads everything first, which counts as waiting (with kind: loader).",
+        default="cold",
+    )
+    cache_share: Share = field(
+        "How much of the data set the cache has room for, from 0 (no cache) to 1.", default=1.0
+    )
+    options: TextMap = field(
+        "More options of the system's own command line, by their long names.", factory=dict
+    )
+    drops_pages: bool = field(
+        "Whether the kernel's pages are dropped before each epoch.",
+        factory=_hides_the_cache,
+    )
+    planned_by: Literal["run", "sampler"] = field(
+        "Of a planned arm with kind: loader: `run` starts the script with `penstock run`, and "
+        "`sampler` lets the script wrap its sampler in PlannedSampler.",
+        default="run",
+    )
+    datasets: list[str] = field("Only these data sets; all by default.", factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, value: Any) -> Any:
+        """Add the fields of a known name; what is written overrides them."""
+        value = _named(value)
+        if not isinstance(value, dict):
+            return value
+        written = cast("dict[str, Any]", value)
+        name = written.get("name")
+        known = _KNOWN[name][0] if isinstance(name, str) and name in _KNOWN else {}
+        filled = {**known, **written}
+        if isinstance(options := written.get("options"), dict):
+            filled["options"] = {**known.get("options", {}), **options}
+        return filled
+
+    @model_validator(mode="after")
+    def _is_known(self) -> "ArmPlan":
+        if self.name not in _KNOWN and "system" not in self.model_fields_set:
+            hint = did_you_mean(self.name, _KNOWN, f"known arms: {', '.join(_KNOWN)}", cutoff=0.7)
+            raise invalid(f"{self.name!r} is no known arm, and names no system", hint)
+        return self
+
+
+class WorkloadPlan(Fields):
+    """What reads the data set, or what else is measured."""
+
+    name: Name = field("Its name in ids and tables.", required=True)
+    kind: WorkloadKind = field(
+        "read: epochs of open, read, close, as fast as they go; states: such epochs cold, cached "
+        "and warm, by each of `readers`, each beside native files, and Penstock's cold ones beside "
+        "a bare client too; emulated: an accelerator that is busy for MLPerf Storage's published "
+        "step time on each batch; loader: the same, fed by a real PyTorch DataLoader; catalog: "
+        "Penstock mounts `count` names from a saved catalog; resources: Penstock applies, lists "
+        "and deletes `count` Datasets.",
+        default="read",
+    )
+    model: Literal["resnet50", "unet3d", "cosmoflow", "retinanet"] | None = field(
+        "Of an emulated accelerator: what it trains."
+    )
+    accelerator: Literal["v100", "a100", "h100", "b200"] | None = field(
+        "Of an emulated accelerator: which one."
+    )
+    accelerators: Annotated[list[Positive], Field(min_length=1), Rising] = field(
+        "How many emulated accelerators read at once; each count is measured.", factory=lambda: [1]
+    )
+    epochs: Positive = field("How often the data set is read.", default=2)
+    readers: Annotated[list[Positive], BeforeValidator(_as_list), Field(min_length=1)] = field(
+        "Processes that read; for `states` also a list, of which each is measured.",
+        factory=lambda: [4],
+    )
+    scale: Annotated[float, Field(gt=0, le=1)] = field(
+        "Makes an emulated accelerator smaller: its step takes as long, its batch shrinks. For "
+        "machines that could not feed a whole one; the report says it.",
+        default=1.0,
+    )
+    workers: Positive = field("Of a loader: its worker processes.", default=8)
+    states: Annotated[list[ReadState], Field(min_length=1)] = field(
+        "Of `states`: which are measured.", factory=lambda: ["cold", "cached", "warm"]
+    )
+    rounds: Positive = field("Of `states`: how many warm epochs are measured.", default=5)
+    cold_rounds: Positive = field(
+        "Of `states`: how often Penstock's cold epochs are measured, each with a fresh mount.",
+        default=1,
+    )
+    count: Positive | None = field("Of `catalog` and `resources`: how many names, or Datasets.")
+    arms: list[str] = field("Only these arms; all by default.", factory=list)
+    datasets: list[str] = field("Only these data sets; all by default.", factory=list)
+
+    _accepts_name = model_validator(mode="before")(staticmethod(_named))
+
+    @property
+    def reader_counts(self) -> tuple[int, ...]:
+        """Return the numbers of readers that `states` measures, in rising order."""
+        return tuple(sorted(set(self.readers)))
 
     @property
     def emulates(self) -> bool:
         """Return whether an accelerator is emulated."""
         return self.kind in ("emulated", "loader")
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> "WorkloadPlan":
+        if self.kind == "job" and not isinstance(self, JobPlan):
+            raise invalid("kind: job is for training jobs", "list it in `experiments`")
+        if self.emulates and (self.model is None or self.accelerator is None):
+            hint = "for example model: resnet50 and accelerator: h100"
+            raise invalid(f"kind: {self.kind} needs model and accelerator", hint)
+        if not self.emulates and (self.model or self.accelerator):
+            raise invalid(
+                "model and accelerator go with kind: emulated or loader", "kind: emulated"
+            )
+        if (self.model == "retinanet") != (self.accelerator == "b200") and self.model:
+            raise invalid(
+                f"there is no published step time of {self.model} on {self.accelerator}",
+                "resnet50, unet3d and cosmoflow have v100, a100 and h100; retinanet has b200",
+            )
+        if self.kind != "states" and len(self.readers) > 1:
+            raise invalid("several counts of readers go with kind: states", "kind: states")
+        if self.kind != "emulated" and self.accelerators != [1]:
+            raise invalid("accelerators go with kind: emulated", "kind: emulated")
+        if (self.kind in WITHOUT_DATA) != (self.count is not None):
+            raise invalid("count goes with kind: catalog and kind: resources", "count: 200")
+        return self
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The network between the reader and the store."""
 
-    name: str
-    latency_s: float = 0.0  # added to each request
-    bytes_per_s: float | None = None  # None: as fast as it goes
+class JobPlan(WorkloadPlan):
+    """A workload that is a training job: an item of `experiments`, with its manifest read."""
+
+    manifest: FreeMap = field("The TrainingJob.", required=True)
+
+
+class Shape(Fields):
+    """The line between the reader and the store."""
+
+    name: Name = field("Its name in ids and tables.", required=True)
+    latency_s: Seconds = field("Added to each request: 20ms.", default=0.0, alias="latency")
+    bytes_per_s: Annotated[float, _measured(parse_rate)] | None = field(
+        "Shared by all bodies: 50Mbit. No limit by default.", alias="bandwidth"
+    )
+
+    _accepts_name = model_validator(mode="before")(staticmethod(_named))
+
+    @field_validator("bytes_per_s")
+    @classmethod
+    def _is_some(cls, value: float | None) -> float | None:
+        if value is not None and value < 1000:
+            raise invalid("less than 1,000 bytes a second", "write it like 50Mbit")
+        return value
 
     @property
     def plain(self) -> bool:
         return self.latency_s == 0 and self.bytes_per_s is None
 
-    @property
-    def details(self) -> str:
-        latency = f"{self.latency_s * 1000:g} ms a request" if self.latency_s else "no added delay"
-        rate = format_bit_rate(self.bytes_per_s) if self.bytes_per_s else "no limit of bandwidth"
-        return f"{latency}, {rate}"
 
+class DatasetPlan(Fields):
+    """What is read: made from its seed for each run, or given."""
 
-@dataclass(frozen=True, slots=True)
-class DatasetPlan:
-    """What is read. `given`: the files below `path`, as they are; they are described, not made."""
-
-    form: Form
-    files: int | None = None  # how many; else as many as `size_bytes` takes
-    size_bytes: int | None = None  # together, about
-    seed: int = 1
-    keep: bool = False  # stays in the bucket after the run
-    path: str | None = None  # of `given`
-    name: str = "data"
+    name: Name = field("Its name, where a plan has several.", default="data")
+    form: Form = field(
+        "jpeg: single pictures, sizes as in ImageNet; tfrecord: records of such pictures in files "
+        "of 130 MB; webdataset: the same in tars; small: files of 110 KiB; large: files of 128 "
+        "MiB; given: files that are there already.",
+        default="jpeg",
+    )
+    files: Positive | None = field("How many files.")
+    size_bytes: Annotated[int, _measured(parse_size)] | None = field(
+        "How much together, about: 64MiB. In place of `files`.", alias="size"
+    )
+    seed: Count = field("What it is made from: the same seed gives the same bytes.", default=1)
+    keep: bool = field(
+        "Whether it stays in the bucket after the run; for storageBackend: s3.", default=False
+    )
+    path: str | None = field(
+        "Of `given`: a folder of this machine. Without it, what lies at s3DatasetPath, which is "
+        "copied to this machine first."
+    )
 
     @property
     def is_in_bucket(self) -> bool:
         """Return whether the run finds it in the bucket, and does not put it there."""
         return self.form == "given" and self.path is None
 
-
-@dataclass(frozen=True, slots=True)
-class GoalPlan:
-    """A figure that an arm must reach. Fields that are None or empty apply to everything.
-
-    `of` is what the figure is divided by: native (files read beside it), client (the bare client
-    beside it), peers (the fastest other system of the run), or the name of an arm.
-    """
-
-    arm: str
-    measure: Measure
-    at_least: float | None = None
-    at_most: float | None = None
-    of: str | None = None
-    workload: str | None = None
-    dataset: str | None = None
-    state: ReadState | None = None
-    readers: int | Literal["most"] | None = None
-    epoch: Literal["first", "later"] = "first"
-    least_cores: int = 0
-    most_cores: int | None = None
+    @model_validator(mode="after")
+    def _is_whole(self) -> "DatasetPlan":
+        if self.form == "given":
+            if self.files or self.size_bytes:
+                raise invalid("files and size are of a data set that is made", "leave them out")
+            return self
+        if self.path:
+            raise invalid("path goes with form: given", "form: given")
+        if self.files and self.size_bytes:
+            raise invalid("has both files and size", "keep one of them")
+        if not self.files and not self.size_bytes:
+            raise invalid("has neither files nor size", "for example size: 64MiB")
+        return self
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlan:
-    """Where the data set lies. `local`: a server that the run starts, and ends."""
+class ExperimentFields(Fields):
+    """A real training job, measured on every arm."""
 
-    local: bool
-    dataset_path: str | None = None  # s3DatasetPath
-    endpoint: str | None = None
-    region: str | None = None
-    secret_name: str | None = None  # a declared Secret; None: keys from the environment
-    access_key_name: str = "AWS_ACCESS_KEY_ID"  # its keys
-    secret_key_name: str = "AWS_SECRET_ACCESS_KEY"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A whole benchmark."""
-
-    name: str
-    seed: int
-    repeats: int
-    parallel: int
-    timeout_s: float  # of one experiment
-    retries: int  # of one experiment
-    store: StorePlan
-    datasets: tuple[DatasetPlan, ...]
-    arms: tuple[ArmPlan, ...]
-    workloads: tuple[WorkloadPlan, ...]
-    network: tuple[Shape, ...]
-    goals: tuple[GoalPlan, ...] = ()
-    result_path: str | None = None  # s3ResultPath: where the results are copied to
+    experiment: Name = field("Its name in ids and tables.", required=True)
+    training_job_config: str = field(
+        "A file with a TrainingJob; a relative path begins at the plan. The job finds the data "
+        "set in the folder $DATA_DIR, the number of epochs in $EPOCHS and the plan's folder in "
+        "$PLAN_DIR; its own `data` and `warm` are left out. After each epoch it prints one line of "
+        "JSON with `epoch`, `images_per_s`, `data_wait_share` and `seconds`.",
+        required=True,
+    )
+    epochs: Positive = field("How many epochs the job trains.", default=1)
+    env: TextMap = field("More environment variables of the job.", factory=dict)
+    arms: list[str] = field("Only these arms; all by default.", factory=list)
+    datasets: list[str] = field("Only these data sets; all by default.", factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """One measurement. `order` is its place in the run, `seed` its own."""
+class GoalPlan(Fields):
+    """A figure that an arm must reach; the report says whether it did."""
 
-    id: str
-    arm: ArmPlan
-    workload: WorkloadPlan
-    shape: Shape
-    dataset: str  # its name; empty for a workload that reads none
-    repeat: int
-    order: int
-    seed: int
+    arm: str = field("The arm whose figure it is.", required=True)
+    measure: Literal[
+        "files-per-s", "busy", "fetched", "first-batch-round-trips", "hits", "ready-s", "memory-mb"
+    ] = field(
+        "files-per-s: of a `states` workload, or samples/s of training; busy: the share of an "
+        "epoch in which the accelerator works, the wait for the first batch included; fetched: "
+        "bytes fetched from the store over bytes read; first-batch-round-trips: the wait for the "
+        "first batch beyond that of native files and beyond the transfer of its bytes, over "
+        "the latency; hits: the share of the bytes read that the local cache served; ready-s and "
+        "memory-mb: of a `catalog` workload.",
+        required=True,
+    )
+    at_least: float | None = field("What the figure must reach.")
+    at_most: float | None = field("What the figure must not exceed.")
+    of: str | None = field(
+        "What the figure is divided by: native (files read beside it), client (the bare client "
+        "beside it), peers (the fastest other system), or an arm's name."
+    )
+    workload: str | None = field("Only this workload.")
+    dataset: str | None = field("Only this data set.")
+    state: ReadState | None = field("Of a `states` workload: which state.")
+    readers: Positive | Literal["most"] | None = field(
+        "Of a `states` workload: only this number of readers, or the most of the run."
+    )
+    epoch: Literal["first", "later"] = field("Of training: which epochs.", default="first")
+    least_cores: Count = field("Only on machines with so many cores or more.", default=0)
+    most_cores: Positive | None = field("Only on machines with so many cores or fewer.")
 
-
-@dataclass(frozen=True, slots=True)
-class StoreAccess:
-    """How an experiment reaches the store. It starts its own shaper (bench/shaper.py), so that each
-    of several at once has its own line and its own counters.
-
-    `keys_file` is JSON, readable by its owner alone: {"access_key": …, "secret_key": …} and
-    perhaps "session_token"; None: no keys are needed, or the environment's are used.
-    What an experiment itself writes to the store (JuiceFS keeps objects of its own shape) goes
-    below `scratch_name`/ in `scratch_bucket`, both of which are there when it starts; the runner
-    removes it. The name fits as the name of a JuiceFS volume.
-    """
-
-    local: bool
-    endpoint: str | None  # None: the provider's own
-    region: str
-    bucket: str
-    prefix: str  # of the data set in it: "" or "a/b/"
-    keys_file: str | None
-    scratch_bucket: str
-    scratch_name: str
-    metrics_port: int | None = None  # of a local server: its own counters
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetAccess:
-    """The data set as files: `root` is read by the native arm, and compared with.
-
-    `manifest` is datasets/NAME.json as `make_dataset` described it: form, files, size_bytes,
-    sha256, seed, samples. Paths below `root` are the keys below the store's prefix.
-    """
-
-    manifest: str
-    root: str
+    @model_validator(mode="after")
+    def _is_whole(self) -> "GoalPlan":
+        if (self.at_least is None) == (self.at_most is None):
+            raise invalid("needs atLeast or atMost", "for example atLeast: 0.95")
+        if self.of is not None and self.measure != "files-per-s":
+            raise invalid("of goes with measure: files-per-s", "leave it out")
+        return self
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentConfig:
-    """CONFIG.json. All folders exist; `medium` is where the experiment makes its Workspace."""
-
-    run: str
-    experiment: Experiment
-    store: StoreAccess
-    dataset: DatasetAccess | None
-    output: str  # result.json, series.json, steps.json, latencies.json
-    logs: str  # of the systems; standard error goes to one there already
-    medium: str
-    schema: int = SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+def _is_plain(endpoint: str | None) -> bool:
+    return endpoint is not None and endpoint.startswith("http://")
 
 
-def config_from_json(value: Mapping[str, Any]) -> ExperimentConfig:
-    if value["schema"] != SCHEMA:
-        raise ValueError(f"schema {value['schema']}, and this program reads {SCHEMA}")
-    return _from_json(ExperimentConfig, value)
+class PlanFields(Fields):
+    """A benchmark, as it is written."""
+
+    name: Name = field("Names the run, and its folder of results.", required=True)
+    seed: Count = field("Of the order of experiments, and of their own seeds.", default=1)
+    repeats: Positive = field(
+        "How often each experiment is made; all of them once, then all of them again.", default=1
+    )
+    parallel: Positive = field(
+        "How many experiments run at once. They then share the machine: good for counts, bad for "
+        "times.",
+        default=1,
+    )
+    timeout_s: Annotated[Seconds, Field(gt=0)] = field(
+        "How long one experiment may take: 5m.", default=600.0, alias="timeout"
+    )
+    retries: Annotated[Count, Field(ge=0)] = field(
+        "How often an experiment that failed is tried again.", default=0
+    )
+    storage_backend: Literal["local", "s3"] = field(
+        "local: an S3 server on this machine, which the run starts and ends; s3: the bucket of "
+        "s3DatasetPath.",
+        default="local",
+    )
+    s3_dataset_path: SourceText | None = field(
+        "Where the data set is, or is put: s3://bucket/prefix. With `local` not used."
+    )
+    s3_result_path: SourceText | None = field(
+        "Where the results are copied to at the end: s3://bucket/prefix, file:///folder."
+    )
+    endpoint: str | None = field("Of s3DatasetPath and s3ResultPath: http://host:9000.")
+    region: str | None = field("Of s3DatasetPath and s3ResultPath.")
+    s3_secret_name: str = field(
+        "Where the keys come from: `environment`, or the name of a Secret that was applied.",
+        default="environment",
+    )
+    s3_secret_accesskeyid_key_name: str = field(
+        "The key of that Secret that holds the access key's id.",
+        default="AWS_ACCESS_KEY_ID",
+        alias="s3SecretAccesskeyidKeyName",
+    )
+    s3_secret_secretaccesskey_key_name: str = field(
+        "The key of that Secret that holds the secret access key.",
+        default="AWS_SECRET_ACCESS_KEY",
+        alias="s3SecretSecretaccesskeyKeyName",
+    )
+    dataset: DatasetPlan | None = field("What is read.")
+    datasets: list[DatasetPlan] = field(
+        "Several data sets, each with a name, in place of `dataset`.", factory=list
+    )
+    arms: Annotated[list[ArmPlan], Field(min_length=1)] = field(
+        "The systems that are compared: names, or maps.", required=True
+    )
+    workloads: list[WorkloadPlan] = field("What reads.", factory=list)
+    network: list[Shape] = field(
+        "Lines to the store; each experiment is made on each. One without limits by default.",
+        factory=list,
+    )
+    experiments: list[ExperimentFields] = field(
+        "Real training jobs, besides the workloads.", factory=list
+    )
+    goals: list[GoalPlan] = field("What the figures must reach.", factory=list)
+
+    @property
+    def all_datasets(self) -> list[DatasetPlan]:
+        return self.datasets if self.dataset is None else [self.dataset, *self.datasets]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "PlanFields":
+        if self.storage_backend == "s3" and self.s3_dataset_path is None:
+            raise invalid(
+                "storageBackend: s3 needs s3DatasetPath", "for example s3://bucket/imagenet"
+            )
+        if self.storage_backend == "local" and self.s3_dataset_path is not None:
+            raise invalid("s3DatasetPath goes with storageBackend: s3", "storageBackend: s3")
+        shaped = any(not one.plain for one in self.network)
+        if self.storage_backend == "s3" and shaped and not _is_plain(self.endpoint):
+            raise invalid(
+                "network: a store that speaks TLS cannot be put behind a line of another shape",
+                "give an endpoint that begins with http://, or use storageBackend: local",
+            )
+        if self.storage_backend == "s3" and self.parallel > 1 and not _is_plain(self.endpoint):
+            raise invalid(
+                "parallel: what comes from a store that speaks TLS is counted for the whole "
+                "machine, and not for each of several experiments at once",
+                "parallel: 1",
+            )
+        if self.s3_dataset_path and not self.s3_dataset_path.startswith("s3://"):
+            raise invalid("s3DatasetPath: not all systems read it", "s3://bucket/prefix")
+        if not self.workloads and not self.experiments:
+            raise invalid("has no workloads and no experiments", "for example `workloads: [read]`")
+        self._check_datasets()
+        self._check_states()
+        self._check_names()
+        return self
+
+    def _check_datasets(self) -> None:
+        datasets = self.all_datasets
+        if self.dataset is not None and self.datasets:
+            raise invalid("has both dataset and datasets", "keep one of them")
+        reads = self.experiments or any(one.kind not in WITHOUT_DATA for one in self.workloads)
+        if reads and not datasets:
+            raise invalid("dataset: is missing", "for example dataset: {form: jpeg, size: 64MiB}")
+        for one in datasets:
+            if one.form == "given" and not (one.path or self.s3_dataset_path):
+                raise invalid("a given data set needs dataset.path", "or storageBackend: s3")
+            if one.form == "given" and not one.path and len(datasets) > 1:
+                raise invalid(
+                    "datasets: what lies at s3DatasetPath is one data set",
+                    "write it as `dataset`, alone",
+                )
+
+    def _check_states(self) -> None:
+        states = [one for one in self.workloads if one.kind == "states"]
+        if states and self.parallel > 1:
+            raise invalid(
+                "parallel: a workload of the kind states measures times, and needs the machine "
+                "for itself",
+                "parallel: 1",
+            )
+        for arm, workload in ((arm, one) for one in states for arm in self.arms):
+            if workload.arms and arm.name not in workload.arms:
+                continue
+            measurable = arm.state == "cold" and arm.cache_share == 1
+            if arm.system not in ("native", "ceiling") and not measurable:
+                raise invalid(
+                    f"arms: {arm.name}: the workload {workload.name} reads in every state, and "
+                    "needs arms that begin cold and have room for all data",
+                    "name such arms in its field `arms`",
+                )
+
+    def _check_names(self) -> None:
+        arms, datasets = [one.name for one in self.arms], [one.name for one in self.all_datasets]
+        workloads = [one.name for one in self.workloads]
+        workloads += [one.experiment for one in self.experiments]
+        for what, names in (
+            ("arms", arms),
+            ("datasets", datasets),
+            ("workloads", workloads),
+            ("network", [one.name for one in self.network]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise invalid(f"{what}: {twice[0]!r} stands twice", "give one of them another name")
+        for one in self.arms:
+            _require_known("datasets", one.datasets, datasets)
+        for one in (*self.workloads, *self.experiments):
+            _require_known("arms", one.arms, arms)
+            _require_known("datasets", one.datasets, datasets)
+        for goal in self.goals:
+            _require_known("goals: arm", [goal.arm], arms)
+            _require_known("goals: workload", [goal.workload], workloads)
+            _require_known("goals: dataset", [goal.dataset], datasets)
+            _require_known("goals: of", [goal.of], ["native", "client", "peers", *arms])
 
 
-def plan_from_json(value: Mapping[str, Any]) -> Plan:
-    return _from_json(Plan, value)
+def _require_known(what: str, names: Sequence[str | None], known: list[str]) -> None:
+    for name in names:
+        if name is not None and name not in known:
+            raise invalid(f"{what}: {name!r} is not in this plan", f"known: {', '.join(known)}")
 
 
-def _from_json(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:
-    """Return a value whose dataclass, and those below it, say what its fields are."""
-    try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{path}: {first['msg']}") from None
+class Plan(PlanFields):
+    """A whole benchmark, with the manifests that it names; its data sets are in `datasets`."""
 
+    # It is plan.json of a run: what another release wrote there must not be read in part.
+    model_config = ConfigDict(extra="forbid")
 
-def config_path(run: Path, experiment_id: str) -> Path:
-    return run / "experiments" / experiment_id / "config" / "experiment.json"
+    jobs: list[JobPlan] = field("The training jobs of `experiments`.", factory=list)
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the run starts the store, and ends it."""
+        return self.storage_backend == "local"
+
+    @property
+    def all_workloads(self) -> list[WorkloadPlan]:
+        return [*self.workloads, *self.jobs]
 
 
 ARMS: Mapping[str, tuple[ArmPlan, str]] = {
-    arm.name: (arm, meaning)
-    for arm, meaning in (
-        (
-            ArmPlan("ceiling", "ceiling", "warm", drops_pages=False),
-            "batches from memory, no I/O at all: what the workload reaches at best",
-        ),
-        (
-            ArmPlan("native", "native", "warm", drops_pages=False),
-            "the same files on the local medium, without a mount",
-        ),
-        (
-            ArmPlan("rclone", "rclone", "cold", 0.0),
-            "rclone mount without a cache: each read goes to the store",
-        ),
-        (
-            ArmPlan("rclone-cold", "rclone", "cold", drops_pages=False),
-            "rclone mount, its cache empty when the first epoch begins",
-        ),
-        (
-            ArmPlan("s3fs", "s3fs", "cold", 0.0),
-            "s3fs without a cache: each read goes to the store",
-        ),
-        (
-            ArmPlan("s3fs-cold", "s3fs", "cold", drops_pages=False),
-            "s3fs, its cache empty when the first epoch begins",
-        ),
-        (
-            ArmPlan("juicefs-none", "juicefs", "cold", 0.0),
-            "JuiceFS without a cache; it keeps objects of its own shape in the store",
-        ),
-        (
-            ArmPlan("juicefs", "juicefs", "cold", drops_pages=False),
-            "JuiceFS, its cache empty when the first epoch begins",
-        ),
-        (
-            ArmPlan("juicefs-warm", "juicefs", "warm", drops_pages=False),
-            "JuiceFS, its cache full before the first epoch",
-        ),
-        (
-            ArmPlan("alluxio", "alluxio", "cold", drops_pages=False),
-            "Alluxio, its caches empty when the first epoch begins",
-        ),
-        (
-            ArmPlan("penstock-none", "penstock", "cold", 0.0),
-            "Penstock without a cache: each read goes to the store",
-        ),
-        (
-            ArmPlan("penstock-cold", "penstock", "cold", drops_pages=False),
-            "Penstock, its cache empty when the first epoch begins",
-        ),
-        (
-            ArmPlan(
-                "penstock-passthrough", "penstock", "cold", 1.0, {"mode": "passthrough"}, False
-            ),
-            "the same in passthrough mode: the kernel reads complete files of the cache itself",
-        ),
-        (
-            ArmPlan("penstock-planned", "penstock", "planned", drops_pages=False),
-            "the same, and `penstock run` tells the mount the order of each epoch; reported as "
-            "hinted",
-        ),
-        (
-            ArmPlan(
-                "penstock-sampler", "penstock", "planned", drops_pages=False, planned_by="sampler"
-            ),
-            "for a loader: the script wraps its sampler in PlannedSampler; reported as hinted",
-        ),
-        (
-            ArmPlan("penstock-loaded", "penstock", "loaded", drops_pages=False),
-            "for a loader: `penstock warm` loads everything first, and its time counts as waiting",
-        ),
-        (
-            ArmPlan("penstock-warm", "penstock", "warm", drops_pages=False),
-            "Penstock, its cache full before the first epoch",
-        ),
-        *(
-            (
-                ArmPlan(f"penstock-{percent}", "penstock", "cold", percent / 100),
-                f"Penstock with room for {percent}% of the data set; pages are dropped before each "
-                "epoch, so that the cache alone counts",
-            )
-            for percent in (25, 50, 75)
-        ),
-    )
+    name: (ArmPlan(name=name), meaning) for name, (_, meaning) in _KNOWN.items()
 }
-
-
-def expand(plan: Plan) -> tuple[Experiment, ...]:
-    """Return every experiment of a plan: all of them once, then all again, in seeded orders."""
-    draw = random.Random(f"{plan.name} {plan.seed}")
-    found: list[Experiment] = []
-    for repeat in range(plan.repeats):
-        combinations = list(_combinations(plan))
-        draw.shuffle(combinations)
-        for arm, workload, shape, dataset in combinations:
-            tail = "".join(draw.choices(string.ascii_lowercase, k=4))
-            named = [arm.name, workload.name, shape.name]
-            if len(plan.datasets) > 1 and dataset:
-                named.append(dataset)
-            found.append(
-                Experiment(
-                    id="-".join([*named, f"r{repeat}", tail]),
-                    arm=arm,
-                    workload=workload,
-                    shape=shape,
-                    dataset=dataset,
-                    repeat=repeat,
-                    order=len(found),
-                    # The same for all arms: they read the same files in the same order.
-                    seed=random.Random(f"{plan.seed} {workload.name} {repeat}").getrandbits(31),
-                )
-            )
-    return tuple(found)
-
-
-def _combinations(plan: Plan) -> Iterator[tuple[ArmPlan, WorkloadPlan, Shape, str]]:
-    names = [dataset.name for dataset in plan.datasets]
-    for arm in plan.arms:
-        for workload in plan.workloads:
-            if workload.arms and arm.name not in workload.arms:
-                continue
-            # Without I/O there is nothing to read, and no file for a job to open.
-            if arm.system == "ceiling" and workload.kind != "emulated":
-                continue
-            if workload.kind in WITHOUT_DATA:
-                if arm.system == "penstock":
-                    yield arm, workload, plan.network[0], ""
-                continue
-            for shape in plan.network:
-                for name in names:
-                    if name in (workload.datasets or names) and name in (arm.datasets or names):
-                        yield arm, workload, shape, name
-
-
-def read_bytes(experiment: Experiment, size_bytes: int) -> int:
-    """Return what it reads in all of its epochs, about; native neighbours are left out."""
-    workload = experiment.workload
-    if experiment.arm.system == "ceiling":
-        return 0
-    if workload.kind == "states":  # each count of readers cold, cached and warm
-        cold = len(workload.reader_counts) * workload.cold_rounds
-        return size_bytes * (cold + len(workload.reader_counts) * (3 + workload.rounds))
-    passes = len(workload.accelerators) if workload.kind == "emulated" else 1
-    return size_bytes * workload.epochs * passes
-
-
-def store_bytes(experiment: Experiment, size_bytes: int) -> int:
-    """Return what of it comes from the store, about: the data set once; with a small cache, what
-    does not fit into it again and again."""
-    arm, workload = experiment.arm, experiment.workload
-    if arm.system in ("native", "ceiling"):
-        return 0
-    if workload.kind == "states":
-        return size_bytes * len(workload.reader_counts) * workload.cold_rounds
-    epochs = read_bytes(experiment, size_bytes) // size_bytes if size_bytes else 0
-    missed = (epochs - 1) * (1 - arm.cache_share) if epochs else 0
-    return int(size_bytes * (1 + missed))
-
-
-def medium_bytes(plan: Plan, experiments: tuple[Experiment, ...], sizes: Mapping[str, int]) -> int:
-    """Return what must be free: the data sets as files and as objects of a local store, the caches
-    of the experiments that run at once, and JuiceFS's objects."""
-
-    def one(experiment: Experiment) -> int:
-        arm, size_bytes = experiment.arm, sizes.get(experiment.dataset, 0)
-        if arm.system in ("native", "ceiling"):
-            return 0
-        caches = 2 if arm.system == "alluxio" else 1  # the worker's, and the FUSE process's
-        cache = int(size_bytes * arm.cache_share * 1.25) * caches
-        # A local store frees the space of an experiment's objects when the next one has ended.
-        copies = 0 if arm.system != "juicefs" else 2 if plan.store.local else 1
-        return cache + copies * size_bytes
-
-    largest = sorted(map(one, experiments), reverse=True)[: plan.parallel]
-    copies = 2 if plan.store.local else 1
-    return copies * sum(sizes.values()) + sum(largest) + (256 << 20)

@@ -6,23 +6,13 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from penstock.bench.plans.fields import (
-    ArmFields,
-    DatasetFields,
-    ExperimentFields,
-    GoalFields,
-    PlanFields,
-    WorkloadFields,
-)
 from penstock.bench.plans.model import (
-    ARMS,
-    ArmPlan,
     DatasetPlan,
-    GoalPlan,
+    ExperimentFields,
+    JobPlan,
     Plan,
+    PlanFields,
     Shape,
-    StorePlan,
-    WorkloadPlan,
 )
 from penstock.errors import ManifestError, Problem, UsageError
 from penstock.specs import documents
@@ -113,7 +103,14 @@ class _Reader:
 
     def read(self) -> Plan:
         fields = self._fields()
-        plan = _plan(fields, self._jobs(fields), self._folder)
+        filled: dict[str, Any] = {
+            **dict(fields),
+            "dataset": None,
+            "datasets": [self._dataset(one) for one in fields.all_datasets],
+            "network": fields.network or [Shape(name="plain")],
+            "jobs": self._jobs(fields),
+        }
+        plan = Plan.model_construct(None, **filled)
         for index, arm in enumerate(plan.arms):
             for name in arm.options:
                 if names_a_secret(name):
@@ -144,8 +141,14 @@ class _Reader:
             raise ManifestError.of(self._problems)
         return fields
 
-    def _jobs(self, fields: PlanFields) -> list[WorkloadPlan]:
-        found: list[WorkloadPlan] = []
+    def _dataset(self, one: DatasetPlan) -> DatasetPlan:
+        """Let the path of a given data set begin at the plan."""
+        if one.path is None:
+            return one
+        return one.model_copy(update={"path": str((self._folder / one.path).absolute())})
+
+    def _jobs(self, fields: PlanFields) -> list[JobPlan]:
+        found: list[JobPlan] = []
         for index, one in enumerate(fields.experiments):
             path = f"experiments.{index}.trainingJobConfig"
             try:
@@ -155,7 +158,7 @@ class _Reader:
                 self._say((path, f"{path}: {error}", error.hint))
         return found
 
-    def _job(self, one: ExperimentFields) -> WorkloadPlan:
+    def _job(self, one: ExperimentFields) -> JobPlan:
         path = self._folder / one.training_job_config
         try:
             data = path.read_bytes()
@@ -177,99 +180,15 @@ class _Reader:
         kept = [entry for entry in given if entry.get("name") not in env]
         added = [{"name": name, "value": value} for name, value in env.items()]
         job = {**job, "spec": {**spec, "env": [*kept, *added]}}
-        return WorkloadPlan(
-            one.experiment,
-            "job",
+        return JobPlan(
+            name=one.experiment,
+            kind="job",
             epochs=one.epochs,
-            job=job,
-            arms=tuple(one.arms),
-            datasets=tuple(one.datasets),
+            manifest=job,
+            arms=one.arms,
+            datasets=one.datasets,
         )
 
     def _say(self, mistake: Mistake) -> None:
         path, what, hint = mistake
         self._problems.append(Problem(f"{self._file}:{self._tree.lines.of(path)}", what, hint))
-
-
-def _plan(fields: PlanFields, jobs: list[WorkloadPlan], folder: Path) -> Plan:
-    secret = fields.s3_secret_name
-    return Plan(
-        name=fields.name,
-        seed=fields.seed,
-        repeats=fields.repeats,
-        parallel=fields.parallel,
-        timeout_s=fields.timeout,
-        retries=fields.retries,
-        store=StorePlan(
-            local=fields.storage_backend == "local",
-            dataset_path=fields.s3_dataset_path,
-            endpoint=fields.endpoint,
-            region=fields.region,
-            secret_name=None if secret == "environment" else secret,
-            access_key_name=fields.s3_secret_accesskeyid_key_name,
-            secret_key_name=fields.s3_secret_secretaccesskey_key_name,
-        ),
-        datasets=tuple(_dataset(one, folder) for one in fields.all_datasets),
-        arms=tuple(map(_arm, fields.arms)),
-        workloads=(*map(_workload, fields.workloads), *jobs),
-        network=tuple(Shape(one.name, one.latency, one.bandwidth) for one in fields.network)
-        or (Shape("plain"),),
-        goals=tuple(map(_goal, fields.goals)),
-        result_path=fields.s3_result_path,
-    )
-
-
-def _arm(fields: ArmFields) -> ArmPlan:
-    """Return an arm: written fields override those of a known name."""
-    known = ARMS[fields.name][0] if fields.name in ARMS else None
-    share = 1.0 if known is None else known.cache_share
-    share = share if fields.cache_share is None else fields.cache_share
-    state = fields.state or ("cold" if known is None else known.state)
-    drops = share < 1 if known is None else known.drops_pages
-    return ArmPlan(
-        name=fields.name,
-        system=fields.system or (known.system if known else "penstock"),
-        state=state,
-        cache_share=share,
-        options={**(known.options if known else {}), **fields.options},
-        drops_pages=drops if fields.drops_pages is None else fields.drops_pages,
-        planned_by=fields.planned_by or (known.planned_by if known else "run"),
-        datasets=tuple(fields.datasets),
-    )
-
-
-def _workload(fields: WorkloadFields) -> WorkloadPlan:
-    return WorkloadPlan(
-        name=fields.name,
-        kind=fields.kind,
-        model=fields.model,
-        accelerator=fields.accelerator,
-        accelerators=tuple(sorted(set(fields.accelerators))),
-        epochs=fields.epochs,
-        readers=fields.readers[-1],
-        scale=fields.scale,
-        reader_counts=tuple(sorted(set(fields.readers))) if fields.kind == "states" else (),
-        states=tuple(fields.states) if fields.kind == "states" else (),
-        rounds=fields.rounds,
-        cold_rounds=fields.cold_rounds,
-        workers=fields.workers,
-        count=fields.count,
-        arms=tuple(fields.arms),
-        datasets=tuple(fields.datasets),
-    )
-
-
-def _goal(fields: GoalFields) -> GoalPlan:
-    return GoalPlan(**fields.model_dump())
-
-
-def _dataset(fields: DatasetFields, folder: Path) -> DatasetPlan:
-    return DatasetPlan(
-        form=fields.form,
-        files=fields.files,
-        size_bytes=fields.size,
-        seed=fields.seed,
-        keep=fields.keep,
-        name=fields.name,
-        path=None if fields.path is None else str((folder / fields.path).absolute()),
-    )

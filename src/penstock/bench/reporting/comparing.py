@@ -13,10 +13,10 @@ from typing import Any
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, holm, ratio, welch
-from penstock.bench.reporting.page import plain
-from penstock.bench.reporting.reading import mapping, read_run, text
-from penstock.bench.reporting.results import Result, Run
+from penstock.bench.reporting.reading import read_run
+from penstock.bench.reporting.results import Result, Run, mapping, text
 from penstock.bench.reporting.rows import Row, rows_of
+from penstock.bench.reporting.tables import Table, markdown, plain
 from penstock.errors import ResultsError
 
 TEST = (
@@ -74,14 +74,15 @@ class Comparison:
         lines = [f"**{plain(self.b)} against {plain(self.a)}**", ""]
         for warning in self.warnings:
             lines += [f"> **Not like with like:** {plain(warning)}", ""]
-        lines += [
-            "| arm | setting | A | B | B / A | 95% interval | B is |",
-            "| --- | --- | ---: | ---: | ---: | ---: | --- |",
-        ]
-        lines += [f"| {' | '.join(plain(cell) for cell in cells(row))} |" for row in self.rows]
+        lines.append(markdown(self.table))
         if self.changes:
             lines += ["", *(f"- {plain(change)}" for change in self.changes)]
         return "\n".join([*lines, "", f"{plain(TEST)}.", ""])
+
+    @property
+    def table(self) -> Table:
+        head = ("arm", "setting", "A", "B", "B / A", "95% interval", "B is")
+        return Table(head, list(map(_cells, self.rows)), (0, 1, 6))
 
 
 def compare(a: Path, b: Path, *, anyway: bool = False) -> Comparison:
@@ -104,8 +105,7 @@ def compare(a: Path, b: Path, *, anyway: bool = False) -> Comparison:
     )
 
 
-def cells(row: ComparedRow) -> tuple[str, ...]:
-    """As both tables show it: arm, setting, A, B, ratio, interval, finding."""
+def _cells(row: ComparedRow) -> tuple[str, ...]:
     interval = "–"
     if row.low is not None and row.high is not None:
         interval = f"{estimates.times(row.low)} to {estimates.times(row.high)}"

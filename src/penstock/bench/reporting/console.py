@@ -1,17 +1,15 @@
 """A run in a terminal: a table for each data set and workload, the goals, and one sentence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.reporting import estimates
-from penstock.bench.reporting.drawing import clean
-from penstock.bench.reporting.rows import Row
-from penstock.bench.reporting.states import HEAD, StateRow, name_of
-from penstock.bench.reporting.summary import Summary
+from penstock.bench.reporting.rows import Row, name_of
+from penstock.bench.reporting.summary import Summary, state_tables
+from penstock.bench.reporting.tables import Table, clean, print_tables
 
 _EPOCH_HEAD = (
     *("read through", "busy", "after\n1st batch", "samples\n/s", "1st\nbatch s", "GETs"),
@@ -26,15 +24,8 @@ _EPOCH_HEAD = (
 )
 
 
-def output_console() -> Console:
-    """Return standard output. A pipe has no width, and a cut table is no use in a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=132)
-
-
 def print_summary(summary: Summary, console: Console) -> None:
-    for table in _tables(summary):
-        console.print(table)
+    print_tables(_tables(summary), console)
     for one in summary.run.left_out_alike():
         console.print(Text(clean(f"left out: {one[0].arm.label}: {one[0].why_not}")))
     for step in summary.run.skipped:
@@ -42,40 +33,31 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(Text(clean(summary.verdict.sentence)))
 
 
-def _tables(summary: Summary) -> Iterable[Table]:
-    for setting, rows in summary.state_settings():
-        yield _state_table(summary.title_of(setting), rows)
+def _tables(summary: Summary) -> Iterator[Table]:
+    for table in state_tables(summary):
+        names = [row[0] for row in table.rows]
+        shown = [
+            ["" if place and names[place - 1] == name else name, *row[1:]]
+            for place, (name, row) in enumerate(zip(names, table.rows, strict=True))
+        ]
+        yield replace(table, rows=shown)
     for setting in summary.settings:
         rows = [row for row in summary.of(setting) if row.counted]
+        ours = [place for place, row in enumerate(rows) if row.arm.system == "penstock"]
+        title = f"{setting.title}: {setting.details}"
         if rows:
-            yield _epoch_table(f"{setting.title}: {setting.details}", rows)
+            yield Table(_EPOCH_HEAD, list(map(_epoch_cells, rows)), (0,), title, ours)
     for result in summary.run.counted:
         if result.figures:
-            table = _plain(f"{result.workload.name}, {name_of(result.arm)}", ("figure", "value"))
-            for name, value in result.figures.items():
-                table.add_row(clean(name), estimates.figure(value))
-            yield table
+            cells = [(name, estimates.figure(value)) for name, value in result.figures.items()]
+            title = f"{result.workload.name}, {name_of(result.arm)}"
+            yield Table(("figure", "value"), cells, (0,), title)
     if summary.goals:
-        yield _goal_table(summary)
-
-
-def _state_table(title: str, rows: Sequence[StateRow]) -> Table:
-    table = _plain(title, HEAD, texts=2)
-    previous = ""
-    for row in rows:
-        name, *rest = map(clean, row.cells)
-        style = "bold" if row.arm.system == "penstock" else None
-        table.add_row(name if name != previous else "", *rest, style=style)
-        previous = name
-    return table
-
-
-def _epoch_table(title: str, rows: Sequence[Row]) -> Table:
-    table = _plain(title, _EPOCH_HEAD)
-    for row in rows:
-        style = "bold" if row.arm.system == "penstock" else None
-        table.add_row(*map(clean, _epoch_cells(row)), style=style)
-    return table
+        goals = [
+            (one.what, one.goal, one.figure, "met" if one.met else "missed")
+            for one in summary.goals
+        ]
+        yield Table(("what", "goal", "measured", ""), goals, (0, 3), "Goals")
 
 
 def _epoch_cells(row: Row) -> tuple[str, ...]:
@@ -105,23 +87,6 @@ def _epoch_cells(row: Row) -> tuple[str, ...]:
         _figure(mean(one.samples / one.seconds for one in later)),
         _percent(mean(one.hit_share for one in later)),
     )
-
-
-def _goal_table(summary: Summary) -> Table:
-    table = Table(title="Goals", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for name in ("what", "goal", "measured", ""):
-        table.add_column(name, justify="left" if name in ("what", "") else "right")
-    for goal in summary.goals:
-        met = Text("met", style="green") if goal.met else Text("missed", style="bold red")
-        table.add_row(clean(goal.what), clean(goal.goal), goal.figure, met)
-    return table
-
-
-def _plain(title: str, head: Sequence[str], *, texts: int = 1) -> Table:
-    table = Table(title=clean(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place < texts else "right")
-    return table
 
 
 def _percent(value: float | None) -> str:

@@ -23,6 +23,7 @@ from matplotlib import style
 from matplotlib.figure import Figure as Canvas
 
 from penstock.bench.reporting.results import SYSTEMS, Arm
+from penstock.bench.reporting.tables import clean
 
 WIDTH = 420.0
 FONT = 13.0
@@ -331,17 +332,6 @@ def draw_waterfall(
         axes.text(WIDTH, y + 8, end, ha="right", color=_SOFT, size=12)
 
     return _picture(draw, WIDTH, height, label)
-
-
-def clean(text: str) -> str:
-    """Replace what no page may hold: control characters, halves of surrogate pairs, and marks
-    that turn the direction of writing, with which a name could reorder the figures beside it."""
-    return _UNWANTED.sub("\ufffd", text)
-
-
-_UNWANTED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]",
-)
 
 
 def _draw_bar(axes: Any, bar: Bar, y: float, scale: float, reach: float) -> None:

@@ -7,7 +7,7 @@ would draw from so few values that its interval is too narrow. Ratios and tests 
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ from scipy import stats
 LEVEL = 0.95
 SIGNIFICANCE = 0.05
 
-Format = Callable[[float], str]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -25,10 +23,6 @@ class Estimate:
     values: tuple[float, ...]
     low: float | None = None
     high: float | None = None
-
-    @property
-    def repeats(self) -> int:
-        return len(self.values)
 
     def within(self, least: float, most: float) -> "Estimate":
         """Return this estimate with its interval cut to possible values: no share is above 1."""

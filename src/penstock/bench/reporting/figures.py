@@ -5,7 +5,7 @@ A figure without data is a `Missing` with the reason. Long lists are read when t
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -37,9 +37,19 @@ from penstock.bench.reporting.reading import (
     steps_of,
 )
 from penstock.bench.reporting.results import Arm, Result, Run
-from penstock.bench.reporting.rows import GOAL, METHOD, TRAINING_EPOCHS, Row, Setting
-from penstock.bench.reporting.states import HEAD, StateRow, name_of, setting_of
+from penstock.bench.reporting.rows import (
+    GOAL,
+    HEAD,
+    METHOD,
+    TRAINING_EPOCHS,
+    Row,
+    Setting,
+    StateRow,
+    name_of,
+    setting_of,
+)
 from penstock.bench.reporting.summary import Summary
+from penstock.bench.reporting.tables import Table
 from penstock.bench.reporting.verdict import REFERENCES
 from penstock.units import format_size
 
@@ -65,15 +75,6 @@ class Panel:
     title: str
     details: str
     picture: Picture
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells are text. Columns from `numbers` on hold figures and are aligned to the right."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def states(summary: Summary) -> list[Figure]:
 
 
 def _state_bar(row: StateRow) -> Bar:
-    look = system_look(replace(row.arm, state="warm"))
+    look = system_look(row.arm.model_copy(update={"state": "warm"}))
     return Bar(name_of(row.arm), f"{row.files_per_s:,.0f}", (Part(row.files_per_s, look),))
 
 
@@ -148,11 +149,11 @@ def speed(summary: Summary) -> Figure | Missing:
     if max(len(row.results) for row in rows) == 1:
         caption += " One repeat each, so there is no interval."
     head = (
-        *("setting", "arm", "repeats", "MB/s", "95% interval", "samples/s", "95% interval"),
+        *("repeats", "MB/s", "95% interval", "samples/s", "95% interval"),
         *("busy", "95% interval", "later epochs, MB/s", "later epochs, busy", "first batch"),
     )
     panels = _panels(summary, rows, _speed_panel)
-    table = Table(head, tuple(map(_speed_cells, rows)))
+    table = _table(head, ((row, _speed_cells(row)) for row in rows))
     return Figure("speed", "Speed", caption, panels, table, _sources(rows))
 
 
@@ -193,8 +194,6 @@ def _speed_cells(row: Row) -> tuple[str, ...]:
         return estimates.figure(found.mean / unit) if found else "–"
 
     return (
-        row.setting.title,
-        row.arm.label,
         str(len(row.results)),
         shown(row.bytes_per_s, 1e6),
         estimates.interval(row.bytes_per_s, 1e6),
@@ -217,21 +216,20 @@ def accelerators_fed(summary: Summary) -> Figure | Missing:
         return Missing(title, why)
     arms = [row.arm for row in rows]
     counts = sorted({count for row in rows for count in _busy_by_count(row)})
-    cells = tuple(
-        (
-            row.setting.title,
-            row.arm.label,
-            *(_share_or_dash(_busy_by_count(row).get(count)) for count in counts),
-            estimates.accelerators(row.fed) if row.fed else "–",
-        )
-        for row in rows
-    )
+
+    def cells(row: Row) -> tuple[str, ...]:
+        shares = (_busy_by_count(row).get(count) for count in counts)
+        fed = estimates.accelerators(row.fed) if row.fed else "–"
+        return (*("–" if share is None else estimates.share(share) for share in shares), fed)
+
     return Figure(
         "accelerators",
         title,
         f"How busy accelerators are, by how many of them read at once. {METHOD}",
         _panels(summary, rows, lambda setting, here: ("", _fed_picture(setting, here, arms))),
-        Table(("setting", "arm", *(f"busy of {n}" for n in counts), "fed at 90%"), cells),
+        _table(
+            (*(f"busy of {n}" for n in counts), "fed at 90%"), ((row, cells(row)) for row in rows)
+        ),
         _sources(rows),
         _line_keys(arms),
     )
@@ -282,8 +280,8 @@ def over_time(summary: Summary) -> Figure | Missing:
     shown = {(row.arm.name, row.setting.key) for row, _ in drawn}
     if any((row.arm.name, row.setting.key) not in shown for row in summary.rows if row.counted):
         caption += " Arms whose epochs were shorter than four intervals are not drawn."
-    cells = tuple(
-        (row.setting.title, row.arm.label, f"{second:.1f}", estimates.figure(value / 1e6))
+    cells = (
+        (row, (f"{second:.1f}", estimates.figure(value / 1e6)))
         for row, series in drawn
         for second, value in _series_points(series)
     )
@@ -292,7 +290,7 @@ def over_time(summary: Summary) -> Figure | Missing:
         title,
         caption,
         _pair_panels(summary, drawn, lambda _, here: ("", _strips(here))),
-        Table(("setting", "arm", "from second", "MB/s"), cells),
+        _table(("from second", "MB/s"), cells),
         tuple(series.path for _, series in drawn),
     )
 
@@ -332,14 +330,13 @@ def step_times(summary: Summary) -> Figure | Missing:
             chosen = _waterfall_arms(summary, setting, here)
             panels.append(_panel(setting, _mean_steps(here), "a mean step"))
             panels.append(_panel(setting, _waterfall(chosen), f"the first {FIRST_STEPS} steps"))
-    cells: list[tuple[str, ...]] = []
+    cells: list[tuple[Row, tuple[str, ...]]] = []
     for row, steps in drawn:
         mean = _mean_step(steps)
         named = [(f"mean of {len(steps.load_s):,}", mean)]
         named += [(f"step {n + 1}", times) for n, times in enumerate(_first_steps(steps))]
         for name, times in named:
-            parts = map(estimates.seconds, (*times, sum(times)))
-            cells.append((row.setting.title, row.arm.label, name, *parts))
+            cells.append((row, (name, *map(estimates.seconds, (*times, sum(times))))))
     return Figure(
         "steps",
         title,
@@ -347,7 +344,7 @@ def step_times(summary: Summary) -> Figure | Missing:
         "workers. The median repeat of each arm. In the waterfall a step begins where the "
         "one above it ended; all arms of a panel share its time axis.",
         tuple(panels),
-        Table(("setting", "arm", "step", *_STEP_PARTS, "together"), tuple(cells)),
+        _table(("step", *_STEP_PARTS, "together"), cells),
         tuple(steps.path for _, steps in drawn),
         tuple(Key(part_look(name), name) for name in _STEP_PARTS),
     )
@@ -407,12 +404,9 @@ def latency(summary: Summary) -> Figure | Missing:
         f"Measured: {what}. A line shows which share of them took at most so long; farther left "
         "is better. The median repeat of each arm.",
         _pair_panels(summary, drawn, lambda _, here: ("", _latency_picture(here, arms))),
-        Table(
-            ("setting", "arm", *(names.get(s, f"{s * 100:g}%") for s in _LATENCY_SHARES)),
-            tuple(
-                (row.setting.title, row.arm.label, *map(estimates.seconds, _quantiles(found)))
-                for row, found in drawn
-            ),
+        _table(
+            (names.get(share, f"{share * 100:g}%") for share in _LATENCY_SHARES),
+            ((row, map(estimates.seconds, _quantiles(found))) for row, found in drawn),
         ),
         tuple(found.path for _, found in drawn),
         _line_keys(arms),
@@ -515,21 +509,19 @@ def processors(summary: Summary) -> Figure | Missing:
         "CPU is per 10⁹ bytes read; system is the mount, readers what reads from it; the store's "
         "own CPU is not included. Memory is the most that the system held at once.",
         tuple(panels),
-        Table(
-            ("setting", "arm", *(f"{user}, CPU s/GB" for user in users), "memory"),
-            tuple(
-                (
-                    row.setting.title,
-                    row.arm.label,
-                    *(_figure_or_dash(row.cpu_s_per_gb.get(user)) for user in users),
-                    "–" if row.memory_bytes is None else format_size(row.memory_bytes),
-                )
-                for row in rows
-            ),
+        _table(
+            (*(f"{user}, CPU s/GB" for user in users), "memory"),
+            ((row, _processor_cells(row, users)) for row in rows),
         ),
         _sources(rows),
         tuple(Key(part_look(user), f"CPU of {user}") for user in users),
     )
+
+
+def _processor_cells(row: Row, users: list[str]) -> tuple[str, ...]:
+    used = (row.cpu_s_per_gb.get(user) for user in users)
+    memory = "–" if row.memory_bytes is None else format_size(row.memory_bytes)
+    return (*("–" if one is None else estimates.figure(one) for one in used), memory)
 
 
 def _cpu_bar(row: Row, users: list[str]) -> Bar:
@@ -565,8 +557,6 @@ def requests(summary: Summary) -> Figure | Missing:
     def cells(row: Row) -> tuple[str, ...]:
         gets = row.gets.mean if row.gets else 0.0
         return (
-            row.setting.title,
-            row.arm.label,
             f"{gets:,.0f}",
             estimates.interval(row.gets),
             estimates.money(price.of(gets)),
@@ -576,7 +566,7 @@ def requests(summary: Summary) -> Figure | Missing:
     def panel(setting: Setting, here: Sequence[Row]) -> tuple[str, Picture]:
         return "GETs in an epoch", draw_bars([bar(row) for row in here], label="GETs in an epoch")
 
-    head = ("setting", "arm", "GETs in an epoch", "95% interval", "cost of an epoch")
+    head = ("GETs in an epoch", "95% interval", "cost of an epoch")
     return Figure(
         "requests",
         title,
@@ -585,7 +575,7 @@ def requests(summary: Summary) -> Figure | Missing:
         "one; a single cold epoch does not predict them. Loading a warm arm beforehand is not "
         "counted.",
         _panels(summary, rows, panel),
-        Table((*head, f"cost of {TRAINING_EPOCHS} epochs"), tuple(map(cells, rows))),
+        _table((*head, f"cost of {TRAINING_EPOCHS} epochs"), ((row, cells(row)) for row in rows)),
         _sources(rows),
     )
 
@@ -609,6 +599,12 @@ def _typical(summary: Summary, read: Callable[[Run, Result], T | None]) -> list[
         if row.typical and (one := read(summary.run, row.typical)) is not None:
             found.append((row, one))
     return found
+
+
+def _table(head: Iterable[str], rows: Iterable[tuple[Row, Iterable[str]]]) -> Table:
+    """Return a table of which each line begins with its setting and its arm."""
+    lines = [(row.setting.title, row.arm.label, *cells) for row, cells in rows]
+    return Table(("setting", "arm", *head), lines)
 
 
 def _panels(
@@ -647,11 +643,3 @@ def _line_keys(arms: Iterable[Arm]) -> tuple[Key, ...]:
 
 def _sources(rows: Iterable[Row]) -> tuple[str, ...]:
     return tuple(result.raw for row in rows for result in row.results)
-
-
-def _share_or_dash(value: float | None) -> str:
-    return "–" if value is None else estimates.share(value)
-
-
-def _figure_or_dash(value: float | None) -> str:
-    return "–" if value is None else estimates.figure(value)

@@ -6,7 +6,6 @@ which Jinja2 fills in with every value escaped; here is what they are filled in 
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,26 +16,25 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock.bench.reporting import estimates
-from penstock.bench.reporting.drawing import clean, system_look
-from penstock.bench.reporting.figures import FIGURES, Figure, Missing, Table, states
-from penstock.bench.reporting.reading import mapping, number, sequence, text
-from penstock.bench.reporting.results import Arm, Run
+from penstock.bench.reporting.drawing import system_look
+from penstock.bench.reporting.figures import FIGURES, Figure, Missing, states
+from penstock.bench.reporting.results import Arm, Run, mapping, number, sequence, text
 from penstock.bench.reporting.rows import DEFAULT_PRICE, Price
-from penstock.bench.reporting.states import HEAD
 from penstock.bench.reporting.summary import (
     DISCLAIMER,
     METHOD,
     Summary,
     glance,
+    state_tables,
     summary_of,
     tiles,
 )
+from penstock.bench.reporting.tables import Table, clean, markdown, plain
 from penstock.errors import ResultsError
 from penstock.store.redaction import redact
 from penstock.units import format_duration, format_size
 
 NAMES = ("report.html", "report.md", "summary.json")
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
 def write(run: Path, *, price: Price = DEFAULT_PRICE) -> list[Path]:
@@ -57,7 +55,7 @@ def write_one(summary: Summary, path: Path) -> None:
     if kind == ".html":
         document = page(summary, prefix=_prefix(summary.run.folder, path))
     elif kind == ".md":
-        document = markdown(summary)
+        document = markdown_page(summary)
     elif kind == ".json":
         document = json.dumps(summary.to_json(), indent=1, allow_nan=False) + "\n"
     else:
@@ -97,16 +95,11 @@ def _figures(summary: Summary) -> list[Figure | Missing]:
     return found
 
 
-def markdown(summary: Summary) -> str:
+def markdown_page(summary: Summary) -> str:
     """Return report.md."""
     environment = _environment(autoescape=False)
-    environment.filters["plain"] = plain
+    environment.filters |= {"plain": plain, "table": markdown}
     return environment.get_template("report.md").render(_common(summary)) + "\n"
-
-
-def plain(words: str) -> str:
-    """Return text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(clean(words).split()))
 
 
 def _environment(*, autoescape: bool) -> Environment:
@@ -146,8 +139,7 @@ def _common(summary: Summary) -> dict[str, Any]:
         "settings": settings,
         "glance": lines,
         "goals": summary.goals,
-        "states": [(summary.title_of(one), rows) for one, rows in summary.state_settings()],
-        "states_head": HEAD,
+        "states": list(state_tables(summary)),
         "method": METHOD,
         "disclaimer": DISCLAIMER,
         "machine": [part for part in machine if part],
@@ -239,7 +231,7 @@ def _arms(summary: Summary) -> Table:
         )
         for arm in sorted(known.values(), key=lambda arm: arm.rank)
     )
-    return Table(("arm", "version", "state", "cache", "mounted by"), rows, numbers=9)
+    return Table(("arm", "version", "state", "cache", "mounted by"), rows, texts=range(5))
 
 
 def _dataset(found: Mapping[str, Any]) -> str:

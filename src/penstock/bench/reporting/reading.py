@@ -1,30 +1,25 @@
 """Reads a results tree into values, and the long lists of one experiment when a chart needs them.
 
-Another release, a crash or a hand edit may have written the tree: a file that cannot be read
-becomes a note, never a traceback, and the rest is reported.
+A file that cannot be read becomes a note, never a traceback, and the rest is reported.
 """
 
 import json
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.bench.plans.model import Shape
 from penstock.bench.reporting.results import (
     OPEN,
-    Arm,
-    Epoch,
-    Failure,
-    Proof,
     Result,
     Run,
-    Sample,
     Step,
-    Workload,
     experiment_steps,
+    mapping,
+    maps,
+    number,
+    numbers,
+    sequence,
+    text,
 )
 from penstock.errors import ResultsError
 
@@ -53,7 +48,7 @@ def read_run(folder: Path) -> Run:
         if (found := _result(folder, path, notes)) is not None:
             results.append(found)
     workflow = read_map(folder / "workflow.json", notes)
-    steps = tuple(_step(one) for one in _maps(workflow.get("steps")))
+    steps = tuple(Step.model_validate(one) for one in maps(workflow.get("steps")))
     seen = {*unfinished, *(result.folder.rpartition("/")[2] for result in results)}
     unfinished += [
         s.name for s in experiment_steps(steps) if s.state in OPEN and s.name not in seen
@@ -65,7 +60,7 @@ def read_run(folder: Path) -> Run:
         unfinished=tuple(unfinished),
         environment=read_map(folder / "environment.json", notes),
         datasets=_datasets(folder, notes),
-        goals=tuple(_maps(read_map(folder / "plan.json", notes).get("goals"))),
+        goals=tuple(maps(read_map(folder / "plan.json", notes).get("goals"))),
         state=text(workflow.get("state")),
         steps=steps,
         notes=tuple(notes),
@@ -100,42 +95,6 @@ def _short(path: Path) -> str:
     return "/".join(path.parts[-4:]) if path.parent.name == "output" else path.name
 
 
-def number(value: Any) -> float | None:
-    """A finite number that is not negative, or None: all that is measured here is such."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) and found >= 0 else None
-
-
-def numbers(value: Any) -> list[float]:
-    return [found for one in sequence(value) if (found := number(one)) is not None]
-
-
-def text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    return cast(Mapping[str, Any], value) if isinstance(value, dict) else {}
-
-
-def sequence(value: Any) -> Sequence[Any]:
-    return cast(Sequence[Any], value) if isinstance(value, list) else ()
-
-
-def seconds_between(started: Any, ended: Any) -> float | None:
-    """Of two RFC 3339 times."""
-    try:
-        passed = datetime.fromisoformat(text(ended)) - datetime.fromisoformat(text(started))
-    except (ValueError, TypeError):  # TypeError: one with a zone, the other without
-        return None
-    return passed.total_seconds()
-
-
 def _experiments(folder: Path) -> list[Path]:
     place = folder / "experiments"
     return sorted(one for one in place.iterdir() if one.is_dir()) if place.is_dir() else []
@@ -149,174 +108,9 @@ def _result(folder: Path, path: Path, notes: list[str]) -> Result | None:
     if found.get("schema") != SCHEMA:
         notes.append(f"{place.name}: its result has schema {found.get('schema')!r}, not {SCHEMA}")
         return None
-    failure = mapping(found.get("failure"))
-    repeat, order, seed = (number(found.get(name)) for name in ("repeat", "order", "seed"))
-    return Result(
-        id=text(found.get("id")) or place.name,
-        folder=place.relative_to(folder).as_posix(),
-        arm=_arm(mapping(found.get("arm"))),
-        workload=_workload(mapping(found.get("workload"))),
-        shape=_shape(mapping(found.get("shape"))),
-        dataset=text(found.get("dataset")),
-        repeat=int(repeat or 0),
-        order=int(order or 0),
-        seed=None if seed is None else int(seed),
-        started=text(found.get("started")),
-        seconds=number(found.get("seconds")),
-        valid=found.get("valid") is True,
-        proofs=tuple(
-            Proof(
-                text(one.get("name")),
-                one.get("ok") is True,
-                text(one.get("detail")),
-            )
-            for one in _maps(found.get("proofs"))
-        ),
-        failure=Failure(text(failure.get("what")), text(failure.get("hint"))) if failure else None,
-        epochs=_epochs(found.get("epochs")),
-        accelerator_runs=tuple(_accelerator_runs(found.get("accelerator_runs"))),
-        samples=tuple(_samples(found.get("samples"))),
-        figures=_shares(found.get("figures")),
-    )
-
-
-def _arm(found: Mapping[str, Any]) -> Arm:
-    share = number(found.get("cache_share"))
-    name = text(found.get("name")) or "unnamed"
-    return Arm(
-        name=name,
-        title=text(found.get("title")) or name,
-        system=text(found.get("system")),
-        version=text(found.get("version")),
-        state=text(found.get("state")) or "cold",
-        cache_share=1.0 if share is None else share,
-        hinted=found.get("hinted") is True,
-        command=text(found.get("command")),
-        options=tuple(text(one) for one in sequence(found.get("options"))),
-    )
-
-
-def _workload(found: Mapping[str, Any]) -> Workload:
-    count, readers = number(found.get("accelerators")), number(found.get("readers"))
-    return Workload(
-        name=text(found.get("name")) or "unnamed",
-        kind=text(found.get("kind")) or "read",
-        model=text(found.get("model")) or None,
-        accelerator=text(found.get("accelerator")) or None,
-        accelerators=int(count) if count else None,
-        emulated=found.get("emulated") is True,
-        batch=number(found.get("batch")),
-        step_s=number(found.get("step_s")),
-        scale=_scale(found),
-        readers=int(readers) if readers else None,
-        sample_bytes=number(found.get("sample_bytes")),
-    )
-
-
-def _scale(found: Mapping[str, Any]) -> float:
-    """How hungry one emulated accelerator is, of a whole one. Batches are whole samples, so that
-    what was asked for (`scale`) is met only about; what was published says it exactly."""
-    whole = mapping(found.get("published"))
-    sides = [(number(one.get("batch")), number(one.get("step_s"))) for one in (found, whole)]
-    rates = [batch / step_s for batch, step_s in sides if batch and step_s]
-    if len(rates) == 2:
-        return rates[0] / rates[1]
-    return number(found.get("scale")) or 1.0
-
-
-def _shape(found: Mapping[str, Any]) -> Shape:
-    return Shape(
-        name=text(found.get("name")) or "unshaped",
-        latency_s=number(found.get("latency_s")) or 0.0,
-        bytes_per_s=number(found.get("bytes_per_s")) or None,
-    )
-
-
-def _epochs(found: Any) -> tuple[Epoch, ...]:
-    """Those with a time: an epoch that was cut off has no speed."""
-    epochs: list[Epoch] = []
-    for place, one in enumerate(_maps(found)):
-        seconds = number(one.get("seconds"))
-        if not seconds:
-            continue
-        store, count = mapping(one.get("store")), number(one.get("epoch"))
-        share = number(one.get("busy_share"))
-        epochs.append(
-            Epoch(
-                number=place if count is None else int(count),
-                seconds=seconds,
-                samples=number(one.get("samples")) or 0.0,
-                size_bytes=number(one.get("bytes")) or 0.0,
-                busy_share=share,
-                busy_s=number(one.get("busy_s")),
-                first_batch_s=number(one.get("first_batch_s")),
-                gets=number(store.get("gets")),
-                get_bytes=number(store.get("get_bytes")),
-                hit_bytes=_shares(one["hit_bytes"])
-                if isinstance(one.get("hit_bytes"), dict)
-                else None,
-                cpu_s=_shares(one.get("cpu_s")),
-                memory_bytes=number(one.get("memory_bytes")),
-            )
-        )
-    return tuple(epochs)
-
-
-def _samples(found: Any) -> list[Sample]:
-    samples: list[Sample] = []
-    for one in _maps(found):
-        seconds, size_bytes = number(one.get("seconds")), number(one.get("size_bytes"))
-        if not seconds or not size_bytes:
-            continue
-        samples.append(
-            Sample(
-                arm=text(one.get("arm")),
-                state=text(one.get("state")),
-                readers=int(number(one.get("readers")) or 0),
-                epochs=int(number(one.get("epochs")) or 1),
-                seconds=seconds,
-                files=number(one.get("files")) or 0.0,
-                size_bytes=size_bytes,
-                cpu_s=number(one.get("daemon_cpu_s")) or 0.0,
-                memory_bytes=number(one.get("memory_bytes")) or 0.0,
-                messages=number(one.get("messages")),
-                native_ratio=number(one.get("native_ratio")),
-                bare_ratio=number(one.get("bare_ratio")),
-                mode=text(one.get("mode")),
-            )
-        )
-    return samples
-
-
-def _accelerator_runs(found: Any) -> list[tuple[int, float]]:
-    points: dict[int, float] = {}
-    for one in _maps(found):
-        count, share = number(one.get("accelerators")), number(one.get("busy_share"))
-        if count and share is not None:
-            points[int(count)] = share
-    return sorted(points.items())
-
-
-def _step(found: Mapping[str, Any]) -> Step:
-    attempts = number(found.get("attempts"))
-    return Step(
-        name=text(found.get("name")) or "unnamed",
-        state=text(found.get("state")) or "waiting",
-        attempts=None if attempts is None else int(attempts),
-        seconds=seconds_between(found.get("started"), found.get("ended")),
-        error=text(found.get("error")),
-        needs=tuple(text(one) for one in sequence(found.get("needs"))),
-        last=found.get("last") is True,
-    )
-
-
-def _shares(found: Any) -> dict[str, float]:
-    pairs = ((name, number(value)) for name, value in mapping(found).items())
-    return {name: value for name, value in pairs if value is not None}
-
-
-def _maps(found: Any) -> list[Mapping[str, Any]]:
-    return [cast(Mapping[str, Any], one) for one in sequence(found) if isinstance(one, dict)]
+    own_id = text(found.get("id")) or place.name
+    path_in_run = place.relative_to(folder).as_posix()
+    return Result.model_validate({**found, "id": own_id, "folder": path_in_run})
 
 
 @dataclass(frozen=True, slots=True)

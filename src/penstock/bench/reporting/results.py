@@ -1,15 +1,21 @@
 """The results of a run as values: experiments, their epochs and proofs. Pure, no I/O.
 
+Another release, a crash or a hand edit may have written a result. Its declaration here says what
+each field is when it is missing or no such value, so that the rest is reported.
 `Result.counted` decides: a result that does not count is listed with its reason, and no figure and
 no sentence uses it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
-from penstock.bench.plans.model import Shape
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from penstock.units import format_bit_rate
 
 # In the order of tables and charts: references first, then Penstock, then its peers.
 SYSTEMS = ("ceiling", "native", "penstock", "juicefs", "alluxio", "rclone", "s3fs")
@@ -25,20 +31,120 @@ _MODELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    number: int
-    seconds: float
-    samples: float
-    size_bytes: float
-    busy_share: float | None = None  # without the wait for the first batch
-    busy_s: float | None = None
-    first_batch_s: float | None = None
-    gets: float | None = None
-    get_bytes: float | None = None
-    hit_bytes: Mapping[str, float] | None = None
-    cpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    memory_bytes: float | None = None
+def number(value: Any) -> float | None:
+    """A finite number that is not negative, or None: all that is measured here is such."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) and found >= 0 else None
+
+
+def numbers(value: Any) -> list[float]:
+    return [found for one in sequence(value) if (found := number(one)) is not None]
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], value) if isinstance(value, dict) else {}
+
+
+def sequence(value: Any) -> Sequence[Any]:
+    return cast(Sequence[Any], value) if isinstance(value, list | tuple) else ()
+
+
+def maps(value: Any) -> list[Mapping[str, Any]]:
+    return [cast(Mapping[str, Any], one) for one in sequence(value) if isinstance(one, dict)]
+
+
+def seconds_between(started: Any, ended: Any) -> float | None:
+    """Return the time from one RFC 3339 time to another."""
+    try:
+        passed = datetime.fromisoformat(text(ended)) - datetime.fromisoformat(text(started))
+    except (ValueError, TypeError):  # TypeError: one with a zone, the other without
+        return None
+    return passed.total_seconds()
+
+
+def _text_or(default: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: text(value) or default)
+
+
+def _number_or(default: float) -> BeforeValidator:
+    return BeforeValidator(lambda value: default if (n := number(value)) is None else n)
+
+
+def _numbers_by_name(value: Any) -> dict[str, float]:
+    pairs = ((name, number(one)) for name, one in mapping(value).items())
+    return {name: one for name, one in pairs if one is not None}
+
+
+Text = Annotated[str, BeforeValidator(text)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(sequence)]
+Number = Annotated[float | None, BeforeValidator(number)]
+Amount = Annotated[float, _number_or(0.0)]
+Positive = Annotated[float | None, BeforeValidator(lambda value: number(value) or None)]
+Count = Annotated[int, BeforeValidator(lambda value: int(number(value) or 0))]
+Whole = Annotated[
+    int | None, BeforeValidator(lambda value: None if (n := number(value)) is None else int(n))
+]
+PositiveCount = Annotated[
+    int | None, BeforeValidator(lambda value: int(number(value) or 0) or None)
+]
+Flag = Annotated[bool, BeforeValidator(lambda value: value is True)]
+Figures = Annotated[dict[str, float], BeforeValidator(_numbers_by_name)]
+
+
+class Value(BaseModel):
+    """A part of a result. What is no map reads as an empty one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _map(cls, value: Any) -> Any:
+        return value if isinstance(value, cls) else mapping(value)
+
+
+class Shape(Value):
+    """The network between the reader and the store."""
+
+    name: Annotated[str, _text_or("unshaped")] = "unshaped"
+    latency_s: Amount = 0.0  # added to each request
+    bytes_per_s: Positive = None  # None: as fast as it goes
+
+    @property
+    def plain(self) -> bool:
+        return self.latency_s == 0 and self.bytes_per_s is None
+
+    @property
+    def details(self) -> str:
+        latency = f"{self.latency_s * 1000:g} ms a request" if self.latency_s else "no added delay"
+        rate = format_bit_rate(self.bytes_per_s) if self.bytes_per_s else "no limit of bandwidth"
+        return f"{latency}, {rate}"
+
+
+class Epoch(Value):
+    number: Count = Field(0, validation_alias="epoch")
+    seconds: Amount
+    samples: Amount = 0.0
+    size_bytes: Amount = Field(0.0, validation_alias="bytes")
+    busy_share: Number = None  # without the wait for the first batch
+    busy_s: Number = None
+    first_batch_s: Number = None
+    gets: Number = Field(None, validation_alias=AliasPath("store", "gets"))
+    get_bytes: Number = Field(None, validation_alias=AliasPath("store", "get_bytes"))
+    hit_bytes: Annotated[
+        Figures | None,
+        BeforeValidator(lambda value: mapping(value) if isinstance(value, dict) else None),
+    ] = None
+    cpu_s: Figures = Field(default_factory=dict)
+    memory_bytes: Number = None
 
     @property
     def busy_with_first_batch(self) -> float | None:
@@ -61,36 +167,42 @@ def _share(part: float | None, whole: float) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Value):
     """One epoch, or several in a row, of the workload `states`. `arm`: its name, or bare client."""
 
-    arm: str
-    state: str
-    readers: int
-    epochs: int
-    seconds: float
-    files: float
-    size_bytes: float
-    cpu_s: float  # of all processes of the system
-    memory_bytes: float
-    messages: float | None = None
-    native_ratio: float | None = None
-    bare_ratio: float | None = None
-    mode: str = ""
+    arm: Text = ""
+    state: Text = ""
+    readers: Count = 0
+    epochs: Annotated[int, BeforeValidator(lambda value: int(number(value) or 1))] = 1
+    seconds: Amount
+    files: Amount = 0.0
+    size_bytes: Amount
+    cpu_s: Amount = Field(0.0, validation_alias="daemon_cpu_s")  # of all processes of the system
+    memory_bytes: Amount = 0.0
+    messages: Number = None
+    native_ratio: Number = None
+    bare_ratio: Number = None
+    mode: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    name: str
-    title: str
-    system: str
-    version: str = ""
-    state: str = "cold"
-    cache_share: float = 1.0
-    hinted: bool = False
-    command: str = ""
-    options: tuple[str, ...] = ()
+class Arm(Value):
+    name: Annotated[str, _text_or("unnamed")] = "unnamed"
+    title: Text = ""
+    system: Text = ""
+    version: Text = ""
+    state: Annotated[str, _text_or("cold")] = "cold"
+    cache_share: Annotated[float, _number_or(1.0)] = 1.0
+    hinted: Flag = False
+    command: Text = ""
+    options: Texts = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_title(cls, value: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        found = mapping(value)
+        return {**found, "title": found.get("title") or found.get("name") or "unnamed"}
 
     @property
     def label(self) -> str:
@@ -115,19 +227,23 @@ class Arm:
         return system, state, -self.cache_share, self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    name: str
-    kind: str
-    model: str | None = None
-    accelerator: str | None = None
-    accelerators: int | None = None
-    emulated: bool = False
-    batch: float | None = None
-    step_s: float | None = None
+class Workload(Value):
+    name: Annotated[str, _text_or("unnamed")] = "unnamed"
+    kind: Annotated[str, _text_or("read")] = "read"
+    model: Annotated[str | None, BeforeValidator(lambda value: text(value) or None)] = None
+    accelerator: Annotated[str | None, BeforeValidator(lambda value: text(value) or None)] = None
+    accelerators: PositiveCount = None
+    emulated: Flag = False
+    batch: Number = None
+    step_s: Number = None
     scale: float = 1.0
-    readers: int | None = None
-    sample_bytes: float | None = None
+    readers: PositiveCount = None
+    sample_bytes: Number = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_its_real_scale(cls, value: Any) -> Any:
+        return {**mapping(value), "scale": _scale(mapping(value))}
 
     @property
     def has_epochs(self) -> bool:
@@ -158,41 +274,80 @@ class Workload:
         return ", ".join(parts) or {"read": "files are read whole"}.get(self.kind, self.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    name: str
-    ok: bool
-    detail: str = ""
+def _scale(found: Mapping[str, Any]) -> float:
+    """How hungry one emulated accelerator is, of a whole one. Batches are whole samples, so that
+    what was asked for (`scale`) is met only about; what was published says it exactly."""
+    whole = mapping(found.get("published"))
+    sides = [(number(one.get("batch")), number(one.get("step_s"))) for one in (found, whole)]
+    rates = [batch / step_s for batch, step_s in sides if batch and step_s]
+    if len(rates) == 2:
+        return rates[0] / rates[1]
+    return number(found.get("scale")) or 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    what: str
-    hint: str = ""
+class Proof(Value):
+    name: Text = ""
+    ok: Flag = False
+    detail: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Failure(Value):
+    what: Text = ""
+    hint: Text = ""
+
+
+def _timed_epochs(value: Any) -> Any:
+    """Keep epochs that have a time: one that was cut off has no speed."""
+    if isinstance(value, tuple):
+        return cast("tuple[Any, ...]", value)
+    return [
+        {**one, "epoch": place if number(one.get("epoch")) is None else one["epoch"]}
+        for place, one in enumerate(maps(value))
+        if number(one.get("seconds"))
+    ]
+
+
+def _timed_samples(value: Any) -> Any:
+    return [
+        one for one in maps(value) if number(one.get("seconds")) and number(one.get("size_bytes"))
+    ]
+
+
+def _accelerator_runs(value: Any) -> Any:
+    """Return the busy share of each number of accelerators, in rising order."""
+    if isinstance(value, tuple):
+        return cast("tuple[Any, ...]", value)
+    points: dict[int, float] = {}
+    for one in maps(value):
+        count, share = number(one.get("accelerators")), number(one.get("busy_share"))
+        if count and share is not None:
+            points[int(count)] = share
+    return sorted(points.items())
+
+
+class Result(Value):
     """One experiment that wrote a result. `folder` is relative to the run's."""
 
-    id: str
+    id: Text
     folder: str
-    arm: Arm
-    workload: Workload
-    shape: Shape
-    dataset: str = ""
-    repeat: int = 0
-    order: int = 0
-    seed: int | None = None
-    started: str = ""
-    seconds: float | None = None
-    valid: bool = True
-    proofs: tuple[Proof, ...] = ()
-    failure: Failure | None = None
-    epochs: tuple[Epoch, ...] = ()
-    accelerator_runs: tuple[tuple[int, float], ...] = ()
-    samples: tuple[Sample, ...] = ()  # of the workload `states`
-    figures: Mapping[str, float] = field(default_factory=dict[str, float])  # of management
+    arm: Arm = Arm()
+    workload: Workload = Workload()
+    shape: Shape = Shape()
+    dataset: Text = ""
+    repeat: Count = 0
+    order: Count = 0
+    seed: Whole = None
+    started: Text = ""
+    seconds: Number = None
+    valid: Flag = False
+    proofs: Annotated[tuple[Proof, ...], BeforeValidator(maps)] = ()
+    failure: Annotated[Failure | None, BeforeValidator(lambda value: mapping(value) or None)] = None
+    epochs: Annotated[tuple[Epoch, ...], BeforeValidator(_timed_epochs)] = ()
+    accelerator_runs: Annotated[
+        tuple[tuple[int, float], ...], BeforeValidator(_accelerator_runs)
+    ] = ()
+    samples: Annotated[tuple[Sample, ...], BeforeValidator(_timed_samples)] = ()  # of `states`
+    figures: Figures = Field(default_factory=dict)  # of management
 
     @property
     def counted(self) -> bool:
@@ -226,17 +381,21 @@ class Result:
         return f"{self.folder}/output/result.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Value):
     """A step of the workflow."""
 
-    name: str
-    state: str
-    attempts: int | None = None
-    seconds: float | None = None
-    error: str = ""
-    needs: tuple[str, ...] = ()
-    last: bool = False  # of the exit handler, which comes after the report
+    name: Annotated[str, _text_or("unnamed")] = "unnamed"
+    state: Annotated[str, _text_or("waiting")] = "waiting"
+    attempts: Whole = None
+    started: Text = ""
+    ended: Text = ""
+    error: Text = ""
+    needs: Texts = ()
+    last: Flag = False  # of the exit handler, which comes after the report
+
+    @property
+    def seconds(self) -> float | None:
+        return seconds_between(self.started, self.ended)
 
 
 def experiment_steps(steps: Sequence[Step]) -> list[Step]:

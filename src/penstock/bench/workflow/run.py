@@ -6,28 +6,30 @@
 Called from the main thread, since interrupts arrive there.
 """
 
+import contextlib
 import fcntl
 import json
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.bench.plans.model import (
+from pydantic import ValidationError
+
+from penstock.bench.plans.experiments import (
     Experiment,
     ExperimentConfig,
-    Plan,
-    System,
     config_path,
     expand,
-    plan_from_json,
     read_bytes,
     store_bytes,
 )
+from penstock.bench.plans.model import Plan, System
 from penstock.bench.workflow import checks, registry, remote
 from penstock.bench.workflow.engine import (
     FILE,
@@ -43,7 +45,7 @@ from penstock.bench.workflow.engine import (
     records_of,
     write_json,
 )
-from penstock.bench.workflow.site import Parts, Site, dataset_place, scratch_places
+from penstock.bench.workflow.site import Parts, Places, Site
 from penstock.bench.workflow.view import View
 from penstock.bench.workspace import PREFIX, BenchError, Workspace, tail
 from penstock.errors import PenstockError, UsageError
@@ -70,28 +72,24 @@ class Measuring:
 
     def measure(self, experiment: Experiment, context: StepContext, progress: Progress) -> None:
         output, logs = self._folders(experiment)
-        access = self.site.access(experiment)
         # Short: the paths of sockets below it may have 107 bytes.
         place = self.workspace.folder / f"e{experiment.order}"
         config = ExperimentConfig(
             run=self.run,
             experiment=experiment,
-            store=access,
+            store=self.site.access(experiment),
             dataset=self.site.dataset_access(experiment),
             output=str(output),
             logs=str(logs),
             medium=str(place),
         )
         path = config_path(self.results, experiment.id)
-        write_json(path, config.to_json())
-        writes = experiment.arm.system == "juicefs"
-        scratch = self.site.lend_scratch(access) if writes else None
+        config.write(path)
         child = Child(self.workspace, place, logs, "experiment")
-        try:
+        with contextlib.ExitStack() as exits:
+            if experiment.arm.system == "juicefs":
+                exits.enter_context(self.site.scratch(experiment))
             status = child.run([*self.parts.experiment_command, str(path)], context, progress)
-        finally:
-            if writes:
-                self.site.clear_scratch(access, scratch)
         self._judge(output, status, child.errors)
 
     def _folders(self, experiment: Experiment) -> tuple[Path, Path]:
@@ -163,9 +161,9 @@ def run_plan(plan: Plan, text: str, settings: Settings, view: View) -> Outcome:
 def resume_run(results: Path, settings: Settings, view: View) -> Outcome:
     """Continue a run that was ended: measure what has no result."""
     try:
-        plan = plan_from_json(json.loads((results / "plan.json").read_text()))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        plan = Plan.model_validate_json((results / "plan.json").read_bytes())
+    except (OSError, ValidationError) as error:
+        why = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
         raise UsageError(
             f"{results}: is no folder of a run: plan.json: {why}",
             hint="give the folder that `penstock bench run` has made",
@@ -208,7 +206,7 @@ class _Run:
             self._view.notify(f"note: {note}")
         folder = found.medium / f"{PREFIX}{secrets.token_hex(4)}"
         wanted = [one for one in self._todo if one.arm.system not in found.missing]
-        places = places_of(self._plan, wanted, folder)
+        places = Places(self._plan, folder).all(wanted)
         before = self._previous_entry() if self._text is None else None
         entry = self._claim(folder, (*(before.remote if before else ()), *places))
         try:
@@ -299,7 +297,7 @@ class _Run:
         (self._results / "logs").mkdir(exist_ok=True)
         if self._text is not None:
             (self._results / "plan.yaml").write_text(self._text)
-            write_json(self._results / "plan.json", asdict(self._plan))
+            (self._results / "plan.json").write_text(self._plan.model_dump_json(indent=2) + "\n")
         write_json(self._results / "environment.json", self._environment)
 
     def _known(self, step: StepRecord, found: checks.CheckResult) -> StepRecord:
@@ -365,11 +363,11 @@ class _Run:
         self._settings.parts.report(self._results)
 
     def _copy(self, context: StepContext) -> None:
-        if self._plan.result_path is None:
+        if self._plan.s3_result_path is None:
             raise StepSkipped("the plan has no s3ResultPath")
         if not self._measured():
             raise StepSkipped("nothing was measured")
-        place = remote.place(self._plan.result_path, self._plan.store)
+        place = remote.place(self._plan.s3_result_path, self._plan)
         remote.upload(place.below(self._results.name), self._results, context.check)
 
     def _sweep(self, workspace: Workspace, site: Site) -> None:
@@ -412,20 +410,6 @@ class _Run:
                 yield done.id, "; ".join(detail) or "it proves nothing"
 
 
-def places_of(
-    plan: Plan, experiments: Iterable[Experiment], folder: Path
-) -> tuple[remote.Place, ...]:
-    """Return the folders in object stores that a run writes to and removes, all named like its own
-    folder; the copy of the results stays, and is none of them."""
-    places = list(scratch_places(plan, experiments, folder))
-    if not plan.store.local:
-        made = (one for one in plan.datasets if not one.is_in_bucket)
-        places += [dataset_place(plan, one, folder) for one in made]
-    if plan.result_path is not None:
-        places.append(remote.place(plan.result_path, plan.store).below(folder.name))
-    return tuple(places)
-
-
 def _of(experiment: Experiment, measuring: Measuring, view: View) -> Callable[[StepContext], None]:
     def progress(phase: str, done: float | None) -> None:
         view.progress(experiment.id, phase, done)
@@ -444,14 +428,34 @@ class Preview:
     found: checks.CheckResult
     writes_to: tuple[str, ...]
 
+    @cached_property
+    def moved(self) -> list[dict[str, Any]]:
+        """Return what each experiment reads, and what its network's bandwidth alone takes for it:
+        no experiment is faster."""
+        moved: list[dict[str, Any]] = []
+        for one in self.experiments:
+            size_bytes, rate = self.found.sizes.get(one.dataset, 0), one.shape.bytes_per_s
+            fetched = store_bytes(one, size_bytes)
+            moved.append(
+                {
+                    "read_bytes": read_bytes(one, size_bytes),
+                    "store_bytes": fetched,
+                    "least_s": 0.0 if rate is None else fetched / rate,
+                }
+            )
+        return moved
+
+    def total(self, name: str) -> float:
+        return sum(one[name] for one in self.moved)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.plan.name,
             "dataset_bytes": sum(self.found.sizes.values()),
             "medium": str(self.found.medium),
             "medium_bytes": self.found.needed_bytes,
-            "read_bytes": sum(map(self._read_bytes, self.experiments)),
-            "store_bytes": sum(map(self._store_bytes, self.experiments)),
+            "read_bytes": self.total("read_bytes"),
+            "store_bytes": self.total("store_bytes"),
             "writes_to": list(self.writes_to),
             "steps": [*BEFORE, *(one.id for one in self.experiments), *AFTER],
             "experiments": [
@@ -462,54 +466,40 @@ class Preview:
                     "network": one.shape.name,
                     "dataset": one.dataset,
                     "repeat": one.repeat,
-                    "read_bytes": self._read_bytes(one),
-                    "store_bytes": self._store_bytes(one),
-                    "least_s": self._least_s(one),
+                    **moved,
                 }
-                for one in self.experiments
+                for one, moved in zip(self.experiments, self.moved, strict=True)
             ],
             "notes": self.found.notes,
             "problems": [what for what, _ in self.found.problems],
         }
 
     def lines(self) -> Iterator[str]:
-        yield f"{self.plan.name}: {len(self.experiments)} experiments, {self.plan.parallel} at once"
-        for dataset in self.plan.datasets:
-            size_bytes = self.found.sizes.get(dataset.name, 0)
+        plan, found = self.plan, self.found
+        yield f"{plan.name}: {len(self.experiments)} experiments, {plan.parallel} at once"
+        for dataset in plan.datasets:
+            size_bytes = found.sizes.get(dataset.name, 0)
             yield f"data set {dataset.name}: {dataset.form}, about {format_size(size_bytes)}"
-        yield f"{format_size(self.found.needed_bytes)} on {self.found.medium}"
-        reads = sum(map(self._read_bytes, self.experiments))
-        moves = sum(map(self._store_bytes, self.experiments))
-        yield f"reads {format_size(reads)}, about {format_size(moves)} of it from the store"
-        lines = sum(map(self._least_s, self.experiments))
-        if lines:
-            yield f"the network alone takes {lines:,.0f} s"
-        for shape in self.plan.network:
+        yield f"{format_size(found.needed_bytes)} on {found.medium}"
+        reads, moves = format_size(self.total("read_bytes")), format_size(self.total("store_bytes"))
+        yield f"reads {reads}, about {moves} of it from the store"
+        if least_s := self.total("least_s"):
+            yield f"the network alone takes {least_s:,.0f} s"
+        for shape in plan.network:
             rate = "" if shape.bytes_per_s is None else f", {format_bit_rate(shape.bytes_per_s)}"
             yield f"network {shape.name}: {shape.latency_s * 1000:g} ms{rate}"
         for url in self.writes_to:
             yield f"writes to {url}, and removes it again"
-        if self.plan.result_path is not None:
-            yield f"copies the results to {self.plan.result_path}"
+        if plan.s3_result_path is not None:
+            yield f"copies the results to {plan.s3_result_path}"
         yield f"steps: {', '.join(BEFORE)}"
-        width = max(len(one.id) for one in self.experiments) if self.experiments else 0
-        for one in self.experiments:
-            read, moved = format_size(self._read_bytes(one)), format_size(self._store_bytes(one))
-            yield f"  {one.id:{width}}  {read:>10}  {moved:>10}"
+        width = max((len(one.id) for one in self.experiments), default=0)
+        for one, moved in zip(self.experiments, self.moved, strict=True):
+            read, fetched = format_size(moved["read_bytes"]), format_size(moved["store_bytes"])
+            yield f"  {one.id:{width}}  {read:>10}  {fetched:>10}"
         yield f"steps: {', '.join(AFTER)}"
-        for note in self.found.notes:
+        for note in found.notes:
             yield f"note: {note}"
-
-    def _read_bytes(self, one: Experiment) -> int:
-        return read_bytes(one, self.found.sizes.get(one.dataset, 0))
-
-    def _store_bytes(self, one: Experiment) -> int:
-        return store_bytes(one, self.found.sizes.get(one.dataset, 0))
-
-    def _least_s(self, one: Experiment) -> float:
-        """Return what the network's bandwidth alone takes: no experiment is faster."""
-        bytes_per_s = one.shape.bytes_per_s
-        return 0.0 if bytes_per_s is None else self._store_bytes(one) / bytes_per_s
 
 
 def preview(plan: Plan, settings: Settings) -> Preview:
@@ -522,7 +512,7 @@ def preview(plan: Plan, settings: Settings) -> Preview:
         skip_missing=settings.skip_missing,
     )
     left = tuple(one for one in experiments if one.arm.system not in found.missing)
-    places = places_of(plan, left, Path("penstock-bench-…"))
+    places = Places(plan, Path("penstock-bench-…")).all(left)
     if places:
         found.notes.append("not tried: whether the buckets can be written")
     return Preview(plan, left, found, tuple(map(str, places)))

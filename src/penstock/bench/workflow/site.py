@@ -9,19 +9,14 @@ Its methods are steps of the workflow, called one after the other from different
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.bench.juicefs import juicefs_bucket
-from penstock.bench.plans.model import (
-    DatasetAccess,
-    DatasetPlan,
-    Experiment,
-    Plan,
-    StoreAccess,
-)
+from penstock.bench.plans.experiments import DatasetAccess, Experiment, StoreAccess
+from penstock.bench.plans.model import DatasetPlan, Plan
 from penstock.bench.s3server import (
     REGION,
     S3Server,
@@ -56,6 +51,45 @@ class Parts:
     reclaim: Callable[[Workspace], None] = reclaim_space  # after objects were removed
 
 
+@dataclass(frozen=True)
+class Places:
+    """The folders in object stores that a run writes to and removes, all named like its own folder.
+
+    The copy of the results stays, and is none of them.
+    """
+
+    plan: Plan
+    folder: Path
+
+    def given(self) -> remote.Place:
+        assert self.plan.s3_dataset_path is not None
+        return remote.place(self.plan.s3_dataset_path, self.plan)
+
+    def dataset(self, dataset: DatasetPlan) -> remote.Place:
+        """Return its place in the bucket: a folder of the run's own, or where it was given."""
+        given = self.given()
+        return given if dataset.is_in_bucket else given.below(f"{self.folder.name}/{dataset.name}")
+
+    def scratch(self, experiment: Experiment) -> remote.Place:
+        """Return where JuiceFS writes its objects: below a name of the run's own at the root of the
+        bucket, since its volumes know no folders above them."""
+        bucket = parse_source(self.given().url).bucket
+        return remote.place(f"s3://{bucket}", self.plan).below(self.scratch_name(experiment))
+
+    def scratch_name(self, experiment: Experiment) -> str:
+        return f"{self.folder.name}-e{experiment.order}"
+
+    def all(self, experiments: Iterable[Experiment]) -> tuple[remote.Place, ...]:
+        plan = self.plan
+        places: list[remote.Place] = []
+        if not plan.is_local:
+            places += [self.scratch(one) for one in experiments if one.arm.system == "juicefs"]
+            places += [self.dataset(one) for one in plan.datasets if not one.is_in_bucket]
+        if plan.s3_result_path is not None:
+            places.append(remote.place(plan.s3_result_path, plan).below(self.folder.name))
+        return tuple(places)
+
+
 class Site:
     def __init__(
         self, plan: Plan, workspace: Workspace, results: Path, entry: registry.Entry, parts: Parts
@@ -67,6 +101,7 @@ class Site:
         self._near: S3Server | None = None
         self._keys: Path | None = None
         self._root = workspace.folder / "data"
+        self._places = Places(plan, workspace.folder)
 
     def make(self, context: StepContext, progress: Progress) -> None:
         (self._results / "datasets").mkdir(exist_ok=True)
@@ -78,13 +113,13 @@ class Site:
         root.mkdir(parents=True)
         if plan.is_in_bucket:
             progress("copying from the store", None)
-            remote.download(self._given_place(), root, context.check)
-            plan = replace(plan, path=str(root))
+            remote.download(self._places.given(), root, context.check)
+            plan = plan.model_copy(update={"path": str(root)})
         settings = self._workspace.folder / "dataset-settings.json"
         described = self._workspace.folder / "dataset.json"
         write_json(
             settings,
-            {"plan": asdict(plan), "folder": str(root), "manifest": str(described)},
+            {"plan": plan.model_dump(), "folder": str(root), "manifest": str(described)},
         )
         child = Child(
             self._workspace, self._workspace.folder / "m", self._results / "logs", "make-dataset"
@@ -104,7 +139,7 @@ class Site:
 
     def start(self) -> None:
         """Start the local server, or read the keys of the one that is there."""
-        if self._plan.store.local:
+        if self._plan.is_local:
             near = self._server.enter_context(self._parts.serve(self._workspace))
             for bucket in map(_bucket, self._plan.datasets):
                 create_bucket(near, bucket)
@@ -112,8 +147,7 @@ class Site:
             keys = {"access_key": near.access_key, "secret_key": near.secret_key}
             self._near = near
         else:
-            assert self._plan.store.dataset_path is not None
-            keys = remote.plain_keys(self._plan.store, self._plan.store.dataset_path)
+            keys = remote.plain_keys(self._places.given())
         self._keys = self._workspace.folder / "keys.json"
         write_json(self._keys, keys, mode=0o600)
 
@@ -123,7 +157,7 @@ class Site:
             if self._near is not None:
                 upload(self._near, _bucket(dataset), root, context.check)
             elif not dataset.is_in_bucket:
-                remote.upload(self._dataset_place(dataset), root, context.check)
+                remote.upload(self._places.dataset(dataset), root, context.check)
 
     def stop(self) -> None:
         self._server.close()
@@ -131,15 +165,14 @@ class Site:
     def remove(self) -> None:
         """Remove what the run has put into stores."""
         for dataset in self._plan.datasets:
-            if dataset.keep and not self._plan.store.local:
-                self._forget(self._dataset_place(dataset))
+            if dataset.keep and not self._plan.is_local:
+                self._forget(self._places.dataset(dataset))
         for place in self.entry.remote:
             remote.remove(place)
             self._forget(place)
 
     def access(self, experiment: Experiment) -> StoreAccess:
-        store = self._plan.store
-        name = _scratch_name(self._workspace.folder, experiment)
+        name = self._places.scratch_name(experiment)
         keys = None if self._keys is None else str(self._keys)
         dataset = self._dataset(experiment)
         if self._near is not None:
@@ -155,13 +188,12 @@ class Site:
                 scratch_name=name,
                 metrics_port=self._near.metrics_port,
             )
-        assert store.dataset_path is not None
-        place = store.dataset_path if dataset is None else str(self._dataset_place(dataset))
-        source = parse_source(place)
+        place = self._places.given() if dataset is None else self._places.dataset(dataset)
+        source = parse_source(str(place))
         return StoreAccess(
             local=False,
-            endpoint=store.endpoint,
-            region=store.region or REGION,
+            endpoint=self._plan.endpoint,
+            region=self._plan.region or REGION,
             bucket=source.bucket,
             prefix=f"{source.prefix}/" if source.prefix else "",
             keys_file=keys,
@@ -179,67 +211,29 @@ class Site:
         named = (one for one in self._plan.datasets if one.name == experiment.dataset)
         return next(named, None)
 
-    def lend_scratch(self, access: StoreAccess) -> remote.Place | None:
-        """Record where an experiment may write before it does."""
-        if access.local:
-            return None
-        place = _scratch_place(self._plan, access.scratch_bucket, access.scratch_name)
-        self.entry = self.entry.with_remote(place)
-        registry.write(self.entry)
-        return place
-
-    def clear_scratch(self, access: StoreAccess, place: remote.Place | None) -> None:
-        if place is None:
-            assert self._near is not None
+    @contextlib.contextmanager
+    def scratch(self, experiment: Experiment) -> Iterator[None]:
+        """Record where an experiment may write before it does, and remove it afterwards."""
+        if self._near is None:
+            place = self._places.scratch(experiment)
+            self.entry = self.entry.with_remote(place)
+            registry.write(self.entry)
+            try:
+                yield
+            finally:
+                remote.remove(place)
+                self._forget(place)
+            return
+        try:
+            yield
+        finally:
+            access = self.access(experiment)
             if remove_objects(self._near, access.scratch_bucket, access.scratch_name):
                 self._parts.reclaim(self._workspace)
-            return
-        remote.remove(place)
-        self._forget(place)
-
-    def _dataset_place(self, dataset: DatasetPlan) -> remote.Place:
-        """Return its place in the bucket: a folder of the run's own, or where it was given."""
-        if dataset.is_in_bucket:
-            return self._given_place()
-        return dataset_place(self._plan, dataset, self._workspace.folder)
-
-    def _given_place(self) -> remote.Place:
-        assert self._plan.store.dataset_path is not None
-        return remote.place(self._plan.store.dataset_path, self._plan.store)
 
     def _forget(self, place: remote.Place) -> None:
         self.entry = self.entry.without_remote(place)
         registry.write(self.entry)
-
-
-def scratch_places(
-    plan: Plan, experiments: Iterable[Experiment], folder: Path
-) -> tuple[remote.Place, ...]:
-    """Return where JuiceFS will write its objects: below a name of the run's own at the root of the
-    bucket, since its volumes know no folders above them."""
-    if plan.store.local:
-        return ()
-    assert plan.store.dataset_path is not None
-    bucket = parse_source(plan.store.dataset_path).bucket
-    return tuple(
-        _scratch_place(plan, bucket, _scratch_name(folder, one))
-        for one in experiments
-        if one.arm.system == "juicefs"
-    )
-
-
-def _scratch_place(plan: Plan, bucket: str, name: str) -> remote.Place:
-    return remote.place(f"s3://{bucket}", plan.store).below(name)
-
-
-def _scratch_name(folder: Path, experiment: Experiment) -> str:
-    return f"{folder.name}-e{experiment.order}"
-
-
-def dataset_place(plan: Plan, dataset: DatasetPlan, folder: Path) -> remote.Place:
-    assert plan.store.dataset_path is not None
-    place = remote.place(plan.store.dataset_path, plan.store)
-    return place.below(f"{folder.name}/{dataset.name}")
 
 
 def _bucket(dataset: DatasetPlan) -> str:

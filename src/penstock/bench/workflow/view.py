@@ -6,10 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from penstock.bench.plans.model import Experiment
+from penstock.bench.plans.experiments import Experiment
 from penstock.bench.workflow.engine import Record, StepRecord
 from penstock.units import format_duration
 
@@ -23,39 +22,26 @@ _BAR = 12  # characters
 _MOST_ROWS = 16  # of experiments: what is over scrolls away
 
 
-class View(Protocol):
-    def begin(self, record: Record, experiments: Sequence[Experiment]) -> None: ...
+class View:
+    """Shows nothing but messages about failures; the others show more."""
+
+    def begin(self, record: Record, experiments: Sequence[Experiment]) -> None:
+        return
 
     def changed(self) -> None:
         """Handle a change of some step's state."""
 
-    def progress(self, step: str, phase: str, done: float | None) -> None: ...
-
-    def notify(self, line: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class Quiet:
-    """Nothing but messages about failures."""
-
-    def begin(self, record: Record, experiments: Sequence[Experiment]) -> None:
-        return None
-
-    def changed(self) -> None:
-        return None
-
     def progress(self, step: str, phase: str, done: float | None) -> None:
-        return None
+        return
 
     def notify(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        return None
+        return
 
 
-class Lines(Quiet):
+class Lines(View):
     """A line when a step begins and when it is over."""
 
     def __init__(self) -> None:
@@ -93,7 +79,7 @@ class Lines(Quiet):
             self.notify(f"  hint: {step.hint}")
 
 
-class Table(Quiet):
+class Table(View):
     """All steps, and the experiments around the running one, redrawn as they change."""
 
     def __init__(self) -> None:
@@ -104,17 +90,6 @@ class Table(Quiet):
         self._took: dict[str, float] = {}
         self._start_s = time.monotonic()
         self._live: Live | None = None
-
-    def __enter__(self) -> "Table":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()
 
     def begin(self, record: Record, experiments: Sequence[Experiment]) -> None:
         from rich.console import Console
@@ -190,7 +165,7 @@ class Table(Quiet):
 
 def view_for(*, quiet: bool) -> View:
     if quiet:
-        return Quiet()
+        return View()
     return Table() if sys.stderr.isatty() else Lines()
 
 
