@@ -25,7 +25,7 @@ from tests.cluster.helm import CHART, RELEASE
 from tests.cluster.kube import SYSTEM, Json, Kube, image_name, on_node
 from tests.cluster.volumes import bucket_mount, dataset, keys_secret, runtime
 from tests.support.s3 import S3
-from tests.support.waiting import wait_until
+from tests.support.waiting import runs, wait_until
 
 _NAMESPACE = "survival"
 _FILES, _FILE_BYTES = 400, 110 * 1024
@@ -251,16 +251,29 @@ class _Survival:
             os.kill(pid, signal.SIGKILL)
 
     def _restart_kubelet(self, node: str) -> None:
-        _restart(_only(_processes_named("kubelet", f"--kubeconfig={self._home}/{node}.conf")))
+        kubelet, containerd = wait_until(lambda: self._daemons(node), "the daemons do not run")
+        _restart(kubelet, beside=containerd)
+        wait_until(lambda: self._daemons(node), "the kubelet does not run")
 
     def _restart_containerd(self, node: str) -> None:
-        old = _only(_processes_named("containerd", f"{self._home}/{node}/containerd.toml"))
-        kubelet = _only(_processes_named("kubelet", f"--kubeconfig={self._home}/{node}.conf"))
-        new = _restart(old, namespace_of=kubelet)
+        kubelet, containerd = wait_until(lambda: self._daemons(node), "the daemons do not run")
+        _restart(containerd, beside=kubelet)
+        _, fresh = wait_until(lambda: self._daemons(node), "containerd does not run")
         # The node's `enter` names the process whose namespace it enters.
         script = self._home / node / "enter"
-        script.write_text(script.read_text().replace(f"-t {old} ", f"-t {new} "))
+        before, after = (f"-t {_number_inside(pid)} " for pid in (containerd, fresh))
+        text = script.read_text()
+        assert before in text, text
+        script.write_text(text.replace(before, after))
         wait_until(lambda: _is_answered(node), "containerd does not answer")
+
+    def _daemons(self, node: str) -> tuple[int, int] | None:
+        """Return the kubelet and the containerd of a node; they may just be starting."""
+        named = (
+            _processes_named("kubelet", f"--kubeconfig={self._home}/{node}.conf"),
+            _processes_named("containerd", f"{self._home}/{node}/containerd.toml"),
+        )
+        return None if not all(named) else (named[0][0], named[1][0])
 
     def _helm_upgrade(self) -> None:
         """Replace the operator, the node plugins and the server pods, by an image of another name
@@ -332,7 +345,7 @@ def _processes(module: str) -> list[int]:
 
 def _processes_named(program: str, argument: str) -> list[int]:
     found: list[int] = []
-    for pid in _all_processes():
+    for pid in filter(runs, _all_processes()):
         command = _command_of(pid)
         if command and Path(command[0]).name == program and argument in " ".join(command[1:]):
             found.append(pid)
@@ -350,33 +363,25 @@ def _pod_of(pid: int) -> set[str]:
     }
 
 
-def _only(found: list[int]) -> int:
-    assert len(found) == 1, [_command_of(pid) for pid in found]
-    return found[0]
+def _number_inside(pid: int) -> int:
+    """Return a process's number in its own process namespace."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("NSpid:")[1].splitlines()[0].split()[-1])
 
 
-def _restart(pid: int, *, namespace_of: int | None = None) -> int:
-    """Kill a daemon of a node and start it again as it was; return the new process."""
+def _restart(pid: int, *, beside: int) -> None:
+    """Kill a daemon of a node and start it again as it was, in the namespaces of another one."""
     command = _command_of(pid)
-    environment = dict(
-        word.split("=", 1)
-        for word in Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
-    )
-    enter = ["nsenter", "-t", str(namespace_of or pid), "-m", "--"]
-    # Enter the namespace while a process is in it; begin only once the old daemon is gone. Who
-    # started it may not reap it.
-    runs = f"grep -qs '^State:.[^Z]' /proc/{pid}/status"
-    script = f'while {runs}; do sleep 0.02; done; exec "$@"'
-    log = open(f"/proc/{pid}/fd/1", "ab")  # noqa: SIM115 (inherited)
-    fresh = subprocess.Popen(
-        [*enter, "sh", "-c", script, "sh", *command], env=environment,
-        stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-    )  # fmt: skip
-    log.close()
-    wait_until(lambda: _command_of(fresh.pid)[:1] == ["sh"], "the new daemon does not wait")
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: _command_of(fresh.pid) == command, "the daemon is not started again")
-    return fresh.pid
+    words = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
+    environment = dict(word.split("=", 1) for word in words)
+    with open(f"/proc/{pid}/fd/1", "ab") as log:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not runs(pid), "the daemon does not die")
+        subprocess.Popen(
+            ["nsenter", "-t", str(beside), "-m", "-n", "-p", "--", *command],
+            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
 
 
 def _is_answered(node: str) -> bool:
