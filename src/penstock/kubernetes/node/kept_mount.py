@@ -41,6 +41,7 @@ _LOOK_EVERY_S = 0.2
 # What one server may have us keep; all of it must fit into one answer to the next.
 _MOST_KEPT = 200
 _MOST_REMEMBERED_BYTES = 64 << 10
+_OWN_FOLDERS = 2  # above a mount point: NAMESPACE/NAME
 # A server that lives attaches again sooner than this after a keeper was replaced.
 _REATTACHES_WITHIN_S = 3.0
 _ANSWERS_WITHIN_S = 1.0
@@ -141,8 +142,9 @@ class KeptMount:
         for name in list(self._held.kept):
             self._held.drop(name)
         self._held.remembered.clear()
-        with contextlib.suppress(OSError):
-            self.mountpoint.rmdir()
+        with contextlib.suppress(OSError):  # other data sets have folders in it
+            for folder in (self.mountpoint, *self.mountpoint.parents[:_OWN_FOLDERS]):
+                folder.rmdir()
 
     # -- servers ---------------------------------------------------------------------------------
 
