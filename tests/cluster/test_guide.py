@@ -52,8 +52,10 @@ def test_data_sets_outlive_an_uninstallation(kube: Kube, cluster_s3: S3, nodes: 
     )
     kube.wait_for_phase("dataset", "images", "Bound")
     kube.wait_for_phase("dataset", "idle", "Bound")
-    kube.apply(pod("trainer", "images", "ls /data >/dev/null; sleep 3000", node="node-1"))
-    kube.wait_for_phase("pod", "trainer", "Running", timeout_s=90)
+    for name in ("trainer", "ended"):
+        kube.apply(pod(name, "images", "ls /data >/dev/null; sleep 3000", node="node-1"))
+    for name in ("trainer", "ended"):
+        kube.wait_for_phase("pod", name, "Running", timeout_s=90)
 
     def read() -> dict[str, str]:
         return checksums(kube("exec", "trainer", "--", "sh", "-c", READ_EVERYTHING))
@@ -67,6 +69,7 @@ def test_data_sets_outlive_an_uninstallation(kube: Kube, cluster_s3: S3, nodes: 
         kube.wait_for(lambda: not Kube(SYSTEM).list("pods"), "pods stay", timeout_s=90)
         assert kube.get("dataset", "images")["status"]["phase"] == "Bound"
         assert read() == contents
+        kube("delete", "pod", "ended", "--wait=false")
         kube.apply(pod("late", "images", READ_EVERYTHING, node="node-1"))
         kube("delete", "dataset", "idle", "--wait=false")
         kube.wait_for(
@@ -75,8 +78,10 @@ def test_data_sets_outlive_an_uninstallation(kube: Kube, cluster_s3: S3, nodes: 
         )
         assert kube.get("pod", "late")["status"]["phase"] == "Pending"
         assert kube.find("dataset", "idle") is not None
+        assert kube.find("pod", "ended") is not None
     finally:
         install(len(nodes))
     assert read() == contents
     kube.wait_for_phase("pod", "late", "Succeeded", timeout_s=150)
     kube.wait_for(lambda: kube.find("dataset", "idle") is None, "the data set stays")
+    kube.wait_for(lambda: kube.find("pod", "ended") is None, "the pod stays", timeout_s=150)
