@@ -1,10 +1,13 @@
-"""How much room of a cache directory workers hold ahead of their needs."""
+"""How a worker starts to serve, and how much room of a cache directory workers hold in advance."""
 
+import os
 from typing import cast
 
 import pytest
 
 from penstock.cache.directory import CacheDirectory
+from penstock.daemon.channel import Channel
+from penstock.daemon.worker import receive_go
 from penstock.daemon.worker_pool import reserve_for_worker
 from penstock.units import GIB, KIB, MIB
 
@@ -55,3 +58,23 @@ def test_all_workers_together_hold_a_quarter_of_what_is_free() -> None:
         for worker in range(4):
             held[worker] += reserve(directory, 0, held[worker], workers=4)
     assert 40 * MIB < sum(held) <= 64 * MIB
+
+
+def test_messages_that_overtake_go_are_kept_for_later() -> None:
+    server, theirs = Channel.pair()
+    worker = Channel(theirs)
+    early = [{"ahead": True}, {"room": [[0, 4096]]}]
+    for message in early:
+        server.send(message)
+    server.send({"go": {"workers": 3}}, [0])
+    server.send({"sync": [1, None]})
+    received = receive_go(worker)
+    assert received is not None
+    go, descriptors, kept = received
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert (go, len(descriptors), kept) == ({"workers": 3}, 1, early)
+    assert worker.receive() == ({"sync": [1, None]}, [])
+    server.close()
+    assert receive_go(worker) is None
+    worker.close()

@@ -90,13 +90,33 @@ def main(link: Channel) -> None:
     start = receive_start(link)
     if start is None:
         return
+    status = 0
     try:
         _Worker(link, start).run()
     except PenstockError as error:
         log.error("this worker ends: %s", error)
+    except Exception:  # an internal error, which nobody would see otherwise
+        log.exception("this worker ends")
+        status = 1
     finally:
         logging.shutdown()
-        os._exit(0)  # at once: threads may hang in a request
+        os._exit(status)  # at once: threads may hang in a request
+
+
+def receive_go(link: Channel) -> tuple[Message, list[int], list[Message]] | None:
+    """Wait for `go`. Return it, its descriptors, and the messages that came before it; None if the
+    server is gone.
+
+    The server marks a worker as serving before it sends `go`, so that the worker misses no state
+    that changes meanwhile. Another thread of the server may then send first.
+    """
+    early: list[Message] = []
+    while (received := link.receive()) is not None:
+        message, descriptors = received
+        if "go" in message:
+            return message["go"], descriptors, early
+        early.append(message)
+    return None
 
 
 class ServerReports:
@@ -228,15 +248,20 @@ class _Worker:
 
     def run(self) -> None:
         self._link.send({"ready": True})
-        received = self._link.receive()
+        received = receive_go(self._link)
         if received is None:
             return
-        message, descriptors = received
-        self._serve(message["go"], descriptors)
+        go, descriptors, early = received
+        self._serve(go, descriptors)
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
-        while (received := self._link.receive()) is not None:
-            for name, value in received[0].items():
-                self._handle(name, value)
+        for message in early:
+            self._handle_all(message)
+        while (later := self._link.receive()) is not None:
+            self._handle_all(later[0])
+
+    def _handle_all(self, message: Message) -> None:
+        for name, value in message.items():
+            self._handle(name, value)
 
     # -- wiring -------------------------------------------------------------------------
 
