@@ -69,6 +69,24 @@ def test_a_file_that_is_stored_anew_while_its_row_is_swept_stays(
     assert cache.cached_bytes(obj.digest) == 5000
 
 
+def test_the_sweep_keeps_an_old_file_that_is_overwritten_while_its_row_is_looked_up(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = opened()
+    obj, data = sample("abandoned", 5000)
+    path = Path(cache.file(obj.digest))
+    path.write_bytes(b"x" * 5000)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+
+    def find_no_row_and_store(_digest: bytes) -> None:
+        monkeypatch.undo()
+        put(cache, obj, data)
+
+    monkeypatch.setattr(cache.index, "entry", find_no_row_and_store)
+    assert cache.sweep() == (0, 0)
+    assert get(cache, obj, 0, 5000) == data
+
+
 def test_two_processes_share_it(opened: Opener) -> None:
     one, two = opened(), opened()
     obj, data = sample("shared", 5000)

@@ -89,15 +89,21 @@ def sweep_unopened(path: Path) -> int:
 
 
 def _sweep_file(index: Index, path: str, digest: bytes, before_s: float) -> bool:
+    if not _is_abandoned(path, before_s):
+        return False
+    index.flush()
+    # The row first: a block that is stored again over the old file is young before it has a row.
+    if index.entry(digest) is not None or not _is_abandoned(path, before_s):
+        return False
+    files.remove(path)
+    return True
+
+
+def _is_abandoned(path: str, before_s: float) -> bool:
+    """Whether the file is there, and no living process can be about to record it."""
     try:
         changed_s = os.lstat(path).st_mtime
     except FileNotFoundError:
         return False
     # A file from the future has a wrong date, and would stay for ever.
-    if before_s <= changed_s <= time.time() + YOUNG_S:
-        return False
-    index.flush()
-    if index.entry(digest) is not None:
-        return False
-    files.remove(path)
-    return True
+    return not before_s <= changed_s <= time.time() + YOUNG_S
