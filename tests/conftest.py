@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from penstock.mounttable import FILESYSTEM_TYPE, mount_table
 from tests.support.faulty_proxy import FaultyProxy
@@ -27,6 +28,11 @@ pytest_plugins = [
 ]
 _MEMORY, _ROOM_BYTES = Path("/dev/shm"), 8 << 30
 _NEW_MOUNTS, _PRIVATE_BELOW, _DETACH = 0x00020000, (1 << 18) | 16384, 2
+
+
+# A busy machine may stop a process for longer than the 0.2 s that an example may take by default.
+settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-speed")
 
 
 def pytest_configure() -> None:

@@ -26,6 +26,9 @@ from tests.support.gated_set import MakeSet, Set
 from tests.support.trees import write_tree
 from tests.support.waiting import PATIENCE_S, wait_until
 
+# Less than a listing or the kernel is held back for: a reader must not need its end.
+AT_ONCE_S = PATIENCE_S / 2
+
 
 def test_a_refresh_that_is_asked_for_before_the_catching_up_skips_no_change(
     make_set: MakeSet, tmp_path: Path
@@ -213,7 +216,7 @@ def test_a_catalog_that_is_damaged_while_a_listing_lasts_is_made_anew_at_once(
     for _ in range(2):  # also while the one that heals lasts
         assert listing.acquire(timeout=PATIENCE_S)
         spoil_the_index(some.tree)
-        wait_until(lambda: answers(lambda: some.tree.lookup(ROOT, b"a")), timeout_s=10)
+        wait_until(lambda: answers(lambda: some.tree.lookup(ROOT, b"a")), timeout_s=AT_ONCE_S)
         assert some.tree.node(known.ino) == known
         assert not some.tree.is_complete()
         goes_on.set()
@@ -242,7 +245,7 @@ def test_a_source_that_cannot_be_listed_is_asked_again_after_a_pause(
     some, _, _ = started({"a": b"a"}, Mounted("other", Pages(fail)))
     spoil_the_index(some.tree)
     assert not answers(lambda: some.tree.children(ROOT, 0, 10))
-    wait_until(lambda: 5.0 in pauses, timeout_s=5)
+    wait_until(lambda: 5.0 in pauses, timeout_s=AT_ONCE_S)
     paused.set()
 
 
@@ -268,7 +271,7 @@ def test_a_catalog_is_listed_though_the_kernel_waits_for_a_reader_who_waits_for_
     spoil_the_index(some.tree)
     list_root = lambda: some.tree.children(ROOT, 0, 10)  # noqa: E731
     assert not answers(list_root)
-    wait_until(lambda: answers(list_root), timeout_s=10)
+    wait_until(lambda: answers(list_root), timeout_s=AT_ONCE_S)
     assert told == []
     answered.set()
     wait_until(lambda: b"new" in told)
@@ -298,4 +301,4 @@ def test_what_a_reader_has_kept_in_the_log_is_sealed_when_he_is_done(
         before = len(attempts)
         refresher.heal()
         wait_until(lambda: len(attempts) > before)
-    wait_until(some.tree.is_checkpointed, timeout_s=10)
+    wait_until(some.tree.is_checkpointed)

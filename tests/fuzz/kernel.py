@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 FILES = {"d/small": b"x" * 600, "d/large": b"y" * (2 * BLOCK + 7), "empty": b""}
 _OPTIONS = KernelOptions(uid=0, gid=0)
-_HANGS_AFTER_S = 10
+_HANGS_AFTER_S = 60
 _SILENT = (p.Op.FORGET, p.Op.BATCH_FORGET, p.Op.INTERRUPT)
 _MOST_ERRNO = 511  # the kernel takes no answer with a higher one
 _SLOTS, _SLOT_BYTES = 16, 8192

@@ -104,7 +104,7 @@ class _Daemon:
     def ask(self, data: bytes) -> bytes:
         """All that is answered. Returns when nothing more can come."""
         ours, theirs = socket.socketpair()
-        ours.settimeout(10)
+        ours.settimeout(60)
         which = data[0] if data else 0
         with ours, os.fdopen(os.memfd_create("paths"), "wb", buffering=0) as paths:
             paths.write(b"a\0d/*\0")
@@ -192,7 +192,7 @@ _JSON_WORDS = (
 def _open_answers(_folder: Path) -> Iterator[Check]:
     def check(data: bytes) -> None:
         ours, theirs = socket.socketpair()
-        ours.settimeout(10)
+        ours.settimeout(60)
         with theirs, closing(Connection(ours)) as line:
             theirs.sendall(data[:_MOST_SENT])
             theirs.shutdown(socket.SHUT_WR)

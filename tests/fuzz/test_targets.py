@@ -133,7 +133,7 @@ def test_where_there_is_no_atheris_one_line_says_so_and_targets_run_in_parallel(
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

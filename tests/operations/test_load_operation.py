@@ -62,7 +62,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(
     mount_bucket: Mounter, tmp_path: Path
 ) -> None:
     mount = mount_bucket("load-killed")
-    options = {"rate": "128KiB/s", "concurrency": "2"}
+    options = {"rate": "64KiB/s", "concurrency": "2"}
     bench = load(tmp_path, mount, "/a", options=options)
     kill_when(bench, lambda told: told["bytes"] >= 2 * SIZE)
     assert 2 <= mount.gets() < len(FILES)

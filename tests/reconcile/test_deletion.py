@@ -23,7 +23,7 @@ from tests.support.datasets import dataset, kill_mount, of_folder, ours, path_of
 from tests.support.mounts import fail, penstock, succeed
 from tests.support.s3 import serve_rclone
 from tests.support.trees import write_tree
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def test_it_is_not_stuck_with_a_store_that_is_away(declared: State, tmp_path: Pa
         wait_until(lambda: [one.pid for one in holders(path).processes] == [reader.pid])
         assert f"pid {reader.pid} " in fail("delete", "dataset", "small")
         succeed("delete", "dataset", "small", "--force")
-        assert reader.wait(20) != 0
+        assert reader.wait(PATIENCE_S) != 0
     # Declared while it is away: Failed; deleted as quickly.
     manifests[1]["metadata"]["name"] = "late"
     manifests[2] = ours("late", tmp_path / "cache", options={"deadline": "1s"})
@@ -160,7 +160,7 @@ def test_it_is_not_stuck_below_a_mount_of_something_else(declared: State, bound:
     succeed("umount", bound)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", bound], check=True)
     try:
-        api.delete("dataset", "small", timeout_s=20)
+        api.delete("dataset", "small", timeout_s=PATIENCE_S)
         assert getattr(find_mount(bound), "kind", None) == "tmpfs"
     finally:
         subprocess.run(["umount", bound], check=True)

@@ -95,7 +95,7 @@ def test_one_that_is_being_listed_is_deleted(declared: State, tmp_path: Path, ki
                 for pid in loops_of(declared.folder):
                     os.kill(pid, signal.SIGKILL)
                 wait_until(lambda: not loops_of(declared.folder))
-            api.delete("Dataset", "small", timeout_s=20)
+            api.delete("Dataset", "small", timeout_s=PATIENCE_S)
             assert declared.find(KEY) is None
 
 
@@ -107,10 +107,10 @@ def test_a_bug_is_told_to_who_waits(declared_pair: State, monkeypatch: pytest.Mo
     assert place.acquire(wait=False)
     looping = threading.Thread(target=Loop(declared_pair, place, stay=False).run)
     looping.start()
-    (trouble,) = wait_for_pairs(declared_pair, [("default", "small")], timeout_s=20)
+    (trouble,) = wait_for_pairs(declared_pair, [("default", "small")], timeout_s=PATIENCE_S)
     assert trouble.what == "a bug of ours: ZeroDivisionError: of our own making"
     assert trouble.exit_code == 1
-    looping.join(20)
+    looping.join(PATIENCE_S)
     assert not looping.is_alive()
 
 

@@ -39,7 +39,7 @@ for path in sys.argv[1:]:
 """
 ASK = """
 peer = socket.socket(socket.AF_UNIX)
-peer.settimeout(20)
+peer.settimeout(60)
 try:
     peer.connect(sys.argv[1])
     peer.sendall(json.dumps({'verb': 'stats'}).encode() + b'\\n')
@@ -203,7 +203,7 @@ def test_a_request_that_is_none_is_answered_with_an_error(private: Shared) -> No
     """The owner's own programs may be broken too."""
     for junk in (b"\n", b"[1]\n", b'{"verb": []}\n', b"\xff\n", b"x" * 5_000_000):
         with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(20)
+            peer.settimeout(60)
             peer.connect(str(find_note(private.mount.path).socket_path))
             # What is too long is not read to its end, and may be cut off before it is sent.
             cut_off = BrokenPipeError, ConnectionResetError

@@ -6,7 +6,6 @@ import re
 import socket
 import ssl
 import threading
-import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -207,10 +206,10 @@ def test_a_redirect_is_followed_on_the_same_host_with_a_new_signature(
 
 
 def test_redirects_share_one_deadline() -> None:
-    asked: list[float] = []
+    asked: list[str] = []
 
     def slow(_liar: Liar, request: Request, _truth: Answer) -> Steps:
-        asked.append(time.monotonic())
+        asked.append(request.target)
         head = moved(request.target).split(b"\r\n", 1)
         yield head[0]
         yield 0.2  # within what a pause may be, of which there may be many
@@ -227,7 +226,8 @@ def test_redirects_share_one_deadline() -> None:
         with pytest.raises(StoreError) as raised:
             store.get("a", "v", 0, 4, 4)
     assert raised.value.kind == "timeout"
-    assert time.monotonic() - asked[0] < 1.4, "five of them took two seconds"
+    # Each takes 0.4 s at least, so a fourth would be asked for after the deadline.
+    assert 2 <= len(asked) <= 3
 
 
 def test_a_bucket_is_found_in_the_region_that_aws_names_and_nowhere_else(

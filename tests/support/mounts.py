@@ -71,7 +71,7 @@ def penstock_process(*arguments: str | Path, **options: Any) -> subprocess.Compl
         [sys.executable, "-m", "penstock", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
         **options,
     )

@@ -18,7 +18,7 @@ from penstock.daemon.mount_registry import supervisor_socket
 from penstock.errors import PenstockError
 from tests.support.kills import note
 from tests.support.scripted_server import WELL, runs_of, script
-from tests.support.waiting import wait_until, wait_until_gone
+from tests.support.waiting import PATIENCE_S, wait_until, wait_until_gone
 
 Supervised = Callable[[Path], "subprocess.Popen[bytes]"]
 Upgrade = Callable[[Path], "Future[dict[str, Any]]"]
@@ -44,7 +44,7 @@ def supervise(mountpoint: Path, state: Path) -> Iterator[Supervised]:
     yield start
     for process in started:
         process.terminate()
-        assert process.wait(30) in (0, 1)
+        assert process.wait(PATIENCE_S) in (0, 1)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_an_upgrade_that_is_none_is_refused_and_the_mount_goes_on(
             ask(supervisor_socket(mountpoint), "upgrade", **request)
         assert process.poll() is None, what
     new = script(tmp_path / "new", WELL)
-    assert upgrade(new).result(30)["pid"] == runs_of(new)[0]
+    assert upgrade(new).result(PATIENCE_S)["pid"] == runs_of(new)[0]
 
 
 def test_an_upgrade_during_a_restart_is_answered_by_its_own_server_and_a_second_one_refused(
@@ -99,11 +99,11 @@ def test_an_upgrade_during_a_restart_is_answered_by_its_own_server_and_a_second_
     answer = upgrade(new)
     wait_until(lambda: len(runs_of(new)) == 1, "upgrading")
     with pytest.raises(PenstockError, match="is being upgraded already"):
-        upgrade(new).result(30)
+        upgrade(new).result(PATIENCE_S)
     (tmp_path / "restart").touch()
     wait_until(lambda: note(state)["server_pid"] == runs_of(old)[1], "the restart is over")
     (tmp_path / "upgrade").touch()
-    assert answer.result(30)["pid"] == runs_of(new)[0]
+    assert answer.result(PATIENCE_S)["pid"] == runs_of(new)[0]
     assert note(state)["server_pid"] == runs_of(new)[0]
 
 
@@ -115,7 +115,7 @@ def test_a_server_that_restarts_when_an_upgrade_is_prepared_is_not_asked_to_flus
     supervise(old)
     os.kill(note(state)["server_pid"], signal.SIGKILL)
     wait_until(lambda: len(runs_of(old)) == 2, "restarting")
-    assert upgrade(new).result(30)["pid"] == runs_of(new)[0]
+    assert upgrade(new).result(PATIENCE_S)["pid"] == runs_of(new)[0]
 
 
 def test_an_upgrade_whose_server_dies_at_its_first_work_is_taken_back(
@@ -125,10 +125,10 @@ def test_an_upgrade_whose_server_dies_at_its_first_work_is_taken_back(
     new = script(tmp_path / "new", "prepare(); sys.exit(3)")
     supervise(old)
     with pytest.raises(PenstockError, match="the new server could not start"):
-        upgrade(new).result(30)
+        upgrade(new).result(PATIENCE_S)
     wait_until(lambda: note(state)["server_pid"] in runs_of(old)[1:], "the old one is back")
     assert (len(runs_of(old)), len(runs_of(new))) == (2, 1)
-    assert upgrade(old).result(30)["pid"] == runs_of(old)[-1]
+    assert upgrade(old).result(PATIENCE_S)["pid"] == runs_of(old)[-1]
 
 
 def test_a_server_that_dies_as_it_is_replaced_does_not_confuse_the_supervisor(
@@ -152,9 +152,9 @@ serve(prepare(), on_flush)
 """
     old, new = script(tmp_path / "old", dies), script(tmp_path / "new", WELL)
     process = supervise(old)
-    assert upgrade(new).result(30)["pid"] == runs_of(new)[0]
+    assert upgrade(new).result(PATIENCE_S)["pid"] == runs_of(new)[0]
     assert process.poll() is None
-    assert upgrade(new).result(30)["pid"] == runs_of(new)[1]
+    assert upgrade(new).result(PATIENCE_S)["pid"] == runs_of(new)[1]
 
 
 def test_an_upgrade_that_dies_while_the_old_server_flushes_leaves_the_supervisor_at_rest(
@@ -166,7 +166,7 @@ def test_an_upgrade_that_dies_while_the_old_server_flushes_leaves_the_supervisor
     )
     process = supervise(old)
     with pytest.raises(PenstockError, match="the new server could not start"):
-        upgrade(new).result(30)
+        upgrade(new).result(PATIENCE_S)
     assert len(runs_of(old)) == 1
     time.sleep(2)  # the time that a flush may take is over then
     stat, states = Path(f"/proc/{process.pid}/stat"), list[str]()
@@ -193,7 +193,7 @@ wait_for("end")
     server = script(tmp_path / "server", f"import threading\n{body}")
     process = supervise(server)
     (tmp_path / "now").touch()
-    assert process.wait(30) == 1
+    assert process.wait(PATIENCE_S) == 1
     wait_until((tmp_path / "alone").exists, "it has lost its supervisor, and goes on")
     pid = runs_of(server)[0]
     os.kill(pid, 0)
