@@ -110,7 +110,7 @@ HARMS = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_with_its_log_cut_at_any_frame_and_within_it_the_cache_comes_up_clean(
+def test_cache_comes_up_clean_with_its_log_cut_at_and_within_any_frame(
     machine: Machine, step: int
 ) -> None:
     survived: list[int] = []
@@ -126,7 +126,7 @@ def test_with_its_log_cut_at_any_frame_and_within_it_the_cache_comes_up_clean(
 
 
 @EXAMPLES
-def test_with_any_part_of_its_files_and_log_lost_the_cache_comes_up_clean(
+def test_cache_comes_up_clean_with_any_part_of_its_files_and_log_lost(
     machine: Machine, examples: int
 ) -> None:
     @settings(STEADY, max_examples=examples)
@@ -156,7 +156,7 @@ DAMAGE = {
 
 
 @EXAMPLES
-def test_with_any_damage_to_its_index_nothing_fails_and_no_byte_is_wrong(
+def test_damage_to_the_index_causes_no_failure_and_no_wrong_byte(
     machine: Machine, examples: int
 ) -> None:
     @settings(STEADY, max_examples=examples)
@@ -257,7 +257,7 @@ class Victims:
 
 
 @pytest.mark.parametrize(("call", "step"), EVERY)
-def test_killed_at_any_call_of_a_fill_the_cache_comes_up_clean(
+def test_cache_comes_up_clean_when_killed_at_any_call_of_a_fill(
     tmp_path: Path, call: str, step: int
 ) -> None:
     if not shutil.which("strace"):

@@ -92,7 +92,7 @@ def fetch_ahead(cache: Cache, store: Gated) -> threading.Thread:
     return plan
 
 
-def test_many_more_readers_than_threads_are_answered_by_one_fetch_of_each_block(
+def test_one_fetch_per_block_answers_many_more_readers_than_threads(
     store: Gated,
 ) -> None:
     cache, answers = build(), Answers()
@@ -111,9 +111,7 @@ def test_many_more_readers_than_threads_are_answered_by_one_fetch_of_each_block(
     cache.close()
 
 
-def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(
-    store: Gated, clock: Clock
-) -> None:
+def test_readers_fail_at_their_deadline_when_every_thread_hangs(store: Gated, clock: Clock) -> None:
     cache, answers = build(clock), Answers()
     for number in range(200):
         cache.deliver(small(number), store.get, 0, 1000, answers)
@@ -134,7 +132,7 @@ def test_when_every_thread_hangs_all_that_wait_are_told_at_their_deadline(
     cache.close()
 
 
-def test_one_block_that_fails_fails_the_read_once() -> None:
+def test_a_failed_block_fails_its_read_once() -> None:
     def get(start: int, length: int, _progress: Progress | None = None) -> bytes:
         if start == BLOCK:
             raise StoreError("down")
@@ -181,7 +179,7 @@ def test_memory_is_bounded_while_the_disk_is_slower_than_the_store(
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
+def test_a_reader_that_joins_a_planned_fetch_has_its_own_deadline(
     store: Gated, clock: Clock, in_time: bool
 ) -> None:
     """A read must not fail because a plan has waited long for a store that is away."""
@@ -205,7 +203,9 @@ def test_a_reader_who_joins_what_a_plan_began_has_a_deadline_of_his_own(
     cache.close()
 
 
-def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated, clock: Clock) -> None:
+def test_a_block_that_a_plan_failed_to_fetch_is_fetched_again_at_once(
+    store: Gated, clock: Clock
+) -> None:
     cache, answers = build(clock), Answers()
     plan = fetch_ahead(cache, store)
     clock.now_s += 60
@@ -218,7 +218,7 @@ def test_what_a_plan_could_not_bring_is_asked_for_anew_at_once(store: Gated, clo
     cache.close()
 
 
-def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: Gated) -> None:
+def test_a_push_that_waits_for_a_reader_does_not_block_its_next_block(store: Gated) -> None:
     """The kernel has locked pages of two blocks for one read; the push of the first waits for
     them, and holds all the memory there is."""
     cache, answers = build(buffer_bytes=BLOCK), Answers()
@@ -243,7 +243,7 @@ def test_a_push_that_waits_for_a_reader_does_not_keep_his_next_block_out(store: 
     cache.close()
 
 
-def test_a_block_is_prefetched_once_and_only_if_there_is_room_for_it(store: Gated) -> None:
+def test_a_block_is_prefetched_once_and_only_if_there_is_room(store: Gated) -> None:
     cache = build(buffer_bytes=BLOCK)
     assert cache.prefetch(LARGE, store.get, 0)
     assert cache.prefetch(LARGE, store.get, 0), "it is on its way"

@@ -48,7 +48,7 @@ def opened(tmp_path: Path) -> Iterator[Opener]:
         cache.close()
 
 
-def test_a_file_that_is_stored_anew_while_its_row_is_swept_stays(
+def test_the_sweep_keeps_a_file_that_is_stored_again_while_its_row_is_swept(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
@@ -87,7 +87,7 @@ def test_the_sweep_keeps_an_old_file_that_is_overwritten_while_its_row_is_looked
     assert get(cache, obj, 0, 5000) == data
 
 
-def test_two_processes_share_it(opened: Opener) -> None:
+def test_two_processes_share_a_directory(opened: Opener) -> None:
     one, two = opened(), opened()
     obj, data = sample("shared", 5000)
     put(one, obj, data)
@@ -98,7 +98,7 @@ def test_two_processes_share_it(opened: Opener) -> None:
     assert two.used_bytes == 5000
 
 
-def test_two_processes_that_make_it_at_the_same_time_share_it(
+def test_two_processes_that_create_a_directory_at_once_share_it(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_folders = files.make_folders
@@ -118,7 +118,7 @@ def test_two_processes_that_make_it_at_the_same_time_share_it(
     assert wait_until(lambda: get(one, obj, 0, 5000), "no row without a flush") == data
 
 
-def test_what_is_being_noted_counts_once(opened: Opener) -> None:
+def test_a_block_that_is_being_recorded_counts_once(opened: Opener) -> None:
     """Counted twice for a moment, a tier that is almost full would evict for nothing."""
     cache = opened()
     done = threading.Event()
@@ -140,7 +140,7 @@ def test_what_is_being_noted_counts_once(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["file", "checksums"])
-def test_a_damaged_block_is_found_and_dropped(opened: Opener, damaged: str) -> None:
+def test_a_damaged_block_is_detected_and_dropped(opened: Opener, damaged: str) -> None:
     cache = opened()
     obj, data = sample("bad", 300 * KIB)
     put(cache, obj, data)
@@ -157,7 +157,7 @@ def test_a_damaged_block_is_found_and_dropped(opened: Opener, damaged: str) -> N
 
 
 @pytest.mark.parametrize("size", [5000, 2 * BLOCK])
-def test_a_damaged_block_that_another_thread_has_filled_again_meanwhile_stays(
+def test_a_damaged_block_that_another_thread_has_refilled_is_kept(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     cache = opened()
@@ -180,7 +180,7 @@ def test_a_damaged_block_that_another_thread_has_filled_again_meanwhile_stays(
     assert cache.has(block_of(obj, 0, BLOCK))
 
 
-def test_keep_stops_at_the_high_watermark_and_drops_nothing(opened: Opener) -> None:
+def test_the_keep_policy_stops_at_the_high_watermark_and_evicts_nothing(opened: Opener) -> None:
     cache = opened(quota=100 * KIB, high=0.8)
     samples = [sample(f"o{number}", 10 * KIB) for number in range(12)]
     stored = [put(cache, obj, data) for obj, data in samples]
@@ -188,7 +188,7 @@ def test_keep_stops_at_the_high_watermark_and_drops_nothing(opened: Opener) -> N
     assert all(get(cache, obj, 0, 10 * KIB) == data for obj, data in samples[:8])
 
 
-def test_keep_lets_go_of_what_the_bucket_has_no_more(opened: Opener) -> None:
+def test_the_keep_policy_evicts_objects_that_left_the_bucket(opened: Opener) -> None:
     cache = opened(quota=20 * KIB)
     old, data = sample("x", 20 * KIB, "old")
     put(cache, old, data)
@@ -201,7 +201,7 @@ def test_keep_lets_go_of_what_the_bucket_has_no_more(opened: Opener) -> None:
     assert not os.path.exists(cache.file(old.digest))
 
 
-def test_lru_evicts_the_oldest_down_to_the_low_watermark(
+def test_the_lru_policy_evicts_the_oldest_down_to_the_low_watermark(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000]
@@ -225,7 +225,7 @@ def test_lru_evicts_the_oldest_down_to_the_low_watermark(
     assert not cache.reserve(50 * KIB), "what is being written cannot be evicted"
 
 
-def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: Opener) -> None:
+def test_a_row_whose_file_is_missing_or_truncated_does_not_count_as_cached(opened: Opener) -> None:
     cache = opened()
     whole, gone, cut = (sample(name, 1000) for name in ("whole", "gone", "cut"))
     for obj, data in (whole, gone, cut):
@@ -240,7 +240,7 @@ def test_a_row_whose_file_is_gone_or_cut_says_nothing_of_what_is_cached(opened: 
     assert cache.used_bytes == 1000
 
 
-def test_blocks_whose_file_is_gone_are_forgotten_when_another_of_them_is_stored(
+def test_blocks_of_a_deleted_file_are_forgotten_when_another_of_them_is_stored(
     opened: Opener,
 ) -> None:
     """In the new file they would be holes."""
@@ -256,7 +256,7 @@ def test_blocks_whose_file_is_gone_are_forgotten_when_another_of_them_is_stored(
     assert cache._counters.total("corrupt_blocks") == 0
 
 
-def test_a_file_that_lost_blocks_before_they_were_noted_is_never_taken_for_complete(
+def test_a_file_that_lost_blocks_before_they_were_recorded_is_not_complete(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
@@ -314,7 +314,7 @@ def test_bytes_are_counted_by_source(opened: Opener) -> None:
         cache.index.flush()
 
 
-def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path) -> None:
+def test_bytes_without_a_row_are_not_served(opened: Opener, tmp_path: Path) -> None:
     """A process that dies after the bytes and before the row leaves nothing that is believed."""
     cache = opened()
     obj, data = sample("torn", 5000)
@@ -328,7 +328,7 @@ def test_bytes_without_their_row_are_not_believed(opened: Opener, tmp_path: Path
     database.close()
 
 
-def test_what_was_dropped_does_not_come_back_with_a_batch_that_another_thread_holds(
+def test_a_dropped_row_is_not_written_again_by_a_batch_of_another_thread(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
@@ -360,7 +360,7 @@ def test_what_was_dropped_does_not_come_back_with_a_batch_that_another_thread_ho
     assert cache.used_bytes == 0
 
 
-def test_bytes_that_come_after_an_object_is_outdated_are_counted_as_outdated(
+def test_bytes_stored_after_an_object_is_outdated_count_as_outdated(
     opened: Opener,
 ) -> None:
     cache = opened()
@@ -433,7 +433,7 @@ def outside(cache: CacheDirectory) -> bytes | None:
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
 @pytest.mark.parametrize("harm", HARM)
-def test_a_file_that_changed_is_never_read_never_handed_on_and_filled_again(
+def test_a_changed_file_is_not_served_or_passed_through_and_is_refilled(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, harm: str, size: int
 ) -> None:
     cache = opened()
@@ -458,7 +458,7 @@ def test_a_file_that_changed_is_never_read_never_handed_on_and_filled_again(
     assert outside(cache) == before, "nothing was written through a link"
 
 
-def test_a_file_that_changes_while_it_is_verified_is_not_handed_on(
+def test_a_file_that_changes_during_verification_is_not_passed_through(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
@@ -477,7 +477,7 @@ def test_a_file_that_changes_while_it_is_verified_is_not_handed_on(
     assert cache.complete_file(obj) is None, "its bytes are wrong now"
 
 
-def test_a_file_that_is_replaced_while_its_last_block_is_noted_is_not_handed_on(
+def test_a_file_replaced_while_its_last_block_is_recorded_is_not_passed_through(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
@@ -496,7 +496,7 @@ def test_a_file_that_is_replaced_while_its_last_block_is_noted_is_not_handed_on(
     assert cache.complete_file(obj) is None
 
 
-def test_a_folder_with_something_in_it_is_left_alone_and_costs_one_object(opened: Opener) -> None:
+def test_a_directory_in_place_of_a_file_is_left_alone_and_costs_one_object(opened: Opener) -> None:
     cache = opened()
     obj, data = sample("object", 1000)
     folder = Path(cache.file(obj.digest))
@@ -509,7 +509,7 @@ def test_a_folder_with_something_in_it_is_left_alone_and_costs_one_object(opened
 
 
 @pytest.mark.parametrize("planted", ["objects", "objects/ab"])
-def test_a_link_in_the_place_of_a_folder_is_not_followed(
+def test_a_symlink_in_place_of_a_folder_is_not_followed(
     opened: Opener, tmp_path: Path, planted: str
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -525,7 +525,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(
     assert os.listdir(elsewhere) == ["ab" * 16], "nothing written there, nothing swept there"
 
 
-def test_files_without_rows_and_rows_without_files_are_swept_and_other_names_are_not(
+def test_files_without_rows_and_rows_without_files_are_swept_and_other_names_kept(
     opened: Opener,
 ) -> None:
     cache = opened()
@@ -543,7 +543,7 @@ def test_files_without_rows_and_rows_without_files_are_swept_and_other_names_are
     assert cache.sweep(young_s=-100) == (0, 0), "a sweep ends early when the mount leaves"
 
 
-def test_a_file_whose_row_comes_while_its_folder_is_swept_stays(
+def test_the_sweep_keeps_a_file_whose_row_comes_while_its_folder_is_swept(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()
@@ -554,7 +554,7 @@ def test_a_file_whose_row_comes_while_its_folder_is_swept_stays(
     assert get(cache, obj, 0, 1000) == data
 
 
-def test_what_a_dead_process_left_is_swept_at_once_by_the_next_and_not_by_a_sharer(
+def test_files_of_a_dead_process_are_swept_by_the_next_and_not_by_a_sharer(
     opened: Opener,
 ) -> None:
     first = opened()
@@ -582,7 +582,7 @@ def test_a_thread_that_finds_the_index_replaced_uses_neither_and_closes_the_new_
         new.connection.execute("SELECT 1")
 
 
-def test_a_count_that_was_asked_for_earlier_never_replaces_a_later_one(
+def test_an_earlier_usage_count_never_replaces_a_later_one(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = opened()

@@ -23,7 +23,7 @@ FILES = {f"{n}": random.Random(n).randbytes(n * 20_011 % (5 * BLOCK) + 1) for n 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_eight_readers_of_a_failing_store_get_right_bytes_or_are_told(
+def test_eight_readers_of_a_failing_store_get_right_bytes_or_an_error(
     tmp_path: Path, seed: int
 ) -> None:
     write_tree(tmp_path / "set", FILES)

@@ -57,7 +57,7 @@ def want_part(rig: Rig, store: Trickle, start: int, stop: int) -> Told:
     return told
 
 
-def test_who_wants_the_beginning_of_a_block_does_not_wait_for_its_end(rig: Rig) -> None:
+def test_a_reader_of_the_start_of_a_block_does_not_wait_for_its_end(rig: Rig) -> None:
     store = Trickle(rig, 10, 50)
     beginning, end = want_part(rig, store, 0, 50), want_part(rig, store, 50, LENGTH)
     wait_until(lambda: beginning)
@@ -75,7 +75,7 @@ def test_who_wants_the_beginning_of_a_block_does_not_wait_for_its_end(rig: Rig) 
     assert store.asked == 1
 
 
-def test_a_block_that_fails_in_the_middle_fails_for_those_who_want_the_rest(rig: Rig) -> None:
+def test_a_block_that_fails_midway_fails_only_readers_of_the_rest(rig: Rig) -> None:
     store = Trickle(rig, 50, error=StoreError("reset"))
     beginning, end = want_part(rig, store, 0, 50), want_part(rig, store, 20, 51)
     wait_until(lambda: beginning)
@@ -88,7 +88,7 @@ def test_a_block_that_fails_in_the_middle_fails_for_those_who_want_the_rest(rig:
     assert not fetch.arrived, "a failure holds no bytes"
 
 
-def test_a_second_attempt_takes_nothing_back_that_has_arrived(rig: Rig) -> None:
+def test_a_second_attempt_keeps_the_bytes_that_have_arrived(rig: Rig) -> None:
     store = Trickle(rig, 50, 10)
     end = want_part(rig, store, 60, 70)
     wait_until(lambda: store.asked)
@@ -98,13 +98,13 @@ def test_a_second_attempt_takes_nothing_back_that_has_arrived(rig: Rig) -> None:
     assert end == [DATA[60:70]]
 
 
-def test_bytes_that_are_missing_are_an_error_for_who_wants_them(rig: Rig) -> None:
+def test_missing_bytes_are_an_error_for_readers_that_need_them(rig: Rig) -> None:
     told = rig.request(block(0), lambda: DATA[:50])
     wait_until(lambda: told)
     assert [str(one) for one in told] == ["key: received 50 of 100 bytes"]
 
 
-def test_a_whole_object_is_not_given_out_before_it_can_be_checked(rig: Rig) -> None:
+def test_a_whole_object_is_not_delivered_before_it_is_verified(rig: Rig) -> None:
     progress: list[object] = []
     told = Told()
 
@@ -120,7 +120,7 @@ def test_a_whole_object_is_not_given_out_before_it_can_be_checked(rig: Rig) -> N
 # -- joining --------------------------------------------------------------------------------
 
 
-def test_one_fetch_answers_all_who_ask_each_once_and_the_first_end_counts(rig: Rig) -> None:
+def test_one_fetch_answers_each_reader_once_and_the_first_result_counts(rig: Rig) -> None:
     rig.store.gate.clear()
     told = [rig.request(block(0)) for _ in range(20)]
     rig.store.gate.set()
@@ -135,7 +135,7 @@ def test_one_fetch_answers_all_who_ask_each_once_and_the_first_end_counts(rig: R
     assert fetch.error is None
 
 
-def test_bytes_that_come_after_the_deadline_are_dropped(rig: Rig) -> None:
+def test_bytes_that_arrive_after_the_deadline_are_dropped(rig: Rig) -> None:
     rig.store.gate.clear()
     told = [rig.request(block(0)) for _ in range(3)]
     wait_until(lambda: rig.store.asked)
@@ -153,7 +153,7 @@ def test_bytes_that_come_after_the_deadline_are_dropped(rig: Rig) -> None:
     assert rig.fetches.find(block(0)) is None
 
 
-def test_who_asks_after_a_failure_starts_anew(rig: Rig) -> None:
+def test_a_reader_that_comes_after_a_failure_starts_a_new_fetch(rig: Rig) -> None:
     rig.store.error = StoreError("down")
     told = rig.request(block(0))
     wait_until(lambda: told)
@@ -163,7 +163,7 @@ def test_who_asks_after_a_failure_starts_anew(rig: Rig) -> None:
     assert rig.read(block(0)) == DATA[:LENGTH]
 
 
-def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(rig: Rig) -> None:
+def test_a_reader_that_waited_a_whole_deadline_does_not_wait_another(rig: Rig) -> None:
     """The kernel asks again, page by page, for what its readahead did not get."""
     rig.store.gate.clear()
     told = rig.request(block(0))
@@ -184,7 +184,7 @@ def test_who_waited_a_whole_deadline_is_not_made_to_wait_another(rig: Rig) -> No
     assert rig.request(block(1)) == other, "one that was near it is"
 
 
-def test_a_failure_that_is_remembered_holds_no_bytes(rig: Rig) -> None:
+def test_a_remembered_failure_holds_no_bytes(rig: Rig) -> None:
     alive: list[weakref.ref[Bytes]] = []
 
     def get() -> bytes:
@@ -199,9 +199,7 @@ def test_a_failure_that_is_remembered_holds_no_bytes(rig: Rig) -> None:
     wait_until(lambda: alive[0]() is None)
 
 
-def test_what_is_remembered_of_ended_fetches_is_bounded(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_of_ended_fetches_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cache.fetches._ENDED_REMEMBERED", 3)
     monkeypatch.setattr("penstock.cache.fetches._FAILED_REMEMBERED", 2)
     rig.store.gate.clear()
@@ -213,7 +211,7 @@ def test_what_is_remembered_of_ended_fetches_is_bounded(
 
 
 @pytest.mark.parametrize("tiers_checked", [True, False])
-def test_what_was_stored_since_its_reader_looked_comes_from_the_tier(tiers_checked: bool) -> None:
+def test_a_block_stored_since_the_reader_looked_is_read_from_the_tier(tiers_checked: bool) -> None:
     """He saw a miss, and asks when the fetch that he could have joined is over."""
     with Rig(Shelf()) as rig:
         rig.read(small(0))
@@ -226,7 +224,7 @@ def test_what_was_stored_since_its_reader_looked_comes_from_the_tier(tiers_check
         assert (rig.shelf.writes, rig.count("hit_bytes")) == (1, LENGTH), "not stored again"
 
 
-def test_a_tier_is_looked_at_once_by_those_who_have_not_and_not_again_by_those_who_have() -> None:
+def test_each_reader_looks_in_a_tier_at_most_once() -> None:
     with Rig(Shelf()) as rig:
         rig.shelf.blocks[block(0)] = rig.shelf.blocks[block(1)] = b"stored".ljust(LENGTH)
         told = rig.request(block(0), tiers_checked=False)
@@ -236,7 +234,7 @@ def test_a_tier_is_looked_at_once_by_those_who_have_not_and_not_again_by_those_w
         assert rig.shelf.reads == 1
 
 
-def test_a_fetch_can_be_done_by_who_asks_or_be_given_to_a_thread_of_ours(rig: Rig) -> None:
+def test_a_fetch_runs_in_the_callers_thread_or_in_a_pool_thread(rig: Rig) -> None:
     threads: list[threading.Thread] = []
 
     def get(*_: object) -> bytes:
@@ -298,7 +296,7 @@ def begin(rig: Rig, one: Block, asked: Asked) -> tuple[Told, StartedFetch | None
     return told, job.begin(), calls
 
 
-def test_a_fetch_that_was_begun_is_answered_first_and_stored_when_there_is_time() -> None:
+def test_a_started_fetch_is_answered_first_and_stored_later() -> None:
     with Rig(Shelf()) as rig:
         asked = Asked(DATA[:LENGTH])
         told, begun, calls = begin(rig, small(0), asked)
@@ -315,7 +313,7 @@ def test_a_fetch_that_was_begun_is_answered_first_and_stored_when_there_is_time(
         assert (calls, rig.fetches.held_bytes) == (["start", "end"], 0)
 
 
-def test_a_fetch_that_was_begun_and_fails_is_tried_again_by_another_thread(rig: Rig) -> None:
+def test_a_started_fetch_that_fails_is_retried_by_another_thread(rig: Rig) -> None:
     for then, error in ((DATA[:LENGTH], None), (StoreError("gone"), "gone")):
         asked = Asked(StoreError("reset"), then)
         asked.has_come = True
@@ -328,7 +326,7 @@ def test_a_fetch_that_was_begun_and_fails_is_tried_again_by_another_thread(rig: 
         assert (str(told[0]) if error else told[0]) == (error or then)
 
 
-def test_nothing_is_begun_that_would_have_to_wait_for_room(rig: Rig) -> None:
+def test_a_fetch_that_must_wait_for_memory_is_not_started_inline(rig: Rig) -> None:
     gate = rig.gate()
     told = [
         rig.request(small(number), lambda: gate.wait(PATIENCE_S) and DATA[:LENGTH])
@@ -353,7 +351,7 @@ def test_nothing_is_begun_that_would_have_to_wait_for_room(rig: Rig) -> None:
     wait_until(lambda: all(told) and late)
 
 
-def test_what_cannot_be_begun_is_left_to_a_thread_and_holds_nothing(rig: Rig) -> None:
+def test_a_fetch_that_cannot_be_started_is_left_to_a_thread_and_holds_nothing(rig: Rig) -> None:
     def fails() -> Asked:
         raise StoreError("no credentials")
 
@@ -377,7 +375,7 @@ def test_what_cannot_be_begun_is_left_to_a_thread_and_holds_nothing(rig: Rig) ->
         assert told
 
 
-def test_where_a_tier_has_no_room_another_thread_makes_some() -> None:
+def test_another_thread_makes_room_in_a_full_tier() -> None:
     with Rig(Shelf()) as rig:
         rig.shelf.has_room = lambda _block: False  # type: ignore[method-assign]
         asked = Asked(DATA[:LENGTH])
@@ -411,7 +409,7 @@ def test_close_waits_for_what_other_threads_store() -> None:
 # -- memory ---------------------------------------------------------------------------------
 
 
-def test_what_is_demanded_waits_for_room_and_never_exceeds_the_budget(rig: Rig) -> None:
+def test_demand_fetches_wait_for_memory_and_never_exceed_the_budget(rig: Rig) -> None:
     gate, lock, most = rig.gate(), threading.Lock(), 0
 
     def get() -> bytes:
@@ -431,7 +429,9 @@ def test_what_is_demanded_waits_for_room_and_never_exceeds_the_budget(rig: Rig) 
     wait_until(lambda: rig.fetches.held_bytes == 0)
 
 
-def test_one_larger_than_all_the_memory_is_fetched_when_nothing_else_is_held(rig: Rig) -> None:
+def test_a_block_larger_than_the_memory_budget_is_fetched_when_nothing_else_is_held(
+    rig: Rig,
+) -> None:
     assert not rig.prefetch(block(9, 5 * LENGTH)), "not before anyone asks for it"
     rig.store.gate.clear()
     first, large = rig.request(block(0)), rig.request(block(1, 5 * LENGTH))
@@ -445,7 +445,7 @@ def test_one_larger_than_all_the_memory_is_fetched_when_nothing_else_is_held(rig
     assert rig.fetches.held_bytes == 0, "and not kept: it would be more than may be"
 
 
-def test_what_is_kept_makes_way_the_oldest_first(rig: Rig) -> None:
+def test_kept_blocks_are_evicted_oldest_first(rig: Rig) -> None:
     for number in range(10):
         rig.read(block(number))
         assert rig.fetches.held_bytes == min(4, number + 1) * LENGTH
@@ -458,7 +458,7 @@ class Bytes(bytearray):
     """Bytes that can be watched."""
 
 
-def test_bytes_go_with_the_last_who_needs_them_and_not_with_the_next_collection(rig: Rig) -> None:
+def test_bytes_are_freed_with_their_last_user_and_not_by_the_garbage_collector(rig: Rig) -> None:
     told: list[type] = []
     gc.collect()
     gc.disable()
@@ -481,7 +481,7 @@ def test_bytes_go_with_the_last_who_needs_them_and_not_with_the_next_collection(
         gc.enable()
 
 
-def test_a_large_one_is_not_starved_by_small_ones(rig: Rig) -> None:
+def test_small_blocks_do_not_starve_a_large_one(rig: Rig) -> None:
     rig.store.gate.clear()
     rig.request(block(0))
     wait_until(lambda: rig.store.asked)
@@ -497,7 +497,7 @@ def test_a_large_one_is_not_starved_by_small_ones(rig: Rig) -> None:
     assert large[0] == DATA[LENGTH : 5 * LENGTH]
 
 
-def test_who_waits_for_room_longer_than_its_deadline_leaves_the_queue(rig: Rig) -> None:
+def test_a_reader_that_waits_for_memory_past_its_deadline_leaves_the_queue(rig: Rig) -> None:
     rig.store.gate.clear()
     for number in range(4):
         rig.request(block(number))
@@ -512,7 +512,7 @@ def test_who_waits_for_room_longer_than_its_deadline_leaves_the_queue(rig: Rig) 
 
 
 @pytest.mark.parametrize("fails", ["store", "deadline", "before it began"])
-def test_what_a_fetch_that_failed_has_held_is_for_who_waits(fails: str) -> None:
+def test_memory_of_a_failed_fetch_goes_to_waiting_readers(fails: str) -> None:
     with Rig(blocks=2, threads=1) as rig:
         rig.store.gate.clear()
         other = Block(b"other", 0, 0, 2 * LENGTH, True)  # for another thread, and all the memory
@@ -530,7 +530,7 @@ def test_what_a_fetch_that_failed_has_held_is_for_who_waits(fails: str) -> None:
         assert told[0] == DATA[: 2 * LENGTH]
 
 
-def test_what_nobody_waits_for_starts_only_where_there_is_room(rig: Rig) -> None:
+def test_a_fetch_without_waiters_starts_only_if_there_is_room(rig: Rig) -> None:
     rig.store.gate.clear()
     assert [rig.prefetch(block(number)) for number in range(6)] == [True] * 4 + [False] * 2
     assert rig.prefetch(block(0)), "it is on its way"
@@ -543,7 +543,7 @@ def test_what_nobody_waits_for_starts_only_where_there_is_room(rig: Rig) -> None
     assert rig.count("prefetched_blocks") == 5
 
 
-def test_what_was_to_be_brought_and_waited_too_long_for_a_thread_is_not_fetched() -> None:
+def test_a_fetch_ahead_that_waited_too_long_for_a_thread_is_skipped() -> None:
     with Rig(threads=1) as rig:
         rig.store.gate.clear()
         assert rig.prefetch(block(0))
@@ -559,7 +559,7 @@ def test_what_was_to_be_brought_and_waited_too_long_for_a_thread_is_not_fetched(
 # -- what is held on to, and let go of ----------------------------------------------------------
 
 
-def test_a_block_is_kept_until_it_was_read_to_its_end_and_a_small_object_not_at_all(
+def test_a_block_is_kept_until_read_to_its_end_and_a_small_object_not_at_all(
     rig: Rig,
 ) -> None:
     rig.read(block(0))
@@ -582,7 +582,7 @@ def test_a_block_is_kept_until_it_was_read_to_its_end_and_a_small_object_not_at_
      (Shelf(), False, False, False), (Shelf(room=0), False, False, True)],
     ids=["nowhere", "placed", "read", "stored", "declined"],
 )  # fmt: skip
-def test_a_small_object_brought_ahead_is_kept_only_if_it_is_nowhere_else_and_unread(
+def test_a_prefetched_small_object_is_kept_only_if_unread_and_stored_nowhere_else(
     shelf: Shelf | None, placed: bool, read: bool, kept: bool
 ) -> None:
     with Rig(shelf) as rig:
@@ -605,7 +605,7 @@ def test_a_small_object_brought_ahead_is_kept_only_if_it_is_nowhere_else_and_unr
         assert rig.fetches.declined_blocks == (shelf is None or not shelf.blocks)
 
 
-def test_only_what_is_meant_is_let_go_of(rig: Rig) -> None:
+def test_release_frees_only_the_named_objects(rig: Rig) -> None:
     other = Block(b"other", 1, LENGTH, LENGTH, False)
     for one in (block(0), block(1), other):
         rig.read(one)
@@ -625,7 +625,7 @@ def test_only_what_is_meant_is_let_go_of(rig: Rig) -> None:
     assert (rig.fetches.find(other), rig.fetches.held_bytes) == (None, 0)
 
 
-def test_it_is_settled_when_what_has_landed_is_stored_and_nothing_else_is_waited_for() -> None:
+def test_settling_waits_until_received_blocks_are_stored_and_for_nothing_else() -> None:
     with Rig(Shelf()) as rig, ThreadPoolExecutor(3) as threads:
         rig.shelf.gate.clear()
         stored = rig.request(small(0))
@@ -647,7 +647,7 @@ def test_it_is_settled_when_what_has_landed_is_stored_and_nothing_else_is_waited
         assert not rig.store.gate.is_set()
 
 
-def test_it_is_settled_though_the_kernel_is_just_being_given_something() -> None:
+def test_settling_does_not_wait_for_a_push_to_the_kernel() -> None:
     """That may wait for an answer of the one who asks."""
     with Rig(Shelf()) as rig, ThreadPoolExecutor(1) as threads:
         pushing, pushed = rig.gate(), rig.gate()
@@ -667,7 +667,7 @@ def test_it_is_settled_though_the_kernel_is_just_being_given_something() -> None
 # -- ahead of readers -------------------------------------------------------------------------
 
 
-def test_what_is_at_hand_is_given_to_the_kernel_and_to_a_tier_that_lost_it() -> None:
+def test_a_held_block_is_pushed_and_stored_again_in_a_tier_that_lost_it() -> None:
     with Rig(Shelf()) as rig:
         placed: list[bytes] = []
 
@@ -690,7 +690,7 @@ def test_what_is_at_hand_is_given_to_the_kernel_and_to_a_tier_that_lost_it() -> 
         assert (rig.store.asked, rig.shelf.writes) == ([0], 2)
 
 
-def test_what_its_reader_has_had_since_the_plan_looked_is_not_brought_again(rig: Rig) -> None:
+def test_a_block_that_its_reader_got_since_the_plan_looked_is_not_fetched_again(rig: Rig) -> None:
     rig.clock.now_s += 1
     rig.read(small(0))
     assert rig.fetch_ahead(small(0), None, rig.clock.now_s - 1).outcome is FetchOutcome.JOINED
@@ -699,7 +699,7 @@ def test_what_its_reader_has_had_since_the_plan_looked_is_not_brought_again(rig:
     assert rig.store.asked == [0, 0]
 
 
-def test_what_cannot_be_brought_says_why_and_a_push_that_fails_costs_no_copy() -> None:
+def test_a_failed_fetch_ahead_has_a_reason_and_a_failed_push_costs_no_copy() -> None:
     def fail(_data: memoryview) -> bool:
         raise ValueError("a bug")
 
@@ -715,7 +715,7 @@ def test_what_cannot_be_brought_says_why_and_a_push_that_fails_costs_no_copy() -
         assert rig.fetches.held_bytes == 0
 
 
-def test_who_waits_for_memory_while_a_push_begins_is_let_in_and_only_the_first_of_them() -> None:
+def test_readers_waiting_for_memory_are_admitted_during_a_push_one_at_a_time() -> None:
     """A push waits for pages that a reader has locked, who may wait for memory himself."""
     with Rig(blocks=1) as rig, ThreadPoolExecutor(1) as threads:
         pushed, second = rig.gate(), rig.gate()
@@ -745,7 +745,7 @@ def test_who_waits_for_memory_while_a_push_begins_is_let_in_and_only_the_first_o
 # -- disks that hang --------------------------------------------------------------------------
 
 
-def test_a_store_that_hangs_is_given_up_and_its_memory_and_its_thread_are_for_others() -> None:
+def test_a_hanging_store_write_is_given_up_and_frees_its_memory_and_thread() -> None:
     with Rig(Shelf(), blocks=1, threads=1) as rig:
         rig.shelf.gate.clear()
         first, second = rig.request(block(0)), rig.request(block(1))
@@ -767,7 +767,7 @@ def test_a_store_that_hangs_is_given_up_and_its_memory_and_its_thread_are_for_ot
         assert rig.fetches.find(block(1)) is not None
 
 
-def test_it_is_settled_when_a_store_that_hangs_is_given_up() -> None:
+def test_settling_ends_when_a_hanging_store_write_is_given_up() -> None:
     with Rig(Shelf()) as rig, ThreadPoolExecutor(1) as threads:
         rig.shelf.gate.clear()
         rig.request(small(0))
@@ -781,7 +781,7 @@ def test_it_is_settled_when_a_store_that_hangs_is_given_up() -> None:
         assert rig.fetches._small._replaced == 1, "it is given up once"
 
 
-def test_a_push_may_take_long_and_what_follows_it_has_its_own_time() -> None:
+def test_a_long_push_does_not_use_up_the_time_limit_of_the_store_write() -> None:
     with Rig(Shelf()) as rig, ThreadPoolExecutor(1) as threads:
         pushing, pushed = rig.gate(), rig.gate()
 

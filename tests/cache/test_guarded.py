@@ -53,7 +53,7 @@ WHAT, DATA = sample("one", 5000)
 LARGE, LARGE_DATA = sample("large", 3 * BLOCK)
 
 
-def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
+def test_a_failing_directory_is_probed_ever_more_rarely_and_comes_back(
     disk: Disk, guarded: GuardedDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert put(guarded, WHAT, DATA)
@@ -91,7 +91,7 @@ def test_a_directory_that_fails_is_probed_ever_more_rarely_and_comes_back(
     assert "is back" in said[1]
 
 
-def test_one_that_fails_again_as_soon_as_it_is_used_is_not_probed_every_second(
+def test_a_directory_that_fails_on_first_use_is_not_probed_every_second(
     disk: Disk, guarded: GuardedDirectory
 ) -> None:
     failed_at: list[float] = []
@@ -104,7 +104,7 @@ def test_one_that_fails_again_as_soon_as_it_is_used_is_not_probed_every_second(
     assert failed_at == [0, 1, 3, 7, 15, 31, 63, *range(123, 600, 60)]
 
 
-def test_a_server_that_takes_over_starts_without_a_directory_that_fails(disk: Disk) -> None:
+def test_a_server_that_takes_over_starts_without_a_failing_directory(disk: Disk) -> None:
     disk.error = OSError(errno.EROFS, "Read-only file system")
     with pytest.raises(OSError, match="Read-only"):
         disk.guard()
@@ -117,7 +117,7 @@ def test_a_server_that_takes_over_starts_without_a_directory_that_fails(disk: Di
     guarded.close()
 
 
-def test_one_that_nobody_asks_comes_back_too(disk: Disk, guarded: GuardedDirectory) -> None:
+def test_an_unused_directory_comes_back_too(disk: Disk, guarded: GuardedDirectory) -> None:
     """Workers ask a directory that is out for nothing."""
     guarded.report_failure(OSError(errno.EIO, "Input/output error"))
     guarded.check_for_hang()
@@ -194,7 +194,7 @@ HARM: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("harm", [name for name in HARM if name != "other_version"])
-def test_whatever_is_done_to_the_directory_in_use_it_is_used_again_without_a_restart(
+def test_a_directory_in_use_recovers_from_any_damage_without_a_restart(
     disk: Disk, guarded: GuardedDirectory, harm: str
 ) -> None:
     for obj, data in (sample(f"o{number}", 2000) for number in range(300)):
@@ -228,7 +228,7 @@ def test_whatever_is_done_to_the_directory_in_use_it_is_used_again_without_a_res
 @pytest.mark.parametrize(
     "harm", [name for name in HARM if name != "delete_log"]
 )  # a closed index has none
-def test_whatever_was_done_to_the_directory_it_can_be_opened(disk: Disk, harm: str) -> None:
+def test_a_damaged_directory_can_be_opened(disk: Disk, harm: str) -> None:
     guarded = disk.guard()
     for number in range(300):
         put(guarded, *sample(f"o{number}", 2000))
@@ -272,7 +272,7 @@ def close_abandoned_indexes() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before it is opened", "while it is in use"])
-def test_an_index_with_one_damaged_page_is_made_anew_once_and_used_again(
+def test_an_index_with_one_damaged_page_is_rebuilt_once_and_used_again(
     disk: Disk, said: list[str], moment: str
 ) -> None:
     """Its header and its schema are good, so it can be opened like a sound one."""
@@ -303,7 +303,7 @@ def test_an_index_with_one_damaged_page_is_made_anew_once_and_used_again(
     guarded.close()
 
 
-def test_two_mounts_that_find_the_same_damage_make_one_new_index(disk: Disk) -> None:
+def test_two_mounts_that_find_the_same_damage_rebuild_the_index_once(disk: Disk) -> None:
     one, two = disk.guard(), disk.guard()
     put(one, LARGE, LARGE_DATA)
     settle(one)
@@ -327,7 +327,7 @@ def test_two_mounts_that_find_the_same_damage_make_one_new_index(disk: Disk) -> 
     two.close()
 
 
-def test_one_bad_disk_of_a_tier_does_not_take_the_others_out(tmp_path: Path) -> None:
+def test_one_bad_disk_of_a_tier_does_not_disable_the_others(tmp_path: Path) -> None:
     counters = Counters()
     spec = TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30)
     tier = build_tier(spec, "keep", counters)
@@ -347,7 +347,7 @@ def test_one_bad_disk_of_a_tier_does_not_take_the_others_out(tmp_path: Path) -> 
     tier.close()
 
 
-def test_a_full_disk_is_not_a_failing_one(
+def test_a_full_disk_does_not_count_as_failing(
     disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert put(guarded, WHAT, DATA)
@@ -366,7 +366,7 @@ def test_a_full_disk_is_not_a_failing_one(
     assert get(guarded, WHAT) == DATA
 
 
-def test_a_block_that_the_disk_cannot_read_goes_and_the_directory_is_back(
+def test_an_unreadable_block_is_dropped_and_the_directory_comes_back(
     disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(guarded, WHAT, DATA)
@@ -387,7 +387,7 @@ def test_a_block_that_the_disk_cannot_read_goes_and_the_directory_is_back(
     assert get(guarded, sample("other", 100)[0]) == sample("other", 100)[1]
 
 
-def test_a_directory_whose_disk_was_unmounted_is_not_made_on_the_disk_below(
+def test_a_directory_on_an_unmounted_disk_is_not_recreated_on_the_disk_below(
     disk: Disk, tmp_path: Path
 ) -> None:
     if os.geteuid() != 0:
@@ -422,7 +422,7 @@ def test_a_directory_whose_disk_was_unmounted_is_not_made_on_the_disk_below(
         umount()
 
 
-def test_a_disk_that_is_full_of_files_that_no_row_knows_is_swept_and_used(tmp_path: Path) -> None:
+def test_a_disk_full_of_files_without_rows_is_swept_and_used(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a tmpfs needs root")
     place = tmp_path / "disk"
@@ -446,7 +446,7 @@ def test_a_disk_that_is_full_of_files_that_no_row_knows_is_swept_and_used(tmp_pa
         subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=30)
 
 
-def test_nothing_is_swept_from_a_full_disk_where_its_index_cannot_be_read(
+def test_a_full_disk_is_not_swept_when_its_index_cannot_be_read(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guarded = disk.guard()
@@ -471,7 +471,7 @@ def _fill_with_orphans(cache: Path) -> None:
         (cache / object_path(orphan.digest)).write_bytes(data)
 
 
-def test_what_a_killed_server_left_is_removed_when_the_next_one_opens_the_directory(
+def test_files_of_a_killed_server_are_removed_when_the_directory_is_opened(
     disk: Disk,
 ) -> None:
     killed = disk.open(None)
@@ -482,7 +482,7 @@ def test_what_a_killed_server_left_is_removed_when_the_next_one_opens_the_direct
     guarded.close()
 
 
-def test_a_probe_does_not_keep_a_reader_waiting(disk: Disk) -> None:
+def test_a_probe_does_not_block_a_reader(disk: Disk) -> None:
     waiting: list[Callable[[], None]] = []
     guarded = GuardedDirectory(
         disk.path, "SSD", disk.open, disk.counters, clock=lambda: disk.now_s, start=waiting.append
@@ -534,7 +534,7 @@ ASK: dict[str, Callable[[GuardedDirectory], object]] = {
 
 
 @pytest.mark.parametrize("ask", ASK)
-def test_a_disk_that_does_not_answer_is_out_and_only_who_hangs_in_it_waits(
+def test_a_disk_that_hangs_is_disabled_and_blocks_only_readers_already_in_it(
     disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
     assert put(guarded, WHAT, DATA)
@@ -570,7 +570,7 @@ def test_a_disk_that_does_not_answer_is_out_and_only_who_hangs_in_it_waits(
     assert get(guarded, WHAT) == DATA
 
 
-def test_what_has_come_back_or_may_take_long_does_not_hang(
+def test_a_returned_call_or_a_long_operation_does_not_count_as_a_hang(
     disk: Disk, guarded: GuardedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert put(guarded, LARGE, LARGE_DATA)

@@ -24,7 +24,7 @@ def seasoned(seconds: float = 0.1, count: int = 1000) -> Hedging:
     return season(Hedging(), seconds, count)
 
 
-def test_slow_is_slower_than_ninety_nine_of_a_hundred_of_that_size() -> None:
+def test_a_fetch_is_slow_if_it_exceeds_the_99th_percentile_of_its_size() -> None:
     hedging = seasoned(count=99)
     assert hedging.slow_after_s(LENGTH) is None, "too few have been seen"
     hedging.note(LENGTH, 0.1)
@@ -42,7 +42,7 @@ def test_slow_is_slower_than_ninety_nine_of_a_hundred_of_that_size() -> None:
     assert hedging.slow_after_s(LENGTH) == 1.0
 
 
-def test_at_most_one_in_twenty_is_hedged_and_little_is_saved_up() -> None:
+def test_at_most_one_in_twenty_fetches_is_hedged_and_little_is_saved_up() -> None:
     hedging = seasoned(count=100_000)
     assert sum(hedging.spend() for _ in range(100)) == 8
     for _ in range(40):
@@ -92,7 +92,7 @@ def slow() -> Iterator[Slow]:
         yield rig
 
 
-def test_a_slow_fetch_gets_one_second_one_which_wins() -> None:
+def test_a_slow_fetch_gets_one_hedge_which_wins() -> None:
     with Slow(Shelf()) as slow:
         fetch, gate = slow.slow(0)
         slow.look_after(0.125)
@@ -108,7 +108,7 @@ def test_a_slow_fetch_gets_one_second_one_which_wins() -> None:
         assert (slow.count("hedges"), fetch.data, slow.shelf.writes) == (1, SECOND, 1)
 
 
-def test_a_second_fetch_that_comes_later_is_dropped_and_no_third_is_sent(slow: Slow) -> None:
+def test_a_hedge_that_arrives_later_is_dropped_and_no_third_request_is_sent(slow: Slow) -> None:
     slow.second_gate.clear()
     fetch, gate = slow.slow(0)
     slow.look_after(0.2)
@@ -122,7 +122,7 @@ def test_a_second_fetch_that_comes_later_is_dropped_and_no_third_is_sent(slow: S
     assert (slow.count("hedges_won"), fetch.data) == (0, FIRST)
 
 
-def test_only_what_a_reader_waits_for_is_hedged_and_only_while_it_is_fetched(slow: Slow) -> None:
+def test_only_a_fetch_in_progress_with_a_waiting_reader_is_hedged(slow: Slow) -> None:
     slow.store.gate.clear()
     assert slow.prefetch(block(0))
     wait_until(lambda: slow.store.asked)
@@ -147,7 +147,7 @@ def test_only_what_a_reader_waits_for_is_hedged_and_only_while_it_is_fetched(slo
         assert (full.count("hedges"), waits) == (0, []), "it waits for memory, not for the store"
 
 
-def test_no_more_than_a_few_are_hedged_at_once(slow: Slow) -> None:
+def test_the_number_of_concurrent_hedges_is_bounded(slow: Slow) -> None:
     slow.second_gate.clear()
     for number in range(20):
         slow.slow(number)
@@ -161,7 +161,7 @@ def test_no_more_than_a_few_are_hedged_at_once(slow: Slow) -> None:
     assert slow.count("hedges") == 2 * MOST_AT_ONCE, "those that have ended make way for others"
 
 
-def test_a_share_of_requests_bounds_second_fetches(slow: Slow) -> None:
+def test_hedges_are_bounded_by_a_share_of_requests(slow: Slow) -> None:
     hedging = slow.fetches._hedging
     while hedging.spend():
         pass
@@ -176,7 +176,7 @@ def test_a_share_of_requests_bounds_second_fetches(slow: Slow) -> None:
     assert slow.count("hedges") == 1
 
 
-def test_memory_bounds_second_fetches() -> None:
+def test_hedges_are_bounded_by_memory() -> None:
     with Slow(blocks=1) as slow:
         fetch, _ = slow.slow(0)
         for _ in range(100):
@@ -188,7 +188,7 @@ def test_memory_bounds_second_fetches() -> None:
         assert slow.count("hedges") == 1, "what there was no memory for was not spent"
 
 
-def test_who_waits_for_memory_comes_before_second_fetches() -> None:
+def test_readers_waiting_for_memory_come_before_hedges() -> None:
     with Slow(blocks=3) as slow:
         slow.slow(0)
         slow.request(block(1, 3 * LENGTH))
@@ -197,7 +197,7 @@ def test_who_waits_for_memory_comes_before_second_fetches() -> None:
         assert slow.count("hedges") == 0
 
 
-def test_a_second_fetch_that_fails_changes_nothing(slow: Slow) -> None:
+def test_a_failed_hedge_changes_nothing(slow: Slow) -> None:
     slow.second_error = StoreError("down")
     for number in range(3 * MOST_AT_ONCE):
         fetch, gate = slow.slow(number)
@@ -212,7 +212,7 @@ def test_a_second_fetch_that_fails_changes_nothing(slow: Slow) -> None:
     assert slow.count("hedges_won") == 0
 
 
-def test_what_fetches_take_is_noted_and_what_a_tier_gives_is_not() -> None:
+def test_only_fetch_times_from_the_store_are_recorded() -> None:
     with Rig(Shelf(), threads=1) as rig:
         rig.shelf.blocks[block(0)] = DATA[:LENGTH]
 
@@ -232,7 +232,7 @@ def test_what_fetches_take_is_noted_and_what_a_tier_gives_is_not() -> None:
         assert min(window._samples) == 0.5
 
 
-def test_a_fetch_that_hangs_fails_at_its_deadline_and_says_what_did(slow: Slow) -> None:
+def test_a_hanging_fetch_fails_at_its_deadline_and_names_the_cause(slow: Slow) -> None:
     fetch, _ = slow.slow(0)
     fetch.hedged = True
     slow.look_after(59)
@@ -255,7 +255,7 @@ class Watched(Unwatched):
         return super().check_timeouts()
 
 
-def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() -> None:
+def test_the_watchdog_sleeps_while_idle_and_wakes_with_a_fetch() -> None:
     with Rig(watchdog=Watched) as rig:
         watchdog = cast("Watched", rig.fetches.watchdog)
         wait_until(lambda: watchdog.looks > 3)
@@ -275,7 +275,7 @@ def test_the_watcher_sleeps_while_nothing_flies_and_wakes_when_something_does() 
         assert watchdog.looks > looks
 
 
-def test_the_watcher_does_not_fall_asleep_when_something_has_just_begun() -> None:
+def test_the_watchdog_does_not_fall_asleep_when_a_fetch_has_just_started() -> None:
     with Rig() as rig, ThreadPoolExecutor(1) as watcher:
         rig.store.gate.clear()
         rig.request(block(0))

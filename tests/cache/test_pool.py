@@ -43,7 +43,7 @@ def test_idle_threads_are_used_before_new_ones_are_started() -> None:
     pool.close(10)
 
 
-def test_a_job_that_fails_costs_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_job_does_not_end_its_thread(caplog: pytest.LogCaptureFixture) -> None:
     pool, done = Pool(1, "job"), threading.Event()
 
     def fail() -> None:
@@ -56,7 +56,7 @@ def test_a_job_that_fails_costs_no_thread(caplog: pytest.LogCaptureFixture) -> N
     pool.close(10)
 
 
-def test_where_no_more_threads_can_be_started_the_others_do_the_job(
+def test_existing_threads_run_the_job_when_no_more_can_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool, gate, done = Pool(4, "job"), threading.Event(), threading.Event()
@@ -75,7 +75,7 @@ def test_where_no_more_threads_can_be_started_the_others_do_the_job(
     pool.close(10)
 
 
-def test_what_has_not_begun_is_dropped_at_the_end() -> None:
+def test_jobs_that_have_not_started_are_dropped_at_close() -> None:
     pool, gate, done = Pool(1, "job"), threading.Event(), threading.Event()
     begun = threading.Event()
     pool.submit(lambda: (begun.set(), gate.wait(30)))
@@ -87,7 +87,7 @@ def test_what_has_not_begun_is_dropped_at_the_end() -> None:
     assert not done.is_set()
 
 
-def test_another_thread_does_what_one_that_hangs_would_have_done_next() -> None:
+def test_another_thread_runs_the_next_job_of_a_hung_thread() -> None:
     pool, gate, done = Pool(1, "job"), threading.Event(), list[int]()
     begun = threading.Event()
     pool.submit(lambda: (begun.set(), gate.wait(30)))
@@ -103,7 +103,7 @@ def test_another_thread_does_what_one_that_hangs_would_have_done_next() -> None:
     pool.close(10)
 
 
-def test_a_thread_that_hangs_is_replaced_also_while_there_is_nothing_to_do() -> None:
+def test_a_hung_thread_is_replaced_even_while_the_queue_is_empty() -> None:
     pool, gate, done = Pool(1, "job"), threading.Event(), threading.Event()
     begun = threading.Event()
     pool.submit(lambda: (begun.set(), gate.wait(30)))

@@ -44,7 +44,7 @@ class Reports:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_late_error_of_an_earlier_index_does_not_condemn_the_next_one(
+def test_a_late_error_of_an_earlier_index_does_not_disable_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     reports = Reports()

@@ -83,7 +83,7 @@ def read(cache: Cache, origin: Origin, offset: int, length: int) -> bytes:
 @pytest.mark.parametrize(
     ("ask", "size"), [("cached_bytes", 1000), ("complete_file", 2 * BLOCK), ("source_bytes", 1000)]
 )
-def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, ask: str, size: int) -> None:
+def test_an_object_that_was_read_is_in_the_cache(cache: Cache, ask: str, size: int) -> None:
     origin = Origin(DATA[:size])
     answered, go_on = threading.Event(), threading.Event()
 
@@ -105,7 +105,7 @@ def test_who_has_read_an_object_finds_it_in_the_cache(cache: Cache, ask: str, si
 
 
 @pytest.mark.parametrize("tiers", [0, 1])
-def test_what_is_at_hand_is_placed_and_not_fetched_again(
+def test_a_held_block_is_stored_without_another_fetch(
     tmp_path: Path, counters: Counters, tiers: int
 ) -> None:
     """In memory, where no tier has it, or in a tier."""
@@ -130,7 +130,7 @@ def test_what_is_at_hand_is_placed_and_not_fetched_again(
     cache.close()
 
 
-def test_what_does_not_fit_the_first_tier_goes_to_the_next(
+def test_an_object_that_does_not_fit_the_first_tier_goes_to_the_next(
     tmp_path: Path, counters: Counters
 ) -> None:
     specs = (
@@ -155,7 +155,7 @@ def test_what_does_not_fit_the_first_tier_goes_to_the_next(
     again.close()
 
 
-def test_a_tier_that_fails_costs_a_warning_and_never_the_read(
+def test_a_failing_tier_costs_a_warning_and_never_the_read(
     tmp_path: Path, cache: Cache, counters: Counters
 ) -> None:
     origin = Origin(DATA)
@@ -164,7 +164,7 @@ def test_a_tier_that_fails_costs_a_warning_and_never_the_read(
     assert counters.total("cache_warnings") > 0
 
 
-def test_a_disk_that_hangs_costs_its_readers_a_fetch_and_others_nothing(
+def test_a_hanging_disk_costs_its_readers_a_fetch_and_others_nothing(
     tmp_path: Path, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = build(counters, TierSpec("SSD", (tmp_path / "a", tmp_path / "b"), 1 << 30))
@@ -218,7 +218,7 @@ class Memory:
         return True
 
 
-def test_a_tier_that_is_no_disk_is_read_and_written_but_not_looked_after(
+def test_a_tier_without_a_disk_is_read_and_written_but_not_probed(
     counters: Counters,
 ) -> None:
     tier, origin = Memory(), Origin(DATA[:1000])
@@ -233,7 +233,7 @@ def test_a_tier_that_is_no_disk_is_read_and_written_but_not_looked_after(
     cache.close()
 
 
-def test_what_is_released_is_no_longer_held_in_memory(cache: Cache) -> None:
+def test_a_released_object_is_no_longer_held_in_memory(cache: Cache) -> None:
     origins = [Origin(DATA, key) for key in "abc"]
     for origin in origins:
         read(cache, origin, 0, 100)
@@ -260,12 +260,12 @@ def test_what_is_released_is_no_longer_held_in_memory(cache: Cache) -> None:
         "SSD:/x:1GiB:high=x",
     ],
 )
-def test_what_is_no_tier_is_refused(text: str) -> None:
+def test_an_invalid_tier_is_rejected(text: str) -> None:
     with pytest.raises(OptionError):
         parse_tier(text)
 
 
-def test_a_tier_is_read_as_fluid_and_we_write_it() -> None:
+def test_tier_specs_are_parsed_in_the_forms_of_fluid_and_our_own() -> None:
     tier = parse_tier("SSD:/nvme0,/nvme1:400GiB:high=0.95,low=0.7")
     assert tier == TierSpec("SSD", (Path("/nvme0"), Path("/nvme1")), 400 << 30, 0.95, 0.7)
     assert parse_tier("MEM:/x:1GiB") == TierSpec("MEM", (Path("/x"),), 1 << 30, 0.99, 0.8)
@@ -309,7 +309,7 @@ def test_a_block_in_two_tiers_counts_once(two: Cache) -> None:
     assert whole.cached_bytes == LARGE.size_bytes
 
 
-def test_only_an_object_in_part_in_a_tier_or_in_two_is_looked_up_block_by_block(
+def test_only_an_object_split_over_tiers_is_looked_up_block_by_block(
     two: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contents, asked, is_stored = Contents(two), list[int](), two.is_stored
@@ -322,7 +322,7 @@ def test_only_an_object_in_part_in_a_tier_or_in_two_is_looked_up_block_by_block(
     assert asked == [0, 1, 2, 3]
 
 
-def test_a_tier_that_fails_holds_nothing_and_costs_a_warning(
+def test_a_failing_tier_holds_nothing_and_costs_a_warning(
     two: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_digests: list[bytes]) -> dict[bytes, int]:
@@ -334,7 +334,7 @@ def test_a_tier_that_fails_holds_nothing_and_costs_a_warning(
     assert two._tiers._counters.total("cache_warnings") == 1
 
 
-def test_what_the_bucket_has_no_more_is_outdated_in_every_tier(two: Cache) -> None:
+def test_an_object_that_left_the_bucket_is_outdated_in_every_tier(two: Cache) -> None:
     put(two, 0, LARGE, 0)
     put(two, 1, LARGE, 1)
     put(two, 1, SMALL, 0)
@@ -343,7 +343,7 @@ def test_what_the_bucket_has_no_more_is_outdated_in_every_tier(two: Cache) -> No
     assert two.source_bytes("s3://b") == 1000
 
 
-def test_what_is_removed_is_in_no_tier(two: Cache) -> None:
+def test_a_removed_object_is_in_no_tier(two: Cache) -> None:
     contents = Contents(two)
     put(two, 0, LARGE, 0)
     put(two, 1, LARGE, 1, 3)
@@ -367,9 +367,7 @@ def test_a_damaged_block_is_dropped_from_its_tier_and_counted(two: Cache) -> Non
     assert contents.verify(LARGE) == 0
 
 
-def test_what_is_wanted_is_not_evicted_before_what_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wanted_objects_are_evicted_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = TierSpec("SSD", (tmp_path / "c",), 10_000, high=1.0, low=0.8)
     cache = build(Counters(), spec, policy="lru")
     tier = cache.tiers[0]
@@ -396,7 +394,7 @@ def test_what_is_wanted_is_not_evicted_before_what_is_not(
 # -- disks that cannot hold a cache, or not one as large as its quota ---------------------------
 
 
-def test_a_quota_larger_than_the_disk_is_cut_only_if_that_is_wanted(tmp_path: Path) -> None:
+def test_a_quota_larger_than_the_disk_is_clamped_only_on_request(tmp_path: Path) -> None:
     said: list[str] = []
     spec = TierSpec("SSD", (tmp_path / "c",), 1 << 60)
     with pytest.raises(CacheDirError, match="a quota of"):
@@ -418,7 +416,7 @@ def test_a_quota_larger_than_the_disk_is_cut_only_if_that_is_wanted(tmp_path: Pa
     ("number", "hint"),
     [(errno.ENOSPC, "free some space"), (errno.EROFS, "can be written"), (errno.EIO, "another")],
 )
-def test_a_disk_that_cannot_be_written_is_refused_with_what_to_do(
+def test_an_unwritable_disk_is_rejected_with_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str
 ) -> None:
     def fail(*_: object) -> int:
@@ -431,7 +429,7 @@ def test_a_disk_that_cannot_be_written_is_refused_with_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_returns_other_bytes_is_refused(
+def test_a_disk_that_returns_other_bytes_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "pread", lambda _descriptor, length, _offset: bytes(length))
@@ -439,7 +437,7 @@ def test_a_disk_that_returns_other_bytes_is_refused(
         prepare_directory(tmp_path, 1 << 20)
 
 
-def test_a_full_disk_has_room_only_for_what_is_cached_there(
+def test_a_full_disk_has_room_only_for_the_bytes_cached_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = SimpleNamespace(f_blocks=1 << 30, f_frsize=1, f_bavail=0)
