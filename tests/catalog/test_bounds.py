@@ -54,7 +54,7 @@ def numbered(start: int, count: int = 1000) -> list[ObjectInfo]:
         *([[entry(key, 0)] * 1000] for key in ("marker/", "a//b", "../x")),
     ],
 )
-def test_a_listing_that_repeats_itself_is_given_up(
+def test_a_listing_that_repeats_itself_is_stopped(
     tree: Tree, cycle: list[list[ObjectInfo]]
 ) -> None:
     sent = 0
@@ -87,7 +87,7 @@ def test_directories_and_hidden_objects_count_toward_the_limit(tree: Tree, key: 
     assert take_in(tree, numbered(0), most_files=1000).files == 1000
 
 
-def test_an_entry_that_comes_three_times_is_one_entry_as_it_was_told_last(tree: Tree) -> None:
+def test_an_entry_listed_three_times_is_one_entry_with_its_last_values(tree: Tree) -> None:
     def pages() -> Iterator[list[ObjectInfo]]:
         for size in (1, 2, 3):
             yield from ([entry(f"{part}/{n}", size) for n in range(1000)] for part in range(6))
@@ -101,7 +101,7 @@ def left_behind() -> list[threading.Thread]:
     return [thread for thread in listing._abandoned if thread.is_alive()]
 
 
-def test_requests_that_never_end_end_the_listing_and_do_not_pile_up(
+def test_hanging_requests_end_the_listing_and_do_not_accumulate(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go = threading.Event()
@@ -128,7 +128,7 @@ def test_requests_that_never_end_end_the_listing_and_do_not_pile_up(
     assert take_in(tree, [entry("again")]).files == 1
 
 
-def test_a_tree_of_very_many_prefixes_does_not_queue_them_all(
+def test_the_queue_of_prefixes_is_bounded_for_a_wide_tree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listing, "_QUEUED_PREFIXES", 20)
@@ -183,7 +183,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_cannot_be_right_is_hidden_with_its_reason(tree: Tree, name: str) -> None:
+def test_implausible_entries_are_hidden_with_a_reason(tree: Tree, name: str) -> None:
     odd, reason = ODD[name]
     summary = take_in(tree, [odd, entry("good")])
     assert (summary.files, summary.hidden) == (1, 1)
@@ -194,7 +194,7 @@ def test_what_cannot_be_right_is_hidden_with_its_reason(tree: Tree, name: str) -
     assert len(noted) < KEY_MAX_BYTES * 6
 
 
-def test_long_keys_that_begin_alike_are_noted_as_many(tree: Tree) -> None:
+def test_long_keys_with_a_common_start_are_recorded_separately(tree: Tree) -> None:
     summary = take_in(tree, [entry("k" * 10_000 + str(n)) for n in range(100)])
     assert summary.hidden == 100
     assert len({key for key, _ in tree.hidden(1000)}) == 100
@@ -205,13 +205,13 @@ def test_long_keys_that_begin_alike_are_noted_as_many(tree: Tree) -> None:
     ("told_ns", "kept_ns"),
     [(-1, 0), (-(10**30), 0), (10**30, 2**63 - 1), (2**63, 2**63 - 1), (NOW_NS, NOW_NS)],
 )
-def test_a_time_out_of_range_is_bent_into_it(tree: Tree, told_ns: int, kept_ns: int) -> None:
+def test_a_time_out_of_range_is_clamped(tree: Tree, told_ns: int, kept_ns: int) -> None:
     take_in(tree, [entry("x", mtime_ns=told_ns)])
     (node,) = tree.files()
     assert node.mtime_ns == kept_ns
 
 
-def test_sizes_whose_sum_is_too_large_are_summed_as_far_as_can_be_told(tree: Tree) -> None:
+def test_a_sum_of_sizes_that_overflows_is_capped(tree: Tree) -> None:
     summary = take_in(tree, [entry(f"{n}", 2**63 - 1) for n in range(5)])
     assert (summary.files, summary.size_bytes) == (5, 2**63 - 1)
     take_in(tree, [entry(f"{n}", 5 << 40) for n in range(1000)])
@@ -230,7 +230,7 @@ def test_a_key_of_two_thousand_segments_is_a_path(tree: Tree) -> None:
     assert tree.directory_path(ino) == key[:-2]
 
 
-def test_an_answer_that_the_library_stumbles_over_is_a_source_error(tree: Tree) -> None:
+def test_an_answer_that_breaks_the_library_is_a_source_error(tree: Tree) -> None:
     def pages(error: Exception) -> Iterator[list[ObjectInfo]]:
         yield numbered(0)
         raise error
@@ -244,7 +244,7 @@ def test_an_answer_that_the_library_stumbles_over_is_a_source_error(tree: Tree) 
 # -- what is kept -----------------------------------------------------------------------------
 
 
-def test_of_very_many_hidden_objects_the_first_are_listed_and_all_are_counted(tree: Tree) -> None:
+def test_the_first_hidden_objects_are_listed_and_all_are_counted(tree: Tree) -> None:
     summary = take_in(
         tree, [entry(f"{n:06}//x") for n in range(12_000)] + [entry(f"z/{n}\0") for n in range(500)]
     )
@@ -258,7 +258,7 @@ def test_of_very_many_hidden_objects_the_first_are_listed_and_all_are_counted(tr
     assert (tree.hidden_counts(), tree.hidden(10)) == ({}, [])
 
 
-def test_directories_that_were_forgotten_meanwhile_are_found_again(
+def test_directories_forgotten_in_between_are_found_again(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.catalog.staging._DIRECTORIES_CACHED", 3)

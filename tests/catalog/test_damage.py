@@ -79,7 +79,7 @@ def spoil(path: Path, at: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", CATALOG_DAMAGES)
-def test_a_catalog_damaged_while_nobody_has_it_is_made_anew_when_it_is_opened(
+def test_a_catalog_damaged_while_closed_is_rebuilt_when_opened(
     name: str, tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     files, before = sealed
@@ -101,7 +101,7 @@ def test_a_catalog_damaged_while_nobody_has_it_is_made_anew_when_it_is_opened(
 
 
 @pytest.mark.parametrize("name", CATALOG_DAMAGES)
-def test_a_catalog_damaged_while_it_is_read_gives_all_names_or_an_error(
+def test_a_catalog_damaged_while_read_gives_all_names_or_an_error(
     name: str, tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     files, before = sealed
@@ -123,7 +123,7 @@ def test_a_catalog_damaged_while_it_is_read_gives_all_names_or_an_error(
     tree.close()
 
 
-def test_a_catalog_damaged_while_a_server_opens_it_is_made_anew_by_that_server(
+def test_a_catalog_damaged_while_a_server_opens_it_is_rebuilt_by_that_server(
     tmp_path: Path,
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
@@ -156,7 +156,7 @@ def _damaged_before(step: Callable[[Tree], object]) -> Callable[[Tree], object]:
 
 
 @pytest.mark.parametrize("kind", [5, 13], ids=["interior", "leaf"])
-def test_files_keep_their_numbers_if_their_own_pages_are_not_damaged(
+def test_files_keep_their_inode_numbers_if_their_own_pages_are_intact(
     kind: int, tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     files, before = sealed
@@ -208,7 +208,7 @@ def _node(tree: Tree, node: Node) -> Node | int:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(flips=st.sets(st.integers(0, 2**40), min_size=1, max_size=30), while_open=st.booleans())
-def test_random_damage_leaves_every_name_and_attribute_right_or_is_an_error(
+def test_random_damage_leaves_names_and_attributes_right_or_causes_an_error(
     flips: set[int],
     while_open: bool,
     tmp_path: Path,
@@ -235,7 +235,7 @@ def test_random_damage_leaves_every_name_and_attribute_right_or_is_an_error(
 
 
 @pytest.mark.parametrize("table", ["nodes", "directories"])
-def test_whoever_holds_a_folder_whose_number_is_lost_is_told_so_and_sees_no_empty_folder(
+def test_an_open_folder_whose_number_is_lost_is_an_error_and_not_empty(
     table: str, tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     """For example in the midst of listing it."""
@@ -267,7 +267,7 @@ def _first_leaf(path: Path, root: int) -> int:
     return int.from_bytes(page[cell : cell + 4], "big")
 
 
-def test_of_two_rows_of_one_name_the_later_one_is_alive(tmp_path: Path) -> None:
+def test_the_later_of_two_rows_of_one_name_is_alive(tmp_path: Path) -> None:
     """A page that SQLite does not use any more may hold what was before."""
     tree = Tree(tmp_path / "catalog.sqlite")
     take_in(tree, store_of([entry("a", 1, version="new")]))
@@ -283,7 +283,7 @@ def test_of_two_rows_of_one_name_the_later_one_is_alive(tmp_path: Path) -> None:
     tree.close()
 
 
-def test_pages_that_are_free_tell_nothing_of_files_that_were_rewritten(tmp_path: Path) -> None:
+def test_free_pages_reveal_nothing_about_rewritten_files(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     for version in range(4):
         tree = Tree(path)
@@ -303,7 +303,7 @@ def test_pages_that_are_free_tell_nothing_of_files_that_were_rewritten(tmp_path:
     tree.close()
 
 
-def test_numbers_survive_a_catalog_that_was_deleted_under_its_mount(tmp_path: Path) -> None:
+def test_inode_numbers_survive_deletion_of_the_catalog_under_its_mount(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "catalog.sqlite")
     take_in(tree, store_of(keys(300)))
     before = nodes_of(tree)
@@ -328,7 +328,7 @@ def test_sources_keep_their_numbers_whatever_is_damaged(tmp_path: Path) -> None:
     tree.close()
 
 
-def test_a_refresh_finds_what_a_disk_has_changed_by_itself(
+def test_a_refresh_detects_changes_made_by_the_disk(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
@@ -349,7 +349,7 @@ def test_a_refresh_finds_what_a_disk_has_changed_by_itself(
     tree.close()
 
 
-def test_what_is_damaged_while_it_is_listed_is_not_built_upon(
+def test_a_catalog_damaged_during_a_listing_is_not_built_upon(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
@@ -368,7 +368,7 @@ def test_what_is_damaged_while_it_is_listed_is_not_built_upon(
     tree.close()
 
 
-def test_the_damaged_one_is_kept_and_a_listing_that_fails_changes_nothing(
+def test_the_damaged_catalog_is_kept_and_a_failed_listing_changes_nothing(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
@@ -391,7 +391,7 @@ def test_the_damaged_one_is_kept_and_a_listing_that_fails_changes_nothing(
     tree.close()
 
 
-def test_whoever_is_killed_while_a_catalog_is_sealed_leaves_it_whole(
+def test_a_process_killed_while_it_seals_a_catalog_leaves_it_whole(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     files, before = sealed
@@ -402,7 +402,7 @@ def test_whoever_is_killed_while_a_catalog_is_sealed_leaves_it_whole(
     tree.close()
 
 
-def test_a_catalog_without_checksums_that_lacks_files_is_made_anew(
+def test_a_catalog_without_checksums_that_lacks_files_is_rebuilt(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, {"catalog.sqlite": sealed[0]["catalog.sqlite"]})
@@ -419,7 +419,7 @@ def test_a_catalog_without_checksums_that_lacks_files_is_made_anew(
 @pytest.mark.parametrize(
     ("found", "spoilt"), [(b"CREATE TABLE nodes", b"CREATE TABL\xcf nodes"), (b"\2\2", b"\7\2")]
 )
-def test_a_catalog_without_checksums_that_sqlite_cannot_open_is_made_anew(
+def test_a_catalog_without_checksums_that_sqlite_cannot_open_is_rebuilt(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]], found: bytes, spoilt: bytes
 ) -> None:
     """A schema that is no text; a header that says that it can only be read."""
@@ -430,7 +430,7 @@ def test_a_catalog_without_checksums_that_sqlite_cannot_open_is_made_anew(
     tree.close()
 
 
-def test_a_catalog_that_is_locked_for_a_moment_is_waited_for(
+def test_a_briefly_locked_catalog_is_waited_for(
     tmp_path: Path,
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
@@ -450,7 +450,7 @@ def test_a_catalog_that_is_locked_for_a_moment_is_waited_for(
     assert not failures
 
 
-def test_what_another_process_left_in_the_log_is_sealed_by_the_next(tmp_path: Path) -> None:
+def test_log_entries_of_another_process_are_sealed_by_the_next(tmp_path: Path) -> None:
     """Killed between its transaction and the sealing."""
     path = tmp_path / "catalog.sqlite"
     tree = Tree(path)
@@ -464,7 +464,7 @@ def test_what_another_process_left_in_the_log_is_sealed_by_the_next(tmp_path: Pa
         one.close()
 
 
-def test_processes_that_are_killed_while_they_take_in_listings_leave_no_damage(
+def test_processes_killed_while_they_apply_listings_leave_no_damage(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "catalog.sqlite"
@@ -503,7 +503,7 @@ def test_only_sealing_changes_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [os.utime, lambda path: os.chmod(path, 0o600)])
-def test_a_file_that_was_only_touched_is_as_good_as_before(
+def test_a_touched_catalog_file_is_not_treated_as_damaged(
     change: Callable[[Path], None], tmp_path: Path
 ) -> None:
     tree = Tree(tmp_path / "catalog.sqlite")
@@ -526,7 +526,7 @@ def _spoil_a_leaf(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_change_a_version, _spoil_a_leaf])
 @pytest.mark.parametrize("moment", ["before the log is moved", "afterwards"])
-def test_damage_just_before_a_transaction_is_sealed_is_found_and_costs_few_numbers(
+def test_damage_just_before_a_transaction_is_sealed_is_detected_and_costs_few_numbers(
     moment: str,
     damage: Callable[[Path], None],
     tmp_path: Path,
@@ -564,7 +564,7 @@ def test_damage_just_before_a_transaction_is_sealed_is_found_and_costs_few_numbe
     tree.close()
 
 
-def test_damage_is_found_though_a_reader_keeps_the_log_from_being_moved(
+def test_damage_is_detected_while_a_reader_blocks_the_checkpoint(
     tmp_path: Path,
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
@@ -589,7 +589,7 @@ def test_damage_is_found_though_a_reader_keeps_the_log_from_being_moved(
     tree.close()
 
 
-def test_readers_who_need_different_parts_of_the_log_are_no_damage(
+def test_readers_that_need_different_parts_of_the_log_do_not_count_as_damage(
     tmp_path: Path,
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
@@ -616,7 +616,7 @@ def test_readers_who_need_different_parts_of_the_log_are_no_damage(
     tree.close()
 
 
-def test_a_catalog_whose_folder_was_removed_is_made_anew(tmp_path: Path) -> None:
+def test_a_catalog_whose_folder_was_removed_is_rebuilt(tmp_path: Path) -> None:
     tree, store = Tree(tmp_path / "catalogs/catalog.sqlite"), store_of(keys(300))
     take_in(tree, store)
     before = nodes_of(tree)
@@ -636,7 +636,7 @@ def test_a_catalog_whose_folder_was_removed_is_made_anew(tmp_path: Path) -> None
     tree.close()
 
 
-def test_what_killed_servers_left_of_new_catalogs_is_removed_by_the_next_attempt(
+def test_new_catalogs_left_by_killed_servers_are_removed_by_the_next_attempt(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
@@ -661,7 +661,7 @@ def test_what_killed_servers_left_of_new_catalogs_is_removed_by_the_next_attempt
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_schema_that_is_no_text_is_damage_to_whoever_reads(
+def test_a_schema_that_is_not_text_is_damage_for_every_reader(
     is_open: bool, tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
@@ -691,7 +691,7 @@ def test_a_new_catalog_is_not_checked_while_readers_are_locked_out(
     tree.close()
 
 
-def test_a_damaged_catalog_is_compared_once_for_all_who_ask(
+def test_a_damaged_catalog_is_compared_once_for_all_readers(
     tmp_path: Path,
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
@@ -717,7 +717,7 @@ def test_a_damaged_catalog_is_compared_once_for_all_who_ask(
     tree.close()
 
 
-def test_a_listing_ends_when_the_catalog_that_it_is_for_was_replaced(
+def test_a_listing_stops_when_its_catalog_was_replaced(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
@@ -741,7 +741,7 @@ def test_a_listing_ends_when_the_catalog_that_it_is_for_was_replaced(
     tree.close()
 
 
-def test_a_transaction_on_a_catalog_that_was_replaced_before_it_was_sealed_fails(
+def test_a_transaction_on_a_catalog_replaced_before_it_was_sealed_fails(
     tmp_path: Path,
     sealed: tuple[dict[str, bytes], dict[str, Node]],
     monkeypatch: pytest.MonkeyPatch,
@@ -776,7 +776,7 @@ ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
 """
 
 
-def test_a_lock_of_a_killed_process_that_cannot_end_keeps_nobody_waiting(
+def test_the_lock_of_a_killed_process_that_cannot_end_blocks_nobody(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])
@@ -798,7 +798,7 @@ def test_a_lock_of_a_killed_process_that_cannot_end_keeps_nobody_waiting(
             holder.kill()
 
 
-def test_a_lock_of_a_process_that_lives_is_waited_for(tmp_path: Path) -> None:
+def test_the_lock_of_a_live_process_is_waited_for(tmp_path: Path) -> None:
     seal = SumsFile(tmp_path / "c.sqlite")
     with seal.shared():
         descriptor = os.open(seal.path, os.O_RDONLY)
@@ -806,7 +806,7 @@ def test_a_lock_of_a_process_that_lives_is_waited_for(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_a_catalog_that_was_emptied_while_others_read_it_is_damaged_at_once(
+def test_a_catalog_truncated_while_others_read_it_is_damaged_at_once(
     tmp_path: Path, sealed: tuple[dict[str, bytes], dict[str, Node]]
 ) -> None:
     path = put(tmp_path, sealed[0])

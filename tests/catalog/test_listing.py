@@ -79,7 +79,7 @@ def numbers(tree: Tree) -> dict[str, int]:
     return {path: node.ino for path, node in nodes_of(tree).items()}
 
 
-def test_a_deep_tree_of_many_is_split_by_its_folders_and_listed_in_full() -> None:
+def test_a_deep_tree_is_split_by_its_folders_and_listed_in_full() -> None:
     keys = {f"{a}/{b:02}/{c:03}": 1 for a in "xyz" for b in range(20) for c in range(50)}
     store = MemoryStore(keys | {"top": 1, "x/loose": 1})
     listed = [info.key for page in list_in_parallel(store) for info in page if info.version]
@@ -93,7 +93,7 @@ def test_a_flat_folder_is_streamed_and_not_split() -> None:
     assert store.requests == 6
 
 
-def test_a_failure_in_one_thread_is_raised_and_nothing_is_taken_in(tree: Tree) -> None:
+def test_a_failure_in_one_thread_is_raised_and_nothing_is_applied(tree: Tree) -> None:
     store = MemoryStore({f"{a}/{c:04}": 1 for a in "xyz" for c in range(900)})
     take_in(tree, store)
     store.sizes["x/new"] = 1
@@ -143,7 +143,7 @@ def test_the_tree_equals_the_bucket_after_each_refresh(
     tree.close()
 
 
-def test_another_mount_of_the_same_catalog_learns_what_changed(tmp_path: Path, tree: Tree) -> None:
+def test_another_mount_of_the_same_catalog_sees_the_changes(tmp_path: Path, tree: Tree) -> None:
     store = MemoryStore({"a": 1, "b": 1})
     two = Tree(tmp_path / "catalog.sqlite")
     take_in(tree, store, in_use=False)
@@ -159,7 +159,7 @@ def test_another_mount_of_the_same_catalog_learns_what_changed(tmp_path: Path, t
     two.close()
 
 
-def test_dead_nodes_are_cleared_away_and_their_numbers_never_used_again(tmp_path: Path) -> None:
+def test_dead_nodes_are_purged_and_their_numbers_never_reused(tmp_path: Path) -> None:
     """The kernel may hold a number for as long as the mount lives."""
     store = MemoryStore({"a": 1, **{f"last{number}": 1 for number in range(5)}})
 
@@ -207,19 +207,19 @@ def catalog(tmp_path: Path) -> Path:
     return path
 
 
-def test_sizes_are_read_beside_the_mount_all_or_every_so_manieth(catalog: Path) -> None:
+def test_sizes_are_sampled_beside_a_mount(catalog: Path) -> None:
     assert list(read_sizes(catalog, 1000)) == list(range(2, 101))
     assert list(read_sizes(catalog, 10)) == [11, 21, 31, 41, 51, 61, 71, 81, 91]
 
 
-def test_sizes_are_read_of_a_catalog_that_was_made_anew(catalog: Path) -> None:
+def test_sizes_are_read_from_a_rebuilt_catalog(catalog: Path) -> None:
     """Its numbers begin far from the first, and few of them are multiples of anything."""
     with closing(sqlite3.connect(catalog, isolation_level=None)) as database:
         database.execute("UPDATE nodes SET ino = ino + ? WHERE ino > 1", (1_700_000_000 << 24,))
     assert list(read_sizes(catalog, 10)) == [11, 21, 31, 41, 51, 61, 71, 81, 91]
 
 
-def test_nothing_is_made_where_no_catalog_is(tmp_path: Path) -> None:
+def test_no_catalog_is_created_where_none_is(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=r"none\.sqlite"):
         read_sizes(tmp_path / "none.sqlite", 10)
     assert list(tmp_path.iterdir()) == []
@@ -236,7 +236,7 @@ A = written("a://", "x/1", "x/2", "y", "only/a")
 B = written("b://", "1", "deep/2")
 
 
-def test_a_place_belongs_to_the_deepest_that_is_mounted_above_it() -> None:
+def test_a_path_belongs_to_the_deepest_mount_above_it() -> None:
     numbers = {"": 0, "a/b": 1}
     assert owner_of("a", numbers) == (0, "a")
     assert owner_of("a/b", numbers) == (1, "")
@@ -248,12 +248,12 @@ def test_a_place_belongs_to_the_deepest_that_is_mounted_above_it() -> None:
 
 
 @pytest.mark.parametrize("paths", [["a", "a"], ["", ""], ["a/../b"], ["a/"], ["x" * 256], ["a\0"]])
-def test_paths_that_cannot_be_mounted_at_are_refused(paths: list[str]) -> None:
+def test_invalid_mount_paths_are_rejected(paths: list[str]) -> None:
     with pytest.raises(OptionError):
         check_paths(paths)
 
 
-def test_numbers_stay_when_others_come_and_go(tree: Tree) -> None:
+def test_inode_numbers_stay_when_other_sources_come_and_go(tree: Tree) -> None:
     first = list(numbered(tree, [Mounted("", A), Mounted("b", B)]))
     assert first == [0, 1]
     assert list(numbered(tree, [Mounted("b", B)])) == [1]
@@ -261,7 +261,7 @@ def test_numbers_stay_when_others_come_and_go(tree: Tree) -> None:
     assert list(numbered(tree, [Mounted("c", B), Mounted("b", A), Mounted("", A)])) == [2, 3, 0]
 
 
-def test_a_catalog_from_before_keeps_its_tree(tmp_path: Path) -> None:
+def test_a_catalog_of_an_earlier_release_keeps_its_tree(tmp_path: Path) -> None:
     store = written("a://", "a/b")
     tree = Tree(tmp_path / "catalog.sqlite")
     take_in(tree, store)
@@ -283,7 +283,7 @@ def test_a_catalog_from_before_keeps_its_tree(tmp_path: Path) -> None:
     again.close()
 
 
-def test_inodes_of_what_is_still_mounted_never_change(tree: Tree) -> None:
+def test_inodes_of_mounted_sources_never_change(tree: Tree) -> None:
     take_in(tree, Mounted("s/b", B))
     before = numbers(tree)
     take_in(tree, Mounted("", A), Mounted("s/b", B))
@@ -298,7 +298,7 @@ def test_inodes_of_what_is_still_mounted_never_change(tree: Tree) -> None:
     assert tree.totals() == (0, 0)
 
 
-def test_files_of_the_outer_one_have_the_keys_that_they_have_there(tree: Tree) -> None:
+def test_files_of_the_outer_source_keep_their_own_keys(tree: Tree) -> None:
     """Whichever comes first: a folder on the way to the inner one is the outer one's."""
     outer = written("a://", "s/outer", "s/b/hidden", "s/b")
     outer.sizes["s/b/"] = 0  # a marker that the inner one covers hides nothing
@@ -316,7 +316,9 @@ def test_files_of_the_outer_one_have_the_keys_that_they_have_there(tree: Tree) -
         take_in(tree)
 
 
-def test_what_is_mounted_over_dies_also_if_the_outer_one_cannot_be_listed(tree: Tree) -> None:
+def test_a_path_that_is_mounted_over_dies_even_if_the_outer_source_cannot_be_listed(
+    tree: Tree,
+) -> None:
     outer = written("a://", "x/1", "x/2", "y")
     take_in(tree, Mounted("", outer))
     outer.error = StoreError("away")
@@ -337,7 +339,7 @@ def test_what_is_mounted_over_dies_also_if_the_outer_one_cannot_be_listed(tree: 
     assert [one.path for one in unlisted(tree, [Mounted("", outer), Mounted("x", B)])] == [""]
 
 
-def test_a_listing_that_breaks_in_the_middle_leaves_its_source_as_it_was(tree: Tree) -> None:
+def test_a_listing_that_breaks_midway_leaves_its_source_unchanged(tree: Tree) -> None:
     inner = written("b://", "1", "2")
     take_in(tree, Mounted("a", A), Mounted("b", inner))
     before = numbers(tree)
@@ -365,7 +367,7 @@ def test_the_number_of_changes_only_grows(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_million_names_of_a_new_source_are_not_told_one_by_one(tree: Tree) -> None:
+def test_names_of_a_large_new_source_are_not_invalidated_one_by_one(tree: Tree) -> None:
     """No kernel can know a name in a folder that it does not know."""
     take_in(tree, Mounted("a", A))
     before = tree.last_change()
@@ -375,7 +377,7 @@ def test_a_million_names_of_a_new_source_are_not_told_one_by_one(tree: Tree) -> 
     assert sorted(told) == [b"d", b"m", b"top"]
 
 
-def test_more_files_than_are_allowed_are_those_of_all_together(tree: Tree) -> None:
+def test_the_limit_of_files_applies_to_all_sources_together(tree: Tree) -> None:
     mounts = [Mounted("a", A), Mounted("b", B)]
     summary = refresh(tree, mounts, lambda *_: None, most_files=6)
     assert [failure.path for failure in summary.failures] == ["b"]

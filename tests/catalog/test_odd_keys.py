@@ -85,7 +85,7 @@ def test_each_odd_key_is_shown_or_counted_with_its_reason(moto: S3, mounter: Mou
     assert all(repr(key) in told for key, (_, why) in ODD.items() if why)
 
 
-def test_empty_objects_are_told_from_directory_markers_without_an_exact_listing(
+def test_empty_objects_and_directory_markers_differ_without_an_exact_listing(
     moto: S3, tmp_path: Path
 ) -> None:
     """No key here makes the fast listing fail, which strips trailing slashes."""
@@ -123,6 +123,6 @@ def test_an_object_of_five_tebibytes_is_listed_with_its_size(odd_files: Mount) -
         assert file.read() == bytes(10)
 
 
-def test_names_that_are_not_utf8_are_shown_as_their_bytes(odd_files: Mount) -> None:
+def test_names_that_are_not_utf8_are_shown_as_bytes(odd_files: Mount) -> None:
     assert LATIN in os.listdir(bytes(odd_files.path))
     assert (odd_files.path / os.fsdecode(LATIN)).read_bytes() == b"latin-1"
