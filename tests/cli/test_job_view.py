@@ -11,7 +11,7 @@ from penstock.cli.logs import follow, start_of_last
 from penstock.cli.top import job_lines
 
 
-def test_the_instance_that_speaks_for_a_job() -> None:
+def test_one_instance_represents_a_job() -> None:
     ps, worker, master, launcher = (
         {"name": f"resnet-{role}", "role": role} for role in ("ps", "worker", "master", "launcher")
     )
@@ -23,13 +23,13 @@ def test_the_instance_that_speaks_for_a_job() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\nb", b"a\n\nb\n", b"x\n" * 70_000])
 @pytest.mark.parametrize("lines", [0, 1, 2, 80_000])
-def test_the_last_lines_are_those_that_a_person_would_count(text: bytes, lines: int) -> None:
+def test_the_last_lines_are_counted_as_a_person_would(text: bytes, lines: int) -> None:
     start = start_of_last(io.BytesIO(text), lines)
     whole = text.splitlines(keepends=True)
     assert text[start:] == b"".join(whole[max(0, len(whole) - lines) :])
 
 
-def test_the_last_lines_of_a_large_log_are_found_from_its_end() -> None:
+def test_the_last_lines_of_a_large_log_are_read_from_its_end() -> None:
     read: list[int] = []
 
     class Watched(io.BytesIO):
@@ -42,7 +42,7 @@ def test_the_last_lines_of_a_large_log_are_found_from_its_end() -> None:
     assert sum(read) < 100_000
 
 
-def test_a_log_is_followed_until_no_more_can_come_and_its_cuts_are_told(tmp_path: Path) -> None:
+def test_a_log_is_followed_until_the_job_ends_and_gaps_are_marked(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"one\ntwo\n")
     texts = [b"one\ntwo\nthree\n", b"one\n", b"one\nlast\n"]
@@ -59,7 +59,7 @@ def test_a_log_is_followed_until_no_more_can_come_and_its_cuts_are_told(tmp_path
 GIB = 1 << 30
 
 
-def test_jobs_are_shown_with_what_all_their_processes_and_gpus_do() -> None:
+def test_jobs_are_shown_with_the_usage_of_all_their_processes_and_gpus() -> None:
     gpus = [
         {"index": index, "dutyCycle": duty, "memoryUsedBytes": used * GIB, "memoryBytes": 80 * GIB}
         for index, duty, used in ((0, 90, 10), (1, 70, 20))

@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_good_is_said_with_what_has_no_effect_and_without_secrets(folder: Path) -> None:
+def test_valid_manifests_are_listed_with_ignored_fields_and_without_secrets(folder: Path) -> None:
     assert succeed("validate", "-f", folder).splitlines() == [
         "dataset/imagenet: ok",
         "jindoruntime/imagenet in team: ok",
@@ -50,7 +50,7 @@ def test_what_is_good_is_said_with_what_has_no_effect_and_without_secrets(folder
     assert resources[1]["without_effect"][0]["where"] == f"{folder / 'b.yml'}:6"
 
 
-def test_what_is_wrong_is_said_beside_what_is_good(
+def test_errors_are_listed_beside_valid_manifests(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "b.yml").write_text(RUNTIME.replace("JindoRuntime", "JindoRuntim"))
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_beside_what_is_good(
     one_refusal(["validate", "-f", str(folder / "none")], says="No such file")
 
 
-def test_a_field_is_explained() -> None:
+def test_explain_describes_a_field() -> None:
     said = penstock("explain", "dataset.spec.placement").stdout
     assert "TYPE:   one of Exclusive, Shared" in said
     assert "EFFECT: Exclusive has no effect" in said

@@ -34,7 +34,7 @@ def default(folder: Path, tmp_path_factory: pytest.TempPathFactory, state: Path)
         yield mounter(f"file://{folder}", "--mode", "pagecache")
 
 
-def test_reads_come_in_requests_as_large_as_was_said(
+def test_reads_arrive_in_requests_of_the_configured_size(
     folder: Path, default: Mount, mounter: Mounter
 ) -> None:
     """With the options of a published command line, as they are written there."""
@@ -49,13 +49,13 @@ def test_reads_come_in_requests_as_large_as_was_said(
         assert (mount.path / "dir/file.bin").read_bytes() == DATA
 
 
-def test_a_name_that_is_missing_is_remembered_too(default: Mount) -> None:
+def test_missing_names_are_cached_too(default: Mount) -> None:
     missing = default.path / "missing"
     assert not missing.exists()
     assert default.messages_while(missing.exists) == {}
 
 
-def test_owner_and_modes_are_shown_as_said(folder: Path, mounter: Mounter) -> None:
+def test_owner_and_modes_follow_the_options(folder: Path, mounter: Mounter) -> None:
     mount = mounter(
         f"file://{folder}",
         "--uid",
@@ -72,7 +72,7 @@ def test_owner_and_modes_are_shown_as_said(folder: Path, mounter: Mounter) -> No
     assert (directory.st_uid, directory.st_mode & 0o777) == (1234, 0o750)
 
 
-def test_names_and_attributes_are_kept_as_long_as_is_said(
+def test_names_and_attributes_are_kept_for_the_configured_time(
     folder: Path, default: Mount, mounter: Mounter
 ) -> None:
     asked = mounter(f"file://{folder}", "--attr-cache", "0", "--entry-cache", "0")
@@ -87,7 +87,7 @@ def test_names_and_attributes_are_kept_as_long_as_is_said(
 
 
 @pytest.mark.parametrize("prefetch", ["0", "2"])
-def test_blocks_have_the_size_that_was_said_and_come_ahead_if_that_was_said(
+def test_blocks_have_the_configured_size_and_prefetch(
     folder: Path, mounter: Mounter, prefetch: str
 ) -> None:
     options = ("--block-size", "1024", "--prefetch", prefetch, "--mode", "pagecache")
@@ -111,7 +111,7 @@ def test_tiers_are_filled_in_their_order(tmp_path: Path, mounter: Mounter) -> No
     assert tiers == {"MEM": 2 * MIB, "SSD": 2 * MIB}
 
 
-def test_the_cache_commands_show_check_and_clear(
+def test_the_cache_commands_list_verify_and_clear(
     tmp_path: Path, folder: Path, mounter: Mounter
 ) -> None:
     mount = mounter(f"file://{folder}")
@@ -140,7 +140,7 @@ def test_the_cache_commands_show_check_and_clear(
     + [(text, text.split("=")[0]) for text in ("max_read", "max_read=1000", "uid=x")]
     + [("umask=022", "refused: ")],
 )
-def test_options_of_libfuse_that_cannot_be_are_refused(text: str, says: str) -> None:
+def test_unsupported_libfuse_options_are_rejected(text: str, says: str) -> None:
     with pytest.raises(OptionError, match=says):
         parse_kernel_options((f"ro,{text}",))
     assert parse_kernel_options((",".join(ALWAYS),)) == {}, "what is so anyway is no error"

@@ -23,7 +23,7 @@ def plan(*arguments: str | Path) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-def test_a_person_reads_a_row_for_each_epoch_and_two_sentences() -> None:
+def test_the_plan_has_a_row_for_each_epoch_and_two_sentences() -> None:
     printed = succeed("plan", "--dataset", WORDS, *H100, "--cache", "50%")
     head, _, _, *rows, _, first, second = printed.splitlines()
     assert head.startswith("1,281,167 files, 134.4 GiB; the accelerator takes 1.61 Gbit/s")
@@ -51,7 +51,7 @@ def epoch(mount: Mount, seed: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("share", [0.25, 1.5])
-def test_what_is_predicted_for_a_mount_is_what_it_asks_of_its_store(
+def test_predicted_requests_match_those_of_a_real_mount(
     mounter: Mounter, tmp_path: Path, share: float
 ) -> None:
     rng = random.Random(4)
@@ -80,7 +80,7 @@ MISTAKES = {
 }
 
 
-def test_a_question_that_makes_no_sense() -> None:
+def test_an_impossible_plan_is_rejected() -> None:
     for words, says in MISTAKES.items():
         one_refusal(["plan", "--samples-per-s", "1786", *words.split()], says=says)
     one_refusal(["plan", "--dataset", WORDS], says="--samples-per-s")

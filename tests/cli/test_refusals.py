@@ -97,7 +97,7 @@ def test_a_rejected_mount_exits_with_its_code_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
-def test_a_bucket_or_a_prefix_that_is_missing_and_a_wrong_key(
+def test_a_missing_bucket_or_prefix_and_a_wrong_key_are_rejected(
     s3: S3, refuse: Refuse, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     bucket = s3.bucket(f"wrong-{wrong[4:10].lower()}")
@@ -110,7 +110,7 @@ def test_a_bucket_or_a_prefix_that_is_missing_and_a_wrong_key(
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in said
 
 
-def test_no_keys_and_a_profile_that_does_not_exist(
+def test_missing_keys_and_an_unknown_profile_are_rejected(
     refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = ("s3://any", "--endpoint", "http://127.0.0.1:1")
@@ -133,7 +133,7 @@ ANSWERS = {
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("prefix", ["", "/folder"])  # they are listed by different requests
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_endpoint_that_does_not_list(refuse: Refuse, name: str, prefix: str) -> None:
+def test_an_endpoint_that_cannot_list_is_rejected(refuse: Refuse, name: str, prefix: str) -> None:
     with serve_liar() as server:
         *server.always, hint = ANSWERS[name]
         said = refuse(f"s3://bucket{prefix}", "--endpoint", server.endpoint, says="s3://bucket")
@@ -143,7 +143,7 @@ def test_an_endpoint_that_does_not_list(refuse: Refuse, name: str, prefix: str) 
 
 
 @pytest.mark.usefixtures("keys")
-def test_an_endpoint_that_sends_us_to_another_host(
+def test_an_endpoint_that_redirects_to_another_host_is_rejected(
     refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-token-of-the-caller")
@@ -158,14 +158,14 @@ def test_an_endpoint_that_sends_us_to_another_host(
 
 
 @pytest.mark.usefixtures("keys")
-def test_storage_that_cannot_be_reached(refuse: Refuse) -> None:
+def test_unreachable_storage_is_rejected(refuse: Refuse) -> None:
     soon = ("--deadline", "1s")
     for endpoint in ("http://127.0.0.1:1", "http://no-such-host.invalid:9000"):
         refuse("s3://bucket/x", "--endpoint", endpoint, *soon, says="s3://bucket", code=3)
     refuse("http://127.0.0.1:1/x", *soon, says="http://127.0.0.1:1/x", code=3)
 
 
-def test_a_folder_that_is_missing_a_file_or_not_empty(
+def test_a_missing_or_nonempty_folder_or_a_file_is_rejected_as_mount_point(
     refuse: Refuse, source: str, tmp_path: Path
 ) -> None:
     refuse(f"file://{tmp_path}/none", says=f"file://{tmp_path}/none")
@@ -181,7 +181,7 @@ def test_a_folder_that_is_missing_a_file_or_not_empty(
     assert os.listdir(tmp_path / "mnt") == []
 
 
-def test_a_mount_of_ours_is_no_mount_point_and_no_place_for_a_cache(
+def test_a_penstock_mount_is_rejected_as_mount_point_and_as_cache_directory(
     source: str, tmp_path: Path, mounter: Mounter, request: pytest.FixtureRequest
 ) -> None:
     write_tree(tmp_path / "source", {"folder/file": b"1"})
@@ -208,7 +208,7 @@ def memory_file_system(place: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True, timeout=30)
 
 
-def test_a_disk_that_is_full_or_read_only(refuse: Refuse, source: str, tmp_path: Path) -> None:
+def test_a_full_or_read_only_disk_is_rejected(refuse: Refuse, source: str, tmp_path: Path) -> None:
     with memory_file_system(tmp_path / "small", "size=1m") as place:
         refuse(source, mountpoint=place, says=f"{place} is already a mount point")
         with pytest.raises(OSError, match="No space left"):
@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_or_read_only(refuse: Refuse, source: str, tmp_path:
             refuse(source, *option, says=f"cache directory {place}.*Read-only")
 
 
-def test_a_disk_that_is_fuse_itself(refuse: Refuse, source: str, tmp_path: Path) -> None:
+def test_a_fuse_disk_is_rejected_for_a_cache(refuse: Refuse, source: str, tmp_path: Path) -> None:
     place, behind = tmp_path / "füse with blank", tmp_path / "source"
     place.mkdir()
     rclone = [find_program("rclone"), "mount", "--daemon", "--config", "/dev/null"]
@@ -264,21 +264,19 @@ MISTYPED = {
 
 
 @pytest.mark.parametrize("options", MISTYPED)
-def test_an_option_with_a_mistake_in_it(
+def test_a_mistake_in_an_option_is_rejected(
     refuse: Refuse, source: str, tmp_path: Path, options: str
 ) -> None:
     says = MISTYPED[options].format(tmp_path)
     refuse(source, *options.format(tmp_path).split(), says=says)
 
 
-def test_a_mistyped_kernel_option_is_answered_with_the_right_one(
-    refuse: Refuse, source: str
-) -> None:
+def test_a_mistyped_kernel_option_gets_a_suggestion(refuse: Refuse, source: str) -> None:
     assert "kernel_cache" in refuse(source, "-o", "kernel_cach", says="kernel_cach")
 
 
 @pytest.mark.usefixtures("keys")
-def test_a_source_or_an_endpoint_that_is_none_or_holds_keys(refuse: Refuse) -> None:
+def test_an_invalid_source_or_endpoint_or_one_with_keys_is_rejected(refuse: Refuse) -> None:
     for bad, says in (  # tests/store/test_contract.py has more of them
         ("", "source"),
         ("bucket", "bucket"),
@@ -292,7 +290,7 @@ def test_a_source_or_an_endpoint_that_is_none_or_holds_keys(refuse: Refuse) -> N
         assert SECRET not in refuse("s3://b", "--endpoint", bad, says="endpoint|credentials")
 
 
-def test_a_manifest_that_is_missing_or_wrong(refuse: Refuse, tmp_path: Path) -> None:
+def test_a_missing_or_wrong_manifest_is_rejected(refuse: Refuse, tmp_path: Path) -> None:
     manifest = tmp_path / "manifest"
     address = "http://127.0.0.1:1/data"
     refuse("s3://bucket", "--manifest", manifest, says="--manifest.*s3://")
@@ -305,14 +303,14 @@ def test_a_manifest_that_is_missing_or_wrong(refuse: Refuse, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "command", ["umount {} --lazy", "stats {}/none", "refresh {}", "doctor {}"]
 )
-def test_a_place_where_nothing_is_mounted(tmp_path: Path, command: str) -> None:
+def test_a_path_without_a_mount_is_rejected(tmp_path: Path, command: str) -> None:
     one_refusal(command.format(tmp_path).split(), says=f"{tmp_path}.* not mounted by Penstock")
     one_refusal(["umount", "/proc"], says="/proc is not mounted by Penstock")  # it is another's
     assert Path("/proc/self").exists()
 
 
 @pytest.mark.parametrize("verb", ["ls", "clear", "verify"])
-def test_a_folder_that_is_no_cache_is_left_as_it_is(tmp_path: Path, verb: str) -> None:
+def test_a_folder_that_is_not_a_cache_is_left_alone(tmp_path: Path, verb: str) -> None:
     files = {"file": b"precious", "notes/index.sqlite": b"my notes, not a database" * 100}
     write_tree(tmp_path, files)
     for place in ("", "/none", "/file", "/notes"):
@@ -332,7 +330,7 @@ def test_a_folder_that_is_no_cache_is_left_as_it_is(tmp_path: Path, verb: str) -
         "--verbose",
     ],
 )
-def test_a_command_that_is_none(command: str) -> None:
+def test_an_unknown_command_is_rejected(command: str) -> None:
     said = one_refusal(command.split(), says=".")
     assert "--help" in said.splitlines()[1]
 
@@ -353,7 +351,7 @@ main()
 """
 
 
-def test_ctrl_c_before_it_has_begun_ends_it_without_a_word() -> None:
+def test_ctrl_c_during_startup_exits_silently() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60
     )

@@ -42,7 +42,7 @@ def spec(*arguments: str) -> dict[str, Any]:
     return manifest(arguments[0], "--name", "n", *arguments[1:])["spec"]
 
 
-def test_a_published_command_line_of_arena_is_taken() -> None:
+def test_a_published_arena_command_line_is_accepted() -> None:
     script = "./launch-example.sh"
     assert manifest(*SEED, script, "4", "8")["spec"]["command"] == [script, "4", "8"]
     found = manifest(*SEED, f"{script} 4 8")
@@ -81,7 +81,7 @@ def test_a_command_is_found_as_the_shell_finds_it(shell: Path) -> None:
     }
 
 
-def test_every_option_is_a_field_also_by_arenas_other_names() -> None:
+def test_every_option_is_a_field_under_all_its_arena_names() -> None:
     found = manifest(
         "mpi",
         "--name",
@@ -169,7 +169,7 @@ def test_every_option_is_a_field_also_by_arenas_other_names() -> None:
     )
 
 
-def test_what_has_no_effect_is_said_once_for_each_reason() -> None:
+def test_ignored_options_are_reported_once_for_each_reason() -> None:
     words = "submit tf --name n --dry-run -o json --gang --selector a=b --toleration all --rdma "
     said = penstock(*words.split(), "--chief", "--syncMode=git", "x")
     assert json.loads(said.stdout)["kind"] == "TrainingJob"
@@ -207,6 +207,8 @@ def test_a_value_that_looks_secret_is_not_printed(monkeypatch: pytest.MonkeyPatc
         ("mpi --name n", "Missing argument 'COMMAND...'", "submit mpi --help"),
     ],
 )
-def test_a_mistake_is_said_by_the_option_it_was_made_in(words: str, what: str, hint: str) -> None:
+def test_a_mistake_is_reported_under_the_option_that_has_it(
+    words: str, what: str, hint: str
+) -> None:
     said = one_refusal(["submit", *words.split()], says=re.escape(what))
     assert hint in said.splitlines()[1]
