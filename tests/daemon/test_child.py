@@ -15,7 +15,7 @@ ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
 """
 
 
-def test_a_process_with_a_thread_that_may_run_is_not_half_dead() -> None:
+def test_a_process_with_a_runnable_thread_is_not_half_dead() -> None:
     """It might take a request with it that the next server has just asked the kernel for."""
     process = subprocess.Popen([sys.executable, "-c", HEADLESS])
     try:

@@ -9,7 +9,7 @@ from penstock.daemon.control_socket import ControlServer, ask, listen
 from penstock.errors import OptionError, PenstockError
 
 
-def test_an_answer_comes_back_however_long_the_path_is(tmp_path: Path) -> None:
+def test_an_answer_arrives_however_long_the_socket_path_is(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     server = ControlServer(
@@ -20,7 +20,7 @@ def test_an_answer_comes_back_however_long_the_path_is(tmp_path: Path) -> None:
     server.close()
 
 
-def test_an_error_in_the_server_is_told_as_it_was_told_there(tmp_path: Path) -> None:
+def test_an_error_of_the_server_reaches_the_caller_unchanged(tmp_path: Path) -> None:
     def fail(_request: dict[str, object]) -> dict[str, object]:
         raise OptionError("no", hint="yes")
 

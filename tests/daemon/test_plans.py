@@ -91,7 +91,7 @@ def hand_on(plans: EpochPlans, supervisor: Supervisor) -> None:
 
 
 @pytest.mark.parametrize("gone_before", [False, True])
-def test_a_plan_ends_with_its_maker_and_nothing_is_kept(
+def test_a_plan_ends_with_its_process_and_leaves_nothing(
     some: Set, supervisor: Supervisor, gone_before: bool
 ) -> None:
     plans, job = serve(some, supervisor), Job()
@@ -108,7 +108,7 @@ def test_a_plan_ends_with_its_maker_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize("messages", [1, 2, 3, 4])
-def test_a_server_killed_while_it_takes_a_plan_leaves_it_whole_or_not_at_all(
+def test_a_server_killed_while_it_takes_a_plan_keeps_all_of_it_or_nothing(
     some: Set, supervisor: Supervisor, messages: int
 ) -> None:
     job, keeping = Job(), supervisor.keeping
@@ -135,7 +135,7 @@ def test_a_server_killed_while_it_takes_a_plan_leaves_it_whole_or_not_at_all(
     assert supervisor.kept == {}
 
 
-def test_there_are_never_more_plans_than_can_be_handed_on(
+def test_no_more_plans_are_accepted_than_can_be_handed_over(
     some: Set, supervisor: Supervisor
 ) -> None:
     plans = serve(some, supervisor)

@@ -30,7 +30,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 AT_ONCE_S = PATIENCE_S / 2
 
 
-def test_a_refresh_that_is_asked_for_before_the_catching_up_skips_no_change(
+def test_a_refresh_requested_before_catching_up_skips_no_change(
     make_set: MakeSet, tmp_path: Path
 ) -> None:
     """Whoever asks between two servers waits at the socket that both listen on, and comes first."""
@@ -56,7 +56,7 @@ def test_a_refresh_that_is_asked_for_before_the_catching_up_skips_no_change(
 
 
 @pytest.mark.parametrize("met_by", ["a reader", "the refresh itself"])
-def test_a_damaged_catalog_is_made_anew_and_the_kernel_is_told_what_became_of_it(
+def test_a_damaged_catalog_is_rebuilt_and_the_kernel_is_notified(
     make_set: MakeSet, tmp_path: Path, met_by: str
 ) -> None:
     some, counters = make_set({"kept": b"a", "folder/other": b"b"}), Counters()
@@ -91,7 +91,7 @@ def test_a_damaged_catalog_is_made_anew_and_the_kernel_is_told_what_became_of_it
     os.close(kernel)
 
 
-def test_what_died_in_a_folder_whose_path_was_lost_with_a_damaged_page_ends_no_refresh(
+def test_a_deletion_below_a_lost_path_does_not_stop_the_refresher(
     make_set: MakeSet, tmp_path: Path
 ) -> None:
     some, counters = make_set({"folder/gone": b"a", "folder/kept": b"b"}), Counters()
@@ -109,7 +109,7 @@ def test_what_died_in_a_folder_whose_path_was_lost_with_a_damaged_page_ends_no_r
     os.close(kernel)
 
 
-def test_who_may_have_missed_changes_of_a_damaged_catalog_has_the_kernel_look_up_all_names(
+def test_a_refresher_that_may_have_missed_changes_makes_the_kernel_look_up_all_names(
     make_set: MakeSet,
 ) -> None:
     """Another mount of the same bucket has put the next one in its place."""
@@ -131,7 +131,7 @@ def test_who_may_have_missed_changes_of_a_damaged_catalog_has_the_kernel_look_up
     os.close(kernel)
 
 
-def test_a_server_starts_though_the_kernel_waits_for_a_reader_who_waits_for_it(
+def test_a_server_starts_while_the_kernel_waits_for_a_reader_of_that_server(
     make_set: MakeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.daemon.catalog_refresher._CATCHES_UP_WITHIN_S", 0.01)
@@ -196,7 +196,7 @@ def answers(ask: Callable[[], object]) -> bool:
     return True
 
 
-def test_a_catalog_that_is_damaged_while_a_listing_lasts_is_made_anew_at_once(
+def test_a_catalog_damaged_during_a_listing_is_rebuilt_at_once(
     started: Callable[..., tuple[Set, Refresher, Session]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("_LEAST_INTERVAL_S", "_HEALS_EVERY_S"):
@@ -225,7 +225,7 @@ def test_a_catalog_that_is_damaged_while_a_listing_lasts_is_made_anew_at_once(
     wait_until(some.tree.is_complete)
 
 
-def test_a_source_that_cannot_be_listed_is_asked_again_after_a_pause(
+def test_a_source_that_cannot_be_listed_is_retried_after_a_pause(
     started: Callable[..., tuple[Set, Refresher, Session]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though readers of a catalog that is not complete ask for it all the time."""
@@ -249,7 +249,7 @@ def test_a_source_that_cannot_be_listed_is_asked_again_after_a_pause(
     paused.set()
 
 
-def test_a_catalog_is_listed_though_the_kernel_waits_for_a_reader_who_waits_for_it(
+def test_a_catalog_is_listed_while_the_kernel_waits_for_a_reader_of_that_server(
     started: Callable[..., tuple[Set, Refresher, Session]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -277,7 +277,7 @@ def test_a_catalog_is_listed_though_the_kernel_waits_for_a_reader_who_waits_for_
     wait_until(lambda: b"new" in told)
 
 
-def test_what_a_reader_has_kept_in_the_log_is_sealed_when_he_is_done(
+def test_log_entries_held_by_a_reader_are_sealed_when_it_ends(
     started: Callable[..., tuple[Set, Refresher, Session]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

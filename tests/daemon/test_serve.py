@@ -18,7 +18,7 @@ WHY = "it held 2 GiB, more than --memory allows"
 
 
 @pytest.mark.parametrize("attached", [False, True])
-def test_memory_is_bounded_before_the_mount_is_there_and_after(
+def test_memory_is_limited_before_and_after_mounting(
     monkeypatch: pytest.MonkeyPatch, attached: bool
 ) -> None:
     ours, end = Channel.pair()
@@ -61,6 +61,6 @@ def test_memory_is_bounded_before_the_mount_is_there_and_after(
 
 
 @pytest.mark.parametrize("module", ["serve", "refuse"])
-def test_supervisors_of_earlier_releases_find_what_they_start_by_name(module: str) -> None:
+def test_supervisors_of_earlier_releases_find_their_modules_by_name(module: str) -> None:
     """They outlive an installation: their next server is the new release's."""
     assert importlib.util.find_spec(f"penstock.daemon.{module}") is not None

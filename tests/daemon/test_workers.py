@@ -45,13 +45,13 @@ def reserve(directory: Directory, length: int, held: int, workers: int = 8) -> i
         (100 * KIB, 110 * KIB, 0, 0),
     ],
 )
-def test_a_worker_has_room_ahead_of_its_needs_while_there_is_much(
+def test_a_worker_gets_room_in_advance_while_there_is_much(
     free: int, length: int, held: int, granted: int
 ) -> None:
     assert reserve(Directory(free), length, held) == granted
 
 
-def test_all_workers_together_hold_a_quarter_of_what_is_free() -> None:
+def test_all_workers_together_hold_a_quarter_of_the_free_room() -> None:
     directory = Directory(256 * MIB)
     held = [0] * 4
     for _ in range(20):
