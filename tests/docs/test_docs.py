@@ -41,7 +41,7 @@ def test_every_command_is_in_the_table_of_contents_and_ends_in_an_example() -> N
             assert re.search(r"Example:\s+penstock ", command.help or ""), command.name
 
 
-def test_the_reference_is_what_the_commands_and_models_say() -> None:
+def test_the_reference_matches_the_commands_and_models() -> None:
     path = str(ROOT / "tools" / "write-reference")
     loader = importlib.machinery.SourceFileLoader("write_reference", path)
     spec = importlib.util.spec_from_loader("write_reference", loader)
@@ -59,14 +59,14 @@ def test_the_reference_is_what_the_commands_and_models_say() -> None:
         assert written == made(), "run tools/write-reference"
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_resolve() -> None:
     found = [(page, link) for page in PAGES for link in LINK.findall(page.read_text())]
     inside = [page.parent / link for page, link in found if "://" not in link]
     assert len(inside) > 40
     assert [str(path) for path in inside if not path.exists()] == []
 
 
-def test_every_dependency_has_its_reason_beside_it_and_its_version_without_an_address() -> None:
+def test_every_dependency_has_a_reason_and_a_pinned_version_without_an_address() -> None:
     lines = (ROOT / "pyproject.toml").read_text().split("\ndependencies = [\n")[1].splitlines()
     listed = list(takewhile(lambda line: line != "]", lines))
     assert len(listed) > 5
@@ -74,7 +74,7 @@ def test_every_dependency_has_its_reason_beside_it_and_its_version_without_an_ad
     assert "://" not in (ROOT / "constraints.txt").read_text()
 
 
-def test_the_library_page_names_all_that_is_exported_with_its_arguments() -> None:
+def test_the_library_page_names_every_export_with_its_arguments() -> None:
     page = (ROOT / "docs" / "reference" / "library.md").read_text()
     for name in penstock.__all__:
         if name == "__version__":
@@ -106,7 +106,7 @@ def test_every_example_has_a_page_and_a_test_that_runs_it() -> None:
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
-def test_the_commands_of_an_examples_page_exist_with_their_options(folder: Path) -> None:
+def test_the_commands_on_an_example_page_exist_with_their_options(folder: Path) -> None:
     lines = re.findall(
         r"^    (penstock|python|kubectl) (.+)$", (folder / "README.md").read_text(), re.M
     )

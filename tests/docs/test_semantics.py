@@ -21,7 +21,7 @@ BULLETS = [
 
 
 @pytest.mark.parametrize("bullet", BULLETS, ids=lambda bullet: bullet[:50])
-def test_a_sentence_names_tests_that_run_and_can_fail(bullet: str) -> None:
+def test_every_sentence_names_tests_that_run_and_can_fail(bullet: str) -> None:
     named = re.findall(r"`(tests/[^`]+)`", bullet)
     assert named, "no test is named"
     for one in named:
