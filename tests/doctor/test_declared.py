@@ -152,17 +152,17 @@ def test_trouble_has_a_remedy(severity: str, findings: list[Finding], says: str)
      judge_operation(SILENT, AT_WORK, replace(SILENT, progress={"bytes": 60, "ofBytes": 100})),
      judge_operation(replace(LOAD, runs=False), AT_WORK)],
 )  # fmt: skip
-def test_nothing_is_said_of_what_is_well(findings: list[Finding]) -> None:
+def test_healthy_facts_give_no_finding(findings: list[Finding]) -> None:
     assert {one.severity for one in findings} == {"ok"}
 
 
-def test_a_failure_decides_how_the_command_ends() -> None:
+def test_a_failure_decides_the_exit_code() -> None:
     assert exit_code(judge_dataset(FAILED, AWAY)) == 3
     denied = replace(FAILED, trouble={**TROUBLE, "exit_code": 2})
     assert exit_code(judge_dataset(denied, AWAY)) == 2
 
 
-def test_the_state_is_read_as_it_is() -> None:
+def test_the_state_is_read_unchanged() -> None:
     state = State()
     put("Dataset", "d", "team", spec={})
     put("DataLoad", "l", "team", spec={"dataset": {"name": "d"}, "policy": "Cron"})
@@ -186,7 +186,7 @@ def test_the_state_is_read_as_it_is() -> None:
     )
 
 
-def test_the_last_words_of_a_log_are_those_of_trouble(tmp_path: Path) -> None:
+def test_the_last_log_lines_of_a_failure_are_shown(tmp_path: Path) -> None:
     assert facts.last_error("12:00 INFO a\n12:01 WARNING b\n12:02 INFO c\n") == "12:01 WARNING b"
     trace = 'Traceback (most recent call last):\n  File "x", line 1\n    boom()\nOSError: full\n'
     assert facts.last_error(f"12:00 ERROR before\n{trace}12:01 INFO after\n") == "OSError: full"

@@ -31,7 +31,7 @@ def wrong(*names: str | Path) -> str:
     return told.stdout
 
 
-def test_a_data_set_that_is_well_is_one_line(declared: State, server: S3, tmp_path: Path) -> None:
+def test_a_healthy_data_set_is_one_line(declared: State, server: S3, tmp_path: Path) -> None:
     fill(server, "doctored", {"a": b"1" * 5000})
     stored = dataset("doctored", server, mount(server, "doctored", path="/"))
     api.apply([secret(), stored, ours("doctored")])
@@ -88,7 +88,7 @@ def test_damage_does_not_stop_the_doctor(mounter: Mounter, state: Path, tmp_path
         os.kill(server, signal.SIGCONT)
 
 
-def test_a_name_that_is_nobody_s() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     for name, says in (
         ("imagenet", "no data set 'imagenet'"),
         ("datalod/x", "did you mean"),
@@ -143,7 +143,7 @@ def planted(state: Path) -> None:
     (folder / "log").write_text("\n".join(lines) + "\nit went on\n")
 
 
-def test_a_bundle_holds_what_is_needed_and_no_secret(
+def test_a_bundle_has_the_needed_facts_and_no_secret(
     planted: None, s3: S3, mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_TOKEN", IN_TOKEN)
@@ -182,7 +182,7 @@ def test_a_bundle_holds_what_is_needed_and_no_secret(
     assert list(tmp_path.glob(".support*")) == []
 
 
-def test_what_is_there_is_not_overwritten_and_a_folder_that_is_not_is_told(tmp_path: Path) -> None:
+def test_a_bundle_overwrites_nothing_and_reports_an_unwritable_folder(tmp_path: Path) -> None:
     taken = tmp_path / "precious.tar.gz"
     taken.write_bytes(b"precious")
     for place, says in ((taken, "exists already"), (tmp_path / "none/b.tar.gz", "No such file")):
@@ -191,7 +191,7 @@ def test_what_is_there_is_not_overwritten_and_a_folder_that_is_not_is_told(tmp_p
     assert taken.read_bytes() == b"precious"
 
 
-def test_every_spelling_of_a_secret_goes_and_the_rest_stays() -> None:
+def test_every_spelling_of_a_secret_is_redacted_and_the_rest_kept() -> None:
     pem = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhk\nAoIBAQC7vbqajDw4o6\n-----END-----"
     redactor = Redactor([IN_SECRET, "abc", "", "  padded-secret\n", pem, "12345678"])
     for before in ("", "x", "xy"):

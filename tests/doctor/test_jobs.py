@@ -114,7 +114,7 @@ def test_trouble_has_a_remedy(severity: str, job: JobFacts, loop: LoopFacts, say
      (GONE, AWAY, replace(GONE, phase="SUCCEEDED"), "succeeded"),  # meanwhile
      (replace(RUNS, lost=2), AWAY, RUNS, "started 1m30s ago")],  # at the first look alone
 )  # fmt: skip
-def test_what_gets_on_is_ok(
+def test_a_job_that_makes_progress_is_ok(
     job: JobFacts, loop: LoopFacts, later: JobFacts | None, says: str
 ) -> None:
     (found,) = judge_job(job, loop, later)
@@ -123,7 +123,7 @@ def test_what_gets_on_is_ok(
 
 
 @pytest.mark.parametrize("job", [QUEUED, WAITS, replace(WAITS, phase="")])
-def test_a_job_that_needs_the_loop_and_none_runs_is_stuck(job: JobFacts) -> None:
+def test_a_job_without_a_running_loop_is_stuck(job: JobFacts) -> None:
     assert only(judge_job(job, AWAY)).remedy == "penstock up; its log: /l/loop.log"
     assert job.needs_the_loop
     died = replace(AWAY, last_error="MemoryError")
@@ -131,7 +131,7 @@ def test_a_job_that_needs_the_loop_and_none_runs_is_stuck(job: JobFacts) -> None
     assert only(judge_job(job, AT_WORK), "note")
 
 
-def test_what_a_job_has_to_do_without_is_noted_with_what_would_give_it() -> None:
+def test_missing_features_of_a_job_are_noted_with_a_remedy() -> None:
     notes = (("NoLimit", "no cgroup can be made"), ("NoNamespace", "no mount namespace"))
     _, limit, namespace = judge_job(replace(RUNS, notes=notes), AT_WORK)
     assert (limit.severity, limit.what) == ("note", notes[0][1])
@@ -139,7 +139,7 @@ def test_what_a_job_has_to_do_without_is_noted_with_what_would_give_it() -> None
     assert (namespace.why, "user namespaces" in namespace.remedy) == (notes[1][1], True)
 
 
-def test_a_job_that_waits_for_its_mount_or_the_store_behind_it_is_slow() -> None:
+def test_a_job_that_waits_for_its_mount_or_store_is_slow() -> None:
     later = replace(RUNS, cpu_s=10.01, looked_s=0.5)
     found = only(judge_reading(RUNS, later, "team/imagenet", SERVED, after(SERVED)), "slow")
     assert (found.what, found.remedy) == (
@@ -168,7 +168,7 @@ def look(state: State) -> JobFacts:
     return look_at_job(state.folder, state.snapshot(), job, lambda _place, _key: False)
 
 
-def test_what_a_job_waits_for_is_read_from_the_state() -> None:
+def test_the_cause_of_a_waiting_job_is_read_from_the_state() -> None:
     state = State()
     old = put("TrainingJob", "old", spec={"gpus": 2})
     state.record(old, note={"allotted": {"gpus": [0, 1], "cores": 1.0}})
@@ -184,7 +184,7 @@ def test_what_a_job_waits_for_is_read_from_the_state() -> None:
     assert seen.too_many
 
 
-def test_who_keeps_a_job_and_whether_its_instances_live_is_looked_up() -> None:
+def test_the_keeper_of_a_job_and_its_live_instances_are_looked_up() -> None:
     state = State()
     uid = put("TrainingJob", "net", spec={})
     state.record(uid, status={"phase": "RUNNING"}, note={"run": "r"})

@@ -177,7 +177,7 @@ def test_trouble_has_a_remedy(severity: str, seen: Mount | Tier | list[Finding],
         rules.judge_headroom("x", SMALL, 500 * MIB, GIB),
     ],
 )
-def test_nothing_is_said_of_what_is_well(seen: Mount | Tier | list[Finding]) -> None:
+def test_healthy_facts_give_no_finding(seen: Mount | Tier | list[Finding]) -> None:
     assert judged(seen) == []
 
 
@@ -185,7 +185,9 @@ def test_nothing_is_said_of_what_is_well(seen: Mount | Tier | list[Finding]) -> 
     ("waiting", "requests", "store_bytes", "is_said"),
     [(3, 10, 5, True), (0, 10, 5, False), (3, 11, 5, False), (3, 10, 6, False)],
 )
-def test_requests_that_stall(waiting: int, requests: int, store_bytes: int, is_said: bool) -> None:
+def test_stalled_requests_are_reported(
+    waiting: int, requests: int, store_bytes: int, is_said: bool
+) -> None:
     before = replace(with_stats(requests={"READ": 10}, store_bytes=5), waiting=3)
     after = with_stats(requests={"READ": requests}, store_bytes=store_bytes)
     after = replace(after, waiting=waiting, looked_s=11.5)
@@ -193,7 +195,7 @@ def test_requests_that_stall(waiting: int, requests: int, store_bytes: int, is_s
     assert ["for 1.5 s" in one.why for one in found if one.severity == "slow"] == [True] * is_said
 
 
-def test_a_full_tier_says_how_large_one_would_hold_all() -> None:
+def test_a_full_tier_gets_the_size_that_would_hold_everything() -> None:
     full = replace(TIER, used_bytes=99 * GIB)
     found = only(judged(full, cached_bytes=99 * GIB), "slow")
     assert "fetched again at each read" in found.what
@@ -204,14 +206,14 @@ def test_a_full_tier_says_how_large_one_would_hold_all() -> None:
     assert "evicts" in lru.what
 
 
-def test_real_directories_are_looked_at_also_before_they_are_made(tmp_path: Path) -> None:
+def test_cache_directories_are_inspected_even_before_they_exist(tmp_path: Path) -> None:
     disk = look_at_disk(tmp_path / "not" / "yet")
     assert (disk.error, disk.path) == (None, str(tmp_path))
     assert disk.total_bytes > disk.free_bytes > 0
     assert look_at_disk(Path("/dev/shm")).kind == "tmpfs"
 
 
-def test_what_the_server_says_of_a_tier_is_found_by_its_directories() -> None:
+def test_tier_facts_of_the_server_are_matched_by_directory() -> None:
     spec = TierSpec("SSD", (Path("/a"), Path("/b")), 7 * GIB)
     directories = [
         {"path": "/a", "state": "ok", "error": None, "out_s": None},
@@ -231,7 +233,7 @@ def test_what_the_server_says_of_a_tier_is_found_by_its_directories() -> None:
     assert (unasked.quota_bytes, unasked.failed) == (7 * GIB, ())
 
 
-def test_what_the_kernel_writes_is_read() -> None:
+def test_kernel_messages_are_parsed() -> None:
     assert facts.meminfo("MemTotal:  100 kB\nMemFree: 3 kB\nMemAvailable: 50 kB\n") == (
         102400,
         51200,
@@ -250,7 +252,7 @@ def test_what_the_kernel_writes_is_read() -> None:
     assert facts.look_at_cgroup(2**22 + 1) is None
 
 
-def test_the_worst_comes_first_and_decides_how_the_command_ends() -> None:
+def test_the_worst_finding_comes_first_and_decides_the_exit_code() -> None:
     slow, note = Finding("slow", "x", "a"), Finding("note", "x", "b")
     bad = Finding("bad", "x", "c")
     away = Finding("bad", "x", "d", unreachable=True)
@@ -259,7 +261,7 @@ def test_the_worst_comes_first_and_decides_how_the_command_ends() -> None:
     assert [exit_code(some) for some in several] == [0, 0, 2, 3]
 
 
-def test_a_look_that_never_returns_costs_its_deadline_and_nothing_more() -> None:
+def test_a_probe_that_never_returns_costs_its_deadline_and_no_more() -> None:
     with pytest.raises(ZeroDivisionError):
         within(5, lambda: 1 / 0)
     released = threading.Event()

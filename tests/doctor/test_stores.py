@@ -45,7 +45,7 @@ def bucket(_s3_server: S3) -> str:
     return found.bucket
 
 
-def test_a_store_that_is_well_is_measured_and_an_empty_one_is_noted(s3: S3, bucket: str) -> None:
+def test_a_healthy_store_is_measured_and_an_empty_one_is_noted(s3: S3, bucket: str) -> None:
     seen = look_at_store(part(f"s3://{bucket}", s3.endpoint))
     assert (seen.refusal, seen.objects, seen.too_slow) == (None, 4, False)
     assert seen.endpoint is not None
@@ -73,7 +73,7 @@ NO_KEYS = dict.fromkeys(KEYS)
      ({}, "s3://{bucket}", "http://127.0.0.1:{port}",
       "it does not accept connections|Connection refused", 3)],
 )  # fmt: skip
-def test_a_store_that_refuses_is_told_with_the_reason(
+def test_a_store_that_refuses_is_reported_with_the_reason(
     s3: S3,
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,7 +100,9 @@ def test_a_store_that_refuses_is_told_with_the_reason(
     assert "not-the-secret" not in repr(found)
 
 
-def test_whose_keys_a_part_is_given(s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_is_checked_with_its_own_keys(
+    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = Keys(access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY)
     environment = {**KEYS, "AWS_ENDPOINT_URL": s3.endpoint}
     filled = with_keys_of(part(f"s3://{bucket}"), environment)
@@ -116,7 +118,7 @@ def test_whose_keys_a_part_is_given(s3: S3, bucket: str, monkeypatch: pytest.Mon
     ("skew_s", "severity", "told"),
     [(3620, "bad", "1h00m ahead of"), (-7220, "bad", "2h00m behind"), (62, "note", "1m0")],
 )
-def test_a_clock_that_is_wrong_is_told_once_and_by_how_much(
+def test_a_wrong_clock_is_reported_once_with_its_offset(
     s3: S3, monkeypatch: pytest.MonkeyPatch, skew_s: float, severity: str, told: str
 ) -> None:
     clock = SimpleNamespace(time=lambda: time.time() + skew_s, monotonic=time.monotonic)
@@ -132,7 +134,7 @@ def test_a_clock_that_is_wrong_is_told_once_and_by_how_much(
     assert exit_code([found]) == (2 if severity == "bad" else 0)
 
 
-def test_http_written_for_a_server_that_speaks_tls(tmp_path: Path) -> None:
+def test_an_http_address_of_a_tls_server_is_reported(tmp_path: Path) -> None:
     certify(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
@@ -177,7 +179,7 @@ def test_a_server_that_never_answers_costs_one_deadline(monkeypatch: pytest.Monk
     ],
     ids=["far away", "a narrow line"],
 )
-def test_a_slow_store_says_what_that_means_for_readers(seen: StoreFacts, says: str) -> None:
+def test_a_slow_store_is_reported_with_its_effect_on_readers(seen: StoreFacts, says: str) -> None:
     findings = judge_store(seen, "x", threads=32, reading_bytes_per_s=2.0 * (1 << 20))
     assert_told(findings, "slow", says)
     assert exit_code(findings) == 0
@@ -193,7 +195,7 @@ def test_a_store_without_an_answer_is_unreachable() -> None:
     assert [exit_code([one]) for one in findings if one.severity == "bad"] == [3, 3, 3]
 
 
-def test_addresses_are_those_that_requests_go_to() -> None:
+def test_the_checked_addresses_are_those_of_requests() -> None:
     for source, identity, region, address in (
         ("s3://b", "s3://b?endpoint=http://h:9000", None, "http://h:9000"),
         ("s3://b", "", "eu-west-1", "https://s3.eu-west-1.amazonaws.com:443"),
