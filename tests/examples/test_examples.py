@@ -163,7 +163,7 @@ def test_01_a_pytorch_script_trains_alike_with_and_without_penstock_run(images: 
     images.assert_got_once()
 
 
-def test_02_a_planned_run_goes_on_in_mid_epoch_where_it_was(images: Stage, tmp_path: Path) -> None:
+def test_02_a_planned_run_resumes_in_mid_epoch(images: Stage, tmp_path: Path) -> None:
     script = EXAMPLES / "02-pytorch-planned/train.py"
     whole = output(script, images.mount.path, "--state", tmp_path / "none", "--workers", 0)
     images.assert_got_once()
@@ -199,7 +199,7 @@ def test_04_webdataset_reads_each_shard_once(shards: Stage) -> None:
     shards.assert_got_once()
 
 
-def test_05_the_generator_for_tf_data_covers_each_epoch_and_without_it_that_is_said(
+def test_05_the_tf_data_generator_covers_each_epoch_and_reports_missing_tensorflow(
     images: Stage,
 ) -> None:
     script = EXAMPLES / "05-tf-data/pipeline.py"
@@ -214,7 +214,7 @@ def test_05_the_generator_for_tf_data_covers_each_epoch_and_without_it_that_is_s
         assert result.stderr == "TensorFlow is not installed; hint: pip install tensorflow-cpu\n"
 
 
-def test_06_the_source_for_dali_covers_each_epoch_and_without_it_that_is_said(
+def test_06_the_dali_source_covers_each_epoch_and_reports_missing_dali(
     images: Stage,
 ) -> None:
     script = EXAMPLES / "06-dali/pipeline.py"
@@ -290,7 +290,9 @@ def test_resnet50_is_the_published_one() -> None:
     assert (len(decay), len(rest)) == (54, 107)  # convolutions and fc; biases and normalisation
 
 
-def test_it_learns_goes_on_from_its_checkpoint_and_names_a_broken_image(tmp_path: Path) -> None:
+def test_resnet50_learns_resumes_from_its_checkpoint_and_names_a_broken_image(
+    tmp_path: Path,
+) -> None:
     drawn = tmp_path / "drawn"
     made = output(MAKE, drawn, "--classes", 4, "--train", 24, "--val", 8, "--size", "48x40")
     assert made.startswith("128 images")
