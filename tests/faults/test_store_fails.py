@@ -57,7 +57,7 @@ def start(source: str, proxy: FaultyProxy, mounter: Mounter, deadline: str) -> M
     )
 
 
-def test_a_fault_that_passes_costs_a_retry_and_never_the_read(
+def test_a_transient_fault_costs_a_retry_and_never_the_read(
     source: str, proxy: FaultyProxy, mounter: Mounter
 ) -> None:
     mount = start(source, proxy, mounter, "30s")
@@ -79,7 +79,7 @@ def test_a_fault_that_passes_costs_a_retry_and_never_the_read(
         assert mismatches == (injected[fault] if fault is Fault.FLIPPED else 0), fault
 
 
-def test_an_answer_that_no_honest_server_gives_is_not_believed(
+def test_an_answer_that_no_honest_server_gives_is_rejected(
     source: str, proxy: FaultyProxy, mounter: Mounter
 ) -> None:
     mount = start(source, proxy, mounter, "30s")
@@ -94,9 +94,7 @@ def test_an_answer_that_no_honest_server_gives_is_not_believed(
     assert mount.stats()["errors"] == 0
 
 
-def test_keys_that_expired_are_read_again(
-    source: str, proxy: FaultyProxy, mounter: Mounter
-) -> None:
+def test_expired_keys_are_read_again(source: str, proxy: FaultyProxy, mounter: Mounter) -> None:
     mount = start(source, proxy, mounter, "30s")
     assert (mount.path / "cached/1").read_bytes() == CACHED["cached/1"]
     proxy.script([Fault.EXPIRED_TOKEN])
@@ -106,7 +104,7 @@ def test_keys_that_expired_are_read_again(
     assert (stats["errors"], stats["store_reopens"]) == (0, 1)
 
 
-def test_a_store_that_is_away_gives_eio_at_the_deadline_and_cached_files_go_on(
+def test_an_unreachable_store_gives_eio_at_the_deadline_while_cached_files_work(
     source: str, proxy: FaultyProxy, mounter: Mounter
 ) -> None:
     """Here it refuses connections; tests/mount/test_failing_store.py has one that hangs."""
@@ -134,9 +132,7 @@ def test_a_store_that_is_away_gives_eio_at_the_deadline_and_cached_files_go_on(
 # -- what the soak found, each as small as it can be ---------------------------------------
 
 
-def test_behind_the_end_of_a_file_that_became_shorter_there_is_estale(
-    s3: S3, mounter: Mounter
-) -> None:
+def test_reading_past_the_end_of_a_shortened_file_gives_estale(s3: S3, mounter: Mounter) -> None:
     bucket = s3.bucket("shorter")
     write_tree(bucket, {"file": LARGE})
     mount = mounter(
@@ -162,7 +158,7 @@ def test_behind_the_end_of_a_file_that_became_shorter_there_is_estale(
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_a_read_that_meets_what_is_gone_fails_and_is_not_short(
+def test_a_read_of_deleted_bytes_fails_and_is_not_short(
     s3: S3, mounter: Mounter, workers: str
 ) -> None:
     bucket = s3.bucket(f"half-gone-{workers}")
@@ -331,7 +327,7 @@ def test_tar_packs_everything_while_the_store_fails(failing: Mount, tmp_path: Pa
 
 @pytest.mark.slow
 @in_pagecache
-def test_sha256sum_finds_every_sum_right_while_the_store_fails(
+def test_sha256sum_matches_for_every_file_while_the_store_fails(
     failing: Mount, tmp_path: Path
 ) -> None:
     sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in DATA.items()]
