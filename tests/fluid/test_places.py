@@ -73,7 +73,7 @@ KEYS = Keys("id", "hidden")
       "https://mirrors.example.org/apache", StoreOptions()),
      ("s3://b", {"anonymous": "true"}, "s3://b", StoreOptions(anonymous=True))],
 )  # fmt: skip
-def test_each_scheme_is_read_with_the_names_that_people_write(
+def test_each_scheme_is_parsed_in_all_its_spellings(
     mount_point: str, options: dict[str, str], source: str, store: StoreOptions
 ) -> None:
     found = part(mount_point, options)
@@ -94,7 +94,7 @@ JUICEFS = {"access-key": "id", "secret-key": "hidden", "metaurl": "redis://x/1"}
      ("juicefs:///", {"storage": "wasb", "bucket": "https://jfs.core.windows.net"}, "az://jfs",
       StoreOptions(keys=Keys(account_name="id", account_key="hidden")))],
 )  # fmt: skip
-def test_juicefs_is_its_bucket_at_the_root(
+def test_a_juicefs_mount_is_its_bucket_at_the_root(
     mount_point: str, options: dict[str, str], source: str, store: StoreOptions
 ) -> None:
     found = mounted(mount_point, options | JUICEFS, kind="JuiceFSRuntime")
@@ -124,7 +124,7 @@ def test_juicefs_is_its_bucket_at_the_root(
      ("gs://b", {"fs.gcs.credential.path": "/nowhere/key.json"},
       "options.fs.gcs.credential.path", "service-account-json")],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused_with_its_place_and_what_to_write(
+def test_an_impossible_value_is_rejected_with_its_path_and_a_hint(
     mount_point: str, options: dict[str, str], path: str, hint: str
 ) -> None:
     with pytest.raises(SpecProblem) as caught:
@@ -134,7 +134,7 @@ def test_what_cannot_be_meant_is_refused_with_its_place_and_what_to_write(
     assert not any(len(text) > 8 and text in str(caught.value) for text in options.values())
 
 
-def test_what_means_something_elsewhere_is_told_with_the_reason() -> None:
+def test_a_value_with_another_meaning_elsewhere_is_reported_with_the_reason() -> None:
     at = "spec.mounts.0.options."
     told = {
         "alluxio.underfs.s3.inherit.acl": "all files have the data set's owner "
@@ -147,7 +147,7 @@ def test_what_means_something_elsewhere_is_told_with_the_reason() -> None:
     assert no_effects(mounted("s3://b", options)) == {at + name: why for name, why in told.items()}
 
 
-def test_keys_of_a_runtimes_own_settings_hold_for_every_mount_that_knows_them() -> None:
+def test_keys_in_runtime_settings_apply_to_every_mount_that_knows_them() -> None:
     spec = "  properties: {aws.accessKeyId: id, aws.secretKey: hidden, fs.oss.endpoint: x}"
     own = {"aws.secretKey": "own", "aws.accessKeyId": "other"}
     assert part("s3://b", own, spec=spec).store.keys == Keys("other", "own")
@@ -158,7 +158,7 @@ def test_keys_of_a_runtimes_own_settings_hold_for_every_mount_that_knows_them() 
     }
 
 
-def test_a_key_file_is_found_in_the_secret_that_a_pod_would_have_seen_there() -> None:
+def test_a_key_file_is_found_in_the_secret_that_a_pod_would_mount() -> None:
     spec = """
   volumes: [{name: secret-volume, secret: {secretName: gcscreds}}]
   master: {volumeMounts: [{name: secret-volume, mountPath: /var/secrets}]}

@@ -82,7 +82,7 @@ spec:
 """
 
 
-def test_several_mounts_have_their_own_paths_and_share_what_is_shared() -> None:
+def test_several_mounts_have_their_own_paths_and_common_settings() -> None:
     secrets = {"all/id": "i", "all/key": "k", "mine/key": "m"}
     found = plan(SEVERAL + runtime("AlluxioRuntime", "", name="both"), secrets=secrets)
     endpoint = "http://127.0.0.1:9000"
@@ -125,7 +125,7 @@ def test_a_reference_shows_the_parts_below_its_own_path(mount: str, path: str, s
     assert caught.value.hint == "its parts are at /spark"
 
 
-def test_the_owner_comes_before_fuse_arguments_and_those_before_run_as() -> None:
+def test_the_owner_precedes_fuse_arguments_and_those_precede_run_as() -> None:
     spec = '  runAs: {uid: 1, gid: 2}\n  fuse: {args: [fuse, "--fuse-opts=uid=3"]}'
     settings = plan(S3_DATASET + runtime("AlluxioRuntime", spec)).settings
     assert (settings.uid, settings.gid) == (3, 2)
@@ -134,7 +134,7 @@ def test_the_owner_comes_before_fuse_arguments_and_those_before_run_as() -> None
     assert (settings.uid, settings.gid) == (4, 5)
 
 
-def test_who_may_read_is_the_callers_choice_unless_the_runtime_says() -> None:
+def test_read_permission_is_the_callers_choice_unless_the_runtime_sets_it() -> None:
     text = S3_DATASET + runtime("AlluxioRuntime", "")
     assert not plan(text).settings.allow_other
     assert plan(text, allow_other=True).settings.allow_other
@@ -145,7 +145,7 @@ def test_who_may_read_is_the_callers_choice_unless_the_runtime_says() -> None:
     assert not plan(local, allow_other=True).settings.allow_other
 
 
-def test_any_option_of_the_command_line_is_one_of_our_own_runtime() -> None:
+def test_any_command_line_option_works_in_our_own_runtime() -> None:
     spec = """
   options: {mode: passthrough, refresh: never, block-size: 4MiB, threads: 64, deadline: 30s,
             region: eu-1, no-cache: true, max_read: "131072", file-mode: "0440"}
@@ -167,7 +167,7 @@ def test_any_option_of_the_command_line_is_one_of_our_own_runtime() -> None:
     assert (found.without_effect, found.notes) == ([], [])
 
 
-def test_tiers_of_our_own_runtime_are_said_in_one_way() -> None:
+def test_tiers_of_our_own_runtime_are_written_in_one_way() -> None:
     spec = "  options: {tier: 'MEM:/dev/shm/x:1GiB SSD:/nvme:2GiB'}"
     found = plan(S3_DATASET + runtime("PenstockRuntime", spec)).settings.tiers
     assert [tier.medium for tier in found] == ["MEM", "SSD"]
@@ -187,7 +187,9 @@ def test_tiers_of_our_own_runtime_are_said_in_one_way() -> None:
      ("threads: ²", "²", ""),
      (f"memory: '{'9' * 400}'", "larger than any disk", "")],
 )  # fmt: skip
-def test_a_wrong_option_of_ours_is_refused_at_its_place(option: str, what: str, hint: str) -> None:
+def test_a_wrong_option_of_our_runtime_is_rejected_at_its_path(
+    option: str, what: str, hint: str
+) -> None:
     with pytest.raises(SpecProblem, match=what) as caught:
         plan(S3_DATASET + runtime("PenstockRuntime", f"  options: {{{option}}}"))
     assert caught.value.path == f"spec.options.{option.partition(':')[0]}"
@@ -227,11 +229,11 @@ TWO = '{mediumtype: SSD, path: "/a,/b", '
      ('{mediumtype: SSD, path: /a, low: "0.1"}', (ssd("/a", quota=None, low=0.1),)),
      ('{mediumtype: SSD, path: /a, high: "0.5"}', (ssd("/a", quota=None, high=0.5, low=0.5),))],
 )  # fmt: skip
-def test_levels_become_tiers_the_fastest_first(levels: str, expected: tuple[TierSpec, ...]) -> None:
+def test_levels_become_tiers_fastest_first(levels: str, expected: tuple[TierSpec, ...]) -> None:
     assert tiers(levels) == expected
 
 
-def test_juicefs_paths_have_colons_bare_quotas_count_mib_and_low_is_free_space() -> None:
+def test_juicefs_paths_use_colons_quotas_default_to_mib_and_low_means_free_space() -> None:
     level = '{mediumtype: SSD, path: "/mnt/a:/mnt/b", quota: 40960, low: "0.1"}'
     found = plan(S3_DATASET + runtime("JuiceFSRuntime", f"  tieredstore: {{levels: [{level}]}}"))
     assert found.settings.tiers == (ssd("/mnt/a", "/mnt/b", quota=40960 * MIB),)
@@ -247,7 +249,7 @@ def test_juicefs_paths_have_colons_bare_quotas_count_mib_and_low_is_free_space()
      ('{mediumtype: SSD, path: /a, high: "0.5", low: "0.9"}', "levels.0.low", "above high"),
      ("{mediumtype: SSD, path: /a}, {mediumtype: HDD, path: /a}", "levels", "in two levels")],
 )  # fmt: skip
-def test_an_impossible_level_is_refused_with_its_place(levels: str, path: str, what: str) -> None:
+def test_an_impossible_level_is_rejected_with_its_path(levels: str, path: str, what: str) -> None:
     with pytest.raises(SpecProblem, match=what) as caught:
         tiers(levels, checked=False)
     assert caught.value.path == f"spec.tieredstore.{path}"

@@ -28,7 +28,7 @@ def args(*words: str) -> MountPlan:
 
 
 @pytest.mark.parametrize(("kind", "setting"), ALL, ids=lambda one: getattr(one, "name", one))
-def test_each_setting_that_is_acted_on_changes_the_mount(kind: str, setting: Setting) -> None:
+def test_each_supported_setting_changes_the_mount(kind: str, setting: Setting) -> None:
     beside = {}
     if setting.name == "alluxio.user.client.cache.size":
         beside = {"alluxio.user.client.cache.enabled": "true"}
@@ -51,7 +51,7 @@ def test_each_setting_that_is_acted_on_changes_the_mount(kind: str, setting: Set
      ("alluxio.user.streaming.data.timeout", "2h", "deadline_s", 3600, "1 h"),
      ("alluxio.underfs.s3.threads.max", "2048", "threads", 512, "from 2 to 512")],
 )  # fmt: skip
-def test_the_nearest_bound_is_taken(name: str, text: str, field: str, value: Any, why: str) -> None:
+def test_the_nearest_bound_is_used(name: str, text: str, field: str, value: Any, why: str) -> None:
     found = with_names(ALLUXIO, {name: text})
     assert getattr(found.settings, field) == value
     (note,) = found.notes
@@ -80,13 +80,15 @@ def test_the_nearest_bound_is_taken(name: str, text: str, field: str, value: Any
       "prefetch_blocks", 32),
      ("ThinRuntime", {"allow_other": "", "some-option": "x"}, "allow_other", True)],
 )  # fmt: skip
-def test_what_each_word_means(kind: str, settings: dict[str, str], field: str, value: Any) -> None:
+def test_words_of_a_setting_are_translated(
+    kind: str, settings: dict[str, str], field: str, value: Any
+) -> None:
     found = with_names(kind, settings)
     assert getattr(found.settings, field) == value
     assert kind != ALLUXIO or found.notes == []
 
 
-def test_juicefs_cache_folder_counts_where_there_is_no_level() -> None:
+def test_the_juicefs_cache_folder_applies_without_a_level() -> None:
     options = {"cache-dir": "/a:/b", "cache-size": "2048"}
     (tier,) = with_names("JuiceFSRuntime", options).settings.tiers
     mine = "penstock/default/imagenet"
@@ -99,7 +101,7 @@ def test_juicefs_cache_folder_counts_where_there_is_no_level() -> None:
     assert set(no_effects(found).values()) == {"tieredstore sets it"}
 
 
-def test_the_clients_settings_win_over_those_of_all_and_of_the_mount() -> None:
+def test_client_settings_override_those_of_all_and_of_the_mount() -> None:
     name = "alluxio.user.block.size.bytes.default"
     spec = f"  properties: {{{name}: 16MB}}\n  fuse: {{properties: {{{name}: 4MB}}}}"
     assert plan(S3_DATASET + runtime("AlluxioRuntime", spec)).settings.block_bytes == 4 * MIB
@@ -122,14 +124,14 @@ def test_the_clients_settings_win_over_those_of_all_and_of_the_mount() -> None:
      (ALLUXIO, "alluxio.user.streaming.data.timeout", "5fortnights", ""),
      (ALLUXIO, "alluxio.underfs.s3.threads.max", "many", "")],
 )  # fmt: skip
-def test_unknown_names_and_values_are_refused(kind: str, name: str, text: str, hint: str) -> None:
+def test_unknown_names_and_values_are_rejected(kind: str, name: str, text: str, hint: str) -> None:
     with pytest.raises(SpecProblem) as caught:
         with_names(kind, {name: text})
     assert caught.value.path == f"{WHERE.get(kind, 'spec.properties')}.{name}"
     assert hint in (caught.value.hint or "")
 
 
-def test_fuse_arguments_are_read_in_each_way_of_writing_them() -> None:
+def test_fuse_arguments_are_parsed_in_each_spelling() -> None:
     for words in (
         ("fuse", "--fuse-opts=attr_timeout=60,entry_timeout=70,kernel_cache,ro"),
         ("-oattr_timeout=60", "-oentry_timeout=70", "-okernel_cache"),
@@ -141,7 +143,7 @@ def test_fuse_arguments_are_read_in_each_way_of_writing_them() -> None:
         assert found.without_effect == []
 
 
-def test_kernel_options_that_change_nothing_here_are_told_with_the_reason() -> None:
+def test_kernel_options_without_effect_are_reported_with_the_reason() -> None:
     words = "rw,allow_other,max_readahead=0,max_background=256,congestion_threshold=256"
     found = args("fuse", f"--fuse-opts=kernel_cache,{words}", "--verbose")
     assert found.settings.allow_other
@@ -153,7 +155,7 @@ def test_kernel_options_that_change_nothing_here_are_told_with_the_reason() -> N
     ]
 
 
-def test_an_unknown_kernel_option_is_refused_except_for_images_of_ones_own() -> None:
+def test_an_unknown_kernel_option_is_rejected_except_for_custom_images() -> None:
     with pytest.raises(SpecProblem, match="atr_timeout is not an option") as caught:
         args("-oatr_timeout=60")
     assert caught.value.hint == "did you mean attr_timeout?"
