@@ -69,7 +69,7 @@ def kernel(make_set: MakeSet, tmp_path: Path) -> Iterator[Kernel]:
     os.close(ledger)
 
 
-def test_a_cached_file_is_registered_once_and_let_go_of_with_its_last_user(kernel: Kernel) -> None:
+def test_a_cached_file_is_registered_once_and_released_with_its_last_user(kernel: Kernel) -> None:
     ino, backings = kernel.fetch("a"), kernel.backings
     assert [backings.open(ino) for _ in range(2)] == [(PASSED, p.OpenFlag.PASSTHROUGH, 1)] * 2
     assert (kernel.registered, backings.opens) == ([b"alpha"], 2)
@@ -86,7 +86,7 @@ def test_a_cached_file_is_registered_once_and_let_go_of_with_its_last_user(kerne
     assert backings.open(ino)[2] == 2, "registered anew"
 
 
-def test_a_file_that_is_open_through_us_is_passed_through_after_all_those_are_closed(
+def test_a_file_open_through_us_is_passed_through_after_all_those_are_closed(
     kernel: Kernel,
 ) -> None:
     ino, backings = kernel.some.ino("a"), kernel.backings
@@ -106,7 +106,7 @@ def test_a_file_that_is_open_through_us_is_passed_through_after_all_those_are_cl
     assert backings.open(kernel.some.ino("e")) == through_us, "an empty file has nothing to pass"
 
 
-def test_the_next_server_goes_on_with_what_is_open_and_lets_go_of_the_rest(kernel: Kernel) -> None:
+def test_the_next_server_keeps_open_registrations_and_releases_the_rest(kernel: Kernel) -> None:
     ino = kernel.fetch("a")
     kernel.backings.open(ino)
     ledger = Ledger(kernel.ledger)
@@ -123,7 +123,7 @@ def test_the_next_server_goes_on_with_what_is_open_and_lets_go_of_the_rest(kerne
     ("error", "said", "stays_on"),
     [(errno.EPERM, "passthrough is off: ", False), (errno.ENOMEM, "a file is read through", True)],
 )
-def test_a_file_that_the_kernel_does_not_take_goes_through_us(
+def test_a_file_that_the_kernel_rejects_is_read_through_us(
     kernel: Kernel, caplog: pytest.LogCaptureFixture, error: int, said: str, *, stays_on: bool
 ) -> None:
     ino, backings = kernel.fetch("a"), kernel.backings

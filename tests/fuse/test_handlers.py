@@ -82,7 +82,7 @@ def kernel(make_set: MakeSet) -> Kernel:
     return Kernel(make_set(FILES))
 
 
-def test_a_name_is_looked_up_with_its_attributes_and_for_how_long_they_hold(kernel: Kernel) -> None:
+def test_a_lookup_returns_attributes_and_their_timeout(kernel: Kernel) -> None:
     answer = kernel.ask(p.Op.LOOKUP, ROOT, b"a\0")
     ino, _, entry_s, attr_s, entry_ns, attr_ns = p.ENTRY.unpack_from(answer)
     assert ino == kernel.some.ino("a")
@@ -92,7 +92,7 @@ def test_a_name_is_looked_up_with_its_attributes_and_for_how_long_they_hold(kern
     assert missing == (0, 0, 7, 0, 250_000_000, 0), "that it is missing is remembered as long"
 
 
-def test_attributes_are_those_of_the_options_and_of_the_file(kernel: Kernel) -> None:
+def test_attributes_come_from_the_options_and_the_file(kernel: Kernel) -> None:
     node = kernel.some.files.node(kernel.some.ino("d/000"))
     seconds, nanos = divmod(node.mtime_ns, 10**9)
     times = (seconds,) * 3 + (nanos,) * 3
@@ -102,7 +102,7 @@ def test_attributes_are_those_of_the_options_and_of_the_file(kernel: Kernel) -> 
     assert (folder[1], folder[9:]) == (0, (folder_mode, 2, 11, 12, 0, 4096, 0))
 
 
-def test_a_listing_goes_on_behind_each_entry_and_ends(kernel: Kernel) -> None:
+def test_a_listing_continues_after_each_entry_and_ends(kernel: Kernel) -> None:
     folder = kernel.some.ino("d")
     names: list[bytes] = []
     after = 0
@@ -149,9 +149,7 @@ def test_bytes_are_read_at_any_offset_and_counted(kernel: Kernel) -> None:
     assert (blocks, free, files) == (-(-(40 * 600 + 5) // 4096), 0, 42)
 
 
-def test_bytes_that_are_in_the_cache_are_answered_at_once(
-    make_set: MakeSet, tmp_path: Path
-) -> None:
+def test_cached_bytes_are_answered_at_once(make_set: MakeSet, tmp_path: Path) -> None:
     kernel = Kernel(make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20)))
     ino, body = kernel.some.ino("a"), p.READ_IN.pack(0, 1, 3)
     request = bytearray(p.IN_HEADER_BYTES) + body
@@ -161,7 +159,7 @@ def test_bytes_that_are_in_the_cache_are_answered_at_once(
     assert kernel.table[p.Op.READ](ino, request, len(request)) == [b"lph"]
 
 
-def test_a_read_that_meets_a_damaged_catalog_leaves_no_fetch_that_nobody_runs(
+def test_a_read_of_a_damaged_catalog_leaves_no_orphaned_fetch(
     make_set: MakeSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = Kernel(make_set(FILES))
@@ -188,7 +186,7 @@ class FakePeers:
         return job
 
 
-def test_extended_attributes_of_files(kernel: Kernel) -> None:
+def test_extended_attributes_of_files_are_served(kernel: Kernel) -> None:
     ino, folder = kernel.some.ino("a"), kernel.some.ino("d")
     version = (kernel.some.files.node(ino).version or "").encode()
     assert version
@@ -207,7 +205,7 @@ def test_extended_attributes_of_files(kernel: Kernel) -> None:
     assert kernel.ask(p.Op.LISTXATTR, folder, sized(4096)) == b""
 
 
-def test_whatever_changes_something_is_refused(kernel: Kernel) -> None:
+def test_every_modifying_request_is_rejected(kernel: Kernel) -> None:
     assert {kernel.refused(op, ROOT) for op in p.CHANGING_OPS} == {errno.EROFS}
     for op in (p.Op.FORGET, p.Op.BATCH_FORGET, p.Op.INTERRUPT):
         assert kernel.table[op](ROOT, bytearray(80), 80) is None
@@ -249,7 +247,7 @@ def init(kernel: Kernel, major: int, minor: int, offered: int, *, extended: bool
     return kernel.ask(p.Op.INIT, 0, body + (offered >> 32).to_bytes(4, "little"))
 
 
-def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
+def test_only_features_that_both_sides_know_are_agreed(kernel: Kernel) -> None:
     everything = 2**64 - 1
     answer = p.INIT_OUT.unpack(init(kernel, p.KERNEL_VERSION, 99, everything))
     (agreed,) = kernel.agreed
@@ -268,7 +266,7 @@ def test_only_what_both_sides_know_is_agreed_on(kernel: Kernel) -> None:
         assert kernel.refused(p.Op.INIT, 0, p.INIT_IN.pack(*version, 0, 0)) == errno.EPROTO
 
 
-def test_the_layouts_have_the_sizes_that_the_header_of_the_kernel_gives_them() -> None:
+def test_struct_layouts_have_the_sizes_of_the_kernel_header() -> None:
     sizes = {
         p.IN_HEADER: 40,
         p.OUT_HEADER: 16,
@@ -296,7 +294,7 @@ NEWER = {  # than the header that Debian 12 has
     ("ours", "prefix"),
     [(p.Op, "FUSE_"), (p.Notify, "FUSE_NOTIFY_"), (p.Init, "FUSE_"), (p.OpenFlag, "FOPEN_")],
 )
-def test_the_numbers_are_those_of_the_header_of_the_kernel(
+def test_constants_match_the_kernel_header(
     ours: type[enum.IntEnum | enum.IntFlag], prefix: str
 ) -> None:
     header = Path("/usr/include/linux/fuse.h").read_text()
@@ -322,7 +320,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys([*OURS, *OTHERS, ValueError]))
-def test_an_error_is_eio_to_readers_unless_it_has_a_number_of_its_own(
+def test_an_error_without_its_own_errno_is_eio(
     kind: type[Exception],
 ) -> None:
     words = ("spec.mounts", "what") if kind is errors.SpecProblem else ("what",)

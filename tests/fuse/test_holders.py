@@ -97,7 +97,7 @@ def only(found: Holders) -> Holder:
     return holder
 
 
-def test_a_mount_that_nobody_uses_has_no_holders_but_what_is_mounted_inside_it(
+def test_an_unused_mount_has_no_holders_except_mounts_inside_it(
     mount: Mount, tmp_path: Path
 ) -> None:
     found = holders(mount.path)
@@ -111,7 +111,7 @@ def test_a_mount_that_nobody_uses_has_no_holders_but_what_is_mounted_inside_it(
         subprocess.run(["umount", inner], check=True)
 
 
-def test_a_process_with_open_files_is_named_with_their_number(mount: Mount) -> None:
+def test_a_process_with_open_files_is_named_with_their_count(mount: Mount) -> None:
     with process(OPEN, mount.path / "a/file", mount.path / "b") as pid:
         holder = only(holders(mount.path))
     assert (holder.pid, holder.user, holder.usage) == (pid, "root", "2 open files")
@@ -137,7 +137,7 @@ def test_a_working_directory_and_a_program_on_the_mount_are_named(mount: Mount) 
     assert holder.usage == "program, 1 mapped file"
 
 
-def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
+def test_a_process_that_still_maps_a_closed_file_is_named(
     mount: Mount, tmp_path: Path, mounter: Mounter
 ) -> None:
     write_tree(tmp_path / "set", {"file": b"x" * 10_000})
@@ -149,7 +149,7 @@ def test_a_process_that_closed_a_file_and_still_maps_it_is_named(
         assert (holder.pid, holder.usage) == (pid, "1 mapped file")
 
 
-def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(mount: Mount) -> None:
+def test_other_mounts_and_paths_with_the_same_prefix_are_not_matched(mount: Mount) -> None:
     beside = mount.path.with_name(f"{mount.path.name}-beside")
     beside.mkdir()
     (beside / "f").write_bytes(b"")
@@ -158,7 +158,7 @@ def test_other_mounts_and_names_that_begin_alike_are_not_taken_for_it(mount: Mou
         assert holders(beside).processes == [], "nothing is mounted there"
 
 
-def test_a_server_that_hangs_does_not_hang_the_search(mount: Mount) -> None:
+def test_a_hanging_server_does_not_block_the_search(mount: Mount) -> None:
     with process(OPEN, mount.path / "a/file") as pid:
         server = mount.stats()["pid"]
         os.kill(server, signal.SIGSTOP)
@@ -168,14 +168,14 @@ def test_a_server_that_hangs_does_not_hang_the_search(mount: Mount) -> None:
             os.kill(server, signal.SIGCONT)
 
 
-def test_an_ordinary_user_is_told_that_others_may_hold_it_too(mount: Mount) -> None:
+def test_an_ordinary_user_is_told_that_other_users_may_hold_the_mount(mount: Mount) -> None:
     with process(OPEN, mount.path / "b"):
         command = [sys.executable, "-c", AS_NOBODY, mount.path]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.fullmatch(r"perhaps one of \d+ process(es)? that you may not inspect\n", said)
 
 
-def test_root_hears_of_processes_that_it_may_not_look_into_only_if_no_holder_is_known(
+def test_root_is_told_of_unreadable_processes_only_if_no_holder_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, perhaps = Holder(1, "cat", "root", "cwd"), "perhaps one of 2 processes"
@@ -185,7 +185,7 @@ def test_root_hears_of_processes_that_it_may_not_look_into_only_if_no_holder_is_
         assert Holders([], [], 2).lines()[0].startswith(perhaps)
 
 
-def test_of_very_many_holders_the_first_are_named_and_the_rest_counted() -> None:
+def test_the_first_of_many_holders_are_named_and_the_rest_counted() -> None:
     many = Holders([Holder(n, "cat", "root", "cwd") for n in range(50)], [], 0)
     assert many.lines()[0] == "pid 0  cat  (root)  cwd"
     assert many.lines()[-1] == "and 30 more processes"

@@ -44,7 +44,7 @@ def take(one: Journal, unique: int, body: bytes = b"") -> int:
     return slot
 
 
-def test_the_next_server_finds_what_was_not_answered(memory: Make) -> None:
+def test_the_next_server_finds_unanswered_requests(memory: Make) -> None:
     descriptor = memory(new_journal)
     first = Journal(descriptor)
     for unique in (10, 11, 12):
@@ -63,7 +63,7 @@ def test_the_next_server_finds_what_was_not_answered(memory: Make) -> None:
     assert list(Journal(descriptor).unanswered()) == []
 
 
-def test_slots_are_used_again_and_those_of_a_server_before_are_not_given_away(
+def test_slots_are_reused_except_those_of_an_earlier_server(
     memory: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "_SLOTS", 4)
@@ -84,7 +84,7 @@ def test_slots_are_used_again_and_those_of_a_server_before_are_not_given_away(
     assert len(waited) == 1
 
 
-def test_the_next_server_knows_which_files_are_open(memory: Make) -> None:
+def test_the_next_server_knows_the_open_files(memory: Make) -> None:
     descriptor = memory(new_ledger)
     first = Ledger(descriptor)
     one, two, gone = first.enter(101), first.enter(102), first.enter(103)
@@ -103,7 +103,9 @@ def test_the_next_server_knows_which_files_are_open(memory: Make) -> None:
     assert first.read(gone, USERS) == 0, "counts of the one before are gone"
 
 
-def test_it_grows_and_loses_nothing(memory: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kept_memory_grows_without_losing_anything(
+    memory: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal, "_FIRST_RECORDS", 2)
     descriptor = memory(new_ledger)
     one = Ledger(descriptor)

@@ -102,7 +102,7 @@ def echo(node: int, request: module.Request, length: int) -> Reply:
     return node.to_bytes(1, "little"), memoryview(bytes(request[p.IN_HEADER_BYTES : length]))
 
 
-def test_an_answer_has_the_number_of_its_request_and_is_counted(kernel: Kernel) -> None:
+def test_an_answer_carries_the_number_of_its_request_and_is_counted(kernel: Kernel) -> None:
     kernel.interruptions = iter([errno.ENOENT, errno.EINTR, errno.EAGAIN])
     kernel.serve({p.Op.READ: echo, p.Op.LOOKUP: echo})
     assert kernel.ask(p.Op.READ, 10, b"four") == (10, 0, b"\x4dfour")
@@ -122,7 +122,9 @@ def test_a_handler_that_returns_none_sends_no_reply(kernel: Kernel) -> None:
     assert kernel.ask(p.Op.RELEASE, 12) == (12, 0, b""), "an empty answer is one"
 
 
-def test_what_meets_a_damaged_catalog_waits_for_another_and_not_for_ever(kernel: Kernel) -> None:
+def test_a_request_that_meets_a_damaged_catalog_waits_for_a_new_one_within_a_limit(
+    kernel: Kernel,
+) -> None:
     damaged = True
 
     def look_up(node: int, request: module.Request, length: int) -> Reply:
@@ -168,7 +170,7 @@ def later(work: Callable[[], Reply]) -> Reply:
 @pytest.mark.parametrize(
     "way", [lambda work: work(), later, BlockingReply], ids=["now", "later", "disk"]
 )
-def test_an_error_is_answered_with_its_number_and_counted_unless_it_is_an_answer(
+def test_an_error_is_answered_with_its_number_and_counted_unless_expected(
     kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]
 ) -> None:
     errors = iter([FuseError(errno.ENODATA), ObjectChanged("x"), ValueError("a bug")])
@@ -184,7 +186,7 @@ def test_an_error_is_answered_with_its_number_and_counted_unless_it_is_an_answer
     assert kernel.session.read_bytes() == 0
 
 
-def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: Kernel) -> None:
+def test_answers_that_wait_for_storage_or_disk_block_no_other(kernel: Kernel) -> None:
     waiting: list[SendReply] = []
 
     def wait_for_disk() -> tuple[bytes]:
@@ -211,7 +213,7 @@ def test_answers_that_wait_for_storage_or_for_the_disk_hold_up_no_other(kernel: 
     assert {kernel.receive() for _ in waiting} == {(n, 0, b"opened") for n in (1, 2, 3, 4)}
 
 
-def test_who_fetches_an_answer_lets_another_take_the_next_request(kernel: Kernel) -> None:
+def test_a_thread_that_fetches_lets_another_take_the_next_request(kernel: Kernel) -> None:
     session = kernel.session = Session(kernel.end.fileno(), 1, kernel.counters, max_receivers=3)
     fetching: list[threading.Thread] = []
     left_to_others: list[Callable[[], object]] = []
@@ -289,7 +291,7 @@ class Arriving:
         self.connection.close()
 
 
-def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kernel: Kernel) -> None:
+def test_a_started_fetch_is_answered_piecewise_while_requests_are_taken(kernel: Kernel) -> None:
     begun: list[Arriving] = []
     events: list[str] = []
 
@@ -328,7 +330,7 @@ def test_what_is_begun_is_answered_piece_by_piece_while_requests_are_taken(kerne
     kernel.session._started.clear()
 
 
-def test_a_bug_in_what_was_begun_costs_one_answer_and_not_the_mount(kernel: Kernel) -> None:
+def test_a_bug_in_a_started_fetch_costs_one_answer_and_not_the_mount(kernel: Kernel) -> None:
     begun: list[Arriving] = []
 
     def start(answer: SendReply) -> Arriving:
@@ -346,7 +348,7 @@ def test_a_bug_in_what_was_begun_costs_one_answer_and_not_the_mount(kernel: Kern
 
 
 @pytest.mark.parametrize("refuse", [True, False])
-def test_a_resent_request_is_refused_only_if_it_crashed_every_server(
+def test_a_resent_request_is_rejected_only_if_it_crashed_every_server(
     kernel: Kernel, *, refuse: bool
 ) -> None:
     kernel.session.take_over(refuse_resent=refuse)
@@ -359,7 +361,7 @@ def test_a_resent_request_is_refused_only_if_it_crashed_every_server(
 
 
 @pytest.mark.parametrize("refuse", [True, False])
-def test_what_the_journal_has_unanswered_is_answered_or_refused_first(
+def test_unanswered_requests_of_the_journal_are_answered_or_rejected_first(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch, *, refuse: bool
 ) -> None:
     monkeypatch.setattr("penstock.fuse.journal._SLOTS", 4)
@@ -381,7 +383,7 @@ def test_what_the_journal_has_unanswered_is_answered_or_refused_first(
         assert list(Journal(memory.fileno()).unanswered()) == []
 
 
-def test_the_kernel_is_told_what_to_drop_and_what_to_keep(kernel: Kernel) -> None:
+def test_the_kernel_is_told_what_to_invalidate_and_what_to_store(kernel: Kernel) -> None:
     kernel.session.invalidate_entry(5, b"name")
     assert kernel.receive() == (0, 3, struct.pack("<QII", 5, 4, 0) + b"name\0")
     kernel.session.invalidate_pages(6)
@@ -392,7 +394,7 @@ def test_the_kernel_is_told_what_to_drop_and_what_to_keep(kernel: Kernel) -> Non
     assert kernel.receive() == (0, 4, struct.pack("<QQII", 8, 0, 0, 0))
 
 
-def test_what_the_kernel_does_not_hold_is_no_error(
+def test_invalidating_an_uncached_entry_is_no_error(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [errno.ENOENT, errno.ENODEV, errno.EINVAL]
@@ -444,7 +446,7 @@ class Disk:
         return (b"bytes",)
 
 
-def test_it_is_stuck_for_as_long_as_a_taker_is_at_the_same_request(
+def test_a_session_is_stuck_while_a_receiver_stays_at_one_request(
     kernel: Kernel, time: Time
 ) -> None:
     disk, session = Disk(kernel, hangs=1), kernel.session
@@ -466,7 +468,7 @@ def test_it_is_stuck_for_as_long_as_a_taker_is_at_the_same_request(
 
 
 @pytest.mark.parametrize("with_journal", [False, True])
-def test_a_taker_that_hangs_is_replaced_and_its_request_answered_once_more(
+def test_a_hung_receiver_is_replaced_and_its_request_answered_once_more(
     kernel: Kernel, time: Time, *, with_journal: bool
 ) -> None:
     with os.fdopen(new_journal()) as memory:
@@ -501,9 +503,7 @@ def test_a_taker_that_hangs_is_replaced_and_its_request_answered_once_more(
             assert list(Journal(memory.fileno()).unanswered()) == []
 
 
-def test_a_request_that_hangs_again_is_not_asked_a_third_time_but_the_next_may_be(
-    kernel: Kernel, time: Time
-) -> None:
+def test_a_request_that_hangs_again_is_not_retried_a_third_time(kernel: Kernel, time: Time) -> None:
     """What hangs is no disk then, and whoever asks how long it is stuck has to act."""
     disk, session = Disk(kernel, hangs=2), kernel.session
     kernel.serve({p.Op.READ: disk.read})
@@ -538,7 +538,7 @@ def test_a_request_that_hangs_again_is_not_asked_a_third_time_but_the_next_may_b
 @pytest.mark.parametrize(
     "way", [lambda work: work(), later, BlockingReply], ids=["now", "later", "disk"]
 )
-def test_an_answer_goes_where_its_request_came_from(
+def test_an_answer_goes_to_the_source_of_its_request(
     kernel: Kernel, way: Callable[[Callable[[], Reply]], Reply]
 ) -> None:
     answers = iter([(b"ok",), FuseError(errno.ENODATA)])
@@ -560,7 +560,7 @@ def test_an_answer_goes_where_its_request_came_from(
     assert kernel.session.requests() == {}, "counted by whoever took it"
 
 
-def test_a_session_that_takes_nothing_by_itself_can_take_one_and_ends_when_it_is_told(
+def test_a_passive_session_takes_single_requests_and_ends_on_demand(
     kernel: Kernel,
 ) -> None:
     kernel.interruptions = iter([errno.ENOENT, errno.EINTR, errno.EAGAIN])
@@ -584,7 +584,7 @@ def test_a_session_that_takes_nothing_by_itself_can_take_one_and_ends_when_it_is
     kernel.session.join()
 
 
-def test_a_request_that_waits_for_a_disk_that_hangs_is_served_by_the_next_taker(
+def test_a_request_blocked_by_a_hanging_disk_is_served_by_the_next_receiver(
     kernel: Kernel, time: Time
 ) -> None:
     """It was taken, and what has landed before it is being stored."""
