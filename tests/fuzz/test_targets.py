@@ -22,7 +22,7 @@ SEED = 20_261_118
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
-def test_it_holds_for_mutations_of_valid_inputs(target: Target, tmp_path: Path) -> None:
+def test_each_target_holds_for_mutations_of_valid_inputs(target: Target, tmp_path: Path) -> None:
     inputs = list(islice(mutations(target.seeds, target.words, SEED), target.smoke_inputs))
     assert len(set(inputs)) > target.smoke_inputs / 2
     with target.open(tmp_path) as check:
@@ -31,7 +31,7 @@ def test_it_holds_for_mutations_of_valid_inputs(target: Target, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in REGRESSIONS.iterdir()))
-def test_it_holds_for_what_was_a_finding_once(name: str, tmp_path: Path) -> None:
+def test_each_target_holds_for_earlier_findings(name: str, tmp_path: Path) -> None:
     inputs = sorted((REGRESSIONS / name).iterdir())
     assert inputs
     with TARGETS[name].open(tmp_path) as check:
@@ -46,7 +46,7 @@ def test_it_holds_for_what_was_a_finding_once(name: str, tmp_path: Path) -> None
         ("catalog", "pristine.sqlite", b"TABLE me"),
     ],
 )
-def test_a_schema_that_is_not_text_is_damage_like_any_other(
+def test_a_schema_that_is_not_text_is_ordinary_damage(
     name: str, file: str, at: bytes, tmp_path: Path
 ) -> None:
     """sqlite3 fails to decode what SQLite says of it, and raises no error of a database."""
@@ -89,7 +89,7 @@ def no_x(_folder: Path) -> Iterator[Check]:
 # A finding ends the run at once, so its time is only a bound: the first example of hypothesis
 # takes over a second on a busy machine.
 @pytest.mark.parametrize(("words", "seconds", "code"), [([b"x"], 60, 77), ([], 0.3, 0)])
-def test_random_changes_find_what_is_wrong_and_keep_the_input(
+def test_random_mutations_find_a_bug_and_keep_the_input(
     words: list[bytes],
     seconds: float,
     code: int,
@@ -110,7 +110,7 @@ def test_random_changes_find_what_is_wrong_and_keep_the_input(
     assert all(f"Test unit written to {file}" in told for file in kept)
 
 
-def test_where_there_is_no_atheris_one_line_says_so_and_targets_run_in_parallel(
+def test_without_atheris_one_line_says_so_and_targets_run_in_parallel(
     tmp_path: Path,
 ) -> None:
     hidden = "import sys; sys.modules['atheris'] = None"  # an ImportError, as if it were not there
