@@ -37,7 +37,7 @@ def images(tmp_path: Path) -> Path:
     return root
 
 
-def test_an_image_folder_has_the_classes_and_samples_of_torchvisions(images: Path) -> None:
+def test_an_image_folder_has_the_classes_and_samples_of_torchvision(images: Path) -> None:
     dataset = ours.PenstockImageFolder(images)
     assert dataset.classes == ["cat", "dog"]
     assert dataset.class_to_idx == {"cat": 0, "dog": 1}
@@ -57,7 +57,7 @@ def test_an_image_folder_has_the_classes_and_samples_of_torchvisions(images: Pat
     assert (image.mode, image.size, target) == ("RGB", (4, 4), 1)
 
 
-def test_transforms_loaders_and_what_counts_as_an_image_can_be_said(images: Path) -> None:
+def test_transforms_loaders_and_image_suffixes_are_configurable(images: Path) -> None:
     where: set[str] = set()
 
     def transform(path: str) -> str:
@@ -78,7 +78,7 @@ def test_transforms_loaders_and_what_counts_as_an_image_can_be_said(images: Path
         kind(images, extensions=(".jpg",), is_valid_file=bool)
 
 
-def test_folders_without_classes_or_images_are_refused(images: Path, tmp_path: Path) -> None:
+def test_folders_without_classes_or_images_are_rejected(images: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="Couldn't find any class folder in"):
         ours.PenstockImageFolder(images / "cat")
     (images / "emu").mkdir()
@@ -89,7 +89,7 @@ def test_folders_without_classes_or_images_are_refused(images: Path, tmp_path: P
         ours.PenstockImageFolder(tmp_path / "missing")
 
 
-def test_plain_files_are_read_whole_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_plain_files_are_read_whole_in_the_requested_order(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number:02}").write_bytes(bytes([number]) * number * 1000)
     dataset = ours.PenstockFiles(tmp_path)
@@ -102,7 +102,7 @@ def test_plain_files_are_read_whole_in_the_order_asked_for(tmp_path: Path) -> No
     assert list(data.DataLoader(sizes, batch_size=2, collate_fn=list)) == [[5000, 2000]]
 
 
-def test_files_of_a_batch_are_loaded_together_and_the_first_that_fails_is_the_error(
+def test_files_of_a_batch_load_together_and_the_first_failure_is_raised(
     tmp_path: Path,
 ) -> None:
     together = threading.Barrier(batch.THREADS, timeout=20)  # fails unless all wait at once
@@ -132,7 +132,7 @@ def test_workers_load_batches_however_they_were_started(
     assert [sample for drawn in loader for sample in drawn] == loaded
 
 
-def test_without_torch_the_package_imports_and_its_use_says_what_is_missing() -> None:
+def test_without_torch_the_package_imports_and_its_use_names_what_is_missing() -> None:
     code = """
 from penstock.errors import UsageError
 from penstock.integrations.torch import PenstockFiles, PenstockImageFolder, PlannedSampler

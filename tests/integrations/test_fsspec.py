@@ -27,7 +27,7 @@ fs = PenstockFileSystem()
 FILES = {f"n{i // 8}/{i:02}.bin": random.Random(i).randbytes(1000 + 7 * i) for i in range(32)}
 
 
-def test_a_url_is_an_absolute_path_however_many_slashes_it_has(
+def test_a_url_is_an_absolute_path_with_any_number_of_slashes(
     mount: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = FILES["n0/00.bin"]
@@ -55,7 +55,7 @@ def test_files_and_folders_are_found_as_on_any_file_system(mount: Place) -> None
     assert "GETXATTR" not in mount.requests(), "a listing asks for no attributes"
 
 
-def test_info_and_keys_tell_the_version_and_how_much_is_cached(mount: Place) -> None:
+def test_info_and_keys_report_the_version_and_the_cached_share(mount: Place) -> None:
     path = f"{mount.path}/n0/03.bin"
     before, key, checksum = fs.info(path), fs.ukey(path), fs.checksum(path)
     assert before["size"] == len(FILES["n0/03.bin"])
@@ -73,7 +73,7 @@ def test_info_and_keys_tell_the_version_and_how_much_is_cached(mount: Place) -> 
     assert fs.modified(path).timestamp() == 1_700_000_000
 
 
-def test_a_range_is_what_a_slice_is(mount: Place) -> None:
+def test_a_byte_range_behaves_like_a_slice(mount: Place) -> None:
     path, data = f"{mount.path}/n2/17.bin", FILES["n2/17.bin"]
     for start, end in (
         (None, None),
@@ -100,14 +100,14 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return lists
 
 
-def test_many_files_come_at_one_get_each(mount: Place, planned: list[list[str]]) -> None:
+def test_many_files_cost_one_get_each(mount: Place, planned: list[list[str]]) -> None:
     found = fs.cat(f"penstock://{mount.path}", recursive=True)
     assert found == {f"{mount.path}/{name}": data for name, data in FILES.items()}
     assert mount.gets() == len(FILES)
     assert planned == [sorted(found)]
 
 
-def test_many_ranges_come_in_their_order_and_of_large_files_no_more_than_is_asked_for(
+def test_many_ranges_come_in_order_and_fetch_only_what_was_requested(
     mount: Place, planned: list[list[str]]
 ) -> None:
     names = random.Random(7).choices(sorted(FILES), k=50)
@@ -129,7 +129,7 @@ def test_many_ranges_come_in_their_order_and_of_large_files_no_more_than_is_aske
     assert mount.store_bytes() - before == DEFAULT_BLOCK_BYTES
 
 
-def test_what_is_not_there_is_raised_left_out_or_returned(mount: Place) -> None:
+def test_a_missing_file_is_raised_omitted_or_returned(mount: Place) -> None:
     there, missing = f"{mount.path}/n0/00.bin", f"{mount.path}/n0/none.bin"
     with pytest.raises(FileNotFoundError, match=r"none\.bin"):
         fs.cat([there, missing])
@@ -154,7 +154,7 @@ def test_get_copies_a_tree(mount: Place, tmp_path: Path, planned: list[list[str]
     assert planned == [[f"{mount.path}/{name}" for name in sorted(FILES)]]
 
 
-def test_a_path_on_no_mount_is_refused_with_a_hint(tmp_path: Path) -> None:
+def test_a_path_on_no_mount_is_rejected_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"x")
     outside = f"{tmp_path}/plain"
     for refused in (
@@ -208,7 +208,7 @@ def test_nothing_can_be_written(mount: Place, tmp_path: Path) -> None:
         assert caught.value.errno == errno.EROFS
 
 
-def test_it_can_be_sent_to_another_process(mount: Place) -> None:
+def test_the_file_system_can_be_pickled_to_another_process(mount: Place) -> None:
     assert pickle.loads(pickle.dumps(fs)) == fs
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         data = pool.apply(PenstockFileSystem.cat_file, (fs, f"{mount.path}/n3/31.bin"))

@@ -120,7 +120,7 @@ def test_a_planned_epoch_gets_each_file_once_and_reads_what_was_pushed(
     wait_until(lambda: not mount.stats()["plans"], "the plan ends with the script")
 
 
-def test_each_rank_has_a_plan_of_its_own_which_ends_when_it_is_killed(
+def test_each_rank_has_its_own_plan_which_ends_when_the_rank_is_killed(
     mount: Place, train: Trainer
 ) -> None:
     ranks = [
@@ -141,7 +141,9 @@ def test_each_rank_has_a_plan_of_its_own_which_ends_when_it_is_killed(
     assert ranks[0].end() == (0, "")
 
 
-def test_a_mount_that_goes_away_is_said(folder: Path, mounter: Mounter, train: Trainer) -> None:
+def test_a_training_script_is_told_that_its_mount_is_gone(
+    folder: Path, mounter: Mounter, train: Trainer
+) -> None:
     mount = mounter(f"file://{folder}")
     training = train(mount, hooked=True)
     assert training.hear() == "begun\n"
@@ -186,7 +188,7 @@ def test_announced_items_are_fetched_before_they_are_handed_out(mount: Place) ->
 
 
 @pytest.mark.filterwarnings("ignore:penstock reads without a plan")
-def test_an_endless_order_can_be_left_at_any_time(folder: Path) -> None:
+def test_an_endless_order_can_be_abandoned_at_any_time(folder: Path) -> None:
     paths = [folder / name for name in FILES]
     before = set(threading.enumerate())
     endless = read_in_order(paths, itertools.cycle(range(COUNT)), threads=4)
@@ -202,7 +204,7 @@ def test_an_endless_order_can_be_left_at_any_time(folder: Path) -> None:
     assert len(list(reading)) == COUNT - 1
 
 
-def test_without_a_mount_one_warning_says_so_and_the_files_are_read(folder: Path) -> None:
+def test_without_a_mount_files_are_read_after_one_warning(folder: Path) -> None:
     with pytest.warns(UserWarning, match="without a plan: no Penstock mount holds") as caught:
         found = list(read_in_order([folder / name for name in FILES], shuffled(3)))
     assert found == [(index, CONTENTS[index]) for index in shuffled(3)]
@@ -210,7 +212,7 @@ def test_without_a_mount_one_warning_says_so_and_the_files_are_read(folder: Path
     assert caught[0].filename == __file__
 
 
-def test_a_file_that_is_missing_is_raised_in_its_place(folder: Path) -> None:
+def test_a_missing_file_is_raised_in_its_place(folder: Path) -> None:
     paths = [folder / "0/000.jpg", folder / "none.jpg", folder / "0/005.jpg"]
     reading = read_in_order(paths)
     assert next(reading) == (0, CONTENTS[0])

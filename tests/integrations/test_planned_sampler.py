@@ -62,7 +62,7 @@ def flat(epoch: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_order_is_a_function_of_seed_and_epoch_alone(kind: str) -> None:
+def test_an_order_depends_only_on_seed_and_epoch(kind: str) -> None:
     def epochs(seed: int) -> list[list[Any]]:
         torch.manual_seed(random.randrange(1000))
         sampler = planned(kind, seed=seed)
@@ -96,7 +96,7 @@ def test_each_rank_has_its_share_of_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drawing_an_order_leaves_no_trace(kind: str) -> None:
+def test_drawing_an_order_has_no_side_effect(kind: str) -> None:
     files = samples.Files()
 
     def draw(sampler: Any) -> tuple[list[Any], float, float, float]:
@@ -111,7 +111,7 @@ def test_drawing_an_order_leaves_no_trace(kind: str) -> None:
     assert draw(wrapped) == draw(KINDS[kind](files))  # as one that was never wrapped
 
 
-def test_what_comes_next_is_published_before_it_is_asked_for_and_once(plans: Plans) -> None:
+def test_the_next_order_is_published_once_before_it_is_requested(plans: Plans) -> None:
     other = planned("shuffled", seed=1)
     orders = [list(other) for _ in range(4)]
     sampler = planned("shuffled", seed=1, lag=8)
@@ -138,7 +138,7 @@ def test_what_comes_next_is_published_before_it_is_asked_for_and_once(plans: Pla
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_sampler_that_was_made_before_a_fork_has_a_plan_in_the_child_too(plans: Plans) -> None:
+def test_a_sampler_created_before_a_fork_has_a_plan_in_the_child_too(plans: Plans) -> None:
     sampler = planned("shuffled", seed=1)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
@@ -152,7 +152,7 @@ def test_a_sampler_that_was_made_before_a_fork_has_a_plan_in_the_child_too(plans
     assert os.read(reader, 100) == b"its own"
 
 
-def test_a_sampler_that_is_changed_between_epochs_hands_out_what_it_would_now(plans: Plans) -> None:
+def test_a_sampler_changed_between_epochs_publishes_its_new_order(plans: Plans) -> None:
     wrapped = samples.ShufflesItsList()
     sampler = planning.PlannedSampler(wrapped, samples.Files())
     list(sampler)
@@ -211,7 +211,7 @@ def test_a_state_is_resumed_in_mid_epoch_on_the_same_order(kind: str, plans: Pla
     assert plans[-1].order[: len(rest)] == rest  # what was read before is not read ahead again
 
 
-def test_a_state_leaves_out_what_workers_have_ahead_and_is_refused_if_of_something_else() -> None:
+def test_a_state_excludes_prefetched_samples_and_is_rejected_for_another_data_set() -> None:
     sampler = planned("shuffled", seed=3)
     drawn = iter(sampler)
     handed_out = [next(drawn) for _ in range(20)]
@@ -272,7 +272,9 @@ class Failing:
         raise RuntimeError("the sampler's own")
 
 
-def test_what_cannot_be_planned_is_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_that_cannot_be_planned_is_rejected_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     files = samples.Files()
     with pytest.raises(PlanError, match="Endless does not tell what it samples from") as caught:
         planning.PlannedSampler(samples.Endless())
@@ -292,7 +294,7 @@ def test_what_cannot_be_planned_is_refused_with_a_hint(monkeypatch: pytest.Monke
     assert sorted(planning.PlannedSampler(reads_its_data_set)) == list(range(FILES))
 
 
-def test_without_a_mount_the_order_is_the_same_and_a_warning_says_so_once(
+def test_without_a_mount_the_order_is_the_same_after_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampler = planned("shuffled", seed=3)
@@ -318,7 +320,7 @@ class Like:
 
 
 @pytest.mark.parametrize("attribute", ["samples", "imgs", "files", "paths"])
-def test_files_are_found_in_lists_of_any_usual_form_or_there_is_a_reason(attribute: str) -> None:
+def test_files_are_found_in_any_usual_form_of_list_or_a_reason_is_given(attribute: str) -> None:
     for values in (
         ["/d/a", "/d/b"],
         [Path("/d/a"), Path("/d/b")],
@@ -343,7 +345,7 @@ def test_files_are_found_in_lists_of_any_usual_form_or_there_is_a_reason(attribu
             files_of(dataset)
 
 
-def test_generators_go_on_as_the_originals_will_code_is_shared_and_lists_are_not() -> None:
+def test_generators_continue_like_the_originals_and_share_code_but_not_lists() -> None:
     def draw(one: Any) -> list[float]:
         return [
             torch.rand((), generator=one.ours).item(),
@@ -370,7 +372,7 @@ def test_generators_go_on_as_the_originals_will_code_is_shared_and_lists_are_not
     assert original.order == [[1], [2]]
 
 
-def test_a_data_set_shows_its_length_and_its_attributes_and_cannot_be_changed() -> None:
+def test_a_data_set_shows_its_length_and_attributes_and_cannot_be_changed() -> None:
     files = samples.Files()
     copied = isolated_copy(Like(dataset=files)).dataset
     assert isinstance(copied, samples.Files)
@@ -387,7 +389,7 @@ def test_a_data_set_shows_its_length_and_its_attributes_and_cannot_be_changed() 
         copied.__getattr__("__getitem__")
 
 
-def test_what_cannot_be_kept_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_cannot_be_kept_apart_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_copy._BoundedMemory, "_MOST_BYTES", 1000)
     for held, reason in (
         (threading.Lock(), "cannot pickle '_thread.lock' object"),
@@ -400,7 +402,7 @@ def test_what_cannot_be_kept_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -
             isolated_copy(Like(held=held))
 
 
-def test_batches_in_any_form_are_indices_and_nothing_else_is() -> None:
+def test_batches_of_any_form_are_indices_and_nothing_else_is() -> None:
     tensors = torch.tensor([3, 5]), [np.int64(3), torch.tensor(5)]
     for drawn in ([3, 5], (3, 5), np.array([3, 5]), *tensors):
         order = array("q")
@@ -412,7 +414,7 @@ def test_batches_in_any_form_are_indices_and_nothing_else_is() -> None:
             add_indices(array("q"), drawn)
 
 
-def test_a_forecast_in_parts_is_the_same_as_in_one() -> None:
+def test_a_forecast_in_parts_equals_one_in_a_single_pass() -> None:
     torch.manual_seed(7)
     sampler = data.RandomSampler(samples.Files())
     whole, parts = (Forecast(sampler, iter(sampler), sampler.data_source) for _ in range(2))

@@ -130,7 +130,7 @@ if "penstock.integrations.quiet_open" in sys.modules:
 
 
 @asks
-def test_what_a_script_can_see_of_open_is_as_it_was(mount: Place, tmp_path: Path) -> None:
+def test_open_behaves_as_usual_for_a_script(mount: Place, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(LOOKS)
     ours, theirs = [sys.executable, "-m", "penstock", "run", "--"], [sys.executable, "-W", "ignore"]
@@ -147,7 +147,7 @@ def test_what_a_script_can_see_of_open_is_as_it_was(mount: Place, tmp_path: Path
         assert after == before
 
 
-def test_nothing_is_replaced_in_a_process_that_only_imports_us(tmp_path: Path) -> None:
+def test_nothing_is_replaced_in_a_process_that_only_imports_penstock(tmp_path: Path) -> None:
     quiet_open.add_roots([str(tmp_path)])
     assert not isinstance(io.open, quiet_open.QuietOpen)
     assert open is io.open

@@ -78,7 +78,7 @@ def all_compared() -> list[Compared]:
     )
 
 
-def test_what_a_script_reads_and_draws_is_the_same_and_was_foretold(
+def test_a_script_reads_and_draws_the_same_values_and_its_order_is_published(
     all_compared: list[Compared],
 ) -> None:
     without_workers = all_compared[0]
@@ -98,7 +98,7 @@ def test_what_a_script_reads_and_draws_is_the_same_and_was_foretold(
         assert (plan["restarts"], plan["crossed"]) == (0, 0), case
 
 
-def test_what_cannot_be_foreseen_is_said_once_and_the_script_runs_as_before(
+def test_an_unpredictable_order_is_reported_once_and_the_script_runs_as_before(
     all_compared: list[Compared],
 ) -> None:
     without_workers = all_compared[0]
@@ -113,7 +113,7 @@ def test_what_cannot_be_foreseen_is_said_once_and_the_script_runs_as_before(
     assert [plan["closed"] for plan in plans] == [True]
 
 
-def test_workers_read_what_they_read_without_a_plan_which_is_there_before_them(
+def test_workers_start_after_their_plan_is_there_and_read_the_same_samples(
     all_compared: list[Compared],
 ) -> None:
     compared = all_compared[1]
@@ -131,7 +131,7 @@ def test_workers_read_what_they_read_without_a_plan_which_is_there_before_them(
         assert not list(handed_out), case
 
 
-def test_an_order_that_changes_while_workers_are_started_is_published_again(
+def test_an_order_that_changes_while_workers_start_is_published_again(
     all_compared: list[Compared],
 ) -> None:
     compared = all_compared[2]
@@ -187,7 +187,7 @@ print(pairs, [plan.closed for plan in plans])
 """
 
 
-def test_loaders_say_why_they_have_no_plan_and_a_new_one_takes_the_plan_of_the_one_that_is_gone(
+def test_loaders_report_why_they_have_no_plan_and_a_new_one_reuses_a_freed_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text(SAYS + MANY)
@@ -207,7 +207,7 @@ def test_loaders_say_why_they_have_no_plan_and_a_new_one_takes_the_plan_of_the_o
     ]
 
 
-def test_arguments_streams_exit_codes_and_signals_are_the_commands_own() -> None:
+def test_arguments_streams_exit_codes_and_signals_pass_through() -> None:
     code = "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(7)"
     result = run("--", sys.executable, "-c", code, "--help", "-x", input="in")
     assert (result.returncode, result.stdout, result.stderr) == (7, "['--help', '-x'] in\n", "")
@@ -216,7 +216,7 @@ def test_arguments_streams_exit_codes_and_signals_are_the_commands_own() -> None
     assert not ignored & 1 << signal.SIGPIPE - 1, "a broken pipe ends it as it would without us"
 
 
-def test_a_command_that_cannot_be_run_is_said() -> None:
+def test_a_command_that_cannot_run_is_reported() -> None:
     for command, code, said in (
         ("--", 2, "Missing argument 'COMMAND...'"),
         ("no-such-command", 127, "penstock: no-such-command: no such command"),
@@ -238,7 +238,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("custom", [None, "the user's own"])
-def test_the_interpreter_is_as_it_would_be_without_us(
+def test_the_interpreter_is_configured_as_without_penstock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, custom: str | None
 ) -> None:
     (tmp_path / "look.py").write_text(LOOKS)
@@ -255,7 +255,7 @@ def test_the_interpreter_is_as_it_would_be_without_us(
     assert not [name for name in added if name.startswith(("penstock", "torch"))]
 
 
-def test_another_interpreter_can_import_penstock_and_nothing_else_of_ours(
+def test_another_interpreter_can_import_penstock_and_none_of_its_dependencies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -280,7 +280,7 @@ def test_another_interpreter_can_import_penstock_and_nothing_else_of_ours(
     ast.parse(text, feature_version=(3, 9))
 
 
-def test_a_loader_that_we_do_not_know_is_left_alone_and_said_once(
+def test_an_unknown_loader_is_left_alone_and_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "torch" / "utils" / "data"
