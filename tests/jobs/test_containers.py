@@ -56,7 +56,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         podman("rmi", "-f", IMAGE)
 
 
-def test_it_sees_what_a_job_sees(engine: None, imagenet: None, jobs: Jobs, tmp_path: Path) -> None:
+def test_a_container_sees_what_a_job_sees(
+    engine: None, imagenet: None, jobs: Jobs, tmp_path: Path
+) -> None:
     script = (
         "cat /data/train/a; echo; touch /data/new || echo read-only; pwd; echo $PATH $TOKEN $N; "
         "touch made; echo name $PENSTOCK_JOB_NAME"
@@ -85,7 +87,9 @@ def test_it_sees_what_a_job_sees(engine: None, imagenet: None, jobs: Jobs, tmp_p
 
 
 @pytest.mark.parametrize("end", ["delete", "kill"])
-def test_one_can_attach_and_it_ends_with_job_or_keeper(engine: None, jobs: Jobs, end: str) -> None:
+def test_a_container_can_be_attached_to_and_ends_with_its_job_or_keeper(
+    engine: None, jobs: Jobs, end: str
+) -> None:
     jobs.submit("net", ["sh", "-c", "echo begun; sleep 1000"], image=IMAGE)
     found = jobs.running("net")
     jobs.wait("net", lambda _: "begun" in jobs.log("net"))

@@ -24,7 +24,7 @@ DATA = f"/penstock-job-{os.getpid()}"
 
 
 @pytest.mark.slow  # needs Open MPI, which `make test` does not install
-def test_two_mpi_processes_read_a_data_set_that_nobody_else_sees(
+def test_two_mpi_processes_read_a_data_set_hidden_from_other_processes(
     imagenet: None, jobs: Jobs
 ) -> None:
     command = (
@@ -59,7 +59,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_torchruns_reduce_and_hand_in_plans(imagenet: None, jobs: Jobs, tmp_path: Path) -> None:
+def test_two_torchruns_reduce_and_publish_plans(imagenet: None, jobs: Jobs, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     found = jobs.run(
         "net",
@@ -77,9 +77,7 @@ def test_two_torchruns_reduce_and_hand_in_plans(imagenet: None, jobs: Jobs, tmp_
     assert not Path(DATA).exists()
 
 
-def test_a_job_waits_for_its_data_set_and_keeps_it_from_being_deleted(
-    jobs: Jobs, tmp_path: Path
-) -> None:
+def test_a_job_waits_for_its_data_set_and_blocks_its_deletion(jobs: Jobs, tmp_path: Path) -> None:
     write_tree(tmp_path / "data", {"a": b"alpha"})
     api.apply(of_folder("imagenet", tmp_path / "data"))
     data = [{"dataset": "imagnet", "mountPath": DATA}]
@@ -132,7 +130,7 @@ def outcome(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-def test_where_no_namespace_can_be_made_processes_are_found_by_their_mark() -> None:
+def test_without_namespaces_processes_are_found_by_their_mark() -> None:
     manifest = job("net", "setsid sleep 1000 & echo hi")
     # In a user namespace in which no other can be made, and without capabilities.
     become = "echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all"
@@ -148,7 +146,7 @@ def test_where_no_namespace_can_be_made_processes_are_found_by_their_mark() -> N
     assert list(marked(found["uid"])) == []
 
 
-def test_the_job_of_an_ordinary_user_cannot_uncover_the_key(user: User) -> None:
+def test_the_job_of_an_ordinary_user_cannot_reveal_the_key(user: User) -> None:
     key = user.home / "state/secrets.key"
     again = f"unshare --user --map-root-user --mount sh -c 'umount {key}; wc -c < {key}'"
     command = f"id -u; umount {key} 2>/dev/null || wc -c < {key}; {again} 2>/dev/null"

@@ -24,7 +24,7 @@ def waits(name: str, **wants: Any) -> Waiting:
     return Waiting(name, (0.0, name), **wants)
 
 
-def test_gpus_go_to_the_first_and_before_that_to_a_higher_priority() -> None:
+def test_gpus_go_to_the_highest_priority_and_then_to_the_oldest_job() -> None:
     found = decided(waits("a", gpus=1), waits("b", gpus=2), holding=[Holding("old", (1,))])
     assert found == {"a": Verdict((0,)), "b": Verdict((2, 3))}
     found = decided(waits("a", gpus=1), waits("b", gpus=1), gpus=1)
@@ -35,7 +35,7 @@ def test_gpus_go_to_the_first_and_before_that_to_a_higher_priority() -> None:
     assert found["a"] == Verdict(None, "waits for 2 GPUs; this machine has 1")
 
 
-def test_nobody_overtakes_one_that_waits_for_many() -> None:
+def test_no_job_overtakes_one_that_waits_for_many_gpus() -> None:
     waiting = (waits("big", gpus=4), waits("small", gpus=1), waits("without"))
     assert decided(*waiting, holding=[Holding("old", (0,))]) == {
         "big": Verdict(None, "waits for 4 GPUs; taken by job old"),
@@ -44,7 +44,7 @@ def test_nobody_overtakes_one_that_waits_for_many() -> None:
     }
 
 
-def test_cores_that_were_asked_for_are_counted_too() -> None:
+def test_requested_cores_are_counted_too() -> None:
     waiting = (waits("a", cores=2), waits("b", cores=3), waits("c"))
     assert decided(*waiting, holding=[Holding("old", (), 4.0)]) == {
         "a": Verdict(()),
@@ -69,7 +69,7 @@ def started(
     return launching.instances_of("net", spec, launch, {"A": "b"}, machine)
 
 
-def test_ranks_are_started_by_one_mpirun_with_one_process_for_each_gpu() -> None:
+def test_one_mpirun_starts_a_process_for_each_gpu() -> None:
     spec = spec_of("horovod", workers=2, gpus=2)
     (launcher,) = started(spec, gpus=(0, 1, 4, 5))
     assert launcher.name == "net-launcher"
@@ -99,7 +99,7 @@ def test_ranks_are_started_by_one_mpirun_with_one_process_for_each_gpu() -> None
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in launcher.env
 
 
-def test_pytorch_has_a_torchrun_for_each_worker_that_meet_at_one_port() -> None:
+def test_pytorch_workers_each_have_a_torchrun_and_share_one_port() -> None:
     master, worker = started(spec_of("pytorch", ["train"], workers=2, gpus=2), gpus=(0, 1, 2, 3))
     assert (master.name, worker.name) == ("net-master-0", "net-worker-0")
     assert worker.argv == (
@@ -123,7 +123,7 @@ def test_pytorch_has_a_torchrun_for_each_worker_that_meet_at_one_port() -> None:
     assert worker.env["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_tf_is_told_its_cluster_and_its_task() -> None:
+def test_a_tensorflow_worker_gets_its_cluster_and_its_task() -> None:
     ps, first, second = started(spec_of("tf", workers=2, ps=1, gpus=1), gpus=(3, 7))
     assert [one.name for one in (ps, first, second)] == ["net-ps-0", "net-worker-0", "net-worker-1"]
     assert json.loads(second.env["TF_CONFIG"]) == {
@@ -156,7 +156,9 @@ SCRIPTS = {
      ("pytorch", "mpirun ./a", "ranks"),
      ("tf", "mpirun ./a", "ranks")],
 )  # fmt: skip
-def test_a_command_that_starts_its_ranks_is_known(trainer: str, command: Any, launch: str) -> None:
+def test_a_command_that_starts_its_own_ranks_is_recognized(
+    trainer: str, command: Any, launch: str
+) -> None:
     assert chosen_launch(spec_of(trainer, command), SCRIPTS.get) == launch
     if trainer == "mpi":  # what the manifest says wins
         other = {"ranks": "launcher", "launcher": "ranks"}[launch]

@@ -60,7 +60,9 @@ ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
      ([instance("master-0", code=1, tail=TORCHRUN)], "Error",
       "master-0 ended with exit code 1; its last output: ValueError: wrong shape (3,4)")],
 )  # fmt: skip
-def test_the_first_failure_wins(instances: list[dict[str, Any]], reason: str, message: str) -> None:
+def test_the_first_failure_is_the_reason(
+    instances: list[dict[str, Any]], reason: str, message: str
+) -> None:
     told = outcome(instances, job="net", limit="1 GiB")
     assert (told["reason"], told["message"]) == (reason, message)
 
@@ -75,7 +77,9 @@ def printed(path: Path, data: bytes, most_bytes: int, piece: int = 1000) -> byte
 
 @pytest.mark.parametrize("piece", [100, 60_000])
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_beginning_and_end_are_kept_with_a_count(tmp_path: Path, attempts: int, piece: int) -> None:
+def test_the_start_and_the_end_of_an_output_are_kept_with_a_count(
+    tmp_path: Path, attempts: int, piece: int
+) -> None:
     data = b"".join(b"line %06d\n" % number for number in range(20_000))
     kept = b""
     for _ in range(attempts):
@@ -88,14 +92,16 @@ def test_beginning_and_end_are_kept_with_a_count(tmp_path: Path, attempts: int, 
     assert len(head) + len(tail) + int(count.replace(b",", b"")) == attempts * len(data)
 
 
-def test_pieces_and_lines_may_be_large(tmp_path: Path) -> None:
+def test_large_writes_and_long_lines_are_kept(tmp_path: Path) -> None:
     kept = printed(tmp_path / "1", b"x" * 99_999 + b"\n" + b"y\n" * 50_000, 16 * 1024, 100_000)
     assert kept.count(b"bytes are missing here") == 1
     data = b"line\n" + b"x" * 3 * MIB  # without an end
     assert printed(tmp_path / "2", data, 16 * MIB, 65536) == data
 
 
-def test_secrets_are_cut_out_of_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_redacted_across_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(redaction, "_known", ("open-sesame",))
     kept = printed(tmp_path / "log", b"key open-sesame\nsig=abc\xff open-sesame", MIB, 7)
     assert b"open-sesame" not in kept
@@ -103,7 +109,7 @@ def test_secrets_are_cut_out_of_any_pieces(tmp_path: Path, monkeypatch: pytest.M
     assert kept.startswith(b"key ")
 
 
-def test_a_full_disk_costs_the_log_not_the_job() -> None:
+def test_a_full_disk_costs_the_log_and_not_the_job() -> None:
     log = Log(Path("/dev/full"), MIB)
     log.take(b"line\n")
     log.close()

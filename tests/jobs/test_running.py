@@ -121,7 +121,7 @@ def jobs(begun: Jobs, monkeypatch: pytest.MonkeyPatch) -> Jobs:
     return begun
 
 
-def test_a_job_ends_with_its_exit_codes_its_times_and_its_log(jobs: Jobs) -> None:
+def test_a_finished_job_has_its_exit_codes_times_and_log(jobs: Jobs) -> None:
     status = jobs.end("net").status
     assert (status["phase"], status["reason"], status["attempts"]) == ("SUCCEEDED", "Completed", 1)
     assert status["startTime"] <= status["completionTime"]
@@ -131,7 +131,7 @@ def test_a_job_ends_with_its_exit_codes_its_times_and_its_log(jobs: Jobs) -> Non
     assert jobs.log("net", "worker-1").startswith("net .\n/")
 
 
-def test_gpus_are_allotted_and_others_queue(jobs: Jobs, folder: Path) -> None:
+def test_gpus_are_assigned_and_other_jobs_queue(jobs: Jobs, folder: Path) -> None:
     jobs.running("first")
     waits = jobs.wait("second", lambda found: found.status.get("phase") == "QUEUING").status
     assert waits["message"] == "waits for 1 GPU; taken by job first"
@@ -154,7 +154,7 @@ def test_gpus_are_allotted_and_others_queue(jobs: Jobs, folder: Path) -> None:
      ("fat", "OutOfMemory", "launcher was killed by SIGKILL: out of memory (limit 64.0 MiB) "
       "(hint: give it more with --memory)")],
 )  # fmt: skip
-def test_a_failed_job_says_why(jobs: Jobs, name: str, reason: str, message: str) -> None:
+def test_a_failed_job_reports_why(jobs: Jobs, name: str, reason: str, message: str) -> None:
     status = jobs.end(name).status
     assert (status["phase"], status["reason"]) == ("FAILED", reason)
     assert status["message"].startswith(message)
@@ -162,7 +162,7 @@ def test_a_failed_job_says_why(jobs: Jobs, name: str, reason: str, message: str)
         assert status["instances"][0]["signal"] == "SIGTERM"
 
 
-def test_a_job_is_retried_as_often_as_it_says_or_is_applied_again(jobs: Jobs, folder: Path) -> None:
+def test_a_job_is_retried_up_to_its_limit_or_when_applied_again(jobs: Jobs, folder: Path) -> None:
     status = jobs.end("never").status
     assert (status["phase"], status["attempts"]) == ("FAILED", 2)
     (folder / "mended").touch()
@@ -170,7 +170,7 @@ def test_a_job_is_retried_as_often_as_it_says_or_is_applied_again(jobs: Jobs, fo
     assert (status["phase"], status["attempts"]) == ("SUCCEEDED", 1)
 
 
-def test_what_forks_away_ends_with_the_job(jobs: Jobs) -> None:
+def test_forked_processes_end_with_the_job(jobs: Jobs) -> None:
     found = jobs.end("forks")
     assert found.status["phase"] == "SUCCEEDED"
     assert "processes that it had left were ended" in jobs.events("forks")["LeftRunning"]
@@ -191,7 +191,7 @@ def test_deletion_kills_a_daemon_that_left_its_session(jobs: Jobs, folder: Path)
     assert jobs.find("daemon") is None
 
 
-def test_a_job_that_prints_much_is_not_blocked_and_its_log_is_bounded(jobs: Jobs) -> None:
+def test_a_job_with_much_output_is_not_blocked_and_its_log_is_bounded(jobs: Jobs) -> None:
     assert jobs.end("loud").status["phase"] == "SUCCEEDED"
     log = jobs.log("loud")
     assert len(log) < 65 * 1024
@@ -200,7 +200,7 @@ def test_a_job_that_prints_much_is_not_blocked_and_its_log_is_bounded(jobs: Jobs
     wait_until(lambda: jobs.find("brief") is None)  # its time is over
 
 
-def test_one_can_attach_to_a_job_that_runs_and_not_to_others(jobs: Jobs, folder: Path) -> None:
+def test_only_a_running_job_can_be_attached_to(jobs: Jobs, folder: Path) -> None:
     found = jobs.running("attached")
     script = "pwd; grep -q jobs.attempt_init /proc/1/cmdline && exit 4"
     argv = attach_argv(jobs.state, found, "worker-0", ["sh", "-c", script])
@@ -216,7 +216,9 @@ def test_one_can_attach_to_a_job_that_runs_and_not_to_others(jobs: Jobs, folder:
         attach_argv(jobs.state, jobs.see("attached"), None, [])
 
 
-def test_secrets_reach_the_job_and_neither_state_nor_doctor(jobs: Jobs, tmp_path: Path) -> None:
+def test_secrets_reach_the_job_and_neither_the_state_nor_the_doctor(
+    jobs: Jobs, tmp_path: Path
+) -> None:
     assert jobs.end("secret").status["message"].startswith("worker-0 ended with exit code 3")
     assert "API_TOKEN=" in jobs.log("secret")
     # Not read in this process: closing a file of SQLite drops the locks that we have on it.
@@ -236,7 +238,7 @@ def test_secrets_reach_the_job_and_neither_state_nor_doctor(jobs: Jobs, tmp_path
     assert refused.value.hint == "there is a job of that name: penstock doctor job/secret"
 
 
-def test_a_folder_that_somebody_else_has_made_is_not_used_as_scratch() -> None:
+def test_a_folder_created_by_another_user_is_not_used_as_scratch() -> None:
     uid = str(uuid4())
     place = Path(scratch_place(uid))
     place.mkdir(mode=0o700)
@@ -248,7 +250,9 @@ def test_a_folder_that_somebody_else_has_made_is_not_used_as_scratch() -> None:
         place.rmdir()
 
 
-def test_what_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_that_needs_missing_hardware_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PENSTOCK_GPUS", "1")
     with pytest.raises(ManifestError, match="2 GPUs are needed, but this machine has 1"):
         api.apply(job("a", "true", workers=2, gpus=1))

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until, wait_until_gone
 UNTIL_GO = "until test -e go; do sleep 0.05; done"
 
 
-def test_a_job_goes_on_without_its_supervisor_and_the_loop_and_is_started_once(
+def test_a_job_survives_its_supervisor_and_the_loop_and_is_started_once(
     jobs: Jobs, tmp_path: Path
 ) -> None:
     command = f"echo started; echo x >> starts; {UNTIL_GO}; echo done"
@@ -35,9 +35,7 @@ def test_a_job_goes_on_without_its_supervisor_and_the_loop_and_is_started_once(
     assert jobs.log("net") == "started\ndone\n"
 
 
-def test_a_job_whose_processes_are_gone_has_failed_or_is_tried_again(
-    jobs: Jobs, tmp_path: Path
-) -> None:
+def test_a_job_whose_processes_are_gone_fails_or_is_retried(jobs: Jobs, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     script = "echo x >> tries; test $(wc -l < tries) = 2 || sleep 1000"
     jobs.submit("again", script, retries=1, workingDir=str(tmp_path))
@@ -70,7 +68,7 @@ def test_the_loop_stays_for_a_job_that_expires_and_comes_back(jobs: Jobs, state:
     wait_until(lambda: not is_running(state))
 
 
-def test_state_or_a_record_that_cannot_be_written_costs_no_job(
+def test_an_unwritable_state_or_record_costs_no_job(
     jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.submit("net", UNTIL_GO, workingDir=str(tmp_path))
@@ -88,7 +86,7 @@ def test_state_or_a_record_that_cannot_be_written_costs_no_job(
     assert (status["phase"], status["attempts"]) == ("SUCCEEDED", 1)
 
 
-def test_a_job_whose_supervisors_die_one_after_the_other_has_failed(jobs: Jobs) -> None:
+def test_a_job_whose_supervisors_die_one_after_the_other_fails(jobs: Jobs) -> None:
     found = jobs.submit("net", "sleep 1000")
     supervisor = jobs.supervisor("net")
     jobs.state.record(found.uid, note={"deaths": 99})  # as if many had died before this one
