@@ -415,7 +415,7 @@ def do(job: FetchJob) -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
-def test_bytes_and_listings_are_right_or_an_error_whatever_the_store_says_and_the_disk_does(
+def test_reads_and_listings_are_right_or_an_error_for_any_lie_and_any_damage(
     tmp_path: Path, examples: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Failures are remembered for a kernel that asks again page by page: none is here.

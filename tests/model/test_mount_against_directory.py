@@ -273,7 +273,7 @@ class MountAgainstDirectory(RuleBasedStateMachine):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
-def test_the_mount_shows_what_the_directory_holds_whatever_happens(
+def test_the_mount_matches_a_model_directory(
     s3: S3,
     mounter: Mounter,
     tmp_path: Path,
