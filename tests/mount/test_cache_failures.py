@@ -69,7 +69,7 @@ def overwrite_index(cache: Path) -> None:
         pytest.param("passthrough", overwrite_index, marks=needs_passthrough),
     ],
 )
-def test_a_cache_destroyed_under_a_mount_is_made_and_used_again(
+def test_a_cache_destroyed_under_a_mount_is_recreated_and_used(
     tmp_path: Path, mount: Mount, mounter: Mounter, harm: Callable[[Path], None]
 ) -> None:
     read_until(mount, is_all_cached)
@@ -95,9 +95,7 @@ def mounted_over(place: Path, *options: str) -> Iterator[None]:
 
 @needs_passthrough
 @pytest.mark.parametrize("mode", ["passthrough"])
-def test_a_cache_that_gets_read_only_is_out_until_it_can_be_written(
-    tmp_path: Path, mount: Mount
-) -> None:
+def test_a_read_only_cache_is_disabled_until_it_is_writable(tmp_path: Path, mount: Mount) -> None:
     for name, data in FEW.items():
         assert (mount.path / name).read_bytes() == data
     cache = tmp_path / "cache"
@@ -116,7 +114,7 @@ def test_a_cache_that_gets_read_only_is_out_until_it_can_be_written(
     assert read_until(mount, is_all_cached)["store_requests"] == before
 
 
-def test_a_cache_whose_disk_others_have_filled_is_used_again_when_there_is_room(
+def test_a_cache_on_a_disk_filled_by_others_is_used_again_when_there_is_room(
     tmp_path: Path, source: str, mounter: Mounter
 ) -> None:
     disk = tmp_path / "disk"
@@ -146,7 +144,7 @@ def link(file: Path, _: random.Random) -> None:
 
 
 @both_modes
-def test_files_damaged_under_a_mount_or_before_it_are_fetched_again(
+def test_cache_files_damaged_under_a_mount_or_before_it_are_fetched_again(
     tmp_path: Path, mount: Mount, mounter: Mounter
 ) -> None:
     passwd = Path("/etc/passwd").read_bytes()

@@ -57,7 +57,7 @@ def test_a_warm_epoch_sends_the_daemon_no_message(mount: Mount) -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 asks this no more")
-def test_pythons_own_open_adds_one_ioctl_and_nothing_else(mount: Mount) -> None:
+def test_the_builtin_open_adds_one_ioctl_and_nothing_else(mount: Mount) -> None:
     """`open()` asks each file whether it is a terminal, and the kernel passes that on to FUSE."""
 
     def read_with_a_buffer() -> None:
@@ -128,7 +128,7 @@ def test_a_warm_large_file_in_passthrough_mode_causes_no_read(
     assert stats["passthrough_opens"] == 8
 
 
-def test_pages_dropped_are_read_from_the_cache_and_not_from_the_store(mount: Mount) -> None:
+def test_dropped_pages_are_read_from_the_cache_and_not_from_the_store(mount: Mount) -> None:
     read_tree(mount.path)
     assert mount.stats()["cached_bytes"] == BYTES
     forget(mount.path)
@@ -176,7 +176,7 @@ def prefetched_blocks(mount: Mount, least: int) -> int:
 
 
 @pytest.mark.parametrize("options", [(), ("--no-cache",)])
-def test_files_in_listing_order_are_fetched_before_they_are_asked_for(
+def test_files_in_listing_order_are_fetched_before_they_are_read(
     mount_row: Mounter, options: tuple[str, ...]
 ) -> None:
     mount = mount_row(*options)
@@ -194,7 +194,7 @@ def test_files_in_listing_order_are_fetched_before_they_are_asked_for(
     wait_until(lambda: mount.gets() == len(ROW), mount.gets)
 
 
-def test_a_shuffled_reader_gets_what_it_asks_for_and_no_more(mount_row: Mounter) -> None:
+def test_a_shuffled_reader_fetches_only_what_it_reads(mount_row: Mounter) -> None:
     mount = mount_row()
     before = mount.stats()
     read_all(mount, random.Random(1).sample(list(ROW), 50))

@@ -67,7 +67,7 @@ def wait_until_healed(mount: Mount) -> None:
     ("name", "workers"),
     [("header", "1"), ("bits", "1"), ("gone", "1"), ("bits", "2"), ("half", "2"), ("text", "2")],
 )
-def test_readers_of_a_catalog_that_is_damaged_wait_for_the_next(
+def test_readers_of_a_damaged_catalog_wait_for_the_rebuilt_one(
     own: Mounter, state: Path, name: str, workers: str
 ) -> None:
     mount = own("--workers", workers)
@@ -113,7 +113,7 @@ def test_open_files_and_cached_data_are_served_while_the_store_is_away(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_files_are_found_while_a_listing_that_began_before_the_damage_lasts(
+def test_files_are_found_while_a_listing_that_began_before_the_damage_runs(
     own: Mounter, state: Path, proxy: FaultyProxy, workers: str
 ) -> None:
     mount = own("--workers", workers, "--deadline", "20s")
@@ -136,7 +136,7 @@ def test_files_are_found_while_a_listing_that_began_before_the_damage_lasts(
 
 
 @pytest.mark.parametrize(("name", "workers"), [("schema", "1"), ("bits", "2"), ("empty", "1")])
-def test_a_server_that_is_killed_after_the_damage_is_replaced_once(
+def test_a_server_killed_after_the_damage_is_replaced_once(
     own: Mounter, state: Path, name: str, workers: str
 ) -> None:
     mount = own("--workers", workers)
@@ -149,7 +149,9 @@ def test_a_server_that_is_killed_after_the_damage_is_replaced_once(
     assert (mount.stats()["restarts"], mount.stats()["errors"]) == (1, 0)
 
 
-def test_a_refresh_heals_and_stats_and_doctor_say_so(own: Mounter, state: Path) -> None:
+def test_a_refresh_repairs_the_catalog_and_stats_and_doctor_report_it(
+    own: Mounter, state: Path
+) -> None:
     mount = own()
     before = {path: path.stat().st_ino for path in mount.path.glob("*/*")}
     catalog = damage(state, "leaf_page_of_an_index")
@@ -161,7 +163,7 @@ def test_a_refresh_heals_and_stats_and_doctor_say_so(own: Mounter, state: Path) 
     assert f"it is kept as {catalog.name}.damaged" in log.read_text()
 
 
-def test_a_mount_with_a_damaged_catalog_lists_the_store_or_says_why_it_cannot(
+def test_a_mount_with_a_damaged_catalog_lists_the_store_or_reports_why_not(
     own: Mounter, state: Path, proxy: FaultyProxy, bucket: ObjectPath, tmp_path: Path
 ) -> None:
     mount = own()
@@ -190,7 +192,7 @@ def test_a_mount_with_a_damaged_catalog_lists_the_store_or_says_why_it_cannot(
     assert again.stats()["catalog_damage"]["healed"] is True
 
 
-def test_a_server_that_works_on_its_catalog_is_given_time_and_one_that_hangs_is_not(
+def test_a_server_that_rebuilds_its_catalog_gets_time_and_one_that_hangs_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A catalog of ten million files takes longer than a minute to be made anew."""
@@ -225,7 +227,7 @@ def test_a_server_that_works_on_its_catalog_is_given_time_and_one_that_hangs_is_
             one.wait()
 
 
-def test_a_mount_whose_catalogs_were_all_removed_goes_on(own: Mounter, state: Path) -> None:
+def test_a_mount_survives_the_removal_of_all_catalogs(own: Mounter, state: Path) -> None:
     mount = own("--workers", "2")
     assert read_tree(mount.path) == FILES
     shutil.rmtree(state / "catalogs")

@@ -41,7 +41,7 @@ def reads(mounted: Mount) -> int:
 
 
 @both_modes
-def test_what_is_cached_is_served_while_every_other_read_hangs_and_those_get_eio(
+def test_cached_files_are_served_while_every_other_read_hangs_until_eio(
     proxy: FaultyProxy, mount: Mounter, mode: str
 ) -> None:
     mounted = mount("--mode", mode, "--threads", "4")
@@ -69,7 +69,7 @@ def test_what_is_cached_is_served_while_every_other_read_hangs_and_those_get_eio
     assert read_or_errno(mounted.path / "large") == LARGE
 
 
-def test_a_store_that_comes_back_within_the_deadline_costs_time_and_nothing_else(
+def test_a_store_outage_within_the_deadline_costs_only_time(
     proxy: FaultyProxy, mount: Mounter
 ) -> None:
     mounted = mount("--deadline", "60s")
@@ -86,9 +86,7 @@ def test_a_store_that_comes_back_within_the_deadline_costs_time_and_nothing_else
     assert set(stats["store_retries_by_kind"]) <= {"reset", "refused", "other", "short_body"}
 
 
-def test_a_request_that_gets_stuck_is_overtaken_by_a_second_one(
-    proxy: FaultyProxy, mount: Mounter
-) -> None:
+def test_a_stuck_request_is_overtaken_by_a_hedge(proxy: FaultyProxy, mount: Mounter) -> None:
     # What is slow is known after a hundred requests, to each worker by itself.
     mounted = mount("--deadline", "60s", "--no-cache", "--workers", "1")
     for name, data in [*[*COLD.items()][1:], *CACHED.items()]:
@@ -105,7 +103,7 @@ def test_a_request_that_gets_stuck_is_overtaken_by_a_second_one(
     assert stats["store_retries"] == 0
 
 
-def test_a_body_that_is_always_wrong_is_eio_each_time_and_both_digests_are_in_the_log(
+def test_a_body_that_is_always_wrong_gives_eio_and_both_digests_are_logged(
     mounter: Mounter, state: Path, s3: S3
 ) -> None:
     right, wrong = b"right", b"wrong"

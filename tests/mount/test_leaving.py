@@ -60,7 +60,7 @@ def mount_use_and_unmount(source: str, mountpoint: str | Path) -> None:
     assert os.listdir(mountpoint) == []
 
 
-def test_a_mount_point_may_have_any_name_be_relative_and_be_reached_through_links(
+def test_a_mount_point_may_have_any_name_be_relative_and_lie_behind_symlinks(
     source: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "ünï 写 'quoted' \t \n \\ %2e #1 a,b=c:d -b".encode() + b" latin \xe9"
@@ -90,7 +90,7 @@ def test_a_mount_in_use_is_not_unmounted_and_the_user_is_told(source: str, place
     assert penstock("umount", place).returncode == 0
 
 
-def test_a_lazy_unmount_detaches_at_once_and_serves_its_last_user(source: str, place: Path) -> None:
+def test_a_lazy_unmount_detaches_at_once_and_serves_open_files(source: str, place: Path) -> None:
     assert penstock("mount", source, place, "-b").returncode == 0
     with open(place / "a/file", "rb") as file:
         assert penstock("umount", place, "--lazy").returncode == 0
@@ -140,7 +140,7 @@ def test_a_signal_unmounts_and_leaves_nothing(
     assert list((state / "mounts").iterdir()) == []
 
 
-def test_a_signal_at_any_moment_of_the_start_leaves_no_mount(folder: Path, tmp_path: Path) -> None:
+def test_a_signal_at_any_moment_of_startup_leaves_no_mount(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "mnt"
     for number in range(6):
         process = start(folder, path, tmp_path)
@@ -153,7 +153,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_no_mount(folder: Path, tmp_p
         assert find_mount(path) is None
 
 
-def test_readers_go_on_after_sigterm_for_the_grace_period_and_no_longer(
+def test_readers_continue_after_sigterm_for_the_grace_period_and_no_longer(
     folder: Path, mounter: Mounter
 ) -> None:
     write_tree(folder, {"large": bytes(9 << 20)})
@@ -171,7 +171,7 @@ def test_readers_go_on_after_sigterm_for_the_grace_period_and_no_longer(
         os.close(descriptor)
 
 
-def test_a_source_that_is_gone_does_not_empty_the_mount_and_a_server_told_to_end_ends_it(
+def test_a_vanished_source_does_not_empty_the_mount_and_sigterm_ends_its_server(
     folder: Path, mounter: Mounter
 ) -> None:
     mount = mounter(f"file://{folder}", "--refresh", "never")
@@ -187,7 +187,7 @@ def test_a_source_that_is_gone_does_not_empty_the_mount_and_a_server_told_to_end
     mount._mounted = False
 
 
-def test_an_unmount_waits_for_processes_that_are_ending_already(
+def test_an_unmount_waits_for_processes_that_are_ending(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mnt"
@@ -210,7 +210,7 @@ def test_an_unmount_waits_for_processes_that_are_ending_already(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces are made by root")
-def test_a_copy_in_another_namespace_is_named(
+def test_a_copy_of_the_mount_in_another_namespace_is_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where mounts are not shared, it keeps what is unmounted here."""

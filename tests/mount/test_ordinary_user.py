@@ -18,7 +18,7 @@ def assert_user_reads_all(user: User) -> None:
     assert found.splitlines() == sums
 
 
-def test_a_user_mounts_reads_kills_the_server_and_unmounts(user: User, s3: S3) -> None:
+def test_an_ordinary_user_mounts_reads_kills_the_server_and_unmounts(user: User, s3: S3) -> None:
     assert "CapEff:\t0000000000000000" in user.run("cat", "/proc/self/status").stdout
     write_tree(s3.bucket("of-a-user"), SMALL)
     said = user.mount("s3://of-a-user", "--endpoint", s3.endpoint)
@@ -50,7 +50,7 @@ def test_a_user_mounts_reads_kills_the_server_and_unmounts(user: User, s3: S3) -
     wait_until_unserved(user.mountpoint)
 
 
-def test_what_a_user_cannot_have_is_refused_with_the_reason(user: User) -> None:
+def test_options_that_need_root_are_rejected_with_the_reason(user: User) -> None:
     write_tree(user.home / "data", SMALL)
     words = ("mount", f"file://{user.home}/data", user.mountpoint, "-b")
     nowhere = {"HOME": "/nonexistent", "PENSTOCK_STATE_DIR": ""}
@@ -71,7 +71,7 @@ def test_what_a_user_cannot_have_is_refused_with_the_reason(user: User) -> None:
         wait_until_unserved(user.mountpoint)
 
 
-def test_a_users_state_and_cache_lie_in_its_home(user: User) -> None:
+def test_state_and_cache_of_a_user_lie_in_the_home_directory(user: User) -> None:
     write_tree(user.home / "data", SMALL)
     user.mount(f"file://{user.home}/data", PENSTOCK_STATE_DIR="")
     assert (user.home / ".local/state/penstock/catalogs").is_dir()

@@ -147,7 +147,7 @@ def test_each_source_is_at_its_path_and_is_read_with_its_own_keys(
     assert (brief["mode"], brief["refresh_error"]) == ("pagecache", None)
 
 
-def test_a_source_is_added_and_removed_under_a_reader_of_another(
+def test_a_source_is_added_and_removed_while_another_is_read(
     parts: Parts, one: Served, two: Served
 ) -> None:
     parts.mount(one.part("one"))
@@ -173,7 +173,7 @@ def test_a_source_is_added_and_removed_under_a_reader_of_another(
     assert find_note(parts.path).source == "s3://bucket"
 
 
-def test_a_server_killed_while_it_lists_a_new_source_leaves_that_to_the_next(
+def test_the_next_server_lists_a_new_source_after_a_kill(
     parts: Parts, one: Served, tmp_path: Path
 ) -> None:
     parts.mount(one.part("one"))
@@ -198,7 +198,7 @@ def test_a_server_killed_while_it_lists_a_new_source_leaves_that_to_the_next(
         readers.wait_for_more()
 
 
-def test_a_source_that_cannot_be_listed_costs_the_others_nothing(
+def test_a_source_that_cannot_be_listed_does_not_affect_the_others(
     parts: Parts, one: Served, tmp_path: Path
 ) -> None:
     write_tree(tmp_path / "here", {"h": b"here"})
@@ -222,7 +222,7 @@ def test_a_source_that_cannot_be_listed_costs_the_others_nothing(
     assert sorted(os.listdir(parts.path / "gone")) == ["a", "b"]
 
 
-def test_a_new_source_at_the_same_path_is_not_read_with_the_old_ones_bytes(
+def test_a_new_source_at_the_same_path_never_shows_bytes_of_the_old_one(
     parts: Parts, tmp_path: Path
 ) -> None:
     for name in ("old", "new"):
@@ -235,7 +235,7 @@ def test_a_new_source_at_the_same_path_is_not_read_with_the_old_ones_bytes(
         wait_until(lambda: read_tree(parts.path) == expected, f"the {name} one is shown")  # noqa: B023
 
 
-def test_what_the_kernel_was_told_once_needs_a_restart(parts: Parts, tmp_path: Path) -> None:
+def test_options_fixed_at_mount_time_need_a_remount(parts: Parts, tmp_path: Path) -> None:
     settings = replace(parts.settings, parts=(local(tmp_path, "l"),))
     assert needs_new_mount(settings, settings) == []
     assert needs_new_mount(settings, replace(settings, parts=())) == []

@@ -90,7 +90,7 @@ def test_a_planned_epoch_is_one_get_for_each_file_and_no_read(mount: Mount) -> N
     assert mount.gets() == len(NAMES)
 
 
-def test_a_reader_who_comes_too_early_joins_the_fetch(mount_set: Mounter) -> None:
+def test_a_reader_that_comes_too_early_joins_the_fetch(mount_set: Mounter) -> None:
     mount = mount_set("--mode", "pagecache", "--no-cache")
     order = shuffled(2)
     with open_plan(paths_of(mount)) as plan:
@@ -111,7 +111,7 @@ def test_the_next_epoch_is_prefetched_before_this_one_ends(mount: Mount) -> None
         assert plan_of(mount)["handed_out"] == 0
 
 
-def test_what_the_kernel_holds_is_not_brought_again(mount_set: Mounter) -> None:
+def test_files_in_the_page_cache_are_not_fetched_again(mount_set: Mounter) -> None:
     mount = mount_set("--mode", "pagecache", "--no-cache")
     with open_plan(paths_of(mount)) as plan:
         plan.extend(shuffled(3))
@@ -125,7 +125,7 @@ def test_what_the_kernel_holds_is_not_brought_again(mount_set: Mounter) -> None:
             assert mount.gets() == gets
 
 
-def test_a_set_larger_than_memory_passes_through_it(mount_set: Mounter) -> None:
+def test_a_data_set_larger_than_memory_streams_through_it(mount_set: Mounter) -> None:
     """What does not fit is dropped behind the readers; what fits stays."""
     mount = mount_set("--mode", "pagecache", "--page-cache", f"{BYTES // 2}B")
     order = shuffled(5)
@@ -158,7 +158,7 @@ def kept_descriptors(supervisor: int) -> list[str]:
     return [link for link in links if "penstock-plan" in link]
 
 
-def test_a_plan_goes_on_when_its_server_is_killed_and_leaves_nothing(mount: Mount) -> None:
+def test_a_plan_continues_when_its_server_is_killed_and_leaves_nothing(mount: Mount) -> None:
     half = len(NAMES) // 2
     first = list(map(Path, paths_of(mount)))[:half]
     supervisor = find_note(mount.path).pid
@@ -200,7 +200,7 @@ def test_two_jobs_have_two_plans(mount: Mount) -> None:
         wait_until(lambda: [plan["label"] for plan in mount.stats()["plans"]] == ["one"], "one")
 
 
-def test_a_plan_ends_with_the_process_that_made_it(mount: Mount) -> None:
+def test_a_plan_ends_with_the_process_that_opened_it(mount: Mount) -> None:
     script = (
         "import sys, os, signal\n"
         "from penstock.integrations.plans import open_plan\n"
@@ -222,7 +222,7 @@ def test_a_plan_ends_with_the_process_that_made_it(mount: Mount) -> None:
             os.kill(worker, signal.SIGKILL)
 
 
-def test_files_are_found_however_they_are_spelled_and_the_rest_is_passed_over_and_told(
+def test_plan_paths_are_resolved_in_any_spelling_and_missing_ones_reported(
     mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = tmp_path / "data"
@@ -241,7 +241,7 @@ def test_files_are_found_however_they_are_spelled_and_the_rest_is_passed_over_an
     assert mount_of(mount.path.parent) is None
 
 
-def test_an_order_that_turned_out_wrong_is_replaced_and_the_rest_follows_when_there_is_room(
+def test_a_wrong_order_is_replaced_and_the_rest_follows_when_there_is_room(
     mount: Mount,
 ) -> None:
     with open_plan(paths_of(mount), capacity=60) as plan:
@@ -263,7 +263,7 @@ def test_an_order_that_turned_out_wrong_is_replaced_and_the_rest_follows_when_th
             )
 
 
-def test_a_mount_that_goes_away_is_told(own: Mount) -> None:
+def test_a_plan_is_told_that_its_mount_is_gone(own: Mount) -> None:
     with open_plan(paths_of(own)) as plan:
         own.umount()
         wait_until(lambda: plan.problems() is not None, "told")
@@ -273,7 +273,7 @@ def test_a_mount_that_goes_away_is_told(own: Mount) -> None:
 
 
 @both_modes
-def test_half_a_cache_hits_half(mount_set: Mounter, mode: str) -> None:
+def test_half_a_cache_serves_half_of_the_reads(mount_set: Mounter, mode: str) -> None:
     """Which is the best that can be: what is there stays."""
     mount = mount_set("--mode", mode, "--cache-size", f"{BYTES // 2}B", "--page-cache", "0")
     gets: list[int] = []
@@ -296,7 +296,7 @@ def test_half_a_cache_hits_half(mount_set: Mounter, mode: str) -> None:
 
 
 @needs_passthrough
-def test_in_passthrough_mode_files_are_in_the_cache_before_they_are_opened(
+def test_in_passthrough_mode_files_are_cached_before_they_are_opened(
     mount_set: Mounter,
 ) -> None:
     mount = mount_set("--mode", "passthrough")
@@ -310,7 +310,9 @@ def test_in_passthrough_mode_files_are_in_the_cache_before_they_are_opened(
     assert stats["passthrough_opens"] == mount.gets() == len(NAMES)
 
 
-def test_a_mount_whose_files_are_looked_at_can_be_unmounted(own: Mount, tmp_path: Path) -> None:
+def test_a_mount_can_be_unmounted_while_its_page_cache_is_probed(
+    own: Mount, tmp_path: Path
+) -> None:
     questions = tmp_path / "questions"  # so many that it is at work for seconds
     questions.write_bytes((b"\0".join(map(os.fsencode, NAMES)) + b"\0") * 10_000)
     with (
@@ -341,7 +343,7 @@ def write_version(bucket: ObjectPath, version: int) -> None:
     write_tree(bucket, {name: content(number, version) for number, name in enumerate(REWRITTEN)})
 
 
-def test_pushed_pages_of_two_versions_never_meet(s3: S3, mounter: Mounter) -> None:
+def test_pushed_pages_of_two_versions_never_mix(s3: S3, mounter: Mounter) -> None:
     bucket = s3.bucket("rewritten")
     write_version(bucket, 0)
     mount = mounter(

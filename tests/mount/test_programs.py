@@ -38,7 +38,7 @@ def root(request: pytest.FixtureRequest, s3: S3, bucket: ObjectPath, shared: Mou
     return shared(bucket.source, *options).path
 
 
-def test_nothing_comes_from_behind_the_end_of_a_file(root: Path) -> None:
+def test_no_bytes_follow_the_end_of_a_file(root: Path) -> None:
     descriptor = os.open(root / "large.bin", os.O_RDONLY)
     try:
         assert os.pread(descriptor, 100, len(LARGE) - 10) == LARGE[-10:]
@@ -70,7 +70,7 @@ def test_sendfile_sends_a_whole_file(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == LARGE
 
 
-def test_reads_that_go_around_the_page_cache_give_the_same_bytes(root: Path) -> None:
+def test_direct_io_returns_the_same_bytes(root: Path) -> None:
     descriptor = os.open(root / "large.bin", os.O_RDONLY | os.O_DIRECT)
     try:
         pages = mmap.mmap(-1, 1 << 20)  # O_DIRECT wants an aligned buffer
@@ -98,7 +98,7 @@ def test_a_file_has_the_size_and_time_of_its_object(root: Path, s3: S3, bucket: 
     assert stat.S_IMODE(folder.st_mode) == 0o555
 
 
-def test_the_version_of_a_file_is_its_etag(root: Path) -> None:
+def test_the_version_attribute_of_a_file_is_its_etag(root: Path) -> None:
     for name, data in (("large.bin", LARGE), (FILE, DATA["n0/00.jpg"])):
         etag = hashlib.md5(data).hexdigest()
         assert os.getxattr(root / name, "user.penstock.version") == etag.encode()
@@ -133,7 +133,7 @@ CHANGES: tuple[Callable[[Path], object], ...] = (
 )
 
 
-def test_everything_that_would_change_something_gives_erofs(root: Path) -> None:
+def test_every_modifying_call_gives_erofs(root: Path) -> None:
     for change in CHANGES:
         with pytest.raises(OSError, match="Read-only file system"):
             change(root)

@@ -87,7 +87,9 @@ def test_every_change_is_seen_after_a_refresh_and_none_before(
     assert (stats["files"], stats["bytes"]) == (len(after), sum(map(len, after.values())))
 
 
-def test_every_change_is_seen_by_itself_within_the_interval(s3: S3, mounter: Mounter) -> None:
+def test_every_change_is_seen_without_a_request_within_the_interval(
+    s3: S3, mounter: Mounter
+) -> None:
     bucket, mount = start(s3, mounter, "by-itself", "--refresh", "1s")
     after = change_everything(bucket)
     listings = mount.stats()["refreshes"]
@@ -97,9 +99,7 @@ def test_every_change_is_seen_by_itself_within_the_interval(s3: S3, mounter: Mou
 
 
 @pytest.mark.counts_pages
-def test_a_refresh_that_changes_nothing_leaves_the_kernels_caches_alone(
-    s3: S3, mounter: Mounter
-) -> None:
+def test_a_refresh_without_changes_leaves_the_kernel_caches_alone(s3: S3, mounter: Mounter) -> None:
     _, mount = start(s3, mounter, f"unchanged-{time.monotonic_ns()}", "--refresh", "never")
     folders = ["a", "file to folder", "folder to file", "gone"]
 
@@ -163,7 +163,7 @@ def read_on(descriptor: int, start: int) -> tuple[bytes, int | None]:
 
 
 @both_modes
-def test_a_reader_of_a_file_that_is_rewritten_never_gets_a_mix(large: Large, mode: str) -> None:
+def test_a_reader_of_a_rewritten_file_never_gets_a_mix(large: Large, mode: str) -> None:
     descriptor = os.open(large.path, os.O_RDONLY)
     try:
         assert os.pread(descriptor, 2 * MIB, 0) == OLD[: 2 * MIB]
@@ -181,7 +181,7 @@ def test_a_reader_of_a_file_that_is_rewritten_never_gets_a_mix(large: Large, mod
 
 
 @both_modes
-def test_who_has_a_cached_file_open_reads_the_old_bytes_to_the_end(large: Large, mode: str) -> None:
+def test_an_open_cached_file_is_read_in_its_old_version_to_the_end(large: Large, mode: str) -> None:
     """It is rewritten in one mode and deleted in the other: the modes know nothing of that."""
     assert large.path.read_bytes() == OLD
     large.mount.wait_until_cached(large.path.name)
@@ -201,7 +201,7 @@ def test_who_has_a_cached_file_open_reads_the_old_bytes_to_the_end(large: Large,
 
 
 @pytest.mark.slow  # it waits for deadlines
-def test_a_saved_catalog_is_ready_while_the_server_is_down(
+def test_a_saved_catalog_mounts_while_the_storage_server_is_down(
     mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -240,9 +240,7 @@ def test_a_saved_catalog_is_ready_while_the_server_is_down(
         third.umount()
 
 
-def test_a_file_in_a_directory_that_was_listed_empty_is_seen(
-    mounter: Mounter, tmp_path: Path
-) -> None:
+def test_a_file_added_to_a_directory_listed_empty_is_seen(mounter: Mounter, tmp_path: Path) -> None:
     """Of an empty listing the kernel keeps no page that it could be told to forget."""
     write_tree(tmp_path / "set", {"other": b"x"})
     (tmp_path / "set/empty").mkdir()

@@ -23,7 +23,7 @@ from tests.support.trees import read_tree, write_tree
         ("bos", ("BOS_ACCESS_KEY_ID", "BOS_SECRET_ACCESS_KEY", "BOS_ENDPOINT")),
     ],
 )
-def test_oss_and_bos_take_their_own_variables_before_those_of_aws(
+def test_oss_and_bos_prefer_their_own_variables_over_those_of_aws(
     s3: S3,
     mounter: Mounter,
     monkeypatch: pytest.MonkeyPatch,
@@ -63,7 +63,7 @@ def test_each_cloud_is_addressed_in_its_own_style(
         assert all(f"{url.split('?')[0]}/".startswith(address) for url in cloud.asked)
 
 
-def test_a_profile_gives_keys_and_the_endpoint(
+def test_a_profile_supplies_keys_and_endpoint(
     s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch, state: Path
 ) -> None:
     write_tree(s3.bucket("of-profile"), FILES)
@@ -108,7 +108,7 @@ NO_CREDENTIALS = {
 
 
 @pytest.mark.parametrize("source", NO_CREDENTIALS)
-def test_google_and_azure_without_credentials_say_what_is_missing(
+def test_google_and_azure_without_credentials_report_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str
 ) -> None:
     variables, hinted = NO_CREDENTIALS[source]
@@ -123,7 +123,7 @@ def test_google_and_azure_without_credentials_say_what_is_missing(
     assert "AWS_" not in result.stderr
 
 
-def test_a_plain_web_server_is_read_by_a_manifest_and_a_wrong_one_gives_errors(
+def test_a_plain_web_server_is_read_through_a_manifest_and_a_wrong_manifest_fails(
     mounter: Mounter, tmp_path: Path
 ) -> None:
     write_tree(tmp_path / "web/sub", FILES)
@@ -146,7 +146,7 @@ def test_a_plain_web_server_is_read_by_a_manifest_and_a_wrong_one_gives_errors(
         mount.umount()
 
 
-def test_servers_of_an_authority_of_its_own_are_read_over_https(
+def test_servers_with_a_private_certificate_authority_are_read_over_https(
     mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WebDAV and S3: both trust the authority that SSL_CERT_FILE names."""
@@ -179,7 +179,7 @@ ODD_NAMES = {
 }  # fmt: skip
 
 
-def test_a_folder_is_mounted_as_it_is(mounter: Mounter, tmp_path: Path) -> None:
+def test_a_local_folder_is_mounted_unchanged(mounter: Mounter, tmp_path: Path) -> None:
     files = {**FILES, **{os.fsdecode(name): data for name, data in ODD_NAMES.items()}}
     write_tree(tmp_path / "a source", files)
     (tmp_path / "a source/empty folder").mkdir()
@@ -196,7 +196,7 @@ def test_a_folder_is_mounted_as_it_is(mounter: Mounter, tmp_path: Path) -> None:
     assert len(json.loads(listed)) == len(files) - 1, "all but the empty one"
 
 
-def test_links_are_followed_inside_the_source_and_never_out_of_it(
+def test_symlinks_are_followed_inside_the_source_and_never_out_of_it(
     mounter: Mounter, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"

@@ -86,7 +86,7 @@ def mount_bucket(s3: S3, bucket: ObjectPath, mounter: Mounter) -> Mounter:
     return mount
 
 
-def test_each_small_file_is_fetched_once_and_the_second_run_fetches_nothing(mount: Mount) -> None:
+def test_each_small_file_is_fetched_once_and_a_second_run_fetches_nothing(mount: Mount) -> None:
     answer = warm(mount)
     assert (answer["files"], answer["bytes"]) == (len(FILES), BYTES)
     assert (answer["cached_files"], answer["cached_bytes"]) == (len(FILES), BYTES)
@@ -100,7 +100,9 @@ def test_each_small_file_is_fetched_once_and_the_second_run_fetches_nothing(moun
     assert mount.gets() == GETS
 
 
-def test_paths_folders_patterns_and_lists_are_what_is_fetched_each_file_once(mount: Mount) -> None:
+def test_paths_folders_patterns_and_lists_select_files_and_each_is_fetched_once(
+    mount: Mount,
+) -> None:
     picked = warm(mount, "n00", "n0[12]/*5.jpg", "**/img05?.jpg", mount.path / "n00/img003.jpg")
     expected = {name for name in SMALL if name.startswith("n00/")}
     expected |= {"n01/img015.jpg", "n02/img025.jpg"}
@@ -131,7 +133,7 @@ def test_a_mistake_is_named_and_nothing_is_fetched(mount: Mount, tmp_path: Path)
     assert mount.gets() == 0
 
 
-def test_ctrl_c_stops_it_and_the_same_command_goes_on_where_it_was(mount: Mount) -> None:
+def test_ctrl_c_stops_a_load_and_the_same_command_resumes_it(mount: Mount) -> None:
     loading = begin(mount, *SLOWLY)
     loading.send_signal(signal.SIGINT)
     out, said = loading.communicate()
@@ -148,7 +150,7 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on_where_it_was(mount: Mount)
     assert mount.gets() == GETS, "each block was fetched once in all"
 
 
-def test_a_server_that_is_killed_in_the_middle_costs_nothing_but_a_moment(mount: Mount) -> None:
+def test_a_server_killed_during_a_load_costs_only_a_moment(mount: Mount) -> None:
     before = mount.stats()
     loading = begin(mount, "--rate", "3MiB/s", "--concurrency", "4")
     os.kill(before["pid"], signal.SIGKILL)
@@ -197,7 +199,7 @@ def test_check_is_exact_to_the_byte_and_fetches_nothing(mount: Mount) -> None:
     assert (warmer["page_cache_files"], warmer["page_cache_bytes"]) == (1, 60_001)
 
 
-def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(mount_bucket: Mounter) -> None:
+def test_only_what_fits_is_fetched_of_a_set_larger_than_the_cache(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--cache-size", "2MiB")
     result = penstock("warm", mount.path, "--order", "largest")
     assert result.returncode == 2, "not all that was asked for is cached"
@@ -222,7 +224,7 @@ def test_of_a_set_larger_than_the_cache_only_what_fits_is_fetched(mount_bucket: 
 
 
 @pytest.mark.parametrize("removed", ["cache", "cache/objects"])
-def test_a_cache_that_was_removed_is_made_anew_and_warmed(
+def test_a_removed_cache_is_recreated_and_warmed(
     mount_bucket: Mounter, tmp_path: Path, removed: str
 ) -> None:
     mount = mount_bucket()
@@ -232,7 +234,7 @@ def test_a_cache_that_was_removed_is_made_anew_and_warmed(
     assert (answer["cached_files"], answer["cached_bytes"]) == (len(FILES), BYTES)
 
 
-def test_a_cache_that_cannot_be_made_anew_is_an_error_that_says_why(
+def test_a_cache_that_cannot_be_recreated_is_an_error_with_the_reason(
     mount_bucket: Mounter, tmp_path: Path
 ) -> None:
     mount = mount_bucket()
@@ -246,7 +248,7 @@ def test_a_cache_that_cannot_be_made_anew_is_an_error_that_says_why(
     assert (answer["cached_files"], answer["fetched_bytes"]) == (0, 0)
 
 
-def test_with_lru_a_load_does_not_drive_out_what_it_has_just_brought(mount_bucket: Mounter) -> None:
+def test_a_load_under_lru_does_not_evict_what_it_has_just_fetched(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--cache-size", "2MiB", "--policy", "lru")
     warm(mount, "n05")
     first = warm(mount, "n00", "n01", "n02", "n03", code=2)
@@ -257,14 +259,16 @@ def test_with_lru_a_load_does_not_drive_out_what_it_has_just_brought(mount_bucke
     assert second["cached_bytes"] <= 2 * 1024**2
 
 
-def test_a_mount_without_a_cache_says_that_there_is_nothing_to_fill(mount_bucket: Mounter) -> None:
+def test_a_mount_without_a_cache_reports_that_there_is_nothing_to_fill(
+    mount_bucket: Mounter,
+) -> None:
     said = fail("warm", mount_bucket("--no-cache").path, "n00")
     assert "this mount has no cache to fill" in said
     assert "--page-cache" in said
 
 
 @pytest.mark.counts_pages
-def test_into_the_page_cache_means_that_readers_ask_for_nothing(mount: Mount) -> None:
+def test_after_a_load_into_the_page_cache_readers_send_no_request(mount: Mount) -> None:
     before = mount.stats()
     answer = warm(mount, "--page-cache")
     assert_all_kept(mount)
@@ -287,7 +291,7 @@ def test_into_the_page_cache_means_that_readers_ask_for_nothing(mount: Mount) ->
 
 
 @pytest.mark.counts_pages
-def test_what_the_page_cache_may_not_hold_is_said(mount_bucket: Mounter) -> None:
+def test_files_beyond_the_page_cache_budget_are_reported(mount_bucket: Mounter) -> None:
     mount = mount_bucket("--page-cache", "2MiB")
     result = penstock("warm", mount.path, "n0*", "--page-cache")
     assert "were not put into the page cache: they are not cached, or the 1.5 MiB" in result.stderr
@@ -302,7 +306,7 @@ def test_what_the_page_cache_may_not_hold_is_said(mount_bucket: Mounter) -> None
 
 @needs_passthrough
 @pytest.mark.counts_pages
-def test_in_passthrough_mode_the_pages_of_the_caches_own_files_are_warmed(
+def test_in_passthrough_mode_pages_of_the_cache_files_are_warmed(
     mount_bucket: Mounter, on_disk: Path
 ) -> None:
     mount = mount_bucket("--mode", "passthrough", "--cache-dir", on_disk)
@@ -322,7 +326,7 @@ def test_in_passthrough_mode_the_pages_of_the_caches_own_files_are_warmed(
     assert mount.stats()["requests"].get("READ", 0) <= 1  # of the empty file
 
 
-def test_a_flipped_byte_is_found_named_and_fetched_again(mount: Mount) -> None:
+def test_a_flipped_byte_is_detected_named_and_fetched_again(mount: Mount) -> None:
     warm(mount)
     for row in cache_rows(mount):
         if row["key"] in ("large.bin", "n03/img031.jpg"):
@@ -341,7 +345,7 @@ def test_a_flipped_byte_is_found_named_and_fetched_again(mount: Mount) -> None:
 
 @both_modes
 @pytest.mark.counts_pages
-def test_what_is_evicted_is_gone_from_the_cache_and_from_memory(
+def test_an_evicted_file_is_gone_from_the_cache_and_from_memory(
     mode: str, mount_bucket: Mounter, tmp_path: Path
 ) -> None:
     mount = mount_bucket("--mode", mode)
@@ -368,7 +372,7 @@ def test_what_is_evicted_is_gone_from_the_cache_and_from_memory(
     assert mount.gets() > gets
 
 
-def test_what_could_not_be_fetched_is_counted_and_named_and_comes_with_the_next_run(
+def test_failed_files_are_counted_named_and_fetched_by_the_next_run(
     proxy: FaultyProxy, bucket: ObjectPath, mounter: Mounter
 ) -> None:
     mount = mounter(bucket.source, "--endpoint", proxy.endpoint, "--deadline", "2s")

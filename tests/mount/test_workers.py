@@ -67,7 +67,9 @@ def is_gone(pid: int) -> bool:
 
 
 @both_modes
-def test_each_byte_is_fetched_once_whichever_worker_is_asked(own: Mounter, mode: str) -> None:
+def test_each_byte_is_fetched_once_whichever_worker_serves_the_read(
+    own: Mounter, mode: str
+) -> None:
     mount = own("--mode", mode)
     everything = {**FILES, **LARGE}
     with reading(mount.path, everything, readers=8, seed=1) as crowd:
@@ -95,7 +97,7 @@ def test_a_planned_epoch_is_one_get_for_each_file(own: Mounter, mode: str) -> No
     assert mount.gets() == len(NAMES)
 
 
-def test_one_that_is_stopped_and_one_that_is_killed_cost_nothing_but_gets(own: Mounter) -> None:
+def test_stopped_and_killed_workers_cost_only_requests(own: Mounter) -> None:
     """Stopped, it has taken what it will never bring; killed, the server hears its end."""
     mount = own()
     before = pids(mount)
@@ -114,7 +116,7 @@ def test_one_that_is_stopped_and_one_that_is_killed_cost_nothing_but_gets(own: M
     assert not set(before) & set(pids(mount))
 
 
-def test_one_that_hangs_is_replaced(own: Mounter) -> None:
+def test_a_hung_worker_is_replaced(own: Mounter) -> None:
     mount = own("--watchdog", "2s")
     before = pids(mount)
     os.kill(before[0], signal.SIGSTOP)
@@ -123,7 +125,7 @@ def test_one_that_hangs_is_replaced(own: Mounter) -> None:
     assert len(pids(mount)) == 3
 
 
-def test_they_end_with_their_server_and_with_the_mount(own: Mounter, state: Path) -> None:
+def test_workers_end_with_their_server_and_with_the_mount(own: Mounter, state: Path) -> None:
     mount = own()
     before = pids(mount)
     result = penstock("upgrade", mount.path, "--workers", "2")
