@@ -64,7 +64,7 @@ def made(_s3_server: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         yield Made(bucket.source, bench, infos, folder / "backups")
 
 
-def test_a_backup_holds_the_catalog_and_what_is_cached_and_no_secret(made: Made) -> None:
+def test_a_backup_holds_the_catalog_and_cached_files_and_no_secret(made: Made) -> None:
     assert made.infos["BackupLocationPath"] == f"local://{made.folder}/"
     assert made.infos["BackupLocationNodeName"]
     assert (made.infos["Files"], made.infos["CachedFiles"]) == ("8", "3")
@@ -78,7 +78,7 @@ def test_a_backup_holds_the_catalog_and_what_is_cached_and_no_secret(made: Made)
     assert SECRET_KEY.encode() not in held
 
 
-def test_what_was_backed_up_comes_back(made: Made, s3: S3, mounter: Mounter, state: Path) -> None:
+def test_a_backup_is_restored(made: Made, s3: S3, mounter: Mounter, state: Path) -> None:
     catalog = state / "catalogs" / Path(made.bench.catalogs["default/set"]).name
     parts = (Part("", parse_source(made.source)),)
     restore(made.folder, catalog, name="set-default", parts=parts)
@@ -93,7 +93,9 @@ def test_what_was_backed_up_comes_back(made: Made, s3: S3, mounter: Mounter, sta
     assert mount.gets() == 3
 
 
-def test_other_mounts_are_refused_and_a_catalog_stays(made: Made, tmp_path: Path) -> None:
+def test_a_backup_of_other_mounts_is_rejected_and_the_catalog_kept(
+    made: Made, tmp_path: Path
+) -> None:
     catalog, parts = tmp_path / "catalog", (Part("", parse_source("s3://other")),)
     for folder, more, says in (
         (made.folder, {"parts": parts}, "other mounts"),
@@ -109,7 +111,9 @@ def test_other_mounts_are_refused_and_a_catalog_stays(made: Made, tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", ["cut", "noise", "no catalog", "bad catalog", "other", "links"])
-def test_a_damaged_backup_is_refused_without_trace(made: Made, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_backup_is_rejected_without_side_effects(
+    made: Made, tmp_path: Path, damage: str
+) -> None:
     file, held = tmp_path / NAME, tmp_path / "held"
     with tarfile.open(made.folder / NAME) as archive:
         archive.extractall(held, filter="data")

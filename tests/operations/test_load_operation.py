@@ -36,7 +36,7 @@ def mount_bucket(s3: S3, mounter: Mounter) -> Mounter:
     return mount
 
 
-def test_what_is_asked_for_is_cached_once(s3: S3, mount_bucket: Mounter, tmp_path: Path) -> None:
+def test_the_selected_files_are_cached_once(s3: S3, mount_bucket: Mounter, tmp_path: Path) -> None:
     mount = mount_bucket("load-all", "--refresh", "never")
     infos, _ = run(load(tmp_path, mount, "a/[0-3].bin", "/a/3.bin", "a/4.bin"))
     assert (mount.gets(), infos["Cached"].startswith("5 of 5 files")) == (5, True)
@@ -58,9 +58,7 @@ def test_what_is_asked_for_is_cached_once(s3: S3, mount_bucket: Mounter, tmp_pat
     assert infos["Fetched"] == "2 files, 6 B"
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_was(
-    mount_bucket: Mounter, tmp_path: Path
-) -> None:
+def test_a_killed_operation_resumes_where_it_stopped(mount_bucket: Mounter, tmp_path: Path) -> None:
     mount = mount_bucket("load-killed")
     options = {"rate": "64KiB/s", "concurrency": "2"}
     bench = load(tmp_path, mount, "/a", options=options)
@@ -71,14 +69,14 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(
     assert len(FILES) <= mount.gets() <= len(FILES) + 2
 
 
-def test_what_does_not_fit_is_told(mount_bucket: Mounter, tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_reported(mount_bucket: Mounter, tmp_path: Path) -> None:
     mount = mount_bucket("load-large", "--cache-size", "512KiB")
     infos, work = run(load(tmp_path, mount))
     assert [reason for reason, _ in work.events] == ["DoesNotFit"]
     assert not infos["Cached"].endswith("(100%)")
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_impossible_load_options_are_rejected() -> None:
     assert read_load_options({"loadMemorydata": "true"}).page_cache
     for name, value, what in (
         ("rat", "1MiB/s", "rat is not an option"),

@@ -70,7 +70,9 @@ def copy(source: Path, target: Path, tmp_path: Path) -> Copy:
     return lambda **options: run(migrate(tmp_path, outside(source), outside(target), **options))
 
 
-def test_all_is_copied_once_and_written_over_only_as_wished(target: Path, copy: Copy) -> None:
+def test_everything_is_copied_once_and_overwritten_only_on_request(
+    target: Path, copy: Copy
+) -> None:
     infos, work = copy(**{"check-all": "true"})
     assert read_tree(target) == FILES
     assert infos["Copied"].startswith(f"{len(FILES)} files")
@@ -88,7 +90,7 @@ def test_all_is_copied_once_and_written_over_only_as_wished(target: Path, copy: 
     assert read_tree(target) == FILES
 
 
-def test_what_differs_is_copied_by_version_size_etag_or_date(
+def test_differences_are_found_by_version_size_etag_or_date(
     s3: S3, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
@@ -116,7 +118,7 @@ def test_what_differs_is_copied_by_version_size_etag_or_date(
     assert read_tree(other) == read_tree(bucket)
 
 
-def test_a_bucket_with_keys_from_a_secret_and_the_endpoint_in_its_address(
+def test_a_bucket_takes_keys_from_a_secret_and_the_endpoint_from_its_address(
     s3: S3, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in KEYS:
@@ -136,7 +138,7 @@ def test_a_bucket_with_keys_from_a_secret_and_the_endpoint_in_its_address(
     assert SECRET_KEY.encode() not in b"".join(kept.values())
 
 
-def test_an_upload_of_many_parts_that_is_killed_leaves_none_behind(s3: S3, tmp_path: Path) -> None:
+def test_a_killed_multipart_upload_leaves_no_parts(s3: S3, tmp_path: Path) -> None:
     data = random.Random(1).randbytes(2 * PART_BYTES + 77)
     write_tree(tmp_path / "source", {"large": data})
     bucket = s3.bucket("migrate-large")
@@ -158,7 +160,9 @@ def test_an_upload_of_many_parts_that_is_killed_leaves_none_behind(s3: S3, tmp_p
     assert infos["Copied"] == "0 files, 0 B"
 
 
-def test_a_data_set_is_what_its_mounts_show(source: Path, tmp_path: Path, mounter: Mounter) -> None:
+def test_a_migrated_data_set_contains_what_its_mounts_show(
+    source: Path, tmp_path: Path, mounter: Mounter
+) -> None:
     outer, inner = tmp_path / "outer", tmp_path / "inner"
     write_tree(outer, {"there": b"before"})
     inner.mkdir()
@@ -195,14 +199,16 @@ def test_a_data_set_is_what_its_mounts_show(source: Path, tmp_path: Path, mounte
      ({"dry-run": "true"}, set()),
      ({"existing": ""}, set())],
 )  # fmt: skip
-def test_which_files_are_meant(
+def test_include_and_exclude_patterns_select_files(
     target: Path, copy: Copy, options: dict[str, str], copied: set[str]
 ) -> None:
     copy(**options)
     assert set(read_tree(target)) == copied
 
 
-def test_what_the_source_lacks_is_deleted_if_wished(source: Path, target: Path, copy: Copy) -> None:
+def test_files_missing_in_the_source_are_deleted_on_request(
+    source: Path, target: Path, copy: Copy
+) -> None:
     write_tree(target, {"old/file": b"", "old/kept.txt": b""})
     infos, _ = copy(**{"delete-dst": "true", "exclude": "*.txt"})
     assert infos["Deleted"] == "1 files"
@@ -215,14 +221,16 @@ def test_what_the_source_lacks_is_deleted_if_wished(source: Path, target: Path, 
     assert set(read_tree(target)) == expected
 
 
-def test_a_source_is_deleted_only_if_surely_copied(source: Path, target: Path, copy: Copy) -> None:
+def test_source_files_are_deleted_only_after_a_confirmed_copy(
+    source: Path, target: Path, copy: Copy
+) -> None:
     write_tree(target, {"a/0.bin": FILES["a/0.bin"][::-1]})  # newer, of the same size
     copy(**{"delete-src": "true", "update": "true"})
     assert set(read_tree(source)) == {"a/0.bin"}
     assert set(read_tree(target)) == set(FILES)
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, s3: S3) -> None:
+def test_a_killed_operation_resumes_where_it_stopped(tmp_path: Path, s3: S3) -> None:
     files = {f"{number:02}": random.Random(number).randbytes(100_000) for number in range(12)}
     write_tree(tmp_path / "source", files)
     bucket = s3.bucket("migrate-killed")
@@ -260,7 +268,9 @@ def test_a_flipped_bit_never_arrives(s3: S3, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "target") == FILES
 
 
-def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(target: Path, copy: Copy) -> None:
+def test_files_that_cannot_be_copied_are_named_and_the_rest_is_copied(
+    target: Path, copy: Copy
+) -> None:
     write_tree(target, {"a": b"a file where a folder should be"})
     with pytest.raises(StoreError, match="5 of 12 objects could not be copied; a/"):
         copy()
@@ -274,7 +284,7 @@ def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(target: Path, cop
      ("/target", {"threads": "many"}, "threads: 'many'"),
      ("/target", {"rate": "10Gb/s"}, "rate: '10Gb/s'")],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_before_anything_is_copied(
+def test_an_impossible_migration_is_rejected_before_anything_is_copied(
     source: Path, tmp_path: Path, to: str, options: dict[str, str], what: str
 ) -> None:
     there = f"{tmp_path}{to}" if to.startswith("/") else to

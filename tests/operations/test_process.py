@@ -63,7 +63,7 @@ def test_a_script_sees_the_data_set_or_a_folder_of_it(process: Process, tmp_path
     assert output_of(bench) == "done\nbeta\nbeta\n"
 
 
-def test_a_pod_is_run_as_the_command_of_its_first_container(process: Process) -> None:
+def test_the_command_of_the_first_container_of_a_pod_is_run(process: Process) -> None:
     first = {
         "name": "one",
         "image": "python:3",
@@ -79,7 +79,7 @@ def test_a_pod_is_run_as_the_command_of_its_first_container(process: Process) ->
     assert any("first container" in message for _, message in work.events)
 
 
-def test_a_script_may_be_restarted(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_may_be_retried(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESTART_PAUSES_S", (0.0, 0.0))
     source = "echo x >> tries; echo no such column >&2; test $(wc -l < tries) = 6"
     bench = process(script(source, restartPolicy="OnFailure"))
@@ -94,7 +94,7 @@ def test_a_script_may_be_restarted(process: Process, monkeypatch: pytest.MonkeyP
         run(process({"job": {"podSpec": {"containers": [{"name": "a", "image": "b"}]}}}))
 
 
-def test_secrets_reach_the_script_alone(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_reach_only_the_script(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-one-who-applied")
     env = [
         {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}},
@@ -109,7 +109,7 @@ def test_secrets_reach_the_script_alone(process: Process, monkeypatch: pytest.Mo
     assert b"PASSWORD=" in kept
 
 
-def test_killed_in_the_middle_it_leaves_nothing_running_and_is_run_again(
+def test_a_killed_process_operation_leaves_nothing_running_and_is_run_again(
     process: Process, tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"
@@ -126,7 +126,7 @@ def test_killed_in_the_middle_it_leaves_nothing_running_and_is_run_again(
         wait_until_gone(int(pid))
 
 
-def test_output_without_an_end_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_endless_output_does_not_fill_the_disk(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     output = Output(tmp_path / "output", most_bytes=100_000)
     taker = threading.Thread(target=output.take_all, args=(reader,))

@@ -57,14 +57,14 @@ def ask(spec: dict[str, Any], status: dict[str, Any], after_noon_s: float, **mor
      # Its age does not remove it.
      ({**HOURLY, **TTL}, ended(1), 500, Action.WAIT, 3600)],
 )  # fmt: skip
-def test_an_operation_starts_waits_or_goes(
+def test_an_operation_starts_waits_or_is_removed(
     spec: dict[str, Any], status: dict[str, Any], at_s: float, action: Action, until: float | None
 ) -> None:
     found = ask(spec, status, at_s)
     assert (found.action, found.until_s) == (action, None if until is None else NOON_S + until)
 
 
-def test_a_schedule_begins_at_its_next_time_and_what_comes_after_another_waits_for_it() -> None:
+def test_a_schedule_starts_at_its_next_time_and_run_after_waits() -> None:
     early = ask(EVERY_10_MIN, {}, 599, created_s=NOON_S)
     assert (early.action, early.until_s) == (Action.WAIT, NOON_S + 600)
     assert ask(EVERY_10_MIN, {}, 600, created_s=NOON_S).action is Action.START
@@ -75,7 +75,7 @@ def test_a_schedule_begins_at_its_next_time_and_what_comes_after_another_waits_f
 
 
 @pytest.mark.parametrize("schedule", ["", "61 * * * *", "0 0 31 2 *"])
-def test_what_is_no_schedule_waits_and_says_why(schedule: str) -> None:
+def test_an_invalid_schedule_waits_and_reports_why(schedule: str) -> None:
     waiting = ask({"policy": "Cron", "schedule": schedule}, {}, 0)
     assert (waiting.action, waiting.until_s) == (Action.WAIT, None)
     assert "spec.schedule" in waiting.why
