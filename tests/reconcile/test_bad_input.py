@@ -68,7 +68,7 @@ def unchanged(state: State) -> Iterator[None]:
         (SECRET + DATASET + S3_MOUNT, 21, "has no key 'id'", "other"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_nothing_is_applied(
+def test_a_mistake_is_reported_with_its_line_and_nothing_is_applied(
     declared: State, tmp_path: Path, text: str, line: int, said: str, hint: str
 ) -> None:
     file = tmp_path / "all.yaml"
@@ -81,7 +81,7 @@ def test_a_mistake_is_told_with_its_line_and_nothing_is_applied(
         assert "value-of-other" not in told
 
 
-def test_mistakes_of_several_files_are_told_at_once_and_nothing_is_applied(
+def test_mistakes_in_several_files_are_reported_together_and_nothing_is_applied(
     declared: State, tmp_path: Path
 ) -> None:
     wrong = ("- a\n- b\n", "apiVersion: v1\nkind: Datsaet\n", GOOD.replace("name: data", "nmae: x"))
@@ -105,5 +105,5 @@ def test_mistakes_of_several_files_are_told_at_once_and_nothing_is_applied(
      ("up --restart", "no data set to restart is named"),
      ("label no-equals", "neither KEY=VALUE nor KEY-")],
 )  # fmt: skip
-def test_words_that_are_no_kind_name_or_option_are_mistakes(line: str, said: str) -> None:
+def test_unknown_kinds_names_and_options_are_rejected(line: str, said: str) -> None:
     assert said in fail(*line.split())

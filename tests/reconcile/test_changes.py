@@ -38,9 +38,7 @@ FILES = {"file": DATA, "train/a": os.urandom(200_000), "train/deep/b": b"deep", 
 TOTAL = sum(map(len, FILES.values()))
 
 
-def test_a_mount_is_added_while_someone_reads_another(
-    bound: Path, source: Path, tmp_path: Path
-) -> None:
+def test_a_mount_is_added_while_another_is_read(bound: Path, source: Path, tmp_path: Path) -> None:
     write_tree(tmp_path / "second", {"other": b"more"})
     supervisor = find_note(bound).pid
     ended, reads = threading.Event(), [0]
@@ -93,7 +91,7 @@ def test_a_quota_is_raised_in_place(bound: Path, declared: State, tmp_path: Path
     assert (find_note(bound), declared.all()) == before
 
 
-def test_what_needs_a_restart_says_so_and_gets_it_when_nobody_reads(
+def test_a_change_that_needs_a_restart_is_reported_and_made_once_unused(
     bound: Path, tmp_path: Path
 ) -> None:
     note = find_note(bound)
@@ -119,7 +117,7 @@ def test_what_needs_a_restart_says_so_and_gets_it_when_nobody_reads(
     assert find_note(bound).pid == restarted.pid
 
 
-def test_a_source_that_is_not_there_leaves_what_was(
+def test_a_missing_source_leaves_the_mount_unchanged(
     bound: Path, source: Path, tmp_path: Path
 ) -> None:
     missing = {"mountPoint": f"local://{tmp_path}/nowhere", "name": "second"}
@@ -179,7 +177,9 @@ def at(manifest: dict[str, Any], place: str | Path, name: str = "small") -> dict
     return {**manifest, "metadata": {"name": name, "annotations": annotations}}
 
 
-def test_it_moves_behind_a_link_with_its_cache(bound: Path, source: Path, tmp_path: Path) -> None:
+def test_a_data_set_moves_behind_a_symlink_with_its_cache(
+    bound: Path, source: Path, tmp_path: Path
+) -> None:
     api.load("small", wait=True)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -199,7 +199,7 @@ def test_it_moves_behind_a_link_with_its_cache(bound: Path, source: Path, tmp_pa
 
 
 @pytest.mark.parametrize("place", ["here/below", "~/x", "/"])
-def test_a_mount_path_that_is_none_is_a_mistake(declared: State, source: Path, place: str) -> None:
+def test_an_invalid_mount_path_is_rejected(declared: State, source: Path, place: str) -> None:
     with pytest.raises(PenstockError, match="mount-path") as refused:
         api.apply([at(of_folder("small", source), place), ours("small")])
     assert refused.value.exit_code == 2
@@ -207,7 +207,9 @@ def test_a_mount_path_that_is_none_is_a_mistake(declared: State, source: Path, p
     assert declared.all() == []
 
 
-def test_a_taken_place_is_told(bound: Path, source: Path, tmp_path: Path, mounter: Mounter) -> None:
+def test_an_occupied_mount_path_is_reported(
+    bound: Path, source: Path, tmp_path: Path, mounter: Mounter
+) -> None:
     full, plain = tmp_path / "full", mounter(f"file://{source}", "--no-cache").path
     write_tree(full, {"mine": b"mine"})
     taken = {
@@ -246,7 +248,7 @@ def whole(of_bucket: dict[str, Any], tmp_path: Path) -> Path:
     return path_of("whole")
 
 
-def test_the_same_bytes_from_the_same_cache(whole: Path) -> None:
+def test_a_view_serves_the_bytes_of_its_data_set_from_the_same_cache(whole: Path) -> None:
     assert read_tree(whole) == FILES
     assert "get" not in mounts.stats(str(whole))["store_requests_by_verb"]
     found = api.dataset("whole")
@@ -259,7 +261,9 @@ def test_the_same_bytes_from_the_same_cache(whole: Path) -> None:
     assert read_tree(path_of("deep")) == read_tree(part)
 
 
-def test_views_follow_changes_and_the_end(whole: Path, declared: State, tmp_path: Path) -> None:
+def test_views_follow_changes_and_the_deletion_of_their_data_set(
+    whole: Path, declared: State, tmp_path: Path
+) -> None:
     write_tree(tmp_path / "more", {"d": b"d"})
     found = stored(declared, api.dataset("stored", namespace="team").key)
     more = {"mountPoint": f"local://{tmp_path}/more", "name": "more"}
@@ -291,7 +295,9 @@ def test_views_follow_changes_and_the_end(whole: Path, declared: State, tmp_path
         ("dataset://default/back", "circle", ""),
     ],
 )
-def test_a_view_of_none_or_itself(declared: State, mount_point: str, says: str, hint: str) -> None:
+def test_a_view_of_a_missing_data_set_or_of_itself_is_rejected(
+    declared: State, mount_point: str, says: str, hint: str
+) -> None:
     others = [of_folder("near", Path("/usr")), view("back", "dataset://default/whole")]
     with pytest.raises(ManifestError, match=says) as refused:
         api.apply([*others, view("whole", mount_point), ours("whole")])

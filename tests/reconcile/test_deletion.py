@@ -44,7 +44,7 @@ def gone(state: State, path: Path) -> None:
     assert list((state.folder / "catalogs").glob("*small*")) == []
 
 
-def test_it_is_refused_while_a_process_uses_it(
+def test_a_data_set_in_use_is_not_deleted(
     bound: Path, declared: State, source: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "all.yaml"
@@ -64,7 +64,9 @@ def test_it_is_refused_while_a_process_uses_it(
     succeed("delete", "-f", file, "--ignore-not-found")
 
 
-def test_who_begins_to_read_after_the_wish_is_waited_for(bound: Path, declared: State) -> None:
+def test_deletion_waits_for_a_reader_that_comes_after_the_request(
+    bound: Path, declared: State
+) -> None:
     with holding(bound):
         # As if it had come between the question and the unmount.
         for one in declared.all():
@@ -105,7 +107,7 @@ def remove_note(path: Path) -> None:
         *((harm, ["--force"]) for harm in (kill_supervisor, remove_note, unmount_by_hand)),
     ],
 )
-def test_it_is_not_stuck_after(
+def test_deletion_completes_after_any_process_died(
     bound: Path, declared: State, tmp_path: Path, harm: Any, force: list[str]
 ) -> None:
     (bound / "file").read_bytes()
@@ -117,7 +119,7 @@ def test_it_is_not_stuck_after(
     assert not (tmp_path / "cache" / "penstock").exists()
 
 
-def test_it_is_not_stuck_with_a_server_that_hangs(bound: Path, declared: State) -> None:
+def test_deletion_completes_with_a_hanging_server(bound: Path, declared: State) -> None:
     supervisor, server = find_note(bound).processes
     for pid in (supervisor, server):
         os.kill(pid, signal.SIGSTOP)
@@ -127,7 +129,7 @@ def test_it_is_not_stuck_with_a_server_that_hangs(bound: Path, declared: State) 
     gone(declared, bound)
 
 
-def test_it_is_not_stuck_with_a_store_that_is_away(declared: State, tmp_path: Path) -> None:
+def test_deletion_completes_with_an_unreachable_store(declared: State, tmp_path: Path) -> None:
     write_tree(tmp_path / "s3" / "small", {"file": b"bytes", "other": b"bytes"})
     with serve_rclone(tmp_path / "s3") as server:
         manifests = [secret(), dataset("small", server), ours("small", tmp_path / "cache")]
@@ -155,7 +157,7 @@ def test_it_is_not_stuck_with_a_store_that_is_away(declared: State, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs, which takes root")
-def test_it_is_not_stuck_below_a_mount_of_something_else(declared: State, bound: Path) -> None:
+def test_deletion_completes_below_a_foreign_mount(declared: State, bound: Path) -> None:
     wait_until(lambda: not is_running(declared.folder))
     succeed("umount", bound)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", bound], check=True)
@@ -170,7 +172,7 @@ def cached_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
 
 
-def test_the_cache_is_kept_or_cleared_as_it_was_said(
+def test_the_cache_is_kept_or_cleared_as_declared(
     declared: State, source: Path, tmp_path: Path
 ) -> None:
     noted = of_folder("noted", source)
@@ -201,7 +203,7 @@ def read_into_cache(name: str, file: str, size: int) -> None:
     wait_until(lambda: api.dataset(name).cached_bytes == size)
 
 
-def test_of_a_cache_that_two_share_each_takes_its_own_away(
+def test_a_shared_cache_loses_only_the_objects_of_the_deleted_data_set(
     declared: State, source: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "source2"  # begins as the first one's name does
@@ -230,7 +232,7 @@ def test_of_a_cache_that_two_share_each_takes_its_own_away(
     assert api.dataset("two").cached_bytes == 0
 
 
-def test_a_cache_that_was_made_for_it_goes_with_it(declared: State, source: Path) -> None:
+def test_a_cache_created_for_a_data_set_is_deleted_with_it(declared: State, source: Path) -> None:
     level = {"mediumtype": "SSD", "volumeType": "emptyDir", "path": "/x", "quota": "64Mi"}
     manifests = [of_folder("usual", source), ours("usual"), of_folder("empty", source)]
     api.apply([*manifests, ours("empty", tieredstore={"levels": [level]})])
@@ -241,7 +243,9 @@ def test_a_cache_that_was_made_for_it_goes_with_it(declared: State, source: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user, which takes root")
-def test_a_folder_of_others_is_no_cache(declared: State, source: Path, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_not_treated_as_a_cache(
+    declared: State, source: Path, tmp_path: Path
+) -> None:
     theirs = tmp_path / "for-all" / "penstock"
     (theirs / "default").mkdir(parents=True)
     os.chown(theirs, 12345, 12345)
@@ -256,7 +260,9 @@ def test_a_folder_of_others_is_no_cache(declared: State, source: Path, tmp_path:
     assert (theirs / "default" / "set" / "index.sqlite").exists()
 
 
-def test_one_that_another_shows_is_not_deleted_before_it(bound: Path, declared: State) -> None:
+def test_a_data_set_is_not_deleted_before_a_data_set_that_shows_it(
+    bound: Path, declared: State
+) -> None:
     view = of_folder("view", Path("/"))
     view["spec"]["mounts"][0]["mountPoint"] = "dataset://default/small"
     api.apply([view, ours("view")])

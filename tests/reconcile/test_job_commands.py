@@ -55,7 +55,7 @@ def heard(terminal: int, until: str) -> str:
     return said
 
 
-def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path) -> None:
+def test_a_job_runs_from_submit_to_delete(says: Says, declared: State, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     write_tree(tmp_path / "source", {"hello": b"what the data set holds\n"})
     api.apply([of_folder("words", tmp_path / "source"), ours("words")])
@@ -103,7 +103,7 @@ def test_a_job_from_submit_to_delete(says: Says, declared: State, tmp_path: Path
     assert list((declared.folder / "jobs").iterdir()) == []
 
 
-def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
+def test_waiting_ends_with_the_job_and_reports_its_outcome(says: Says) -> None:
     code, out, err = says("submit tf --name fails --retry 1 --wait", "echo so; exit 3")
     assert (code, out) == (4, "trainingjob.penstock.dev/fails created\n")
     steps = err.splitlines()
@@ -129,7 +129,7 @@ def test_waiting_ends_with_the_job_and_says_how_it_ended(says: Says) -> None:
         ("team/words:/d", "--data: there is no data set team/words (there is one in the namespace"),
     ],
 )
-def test_data_that_cannot_be_is_refused_when_the_job_is_submitted(
+def test_a_job_with_impossible_data_is_rejected_at_submit(
     says: Says, declared: State, tmp_path: Path, data: str, said: str
 ) -> None:
     api.apply(of_folder("words", tmp_path))
@@ -141,7 +141,7 @@ def test_data_that_cannot_be_is_refused_when_the_job_is_submitted(
     assert declared.all(["TrainingJob"]) == []
 
 
-def test_a_job_waits_for_its_data_and_who_watches_may_leave(
+def test_a_job_waits_for_its_data_and_its_watcher_may_leave(
     says: Says, declared: State, tmp_path: Path
 ) -> None:
     api.apply(of_folder("none", tmp_path))  # no runtime, so it is not bound
@@ -174,7 +174,7 @@ def test_a_job_waits_for_its_data_and_who_watches_may_leave(
     assert "hint: -- comes before a command" in says("attach waits ls -l")[2]
 
 
-def test_a_name_is_one_job_and_ended_ones_are_pruned(
+def test_a_name_is_unique_among_jobs_and_ended_ones_are_pruned(
     says: Says, declared: State, tmp_path: Path
 ) -> None:
     api.apply(of_folder("none", tmp_path))

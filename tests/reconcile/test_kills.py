@@ -69,7 +69,9 @@ def is_right(state: State) -> None:
     assert (path_of("small") / "file").read_bytes() == b"bytes"
 
 
-def test_at_every_step_of_a_change_in_place(declared: State, manifests: Manifests) -> None:
+def test_the_loop_killed_at_any_step_of_a_change_in_place_finishes_it_later(
+    declared: State, manifests: Manifests
+) -> None:
     apply(declared, read_manifests(manifests))
     is_right(declared)
     quota = 64
@@ -88,7 +90,7 @@ def test_at_every_step_of_a_change_in_place(declared: State, manifests: Manifest
     assert steps >= 3
 
 
-def test_at_every_step_of_coming_up_and_of_a_deletion(
+def test_the_loop_killed_at_any_step_of_creation_or_deletion_finishes_it_later(
     declared: State, manifests: Manifests, tmp_path: Path
 ) -> None:
     def gone() -> None:

@@ -24,7 +24,7 @@ def text(tmp_path: Path) -> str:
     return yaml.safe_dump_all([of_folder("small", source), ours("small", tmp_path / "cache")])
 
 
-def test_every_verb_from_apply_to_delete(declared: State, text: str) -> None:
+def test_every_verb_works_from_apply_to_delete(declared: State, text: str) -> None:
     tried = penstock.apply(text, dry_run=True)
     assert [one.outcome for one in tried] == ["created", "created"]
     assert penstock.get_all() == []
@@ -89,7 +89,7 @@ def run(program: str) -> str:
         "from penstock.cli.app import run; run(['get', 'datasets'])",
     ],
 )
-def test_neither_an_import_nor_a_look_loads_models_or_stores(statements: str) -> None:
+def test_neither_import_nor_status_loads_models_or_stores(statements: str) -> None:
     heavy = "{'pydantic', 'obstore', 'botocore', 'yaml'}"
     assert run(f"{statements}; import sys; print({heavy} & set(sys.modules))") == "set()\n"
 

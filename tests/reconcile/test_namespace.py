@@ -42,7 +42,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return NOWHERE / "in/side" if "root" in request.param else tmp_path / "place"
 
 
-def test_the_folder_is_seen_at_its_place_read_only_and_only_there(
+def test_a_folder_is_visible_at_its_path_read_only_and_in_one_namespace_only(
     data: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for everyone")
@@ -70,7 +70,7 @@ def test_the_folder_is_seen_at_its_place_read_only_and_only_there(
     assert str(out) in said
 
 
-def test_several_folders_one_inside_of_the_other(data: Path, tmp_path: Path) -> None:
+def test_several_folders_can_be_nested(data: Path, tmp_path: Path) -> None:
     write_tree(tmp_path / "other", {"c": b"gamma"})
     script = f"cat {NOWHERE}/a {NOWHERE}/deep/c; ls {NOWHERE}/deep"
     status, said = run(script, (data, NOWHERE), (tmp_path / "other", NOWHERE / "deep"))
@@ -89,7 +89,9 @@ def test_several_folders_one_inside_of_the_other(data: Path, tmp_path: Path) -> 
         ("data", "data/a/b", "a file"),
     ],
 )
-def test_mistakes_are_told(data: Path, tmp_path: Path, source: str, place: str, what: str) -> None:
+def test_mistakes_in_a_namespace_are_reported(
+    data: Path, tmp_path: Path, source: str, place: str, what: str
+) -> None:
     with pytest.raises(UsageError, match=what):
         run(f"touch {tmp_path}/ran", (tmp_path / source, tmp_path / place))
     assert not (tmp_path / "ran").exists()
@@ -97,7 +99,7 @@ def test_mistakes_are_told(data: Path, tmp_path: Path, source: str, place: str, 
         run_with_data(["no-such-command"], [], env={"PATH": "/usr/bin"})
 
 
-def test_it_dies_with_whoever_started_it(data: Path) -> None:
+def test_a_process_in_a_namespace_dies_with_its_parent(data: Path) -> None:
     code = (
         "from pathlib import Path; from penstock.reconcile.mount_namespace import run_with_data; "
         f"child = run_with_data(['sleep', '100'], [(Path({str(data)!r}), Path('{NOWHERE}'))], "
@@ -110,7 +112,7 @@ def test_it_dies_with_whoever_started_it(data: Path) -> None:
     wait_until_gone(child)
 
 
-def test_other_data_sets_are_not_kept_busy_by_a_process_and_mounts_made_by_hand_are_seen(
+def test_a_process_keeps_no_other_data_set_busy_and_sees_mounts_made_by_hand(
     mounter: Mounter, data: Path
 ) -> None:
     mount = mounter(f"file://{data}")

@@ -41,11 +41,11 @@ NOT_HERE = (
 
 
 @pytest.mark.parametrize("expression", [*HERE, *NOT_HERE])
-def test_every_operator_of_kubernetes_decides_as_kubernetes_does(expression: str) -> None:
+def test_every_operator_decides_as_in_kubernetes(expression: str) -> None:
     assert (node_mismatch(affinity(matching(expression)), V100) is None) is (expression in HERE)
 
 
-def test_one_of_several_terms_is_enough_and_all_of_a_term_is_needed() -> None:
+def test_one_matching_term_suffices_and_all_of_a_term_must_match() -> None:
     right, wrong = matching("disks In 4"), matching("disks In 2 8")
     both = {"matchExpressions": right["matchExpressions"] + wrong["matchExpressions"]}
     told = "node gpu-1: label disks is '4', wanted: one of 2, 8"
@@ -59,7 +59,7 @@ def test_one_of_several_terms_is_enough_and_all_of_a_term_is_needed() -> None:
     assert node_mismatch(NodeAffinity(), V100) is None
 
 
-def test_this_node_has_the_usual_labels_and_those_it_was_given() -> None:
+def test_this_node_has_the_usual_labels_and_the_given_ones() -> None:
     node = this_node({"zone": "a", "kubernetes.io/arch": "mine"})
     assert node.name == platform.node()
     assert (

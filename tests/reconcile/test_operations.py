@@ -57,9 +57,7 @@ def started_s(state: State, kind: str, name: str) -> float:
     return event.first_s
 
 
-def test_each_of_them_in_the_order_they_ask_for(
-    bound: Path, declared: State, tmp_path: Path
-) -> None:
+def test_operations_run_in_the_declared_order(bound: Path, declared: State, tmp_path: Path) -> None:
     script = {"script": {"source": f"cat /in/a/1 /in/b/3 > {tmp_path}/out"}}
     warmed, joined = {"kind": "DataLoad", "name": "warm"}, {"kind": "DataProcess", "name": "join"}
     small = {"dataset": {"name": "set", "namespace": "default"}}
@@ -110,7 +108,7 @@ def test_each_of_them_in_the_order_they_ask_for(
     assert "Restored" in api.describe("dataset", "set")
 
 
-def test_one_that_fails_says_why_and_load_exits_with_it(bound: Path) -> None:
+def test_a_failed_operation_reports_why_and_load_exits_with_its_code(bound: Path) -> None:
     told = penstock("load", "set", "--path", "/nowhere")
     assert (told.returncode, "nowhere" in told.stderr, "hint:" in told.stderr) == (2, True, True)
     (failed,) = api.get_all("dataloads")
@@ -118,7 +116,9 @@ def test_one_that_fails_says_why_and_load_exits_with_it(bound: Path) -> None:
     assert "nowhere" in penstock("describe", "dataload", failed.name).stdout
 
 
-def test_one_whose_process_is_killed_is_begun_again(bound: Path, declared: State) -> None:
+def test_an_operation_whose_process_is_killed_is_started_again(
+    bound: Path, declared: State
+) -> None:
     pids = bound.parent / "pids"
     script = {"script": {"source": f"echo $$ >> {pids}; until test -e /in/go; do sleep 0.05; done"}}
     api.apply(operation("DataProcess", "slow", dataset={"mountPath": "/in"}, processor=script))
@@ -131,7 +131,9 @@ def test_one_whose_process_is_killed_is_begun_again(bound: Path, declared: State
     assert "Died" in api.describe("DataProcess", "slow")
 
 
-def test_a_schedule_runs_while_serve_does_and_ttl_takes_away(bound: Path, declared: State) -> None:
+def test_a_schedule_runs_while_serve_does_and_ttl_removes_runs(
+    bound: Path, declared: State
+) -> None:
     minute = (time.localtime().tm_min + 30) % 60  # half an hour from now, and half an hour ago
     api.apply(
         [
@@ -171,7 +173,9 @@ def load() -> Stored:
     return stored(state, LOAD)
 
 
-def test_one_that_ended_is_not_begun_again(load: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_operation_is_not_started_again(
+    load: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = State()
     state.record(load.uid, status={"phase": EXECUTING})
     before = state.snapshot()
@@ -181,7 +185,9 @@ def test_one_that_ended_is_not_begun_again(load: Stored, monkeypatch: pytest.Mon
     assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
-def test_one_that_is_done_at_once_stays_done(load: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_that_is_done_at_once_stays_done(
+    load: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = State()
 
     def quick(*_: Any, **__: Any) -> Mock:
@@ -193,7 +199,7 @@ def test_one_that_is_done_at_once_stays_done(load: Stored, monkeypatch: pytest.M
     assert stored(state, LOAD).status["phase"] == COMPLETE
 
 
-def test_removal_of_one_that_runs_keeps_the_loop_at_work(load: Stored) -> None:
+def test_removing_a_running_operation_keeps_the_loop_running(load: Stored) -> None:
     resources = State()
     resources.mark_deleted(load.uid, {"at_s": time.time()})
     folder = OperationRunner(resources).folder(load.uid)

@@ -72,7 +72,7 @@ def ask_everything(seen: Seen) -> None:
 
 
 @pytest.mark.usefixtures("loop_process")
-def test_of_a_data_set_that_is_used(
+def test_secrets_of_a_used_data_set_are_nowhere(
     seen: Seen, manifests: Manifests, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "all.yaml"
@@ -106,7 +106,9 @@ def test_of_a_data_set_that_is_used(
     assert (path_of("both") / "open" / "file").read_bytes() == b"x" * 300_000
 
 
-def test_of_a_data_set_that_is_refused(seen: Seen, manifests: Manifests, tmp_path: Path) -> None:
+def test_secrets_of_a_rejected_data_set_are_nowhere(
+    seen: Seen, manifests: Manifests, tmp_path: Path
+) -> None:
     file = tmp_path / "all.yaml"
     options = manifests[1]["spec"]["mounts"][0]["options"]
     # A mistake that only a plan shows; for others see tests/specs/test_secrets.py.
@@ -131,7 +133,7 @@ def test_of_a_data_set_that_is_refused(seen: Seen, manifests: Manifests, tmp_pat
 
 
 @pytest.mark.usefixtures("loop_process")
-def test_of_who_applies_a_data_set_that_has_no_keys_of_its_own(
+def test_keys_of_the_caller_of_apply_are_nowhere(
     seen: Seen, declared: State, server: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is opened with those of the environment, which processes hand on in memory."""

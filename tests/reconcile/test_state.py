@@ -31,7 +31,7 @@ def put(state: State) -> Stored:
     return stored(state, KEY)
 
 
-def test_what_is_put_is_kept_in_private_files_and_counted_when_it_changes() -> None:
+def test_a_stored_resource_is_in_private_files_and_counted_when_it_changes() -> None:
     assert State().put(KEY, MANIFEST, {"/spec/x": "a-secret-value"}) == "created"
     state = State()
     found = stored(state, KEY)
@@ -51,7 +51,7 @@ def test_what_is_put_is_kept_in_private_files_and_counted_when_it_changes() -> N
         state.put(KEY, MANIFEST, {})
 
 
-def test_a_key_that_is_none_is_told_with_its_place() -> None:
+def test_an_invalid_key_is_reported_with_its_file() -> None:
     State().put(KEY, MANIFEST, {"/spec/x": "a-secret-value"})
     state = State()
     (state.folder / "secrets.key").write_bytes(b"")
@@ -59,7 +59,7 @@ def test_a_key_that_is_none_is_told_with_its_place() -> None:
         state.secrets(stored(state, KEY))
 
 
-def test_a_transaction_that_fails_leaves_nothing() -> None:
+def test_a_failed_transaction_leaves_nothing() -> None:
     state = State()
 
     def put_and_fail() -> None:
@@ -72,7 +72,7 @@ def test_a_transaction_that_fails_leaves_nothing() -> None:
     assert state.find(KEY) is None
 
 
-def test_observed_fields_come_beside_what_is_there_and_go_with_it(state: Path) -> None:
+def test_observed_fields_are_stored_beside_the_spec_and_removed_with_it(state: Path) -> None:
     resources = State()
     uid = put(resources).uid
     resources.record(uid, status={"phase": "Bound", "fileNum": "1"}, note={"a": 1})
@@ -89,7 +89,7 @@ def test_observed_fields_come_beside_what_is_there_and_go_with_it(state: Path) -
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
-def test_an_event_that_comes_again_is_counted_and_only_the_last_are_kept() -> None:
+def test_repeated_events_are_counted_and_only_the_last_are_kept() -> None:
     state = State()
     found = put(state)
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_an_event_that_comes_again_is_counted_and_only_the_last_are_kept() -> No
     assert len(state.events(found.uid)) == 20
 
 
-def test_a_state_of_a_newer_release_and_a_damaged_one_are_refused(state: Path) -> None:
+def test_a_state_of_a_newer_release_or_a_damaged_one_is_rejected(state: Path) -> None:
     State()
     with sqlite3.connect(state / "resources.sqlite") as database:
         database.execute("PRAGMA user_version = 99")
@@ -115,7 +115,7 @@ def test_a_state_of_a_newer_release_and_a_damaged_one_are_refused(state: Path) -
         State()
 
 
-def test_a_state_that_belongs_to_somebody_else_is_refused(
+def test_a_state_owned_by_another_user_is_rejected(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, **_: object) -> None:
@@ -145,7 +145,7 @@ def test_many_processes_write_at_once_and_nothing_is_lost() -> None:
     assert {state.secrets(one)["/data/k"] for one in state.all()} == {"value"}
 
 
-def test_who_only_reads_waits_for_nobody_who_writes() -> None:
+def test_a_reader_of_the_state_does_not_wait_for_writers() -> None:
     state = State()
     put(state)
     with state.transaction():
@@ -155,7 +155,9 @@ def test_who_only_reads_waits_for_nobody_who_writes() -> None:
     assert list(snapshot.resources) == [KEY]
 
 
-def test_users_are_looked_for_while_others_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_looks_for_users_without_locking_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state = State()
     found = put(state)
     state.record(found.uid, note={"mountpoint": "/nowhere"})

@@ -46,7 +46,9 @@ def table(kind: str) -> tuple[str, list[str]]:
 
 @pytest.mark.usefixtures("loop_process")
 @pytest.mark.parametrize(("seed", "kind"), [("000", "alluxioruntime"), ("004", "jindoruntime")])
-def test_a_seed_from_create_to_delete(declared: State, filled: Path, seed: str, kind: str) -> None:
+def test_a_seed_manifest_runs_from_create_to_delete(
+    declared: State, filled: Path, seed: str, kind: str
+) -> None:
     penstock("label", V100)
     # Create the data set: not bound.
     done = penstock("apply", "-f", filled / f"seed-{seed}-dataset.yaml")
@@ -88,7 +90,7 @@ def test_a_seed_from_create_to_delete(declared: State, filled: Path, seed: str, 
     assert penstock("get", "datasets").stdout == ""
 
 
-def test_a_machine_without_the_label_is_told_why_it_stays_unbound(
+def test_a_machine_without_the_label_is_told_why_the_data_set_stays_unbound(
     declared: State, filled: Path
 ) -> None:
     for part in ("dataset", "runtime"):

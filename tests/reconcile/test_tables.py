@@ -8,7 +8,7 @@ from penstock.reconcile.conditions import Condition, amount, share, stamp, with_
 from penstock.reconcile.snapshot import Event
 
 
-def test_ages_amounts_and_shares_are_printed_as_kubectl_and_fluid_do() -> None:
+def test_ages_amounts_and_percentages_print_as_in_kubectl_and_fluid() -> None:
     ages = {
         0: "0s",
         119: "119s",
@@ -27,7 +27,7 @@ def test_ages_amounts_and_shares_are_printed_as_kubectl_and_fluid_do() -> None:
     assert [share(size, whole) for size in (0, whole - 1, whole)] == ["0.0%", "99.9%", "100.0%"]
 
 
-def test_a_condition_that_still_holds_keeps_the_time_since_when() -> None:
+def test_a_condition_that_still_holds_keeps_its_transition_time() -> None:
     ready = Condition("Ready", True, "DatasetReady", "ready")
     first = with_conditions([], [ready], 1000.0)
     again = with_conditions(first, [ready._replace(message="still")], 2000.0)
@@ -37,7 +37,7 @@ def test_a_condition_that_still_holds_keeps_the_time_since_when() -> None:
     assert other[0]["lastTransitionTime"] == stamp(3000.0)
 
 
-def test_describe_shows_fields_by_their_titles_and_counts_events() -> None:
+def test_describe_shows_fields_by_title_and_counts_events() -> None:
     shown: dict[str, object] = {
         "apiVersion": "data.fluid.io/v1alpha1",
         "kind": "Dataset",

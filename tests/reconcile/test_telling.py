@@ -69,7 +69,7 @@ PLAN = MountPlan(MODEL, RUNTIME_MODEL, MountSettings((), Path("/mnt")), [], [])
     ],
     ids=["bound", "unbound", "lone", "second"],
 )
-def test_whoever_waits_goes_on_when_all_is_told(
+def test_waiters_continue_only_after_every_state_is_published(
     updates: list[Update], waited_for: tuple[str, str]
 ) -> None:
     state = Mock()

@@ -42,7 +42,7 @@ def declared_pair(tmp_path: Path) -> State:
     return state
 
 
-def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_when_mended(
+def test_a_data_set_failed_for_weeks_is_retried_every_five_minutes_and_on_change(
     declared_pair: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "start_supervisor", Mock(side_effect=AWAY))
@@ -58,7 +58,9 @@ def test_one_that_has_failed_for_weeks_is_tried_every_five_minutes_and_at_once_w
     assert stored(declared_pair, KEY).note["attempts"] == 1
 
 
-def test_an_early_try_is_no_answer(declared_pair: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_attempt_does_not_answer_a_later_request(
+    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api, "wake_loop", lambda _: None)
 
     def mended_meanwhile(*_: Any, **__: Any) -> list[str]:
@@ -72,7 +74,7 @@ def test_an_early_try_is_no_answer(declared_pair: State, monkeypatch: pytest.Mon
         wait_for_pairs(declared_pair, [("default", "small")], timeout_s=0.1)
 
 
-def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> None:
+def test_a_reported_bug_does_not_show_a_key(declared_pair: State) -> None:
     redaction.remember("a-key-that-was-said")
     reconciler, pair, fingerprint = _reconciler(declared_pair)
     reconciler.report_error(pair, fingerprint, KeyError("header with a-key-that-was-said"))
@@ -83,7 +85,9 @@ def test_a_bug_that_repeats_a_key_is_told_without_it(declared_pair: State) -> No
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_one_that_is_being_listed_is_deleted(declared: State, tmp_path: Path, kill: bool) -> None:
+def test_a_data_set_that_is_being_listed_can_be_deleted(
+    declared: State, tmp_path: Path, kill: bool
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         keys = {"aws.accessKeyId": "an-identifier", "aws.secretKey": "a-secret-value"}
@@ -99,7 +103,9 @@ def test_one_that_is_being_listed_is_deleted(declared: State, tmp_path: Path, ki
             assert declared.find(KEY) is None
 
 
-def test_a_bug_is_told_to_who_waits(declared_pair: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_caller_is_told_of_a_bug(
+    declared_pair: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bug = Mock(side_effect=ZeroDivisionError("of our own making"))
     monkeypatch.setattr(datasets, "plan_of", bug)
     monkeypatch.setattr(loop, "_ATTEMPTS", 1)
@@ -114,7 +120,7 @@ def test_a_bug_is_told_to_who_waits(declared_pair: State, monkeypatch: pytest.Mo
     assert not looping.is_alive()
 
 
-def test_serve_that_waits_for_another_loop_can_be_ended(declared: State) -> None:
+def test_serve_can_be_ended_while_it_waits_for_another_loop(declared: State) -> None:
     place = LoopLock(declared.folder)
     assert place.acquire(wait=False)
     served = subprocess.Popen([sys.executable, "-m", "penstock", "serve"])

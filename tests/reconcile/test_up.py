@@ -86,7 +86,7 @@ def all_there(mounts: Bound) -> None:
     assert [(path / "file").read_text() for path in mounts.values()] == list(mounts)
 
 
-def test_up_brings_all_back_without_a_new_listing(
+def test_up_restores_all_mounts_without_a_new_listing(
     declared: State, both: Bound, tmp_path: Path
 ) -> None:
     api.load("one", wait=True)
@@ -112,7 +112,7 @@ def test_up_brings_all_back_without_a_new_listing(
     all_there({"two": both["two"]})
 
 
-def test_get_alone_notices_and_brings_it_back(declared: State, one: Bound) -> None:
+def test_get_detects_a_lost_mount_and_restores_it(declared: State, one: Bound) -> None:
     reboot(declared, one)
     shown = succeed("get", "datasets").splitlines()[1:]
     assert [line.split()[-2] for line in shown] == ["NotBound"]
@@ -120,7 +120,7 @@ def test_get_alone_notices_and_brings_it_back(declared: State, one: Bound) -> No
     all_there(one)
 
 
-def test_serve_ends_and_leaves_what_is_mounted(declared: State, one: Bound, tmp_path: Path) -> None:
+def test_serve_ends_and_leaves_mounts_in_place(declared: State, one: Bound, tmp_path: Path) -> None:
     before = find_note(one["one"])
     with serving(declared):
         # What others want is done by it: no second loop is started.
@@ -135,7 +135,7 @@ def test_serve_ends_and_leaves_what_is_mounted(declared: State, one: Bound, tmp_
     all_there(one)
 
 
-def test_serve_brings_back_what_was_there_before_a_reboot_and_what_vanishes(
+def test_serve_restores_mounts_after_a_reboot_and_after_a_loss(
     declared: State, both: Bound
 ) -> None:
     reboot(declared, both)
@@ -149,7 +149,7 @@ def test_serve_brings_back_what_was_there_before_a_reboot_and_what_vanishes(
         all_there(both)
 
 
-def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, one: Bound) -> None:
+def test_a_loop_for_one_request_yields_to_serve(declared: State, one: Bound) -> None:
     """While it waits for a reader to go, it would stay for ever."""
     with (one["one"] / "file").open("rb"):
         (dataset,) = declared.all(["Dataset"])
@@ -161,7 +161,7 @@ def test_a_loop_for_one_wish_makes_room_for_serve(declared: State, one: Bound) -
             assert phase("one") == "Bound"
 
 
-def test_one_that_hangs_holds_nobody_up(declared: State, source: Path, tmp_path: Path) -> None:
+def test_a_hanging_data_set_delays_no_other(declared: State, source: Path, tmp_path: Path) -> None:
     for name in ("good", "stopped"):
         api.apply([of_folder(name, source), ours(name, tmp_path / "cache")])
     supervisor, server = find_note(path_of("stopped")).processes
@@ -181,7 +181,7 @@ def test_one_that_hangs_holds_nobody_up(declared: State, source: Path, tmp_path:
     wait_until(lambda: (path_of("stopped") / "file").read_bytes() == b"bytes")
 
 
-def test_the_unit_starts_a_program_that_is_there_and_ends_only_that(declared: State) -> None:
+def test_the_systemd_unit_starts_an_existing_program_and_ends_only_that(declared: State) -> None:
     unit = succeed("serve", "--unit")
     assert "KillMode=process\n" in unit
     ((program, words),) = re.findall(r"^ExecStart=(/\S+)(.*) serve$", unit, re.MULTILINE)
@@ -193,7 +193,7 @@ def test_the_unit_starts_a_program_that_is_there_and_ends_only_that(declared: St
     assert f"ExecStart={sys.executable} -m penstock serve" in unit
 
 
-def test_nobody_starts_a_second_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_second_loop_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the lock before it has loaded what it is made of."""
     slow, starts = tmp_path / "slow-python", tmp_path / "starts"
     slow.write_text(f"#!/bin/sh\necho $3 >> {starts}\nexec cat {tmp_path}/until\n")
@@ -212,7 +212,7 @@ def test_nobody_starts_a_second_loop(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(starts.read_text().splitlines()) == 1
 
 
-def test_get_sees_to_a_wish_whose_maker_was_killed(declared: State, source: Path) -> None:
+def test_get_completes_a_request_whose_caller_was_killed(declared: State, source: Path) -> None:
     apply(declared, read_manifests([of_folder("small", source), ours("small")]))
     folder = declared.folder
     assert not is_running(folder)
@@ -226,7 +226,9 @@ def test_get_sees_to_a_wish_whose_maker_was_killed(declared: State, source: Path
     wait_until(lambda: declared.all() == [])
 
 
-def test_nobody_is_woken_when_all_is_done(declared: State, source: Path, tmp_path: Path) -> None:
+def test_no_loop_is_started_when_everything_is_done(
+    declared: State, source: Path, tmp_path: Path
+) -> None:
     api.apply([of_folder("small", source), ours("small"), secret(), ours("lone")])
     api.load("small", wait=True)
     with pytest.raises(PenstockError):
@@ -239,7 +241,9 @@ def test_nobody_is_woken_when_all_is_done(declared: State, source: Path, tmp_pat
     assert (log.stat().st_mtime_ns, sorted(declared.folder.iterdir())) == before
 
 
-def test_a_lost_key_of_the_secrets_is_told(declared: State, source: Path, tmp_path: Path) -> None:
+def test_a_lost_key_of_the_secrets_is_reported(
+    declared: State, source: Path, tmp_path: Path
+) -> None:
     small = of_folder("small", source)
     small["spec"]["mounts"][0]["options"] = {"aws.secretKey": "hidden-in-the-box"}
     api.apply([small, ours("small", tmp_path / "cache")])
