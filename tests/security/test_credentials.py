@@ -79,7 +79,7 @@ def test_a_mount_in_use_shows_no_credentials_anywhere(
     assert len(logs) == 1, "there was a log to look into"
 
 
-def test_a_mount_that_is_refused_shows_no_credentials_anywhere(
+def test_a_rejected_mount_shows_no_credentials_anywhere(
     seen: Seen, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.bucket("refused")

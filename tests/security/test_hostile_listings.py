@@ -109,7 +109,7 @@ def list_anew(tree: Tree, store: Store, **limits: int) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refresh_that_meets_it_fails_and_leaves_the_tree_as_it_was(
+def test_a_refresh_of_a_hostile_listing_fails_and_leaves_the_tree_unchanged(
     liar: Liar, store: Store, tree: Tree, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("penstock.catalog.staging._REPEATS_ALLOWED", 1000)
@@ -145,7 +145,9 @@ def mounted(_mounted: tuple[Liar, Shared], monkeypatch: pytest.MonkeyPatch) -> t
     return liar, mount
 
 
-def test_a_bomb_or_a_cut_costs_a_mount_nothing(mounted: tuple[Liar, Mount]) -> None:
+def test_a_compression_bomb_or_a_truncated_answer_does_not_affect_a_mount(
+    mounted: tuple[Liar, Mount],
+) -> None:
     liar, mount = mounted
     liar.cut = True  # it fails as storage does
     assert "Traceback" not in fail("refresh", mount.path, code=3)
@@ -168,7 +170,7 @@ def test_a_bomb_or_a_cut_costs_a_mount_nothing(mounted: tuple[Liar, Mount]) -> N
     assert os.listdir(mount.path) == ["new"]
 
 
-def test_of_very_many_hidden_objects_the_doctor_lists_the_first_and_counts_the_rest(
+def test_the_doctor_lists_the_first_of_many_hidden_objects_and_counts_the_rest(
     mounted: tuple[Liar, Mount],
 ) -> None:
     liar, mount = mounted
@@ -185,7 +187,7 @@ def test_of_very_many_hidden_objects_the_doctor_lists_the_first_and_counts_the_r
     )
 
 
-def test_empty_pages_end_after_so_many_and_before_that_after_a_silence(
+def test_empty_pages_end_after_a_limit_or_after_a_silence(
     liar: Liar, store: Store, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     liar.answer = lambda _query: page([], f"more-{len(liar.asked)}")
@@ -207,7 +209,7 @@ def listed(store: Store) -> list[str]:
     return [info.key for page in store.list_all("") for info in page]
 
 
-def test_a_level_without_an_end_is_given_up(liar: Liar) -> None:
+def test_an_endless_level_is_stopped(liar: Liar) -> None:
     """A level is listed as a whole, in memory. One that goes on and on is listed in pages."""
     most = 200  # so that this test ends in any case
 
@@ -229,7 +231,7 @@ def two_pages(query: Query) -> str:
     return page(below_p(1000)) if "continuation-token" in query else page(below_p(0), "second")
 
 
-def test_a_listing_of_one_page_is_believed_and_a_longer_one_asked_for_its_end(
+def test_a_listing_of_one_page_is_trusted_and_the_end_of_a_longer_one_is_checked(
     liar: Liar,
 ) -> None:
     liar.answer = lambda _: page(below_p(0, 999))
@@ -243,13 +245,13 @@ def test_a_listing_of_one_page_is_believed_and_a_longer_one_asked_for_its_end(
     assert len(listed(opened(liar))) == 2000
 
 
-def test_what_is_written_while_it_is_listed_is_no_sign_of_a_lost_page(liar: Liar) -> None:
+def test_objects_written_during_a_listing_do_not_count_as_a_lost_page(liar: Liar) -> None:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     liar.answer, liar.after = two_pages, lambda _: page(below_p(2000, 3, now))
     assert listed(opened(liar))[-1] == "002002"
 
 
-def test_a_check_that_fails_for_a_moment_is_made_again(liar: Liar) -> None:
+def test_a_check_that_fails_once_is_repeated(liar: Liar) -> None:
     busy = "<Error><Code>SlowDown</Code><Message>later</Message></Error>"
     answers = [busy, page([]), page([])]  # then behind the last key once more, and its check
     liar.answer, liar.after = two_pages, lambda _: answers.pop(0)
@@ -262,7 +264,7 @@ def test_a_check_that_fails_for_a_moment_is_made_again(liar: Liar) -> None:
     assert answers == []
 
 
-def test_a_prefix_of_odd_characters_is_found_again_in_its_keys(liar: Liar) -> None:
+def test_a_prefix_of_odd_characters_matches_its_keys(liar: Liar) -> None:
     for prefix in ("sp ace+plus%41", "a~b*c#?", "é", "p.q"):
         found = page([entry(f"{prefix}/x"), entry(f"{prefix}/", 0)])
         liar.answer = liar.after = lambda _, found=found: found
@@ -273,7 +275,7 @@ def test_a_prefix_of_odd_characters_is_found_again_in_its_keys(liar: Liar) -> No
         assert [info.key for info in level.objects] == ["x"]
 
 
-def test_an_endpoint_that_lists_what_was_not_asked_for_is_refused(liar: Liar) -> None:
+def test_an_endpoint_that_lists_other_keys_than_requested_is_rejected(liar: Liar) -> None:
     """It ignores the prefix. Names from elsewhere would stand for other objects' bytes."""
     liar.answer = lambda _: page([entry("p/x"), entry("other/y")])
     with pytest.raises(SourceError, match="other/y"):
@@ -282,7 +284,7 @@ def test_an_endpoint_that_lists_what_was_not_asked_for_is_refused(liar: Liar) ->
         opened(liar).list_level("")
 
 
-def test_a_level_that_ends_without_its_end_is_refused(liar: Liar) -> None:
+def test_a_level_that_ends_early_is_rejected(liar: Liar) -> None:
     liar.answer = lambda query: WEB_PAGE if "continuation-token" in query else two_pages(query)
     with pytest.raises(SourceError, match="does not answer as an object store"):
         opened(liar).list_level("")

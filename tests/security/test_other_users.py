@@ -168,7 +168,7 @@ def test_state_logs_catalog_and_cache_are_closed_to_others(private: Shared) -> N
     cannot_read(private.mount.path)
 
 
-def test_the_socket_is_closed_to_others_and_answers_nobody_else(private: Shared) -> None:
+def test_the_socket_is_closed_to_others_and_answers_no_other_user(private: Shared) -> None:
     for place in sockets(private.state):
         assert as_nobody(ASK, place).stdout == "EACCES\n"
         with opened_to_all(place.parent):
@@ -193,13 +193,13 @@ def test_allow_other_opens_the_files_and_nothing_else(s3: S3) -> None:
         assert "PermissionError" in result.stderr
 
 
-def test_allow_other_opens_files_only_as_far_as_their_modes(s3: S3) -> None:
+def test_allow_other_opens_files_only_as_their_modes_allow(s3: S3) -> None:
     with mounted(s3, "--allow-other", "--file-mode", "0440", "--dir-mode", "0551") as shared:
         cannot_read(shared.mount.path)
         assert (shared.mount.path / "a/file").read_bytes() == b"hello\n"
 
 
-def test_a_request_that_is_none_is_answered_with_an_error(private: Shared) -> None:
+def test_an_invalid_request_is_answered_with_an_error(private: Shared) -> None:
     """The owner's own programs may be broken too."""
     for junk in (b"\n", b"[1]\n", b'{"verb": []}\n', b"\xff\n", b"x" * 5_000_000):
         with socket.socket(socket.AF_UNIX) as peer:
@@ -214,7 +214,7 @@ def test_a_request_that_is_none_is_answered_with_an_error(private: Shared) -> No
         assert private.mount.stats()["files"] == 2
 
 
-def test_the_memory_of_a_users_mount_is_closed(user: User, s3: S3) -> None:
+def test_the_memory_of_a_users_mount_is_unreadable(user: User, s3: S3) -> None:
     """Its processes hold keys: no core file of them is written, and no other process of the same
     user can look into them."""
     write_tree(s3.bucket("no-cores"), {"file": b"x"})
@@ -290,7 +290,7 @@ def test_root_caches_nothing_in_a_directory_of_another_user(open_folder: Path) -
     ],
 )
 @pytest.mark.parametrize("through", ["a folder", "a link"])
-def test_a_folder_above_counts_as_well(
+def test_a_parent_directory_of_another_user_counts_as_well(
     open_folder: Path, owner: int, mode: int, why: str | None, through: str
 ) -> None:
     folder = open_folder / "above"
@@ -306,7 +306,7 @@ def test_a_folder_above_counts_as_well(
         assert why_untrusted(directory, [], may_be_sticky=False) == wanted
 
 
-def test_a_sticky_directory_will_do_for_a_cache_but_not_for_state(open_folder: Path) -> None:
+def test_a_sticky_directory_is_accepted_for_a_cache_but_not_for_state(open_folder: Path) -> None:
     """A tmpfs is sticky, and open to all, unless it is mounted otherwise."""
     open_folder.chmod(0o1777)
     why = f"other users may write to {open_folder}"
@@ -318,6 +318,6 @@ def test_a_sticky_directory_will_do_for_a_cache_but_not_for_state(open_folder: P
     assert why_untrusted(open_folder, ["index", "objects"], may_be_sticky=True) == why
 
 
-def test_a_link_that_leads_in_circles_is_nobody_elses(open_folder: Path) -> None:
+def test_a_circular_symlink_belongs_to_nobody_else(open_folder: Path) -> None:
     (open_folder / "link").symlink_to("link")
     assert why_untrusted(open_folder / "link" / "below", [], may_be_sticky=True) is None

@@ -93,7 +93,7 @@ def point(source: Path, target: Path) -> None:
     os.replace(source / "new", source / "a")
 
 
-def test_bytes_are_not_read_through_a_link_that_leaves_the_source(source: Path) -> None:
+def test_no_bytes_are_read_through_a_symlink_that_leaves_the_source(source: Path) -> None:
     outside = source.with_name("outside")
     ((info,),) = LocalStore(str(outside), Counters()).list_all("")
     store = LocalStore(str(source), Counters())
@@ -108,7 +108,7 @@ def test_bytes_are_not_read_through_a_link_that_leaves_the_source(source: Path) 
     assert (level.objects, level.prefixes) == ([], [])
 
 
-def test_a_file_that_became_a_pipe_does_not_hang_its_reader(source: Path) -> None:
+def test_a_file_that_became_a_pipe_does_not_block_its_reader(source: Path) -> None:
     store = LocalStore(str(source), Counters())
     (found,) = store.list_level("real").objects
     (source / "real/file").unlink()
