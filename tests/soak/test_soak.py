@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @needs_passthrough
-def test_a_short_soak_shows_no_wrong_bytes_and_no_error_that_is_not_promised(
+def test_a_short_soak_shows_no_wrong_bytes_and_only_promised_errors(
     tmp_path: Path,
 ) -> None:
     result = subprocess.run(
@@ -48,7 +48,7 @@ def test_a_short_soak_shows_no_wrong_bytes_and_no_error_that_is_not_promised(
     assert "lost-pages " in summary
 
 
-def test_a_mix_of_two_versions_is_seen_and_told() -> None:
+def test_a_mix_of_two_versions_is_detected_and_described() -> None:
     name = NAMES[LARGE[0]]
     first, second = [state for state in range(50) if size_of(name, state) is not None][:2]
     mix = make(name, first)[:8192] + make(name, second)[8192:]
