@@ -32,7 +32,7 @@ def test_a_value_knows_its_line() -> None:
     assert read_one(text).where("spec.mounts.0.mountPoint") == "f.yaml:10"
 
 
-def test_documents_and_items_of_a_list_are_resources_and_empty_documents_are_none() -> None:
+def test_documents_and_list_items_are_resources_and_empty_documents_are_skipped() -> None:
     text = f"---\n---\n{GOOD}---\n# nothing\n---\n{GOOD.replace('imagenet', 'coco')}---\n"
     first, second = read(text, "f.yaml")
     assert (first.resource.key.name, second.resource.key.name) == ("imagenet", "coco")
@@ -68,13 +68,13 @@ def test_documents_and_items_of_a_list_are_resources_and_empty_documents_are_non
      (f"apiVersion: {FLUID}\nkind: Dataset\nmetadata: {{name: x}}", "f.yaml:1: spec: is missing",
       "penstock explain dataset.spec")],
 )  # fmt: skip
-def test_what_is_no_resource_is_refused(text: str, what: str, hint: str) -> None:
+def test_a_document_that_is_not_a_resource_is_rejected(text: str, what: str, hint: str) -> None:
     found, said = problem(text)
     assert found.startswith(what)
     assert hint in said
 
 
-def test_aliases_that_multiply_are_refused_before_they_fill_the_memory() -> None:
+def test_multiplying_aliases_are_rejected_before_they_fill_the_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     for depth in range(1, 12):
         lines.append(f"a{depth}: &a{depth} [{', '.join([f'*a{depth - 1}'] * 9)}]")
@@ -83,7 +83,7 @@ def test_aliases_that_multiply_are_refused_before_they_fill_the_memory() -> None
     assert "is too large" in problem(text)[0]
 
 
-def test_bytes_are_text_with_or_without_a_mark_or_are_refused_with_their_line() -> None:
+def test_text_with_or_without_a_byte_order_mark_is_read_and_other_bytes_are_rejected() -> None:
     assert decode(b"\xef\xbb\xbfa: 1", "f.yaml") == "a: 1"
     with pytest.raises(ManifestError, match=re.escape("f.yaml:2: is not text")):
         decode(b"a: 1\n\xff\xfe", "f.yaml")
@@ -101,7 +101,7 @@ def test_anchors_and_merges_are_read() -> None:
     assert (first.place, second.place) == ("/", "/x")  # a mount may lie below the root
 
 
-def test_two_resources_of_one_name_are_refused_with_both_places() -> None:
+def test_two_resources_of_one_name_are_rejected_with_both_lines() -> None:
     what, _ = problem(f"{GOOD}---\n{GOOD}")
     assert what == "f.yaml:10: dataset/default/imagenet is there twice; first in f.yaml:1"
     with pytest.raises(ManifestError, match=re.escape("b.yaml:1: dataset/default/imagenet")):
@@ -110,7 +110,7 @@ def test_two_resources_of_one_name_are_refused_with_both_places() -> None:
     assert "is there twice" in problem(f"{GOOD}---\n{other}")[0]
 
 
-def test_all_mistakes_are_said_at_once_in_the_order_of_their_lines() -> None:
+def test_all_mistakes_are_reported_at_once_in_line_order() -> None:
     text = level('mediumtype: ssd\nquota: 10GB\nlo: "0.5"') + "  replicas: many\n"
     with pytest.raises(ManifestError, match=r"^4 mistakes\n") as caught:
         read(text, "f.yaml")
@@ -131,7 +131,9 @@ def test_all_mistakes_are_said_at_once_in_the_order_of_their_lines() -> None:
      ("path: /a", "path: /a/b", "/a/b is inside /a; spec.mounts.0 is in line 7"),
      ("path: /a/b", "name: a", "/a/b is inside /a; spec.mounts.0 is in line 7")],
 )  # fmt: skip
-def test_mounts_at_one_path_are_refused_with_both_lines(first: str, second: str, what: str) -> None:
+def test_mounts_at_one_path_are_rejected_with_both_lines(
+    first: str, second: str, what: str
+) -> None:
     text = dataset(f"mountPoint: s3://one\n{first}", f"mountPoint: s3://two\n{second}")
     assert problem(text)[0] == f"f.yaml:9: spec.mounts.1: {what}"
 
@@ -148,12 +150,12 @@ def test_mounts_at_one_path_are_refused_with_both_lines(first: str, second: str,
      ("encryptOptions: {}", "encryptOptions: must be a list, but is a map"),
      ("encryptOptions: [{name: a}]", "encryptOptions.0.valueFrom: is missing")],
 )  # fmt: skip
-def test_what_a_mount_cannot_be_is_refused(line: str, what: str) -> None:
+def test_an_impossible_mount_is_rejected(line: str, what: str) -> None:
     found, _ = problem(dataset(f"mountPoint: s3://b\n{line}"))
     assert found.startswith(f"f.yaml:8: spec.mounts.0.{what}")
 
 
-def test_options_may_be_numbers_and_booleans_that_print_as_they_are_written() -> None:
+def test_numeric_and_boolean_options_print_as_they_are_written() -> None:
     written = "options: {a: 5, b: true, c: 1.5, d: , e: 2020-01-01, f: 1:30}"
     (found,) = mounts_of(dataset(f"mountPoint: s3://b\n{written}"))
     assert list(found.options.values()) == ["5", "true", "1.5", "", "2020-01-01", "1:30"]
@@ -169,7 +171,7 @@ def test_options_may_be_numbers_and_booleans_that_print_as_they_are_written() ->
      ("name: x\n  namespace: a.b", "metadata.namespace: 'a.b'", "did you mean a-b?"),
      ("namespace: x", "metadata.name: is missing", "name: ")],
 )  # fmt: skip
-def test_metadata_is_checked(metadata: str, what: str, hint: str) -> None:
+def test_metadata_is_validated(metadata: str, what: str, hint: str) -> None:
     found, said = problem(GOOD.replace("name: imagenet", metadata, 1))
     assert what in found
     assert hint in said
@@ -201,7 +203,7 @@ PIECES = (
 
 @settings(deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     found = problems(text)  # none of it has an apiVersion
     assert found
     assert all(one.what for one in found)
@@ -224,7 +226,7 @@ def places(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("text", BASES)
-def test_anything_anywhere_is_read_or_refused(text: str) -> None:
+def test_any_value_in_any_place_is_parsed_or_rejected(text: str) -> None:
     assert problems(text) == ()
     whole = yaml.safe_load(text)
     for holder, key in list(places(whole)):

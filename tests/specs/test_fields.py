@@ -44,7 +44,9 @@ def _known(kind: str, path: str) -> bool:
      # It is not said to be missing as well.
      ("Dataset", "mounts:\n- mountpoint: s3://bucket", "mounts.0.mountpoint", "mean mountPoint?")],
 )  # fmt: skip
-def test_an_unknown_field_names_the_nearest(kind: str, spec: str, where: str, hint: str) -> None:
+def test_an_unknown_field_gets_the_nearest_name_as_a_hint(
+    kind: str, spec: str, where: str, hint: str
+) -> None:
     what, found = problem(manifest(kind, spec))
     assert what == f"f.yaml:7: spec.{where}: unknown field"
     assert hint in found
@@ -74,7 +76,7 @@ metadata: {uid: x, resourceVersion: '5', creationTimestamp: null, finalizers: [a
         ),
     ],
 )
-def test_a_manifest_is_taken_with(text: str) -> None:
+def test_a_manifest_is_valid(text: str) -> None:
     assert problems(text) == ()
 
 
@@ -102,7 +104,7 @@ ON_X = "dataset: {name: x}\n"
       "spec.dataset.mountPath: 'd' is not an absolute path"),
      (manifest("DataBackup", "dataset: x\nbackupPath: pvc://x/y"), "'pvc' is not supported")],
 )  # fmt: skip
-def test_a_level_or_an_operation_that_cannot_be_is_refused(text: str, what: str) -> None:
+def test_an_impossible_level_or_operation_is_rejected(text: str, what: str) -> None:
     assert what in problem(text)[0]
 
 
@@ -140,14 +142,14 @@ def data(*paths: str) -> dict[str, Any]:
      (mpi(env=[{"name": "PENSTOCK_JOB", "value": "c"}]), "Penstock sets PENSTOCK_JOB for each job"),
      (mpi(name="n" * 64), "metadata.name: has 64 characters")],
 )  # fmt: skip
-def test_a_job_that_cannot_be_is_refused(wrong: dict[str, Any], what: str) -> None:
+def test_an_impossible_job_is_rejected(wrong: dict[str, Any], what: str) -> None:
     with pytest.raises(ManifestError) as caught:
         api.validate(wrong)
     assert what in f"{caught.value} {caught.value.hint}"
 
 
 @pytest.mark.parametrize("path", ["/data", "/home/me/data", "/tmp/data", "/var/data", "/mnt"])
-def test_a_job_sees_its_data_in_any_other_place(path: str) -> None:
+def test_a_job_may_see_its_data_at_another_path(path: str) -> None:
     api.validate(mpi(**data(path)))
 
 
@@ -159,7 +161,7 @@ def test_a_job_sees_its_data_in_any_other_place(path: str) -> None:
      ("1000000000.0", 10**9),  # 1e9 without quotes, as YAML hands it over
      (" 5Mi ", 5 * 2**20)],
 )  # fmt: skip
-def test_a_quantity_is_so_many_bytes(text: str, size_bytes: int) -> None:
+def test_a_quantity_is_a_number_of_bytes(text: str, size_bytes: int) -> None:
     assert parse_quantity(text) == size_bytes
 
 
@@ -173,13 +175,13 @@ def test_a_quantity_is_so_many_bytes(text: str, size_bytes: int) -> None:
         *((text, "write it like 150Gi") for text in ("lots", "", "-5Gi", "20Ei", "1e999", "١٢")),
     ],
 )
-def test_what_is_not_a_quantity_is_refused_with_what_to_write_instead(text: str, hint: str) -> None:
+def test_an_invalid_quantity_is_rejected_with_the_right_form(text: str, hint: str) -> None:
     with pytest.raises(NotAQuantity) as caught:
         parse_quantity(text)
     assert caught.value.hint.startswith(hint)
 
 
-def test_a_kind_has_many_spellings_and_a_word_may_stand_for_several_kinds() -> None:
+def test_a_kind_has_many_spellings_and_a_word_may_name_several_kinds() -> None:
     for word in ("DATASETS", "ds", "datasets.data.fluid.io"):
         assert find_kind(word).kind == "Dataset"
     assert {info.category for info in find_kinds("runtimes")} == {"runtime"}
@@ -207,7 +209,7 @@ def test_a_kind_has_many_spellings_and_a_word_may_stand_for_several_kinds() -> N
      ("s3://AKIA:hunter2@bucket", "holds a user or a key", "encryptOptions"),
      ("https://host/folder?sig=hunter2", "has a query", "into a Secret")],
 )  # fmt: skip
-def test_a_wrong_mount_point_is_refused_with_what_to_do(address: str, what: str, hint: str) -> None:
+def test_a_wrong_mount_point_is_rejected_with_a_hint(address: str, what: str, hint: str) -> None:
     wrong = wrong_with(address)
     assert wrong is not None
     assert what in wrong[0]

@@ -54,7 +54,7 @@ RUNTIME = manifest(
         ),
     ],
 )
-def test_secrets_are_taken_out_put_back_and_not_shown(text: str, values: dict[str, str]) -> None:
+def test_secrets_are_extracted_restored_and_never_shown(text: str, values: dict[str, str]) -> None:
     manifest = read_one(text).raw
     before = json.dumps(manifest)
     hidden, taken = take_secrets(manifest)
@@ -68,7 +68,7 @@ def test_secrets_are_taken_out_put_back_and_not_shown(text: str, values: dict[st
     assert take_secrets(hidden) == (hidden, {})
 
 
-def test_a_mount_put_in_front_of_another_does_not_get_its_keys() -> None:
+def test_a_mount_inserted_before_another_does_not_get_its_keys() -> None:
     hidden, kept = take_secrets(read_one(DATASET).raw)
     hidden["spec"]["mounts"].insert(0, {"name": "zero", "options": {"aws.secretKey": HIDDEN}})
     mounts = put_secrets(hidden, kept)["spec"]["mounts"]
@@ -76,7 +76,7 @@ def test_a_mount_put_in_front_of_another_does_not_get_its_keys() -> None:
     assert mounts[1]["options"]["aws.secretKey"] == "hunter1"
 
 
-def test_the_copy_that_kubectl_keeps_is_dropped() -> None:
+def test_the_last_applied_annotation_of_kubectl_is_dropped() -> None:
     copy = "kubectl.kubernetes.io/last-applied-configuration"
     text = SECRET.replace("name: m", f"annotations: {{{copy}: hunter, a: b}}, name: m")
     document = read_one(text)
@@ -93,7 +93,7 @@ def test_the_copy_that_kubectl_keeps_is_dropped() -> None:
      DATASET.replace("hunter1", "0007700"),
      DATASET.replace("s3://one", "s3://id:hunter1@one")],
 )  # fmt: skip
-def test_no_mistake_shows_a_secret(text: str) -> None:
+def test_no_error_message_shows_a_secret(text: str) -> None:
     told = [f"{one} {one.hint}" for one in problems(text)]
     assert told
     assert not any("hunter" in one or "7700" in one for one in told)
