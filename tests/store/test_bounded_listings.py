@@ -42,7 +42,7 @@ def keys(pages: list[list[ObjectInfo]]) -> list[str]:
     return [info.key for page in pages for info in page]
 
 
-def test_empty_objects_are_told_as_soon_as_their_directory_has_been_passed() -> None:
+def test_empty_objects_are_listed_as_soon_as_their_directory_has_passed() -> None:
     levels = Levels()
     held = EmptyObjects(levels, ordered=True)
     for key in ("file", "a/file", "a/m", "a/deep/file"):
@@ -56,7 +56,7 @@ def test_empty_objects_are_told_as_soon_as_their_directory_has_been_passed() -> 
     assert not held
 
 
-def test_no_more_than_so_many_are_kept_back_and_a_directory_full_of_them_is_not_asked() -> None:
+def test_the_number_of_held_back_objects_is_bounded() -> None:
     levels = Levels()
     held = EmptyObjects(levels, ordered=False)
     for number in range(MAX_HELD_BACK):
@@ -90,7 +90,7 @@ def open_crowded(s3: S3, prefix: str = "", counters: Counters | None = None) -> 
     )
 
 
-def test_of_a_bucket_of_empty_objects_every_page_is_one_request(s3: S3, crowded: S3) -> None:
+def test_every_page_of_a_bucket_of_empty_objects_is_one_request(s3: S3, crowded: S3) -> None:
     counters = Counters()
     pages = list(open_crowded(s3, "a", counters).list_all(""))
     assert [len(page) for page in pages] == [1000, 32]
@@ -99,7 +99,7 @@ def test_of_a_bucket_of_empty_objects_every_page_is_one_request(s3: S3, crowded:
     assert counters.by_label("store_requests") == {"list": 3}
 
 
-def test_a_server_with_an_order_of_its_own_loses_no_name_and_doubles_none(
+def test_a_server_with_its_own_order_loses_and_doubles_no_name(
     s3: S3, crowded: S3, tmp_path: Path
 ) -> None:
     store = open_crowded(s3)
@@ -117,9 +117,7 @@ def test_a_server_with_an_order_of_its_own_loses_no_name_and_doubles_none(
     assert (summary.files, summary.hidden) == (len(CROWDED) - 2, 2)
 
 
-def test_a_listing_of_such_a_server_goes_on_behind_any_key_without_a_loss(
-    s3: S3, crowded: S3
-) -> None:
+def test_a_listing_in_another_order_resumes_after_any_key_without_loss(s3: S3, crowded: S3) -> None:
     store = open_crowded(s3)
     pages = s3.client.get_paginator("list_objects_v2").paginate(Bucket="crowded")
     order = [entry["Key"] for page in pages for entry in page["Contents"]]
@@ -132,7 +130,7 @@ def test_a_listing_of_such_a_server_goes_on_behind_any_key_without_a_loss(
         assert len(rest) == len(set(rest))
 
 
-def test_a_large_folder_comes_in_pages_and_not_as_a_level(
+def test_a_large_folder_is_listed_in_pages_and_not_as_one_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(tmp_path, {f"flat/{number}": b"" for number in range(1100)})
@@ -148,7 +146,7 @@ def test_a_large_folder_comes_in_pages_and_not_as_a_level(
     assert len(level.objects) == 1100
 
 
-def test_what_a_migration_copies_has_the_bound_of_a_mount(
+def test_a_migration_has_the_same_bound_as_a_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(tmp_path, {f"{number}": b"" for number in range(30)})
@@ -162,9 +160,7 @@ def test_what_a_migration_copies_has_the_bound_of_a_mount(
 
 
 @pytest.mark.parametrize("ending", ["txt", "gz"])
-def test_a_line_of_a_manifest_without_an_end_is_refused_by_its_number(
-    tmp_path: Path, ending: str
-) -> None:
+def test_an_endless_line_of_a_manifest_is_rejected_by_number(tmp_path: Path, ending: str) -> None:
     manifest = tmp_path / f"manifest.{ending}"
     text = b"# sizes and paths\n5 good\n7 " + b"x" * 10_000_000
     manifest.write_bytes(gzip.compress(text, 1) if ending == "gz" else text)
@@ -174,9 +170,7 @@ def test_a_line_of_a_manifest_without_an_end_is_refused_by_its_number(
 
 
 @pytest.mark.parametrize("line", ["² file", f"{'9' * 5000} file", "{" + '"a":[' * 10_000])
-def test_a_line_of_a_manifest_that_no_number_comes_of_is_refused_by_its_number(
-    tmp_path: Path, line: str
-) -> None:
+def test_an_invalid_number_in_a_manifest_is_rejected_by_line(tmp_path: Path, line: str) -> None:
     manifest = tmp_path / "manifest"
     manifest.write_text(f"5 good\n{line}\n")
     with pytest.raises(OptionError, match=rf"{manifest}:2: not an object line") as raised:

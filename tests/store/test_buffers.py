@@ -10,7 +10,7 @@ def address(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
-def test_a_buffer_is_used_again_only_after_its_last_view_is_gone() -> None:
+def test_a_buffer_is_reused_only_after_its_last_view_is_gone() -> None:
     buffers = Buffers()
     first = buffers.take(POOLED_MULTIPLE)
     assert len(first) == POOLED_MULTIPLE
@@ -25,7 +25,7 @@ def test_a_buffer_is_used_again_only_after_its_last_view_is_gone() -> None:
     assert buffers.kept_bytes == 2 * POOLED_MULTIPLE
 
 
-def test_what_is_unused_is_given_back_and_other_sizes_make_way() -> None:
+def test_unused_buffers_are_freed_and_replaced_by_other_sizes() -> None:
     buffers = Buffers(most_bytes=4 * POOLED_MULTIPLE)
     held = buffers.take(POOLED_MULTIPLE)
     for units in (3, 2, 1, 4):
@@ -38,7 +38,7 @@ def test_what_is_unused_is_given_back_and_other_sizes_make_way() -> None:
     assert buffers.kept_bytes == 0
 
 
-def test_lengths_that_do_not_come_again_are_not_kept() -> None:
+def test_buffers_of_rare_lengths_are_not_kept() -> None:
     buffers = Buffers()
     lengths = [0, 110_000, POOLED_MULTIPLE - 1, POOLED_MULTIPLE + 1]
     assert [len(buffers.take(length)) for length in lengths] == lengths

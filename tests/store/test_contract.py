@@ -114,7 +114,7 @@ class WritableContract(StoreContract):
         found = listed(store)["new/er/file.bin"]
         assert (found.size_bytes, found.version) == (size, version)
 
-    def test_a_file_replaces_the_one_before_and_its_name_may_be_odd(
+    def test_a_file_replaces_an_earlier_one_and_may_have_an_odd_name(
         self, store: Store, folder: Folder
     ) -> None:
         for key in ("a.bin", "deep/c d+e%41#?.txt"):
@@ -123,9 +123,7 @@ class WritableContract(StoreContract):
             assert (folder / key).read_bytes() == b"other"
 
     @pytest.mark.parametrize("size", [70_000, PART_BYTES + 9])
-    def test_an_upload_that_breaks_leaves_nothing(
-        self, store: Store, folder: Folder, size: int
-    ) -> None:
+    def test_a_broken_upload_leaves_nothing(self, store: Store, folder: Folder, size: int) -> None:
         def broken() -> Iterator[Buffer]:
             yield bytes(size // 2)
             raise ObjectChanged("rewritten while it was read")
@@ -138,7 +136,7 @@ class WritableContract(StoreContract):
             assert not [path for path in folder.iterdir() if path.name.startswith(".penstock")]
 
     @pytest.mark.parametrize("came", [4, 6])
-    def test_an_upload_of_another_length_than_announced_is_not_kept(
+    def test_an_upload_of_another_length_than_announced_is_discarded(
         self, store: Store, came: int
     ) -> None:
         with pytest.raises(StoreError):
@@ -165,7 +163,7 @@ class TestLocalStore(WritableContract):
         return opened(f"file://{folder}")
 
     @pytest.mark.parametrize("key", ["../out", "a/../../out", "link/out", "a.bin/b", "x//y", ""])
-    def test_nothing_is_written_or_deleted_outside_or_through_a_link(
+    def test_nothing_is_written_or_deleted_outside_or_through_a_symlink(
         self, store: Store, folder: Path, key: str
     ) -> None:
         (folder / "link").symlink_to(folder.parent)
@@ -279,7 +277,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
-def test_the_command_line_imports_no_botocore_until_a_store_needs_it() -> None:
+def test_the_command_line_imports_botocore_only_for_a_store_that_needs_it() -> None:
     code = "import sys, penstock.cli.app; sys.exit('botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -304,7 +302,7 @@ def test_an_object_is_copied_from_bucket_to_bucket(s3: S3) -> None:
     assert copied.read_bytes() == data
 
 
-def test_what_making_chunks_elsewhere_raises_comes_out_and_closed_early_it_ends() -> None:
+def test_an_error_while_producing_chunks_is_raised_and_early_close_ends_the_producer() -> None:
     def chunks() -> Iterator[bytes]:
         yield b"one"
         yield b"two"
@@ -333,7 +331,7 @@ def test_what_making_chunks_elsewhere_raises_comes_out_and_closed_early_it_ends(
         ("http://host/caf%E9", Source("http", "host", "caf\udce9")),
     ],
 )
-def test_a_source_is_taken_apart(text: str, source: Source) -> None:
+def test_a_source_is_parsed(text: str, source: Source) -> None:
     assert parse_source(text) == source
     assert parse_source(str(source)) == source
 
@@ -352,7 +350,7 @@ def test_a_source_is_taken_apart(text: str, source: Source) -> None:
         "file://relative",
     ],
 )
-def test_what_is_no_source_is_refused_and_no_secret_is_repeated(text: str) -> None:
+def test_an_invalid_source_is_rejected_without_repeating_secrets(text: str) -> None:
     with pytest.raises(SourceError) as caught:
         parse_source(text)
     assert "secret" not in str(caught.value)

@@ -109,7 +109,7 @@ def part(body: bytes, content_range: str, status: str = "206 Partial Content") -
     )
 
 
-def test_one_connection_serves_one_object_after_the_other(serve: Callable[..., Server]) -> None:
+def test_one_connection_serves_one_object_after_another(serve: Callable[..., Server]) -> None:
     server = serve(
         whole(b"data"), whole(b"more"), whole(b"last", "Connection: close\r\n"), whole(b"anew")
     )
@@ -122,7 +122,7 @@ def test_one_connection_serves_one_object_after_the_other(serve: Callable[..., S
     assert "\r\nUser-Agent: penstock\r\n" in server.requests[0]
 
 
-def test_a_connection_that_the_server_has_closed_is_not_used(
+def test_a_connection_closed_by_the_server_is_not_reused(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.store.http._FRESH_S", 0)
@@ -141,7 +141,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used(
         whole(b"data"),  # one that knows no ranges
     ],
 )
-def test_a_part_comes_from_servers_that_know_ranges_and_from_others(
+def test_a_part_is_read_from_servers_with_and_without_range_support(
     serve: Callable[..., Server], answer: bytes
 ) -> None:
     server = serve(answer, whole(b"data"))
@@ -151,7 +151,7 @@ def test_a_part_comes_from_servers_that_know_ranges_and_from_others(
     assert bytes(store.get("a", "v", 0, 4, 4)) == b"data", "the connection is good, or a new one"
 
 
-def test_a_large_part_is_told_of_while_it_arrives(serve: Callable[..., Server]) -> None:
+def test_a_large_part_reports_progress_while_it_arrives(serve: Callable[..., Server]) -> None:
     mib = 1 << 20
     data = random.Random(6).randbytes(3 * mib + 5)
     answers = part(data[1:], f"bytes 1-{len(data) - 1}/{len(data)}"), whole(data)
@@ -176,7 +176,7 @@ def test_a_large_part_is_told_of_while_it_arrives(serve: Callable[..., Server]) 
         (b"", "reset"),
     ],
 )  # fmt: skip
-def test_another_part_than_was_asked_for_is_an_error(
+def test_another_part_than_requested_is_an_error(
     serve: Callable[..., Server], answer: bytes, kind: str
 ) -> None:
     server = serve(answer)
@@ -230,7 +230,7 @@ def test_redirects_share_one_deadline() -> None:
     assert 2 <= len(asked) <= 3
 
 
-def test_a_bucket_is_found_in_the_region_that_aws_names_and_nowhere_else(
+def test_a_bucket_is_found_only_in_the_region_that_aws_names(
     serve: Callable[..., Server],
 ) -> None:
     there = serve(whole(b"data"), whole(b"more"))
@@ -293,7 +293,7 @@ def test_a_version_by_time_needs_a_date(serve: Callable[..., Server], date: str)
         opened(serve(head.encode() + b"data")).get("a", "mtime-1-4", 0, 4, 4)
 
 
-def test_an_object_in_chunks_is_read_and_only_whole(serve: Callable[..., Server]) -> None:
+def test_a_chunked_object_is_read_only_as_a_whole(serve: Callable[..., Server]) -> None:
     server = serve(IN_CHUNKS + CHUNKS, whole(b"more"), IN_CHUNKS + CHUNKS)
     store = opened(server)
     assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
@@ -304,7 +304,7 @@ def test_an_object_in_chunks_is_read_and_only_whole(serve: Callable[..., Server]
     assert raised.value.kind == "wrong_length"
 
 
-def test_an_object_in_chunks_that_was_begun_is_fetched_again_by_get(
+def test_a_started_chunked_object_is_fetched_again_by_get(
     serve: Callable[..., Server],
 ) -> None:
     with asked(serve, IN_CHUNKS + CHUNKS) as (store, server):
@@ -331,7 +331,7 @@ def test_an_object_in_chunks_that_was_begun_is_fetched_again_by_get(
         b"3\r\ndat\r\n0\r\n\r\n",
     ],
 )
-def test_chunks_that_lie_are_an_error(serve: Callable[..., Server], body: bytes) -> None:
+def test_invalid_chunks_are_an_error(serve: Callable[..., Server], body: bytes) -> None:
     server = serve(IN_CHUNKS + body)
     threading.Thread(target=lambda: (wait_until(lambda: server.requests), server.hang_up())).start()
     with pytest.raises(StoreError):
@@ -339,7 +339,7 @@ def test_chunks_that_lie_are_an_error(serve: Callable[..., Server], body: bytes)
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
-def test_a_proxy_of_the_environment_is_asked(
+def test_a_proxy_from_the_environment_is_used(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     proxy = serve(whole(b"data", MODIFIED), whole(b"data", MODIFIED))
@@ -368,7 +368,7 @@ class TlsBehindProxy(Server):
         super()._serve(self._context.wrap_socket(client, server_side=True))
 
 
-def test_through_a_proxy_tls_has_a_tunnel_and_the_proxy_sees_no_credentials(
+def test_tls_through_a_proxy_uses_a_tunnel_without_credentials(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     proxy = TlsBehindProxy(tmp_path)
@@ -422,7 +422,7 @@ SSE = "AWS_SERVER_SIDE_ENCRYPTION"
         ({SSE: "sse-c", "AWS_SSE_CUSTOMER_KEY_BASE64": CUSTOMER_KEY}, CUSTOMER, CUSTOMER),
     ],
 )  # fmt: skip
-def test_headers_that_the_environment_asks_for_are_signed_and_sent_by_our_own_client(
+def test_headers_from_the_environment_are_signed_and_sent(
     serve: Callable[..., Server],
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],
@@ -449,7 +449,7 @@ def test_headers_that_the_environment_asks_for_are_signed_and_sent_by_our_own_cl
         )
 
 
-def test_an_encryption_that_cannot_be_done_is_a_mistake_in_the_options(
+def test_an_unsupported_encryption_is_an_error_in_the_options(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for value, key in (("rot13", ""), ("sse-c", ""), ("sse-c", "no-base-64!")):
@@ -461,7 +461,7 @@ def test_an_encryption_that_cannot_be_done_is_a_mistake_in_the_options(
 
 
 @pytest.mark.parametrize("source", ["s3://bucket", "web"])
-def test_what_only_obstore_can_read_is_compared_with_its_md5_too(
+def test_objects_read_through_obstore_are_compared_with_their_md5_too(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.setattr("penstock.store.s3objects.find_proxy", lambda _: "socks5://127.0.0.1:1")
@@ -487,7 +487,7 @@ def test_what_only_obstore_can_read_is_compared_with_its_md5_too(
     assert bytes(opened("never").get("a", etag, 0, 4, 4)) == b"dat4"
 
 
-def test_that_bodies_of_a_directory_bucket_cannot_be_compared_is_said(
+def test_uncomparable_bodies_of_a_directory_bucket_are_reported(
     serve: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     options = StoreOptions(endpoint=serve().endpoint, verify="always")
@@ -495,7 +495,7 @@ def test_that_bodies_of_a_directory_bucket_cannot_be_compared_is_said(
     assert "not MD5s" in caplog.text
 
 
-def test_heads_are_bounded(serve: Callable[..., Server]) -> None:
+def test_response_headers_are_bounded(serve: Callable[..., Server]) -> None:
     server = serve(HEAD.encode() + b"x: y\r\n" * 20_000)
     client = HttpClient(server.endpoint, connect_s=5, idle_s=5, deadline_s=5)
     with pytest.raises(ProtocolError, match="too long"):
@@ -510,7 +510,7 @@ WITH_LENGTH = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(ER
 @pytest.mark.parametrize("answer", [CHUNKED + b"\r\n0\r\n\r\n", WITH_LENGTH + ERROR])
 @pytest.mark.parametrize("is_begun", [False, True])
 @pytest.mark.parametrize("cut", [30, 80])
-def test_the_code_of_an_error_is_waited_for(
+def test_the_error_code_in_a_response_body_is_waited_for(
     serve: Callable[..., Server], answer: bytes, cut: int, *, is_begun: bool
 ) -> None:
     server = serve(whole(b"first"), answer[:cut])
@@ -548,7 +548,7 @@ def asked(answers: Callable[..., Server], answer: bytes) -> Iterator[tuple[Store
 
 
 @pytest.mark.parametrize("cut", [1, 20, len(whole(b"")) - 1, len(whole(b"")) + 1, 10**6])
-def test_an_object_arrives_piece_by_piece(serve: Callable[..., Server], cut: int) -> None:
+def test_an_object_arrives_in_pieces(serve: Callable[..., Server], cut: int) -> None:
     answer = whole(b"data" * 1000)
     with asked(serve, answer[:cut]) as (store, server):
         pending = store.begin("a", "v", 4000)
@@ -574,7 +574,7 @@ def test_an_object_arrives_piece_by_piece(serve: Callable[..., Server], cut: int
         (b"", "reset"),
     ],
 )
-def test_a_failure_is_told_by_the_result(
+def test_a_failure_is_raised_by_the_result(
     serve: Callable[..., Server], answer: bytes, kind: str
 ) -> None:
     with asked(serve, answer) as (store, _):
@@ -592,7 +592,7 @@ def test_a_failure_is_told_by_the_result(
 @pytest.mark.parametrize(
     "answer", [b"not HTTP at all\r\n\r\n", whole(b"first").replace(b"Content-Length: 5", b"broken")]
 )
-def test_after_one_answer_that_is_no_http_objects_are_begun_as_before(
+def test_one_answer_that_is_not_http_does_not_stop_started_fetches(
     serve: Callable[..., Server], answer: bytes
 ) -> None:
     with asked(serve, answer) as (store, server):
@@ -609,7 +609,7 @@ def test_after_one_answer_that_is_no_http_objects_are_begun_as_before(
         assert bytes(again.result()) == b"first"
 
 
-def test_after_an_answer_in_chunks_objects_are_begun_again_a_minute_later(
+def test_started_fetches_resume_a_minute_after_a_chunked_answer(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with asked(serve, IN_CHUNKS + CHUNKS) as (store, server):
@@ -626,7 +626,7 @@ def test_after_an_answer_in_chunks_objects_are_begun_again_a_minute_later(
         assert bytes(again.result()) == b"data"
 
 
-def test_a_server_that_says_nothing_is_given_up(serve: Callable[..., Server]) -> None:
+def test_a_silent_server_is_given_up(serve: Callable[..., Server]) -> None:
     server = serve(whole(b"first"))
     options = StoreOptions(endpoint=server.endpoint, deadline_s=0.6)
     store = open_store(parse_source("s3://bucket"), options, Counters())
@@ -641,14 +641,14 @@ def test_a_server_that_says_nothing_is_given_up(serve: Callable[..., Server]) ->
     assert PATIENCE_S > 0.6
 
 
-def test_hints_before_the_answer_are_passed_over(serve: Callable[..., Server]) -> None:
+def test_informational_responses_are_skipped(serve: Callable[..., Server]) -> None:
     hints = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
     store = opened(serve(hints + whole(b"data"), whole(b"more")))
     assert bytes(store.get("a", "v", 0, 4, 4)) == b"data"
     assert bytes(store.get("a", "v", 0, 4, 4)) == b"more"
 
 
-def test_a_refusal_that_comes_before_the_body_is_sent_is_heard() -> None:
+def test_a_rejection_before_the_body_is_sent_is_read() -> None:
     """A server need not read a large body to refuse it."""
     refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -115,7 +115,7 @@ def outcome(question: Callable[[Store], object], store: Store) -> object:
 
 @pytest.mark.parametrize("question", [ask_list, ask_get, ask_part])
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_seen_through_or_is_the_error_that_is_promised(
+def test_a_lie_is_detected_or_gives_the_promised_error(
     liar: Liar, name: str, question: Callable[[Store], object]
 ) -> None:
     lie, *promised = LIES[name]
@@ -151,7 +151,7 @@ TOLD = st.lists(st.sampled_from([None, *LIES]), max_size=4)
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_after_any_lies_in_any_order_bytes_are_right_or_an_error_is_told(
+def test_after_any_sequence_of_lies_bytes_are_right_or_an_error_is_raised(
     liar: Liar, asked: list[tuple[Callable[[Store], object], list[str | None]]]
 ) -> None:
     store, memory = opened(liar, deadline_s=0.2), Memory()
@@ -170,7 +170,7 @@ def test_after_any_lies_in_any_order_bytes_are_right_or_an_error_is_told(
     assert TOKEN in liar.requests[-1].headers["x-amz-security-token"]
 
 
-def test_what_a_page_says_of_itself_is_not_crowded_out_by_other_words(liar: Liar) -> None:
+def test_the_fields_of_a_page_are_found_among_other_elements(liar: Liar) -> None:
     def one_key(number: int) -> str:
         token = f"!-{number + 1}" if number < len(OBJECTS) - 1 else None
         return page(truly()[number : number + 1], token).replace("<Name>", f"{CROWD}<Name>")
@@ -218,7 +218,7 @@ def test_a_level_that_loses_its_end_loses_no_name(liar: Liar, objects: dict[str,
             list(list_in_parallel(store))
 
 
-def test_of_a_level_of_one_page_nobody_asks_whether_it_is_over(liar: Liar) -> None:
+def test_a_level_of_one_page_costs_no_check_of_its_end(liar: Liar) -> None:
     assert opened(liar).list_level("") is not None
     assert len(liar.asked) == 1
 
@@ -236,7 +236,7 @@ def lost_pages(_liar: Liar, request: Request, truth: Answer) -> Steps:
     return lie.head(), lie.body, End.KEEP
 
 
-def test_a_listing_that_loses_its_end_again_and_again_loses_no_name(
+def test_a_listing_that_loses_its_end_repeatedly_loses_no_name(
     liar: Liar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Objects that were written lately: an old one behind the end is refused at once."""
@@ -253,7 +253,7 @@ def ten_million(number: int) -> str:
     return page(keys, f"!-{number + 1}" if number < 10_000 else None)
 
 
-def test_a_listing_of_ten_million_keys_comes_page_by_page_and_can_be_left(liar: Liar) -> None:
+def test_a_listing_of_ten_million_keys_is_paged_and_can_be_stopped(liar: Liar) -> None:
     liar.lie = listing(ten_million)
     memory = Memory()
     pages = opened(liar, deadline_s=60).list_all("")
@@ -263,7 +263,7 @@ def test_a_listing_of_ten_million_keys_comes_page_by_page_and_can_be_left(liar: 
     assert memory.most_bytes < MOST_BYTES
 
 
-def test_a_listing_of_ten_million_keys_ends_at_the_most_that_a_mount_takes(
+def test_a_listing_of_ten_million_keys_ends_at_the_limit_of_a_mount(
     liar: Liar, tmp_path: Path
 ) -> None:
     """Of a bound of 30,000, not of ten million: each key takes 60 us from the server to the disk,
@@ -279,7 +279,7 @@ def test_a_listing_of_ten_million_keys_ends_at_the_most_that_a_mount_takes(
     assert memory.most_bytes < MOST_BYTES
 
 
-def test_time_that_goes_backwards_between_two_listings_changes_no_file(
+def test_a_clock_that_goes_back_between_two_listings_changes_no_file(
     liar: Liar, tmp_path: Path
 ) -> None:
     whens = ["2024-01-01T00:00:00Z", "1971-01-01T00:00:00Z", "2024-01-01T00:00:00Z"]
@@ -302,9 +302,7 @@ def test_time_that_goes_backwards_between_two_listings_changes_no_file(
 @pytest.mark.parametrize(
     "order", [["b", "a"], ["a", "a"], ["a", "b", "next page", "b", "c"], ["\U00010000", "\ufffd"]]
 )
-def test_a_listing_that_promises_order_and_does_not_keep_it_is_refused(
-    liar: Liar, order: list[str]
-) -> None:
+def test_a_listing_out_of_its_promised_order_is_rejected(liar: Liar, order: list[str]) -> None:
     first, _, second = " ".join(order).partition(" next page ")
     pages = [[entry(key) for key in part.split()] for part in (first, second)]
     liar.lie = listing(lambda number: page(pages[number], "!-1" if second and not number else None))
@@ -319,7 +317,7 @@ def test_a_listing_that_promises_order_and_does_not_keep_it_is_refused(
             assert first_keys(lister.list_all("", ""), 10) == f"{first} {second}".split()
 
 
-def test_one_answer_of_the_whole_for_a_part_does_not_decide_how_the_next_are_asked_for(
+def test_one_whole_answer_to_a_range_request_does_not_change_later_requests(
     liar: Liar,
 ) -> None:
     store = opened(liar)
@@ -332,7 +330,7 @@ def test_one_answer_of_the_whole_for_a_part_does_not_decide_how_the_next_are_ask
         assert ask_part(store) == TRUTH[ask_part]
 
 
-def test_a_wrong_body_is_never_given_however_often_it_comes(liar: Liar) -> None:
+def test_a_wrong_body_is_never_returned_however_often_it_comes(liar: Liar) -> None:
     store = opened(liar, verify="always")
     liar.lie = spoilt(flipped)
     for question in (ask_get, ask_begun, ask_get, ask_begun, ask_get):
@@ -347,7 +345,7 @@ ON_THE_WEB = [name for name, row in LIES.items() if {row[1], row[2]} & {RIGHT, M
 
 
 @pytest.mark.parametrize("name", ON_THE_WEB)
-def test_a_web_server_that_lies_is_refused_within_the_same_bounds(liar: Liar, name: str) -> None:
+def test_a_lying_web_server_is_rejected_within_the_same_bounds(liar: Liar, name: str) -> None:
     options = StoreOptions(deadline_s=DEADLINE_S)
     store = open_store(parse_source(f"{liar.endpoint}/set"), options, Counters())
     memory = Memory()
@@ -377,7 +375,7 @@ def certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ssl.SS
 
 
 @pytest.mark.parametrize("question", [ask_list, ask_get, ask_part, ask_begun])
-def test_one_certificate_that_is_not_trusted_is_an_error_and_changes_nothing_for_the_next(
+def test_one_untrusted_certificate_is_an_error_and_does_not_affect_the_next(
     certificates: list[ssl.SSLContext], question: Callable[[Store], object]
 ) -> None:
     good, bad = certificates
@@ -402,7 +400,7 @@ def test_one_certificate_that_is_not_trusted_is_an_error_and_changes_nothing_for
         assert elsewhere.connections == 0
 
 
-def test_a_web_server_with_a_certificate_that_is_not_trusted_once_is_listed_by_webdav_later(
+def test_a_web_server_with_one_untrusted_certificate_is_listed_by_webdav_later(
     certificates: list[ssl.SSLContext],
 ) -> None:
     good, bad = certificates
@@ -459,9 +457,7 @@ WEB_LIES: dict[str, tuple[Lie, str]] = {
 
 
 @pytest.mark.parametrize("name", WEB_LIES)
-def test_a_web_server_that_lists_without_measure_is_refused_in_little_memory(
-    liar: Liar, name: str
-) -> None:
+def test_an_endless_web_listing_is_rejected_in_little_memory(liar: Liar, name: str) -> None:
     store = open_store(parse_source(liar.endpoint), StoreOptions(deadline_s=60), Counters())
     memory = Memory()
     liar.lie, says = WEB_LIES[name]
@@ -472,7 +468,7 @@ def test_a_web_server_that_lists_without_measure_is_refused_in_little_memory(
     assert memory.most_bytes < MOST_BYTES
 
 
-def test_many_large_folders_at_once_are_held_in_little_memory(
+def test_many_large_folders_at_once_take_little_memory(
     liar: Liar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held at once, these 16 take 70 MB."""
@@ -524,7 +520,7 @@ def uploads(page_of: int, aborted: list[str]) -> Lie:
 
 
 @pytest.mark.parametrize("page_of", [1, 2, 7, 100])
-def test_all_uploads_of_a_key_that_were_left_are_ended_however_they_are_listed(
+def test_all_abandoned_uploads_of_a_key_are_aborted_however_they_are_listed(
     liar: Liar, page_of: int
 ) -> None:
     aborted: list[str] = []
@@ -533,7 +529,7 @@ def test_all_uploads_of_a_key_that_were_left_are_ended_however_they_are_listed(
     assert sorted(aborted) == [f"new-{number}" for number in range(7)]
 
 
-def test_uploads_that_are_listed_without_end_are_given_up(liar: Liar) -> None:
+def test_an_endless_list_of_uploads_is_given_up(liar: Liar) -> None:
     again = (
         b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>new"
         b"</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker></ListMultipartUploadsResult>"
@@ -558,7 +554,7 @@ def ask_delete(store: Store) -> object:
 
 @pytest.mark.parametrize("question", [ask_put, ask_put_parts, ask_delete])
 @pytest.mark.parametrize("name", ON_THE_WEB)
-def test_who_writes_to_a_store_that_lies_is_told_so(
+def test_a_writer_to_a_lying_store_gets_an_error(
     liar: Liar, name: str, question: Callable[[Store], object]
 ) -> None:
     store, memory = opened(liar), Memory()

@@ -34,7 +34,7 @@ def ask(store: RetryingStore) -> bytes:
 DOWN = StoreError("down", kind="refused")
 
 
-def test_what_may_pass_is_tried_again_and_counted_by_kind() -> None:
+def test_transient_errors_are_retried_and_counted_by_kind() -> None:
     counters, clock = Counters(), Clock()
     store = Scripted(DOWN, StoreError("busy", kind="slow_down"), DOWN, b"data")
     patient = RetryingStore(store, counters, deadline_s=60, time=clock.time)
@@ -42,7 +42,7 @@ def test_what_may_pass_is_tried_again_and_counted_by_kind() -> None:
     assert counters.by_label("store_retries") == {"refused": 2, "slow_down": 1}
 
 
-def test_pauses_double_up_to_a_limit_and_are_drawn_from_all_below() -> None:
+def test_pauses_double_up_to_a_limit_with_full_jitter() -> None:
     clock = Clock()
     patient = RetryingStore(Scripted(DOWN), Counters(), deadline_s=60, time=clock.time)
     with pytest.raises(StoreError):
@@ -57,7 +57,7 @@ def test_pauses_double_up_to_a_limit_and_are_drawn_from_all_below() -> None:
 
 
 @pytest.mark.parametrize("deadline_s", [1.0, 10.0, 60.0])
-def test_at_the_deadline_the_last_error_is_raised_as_it_was(deadline_s: float) -> None:
+def test_at_the_deadline_the_last_error_is_raised_unchanged(deadline_s: float) -> None:
     clock, store = Clock(), Scripted(StoreError("first", kind="reset"), DOWN)
     patient = RetryingStore(store, Counters(), deadline_s=deadline_s, time=clock.time)
     with pytest.raises(StoreError) as raised:
@@ -67,7 +67,7 @@ def test_at_the_deadline_the_last_error_is_raised_as_it_was(deadline_s: float) -
 
 
 @pytest.mark.parametrize("kind", [ObjectNotFound, ObjectChanged, AccessDenied, SourceError])
-def test_what_will_not_pass_is_not_tried_again(kind: type[PenstockError]) -> None:
+def test_permanent_errors_are_not_retried(kind: type[PenstockError]) -> None:
     clock, store = Clock(), Scripted(kind("no"))
     with pytest.raises(kind):
         ask(RetryingStore(store, Counters(), deadline_s=60, time=clock.time))
@@ -99,7 +99,7 @@ def letters() -> Iterator[bytes]:
     return iter([b"a", b"b", b"c", b"d"])
 
 
-def test_an_upload_goes_on_beyond_the_deadline_while_it_comes_further_each_time() -> None:
+def test_an_upload_continues_past_the_deadline_while_it_makes_progress() -> None:
     clock = Clock()
     upload = Upload(clock, 1, 2, 3)
     store = RetryingStore(upload, Counters(), deadline_s=10, time=clock.time)
@@ -112,7 +112,7 @@ def test_an_upload_goes_on_beyond_the_deadline_while_it_comes_further_each_time(
     assert upload.asked == 2, "it breaks at the same place"
 
 
-def test_who_is_in_a_hurry_waits_less_until_the_store_has_answered_once() -> None:
+def test_the_first_contact_has_a_shorter_limit_until_the_store_has_answered() -> None:
     clock = Clock()
     store = Scripted(DOWN)
     patient = RetryingStore(store, Counters(), deadline_s=60, time=clock.time)
@@ -149,7 +149,7 @@ class Breaking(Scripted):
             keys = keys[2:]
 
 
-def test_a_listing_that_breaks_goes_on_where_it_broke() -> None:
+def test_a_broken_listing_is_retried_from_where_it_broke() -> None:
     keys = [f"{number:02}" for number in range(20)]
     clock, store = Clock(), Breaking(keys)
     patient = RetryingStore(store, Counters(), deadline_s=1, time=clock.time)
@@ -174,7 +174,7 @@ class Restarting(Scripted):
         raise DOWN
 
 
-def test_a_listing_that_repeats_itself_and_breaks_at_one_place_has_one_deadline() -> None:
+def test_a_listing_that_repeats_itself_and_breaks_has_one_deadline() -> None:
     clock, store = Clock(), Restarting(lambda _: 5)
     patient = RetryingStore(store, Counters(), deadline_s=60, time=clock.time)
     with pytest.raises(StoreError):
@@ -182,7 +182,7 @@ def test_a_listing_that_repeats_itself_and_breaks_at_one_place_has_one_deadline(
     assert 50 < clock.now_s < 61
 
 
-def test_a_listing_that_starts_over_has_the_deadline_anew_as_long_as_it_comes_further() -> None:
+def test_a_restarted_listing_gets_a_new_deadline_while_it_makes_progress() -> None:
     clock, store = Clock(), Restarting(lambda attempt: min(attempt, 100))
     patient = RetryingStore(store, Counters(), deadline_s=2, time=clock.time)
     with pytest.raises(StoreError):
@@ -193,7 +193,7 @@ def test_a_listing_that_starts_over_has_the_deadline_anew_as_long_as_it_comes_fu
 # -- credentials --------------------------------------------------------------------------
 
 
-def test_keys_that_worked_and_are_refused_are_read_again_once_in_half_a_minute() -> None:
+def test_rejected_keys_that_worked_before_are_read_again_once_in_half_a_minute() -> None:
     clock, counters = Clock(), Counters()
     refused = AccessDenied("denied")
     opened: list[Scripted] = []
@@ -248,7 +248,7 @@ VERBS: dict[str, Callable[[RetryingStore], object]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_tried_again_and_with_new_keys_where_they_worked(verb: str) -> None:
+def test_every_verb_is_retried_also_with_new_keys(verb: str) -> None:
     """Down, then refused, then answered by the store that was opened again."""
     fresh = Changeable(b"data")
     refused = AccessDenied("denied", hint="the usual")
@@ -270,7 +270,7 @@ def test_every_verb_is_tried_again_and_with_new_keys_where_they_worked(verb: str
     assert caught.value.hint == "write the new ones to the Secret"
 
 
-def test_a_store_that_another_thread_has_opened_again_is_not_opened_twice() -> None:
+def test_a_store_reopened_by_another_thread_is_not_reopened_twice() -> None:
     reopened = Scripted(b"data")
 
     class Refusing(Scripted):
@@ -321,9 +321,7 @@ def test_rotated_keys_are_read_from_their_file(
     assert counters.total("store_reopens") == 1
 
 
-def test_of_many_that_were_begun_with_old_keys_none_is_refused_once_the_keys_are_read_again() -> (
-    None
-):
+def test_no_started_fetch_with_old_keys_fails_once_the_keys_are_read_again() -> None:
     class StartedFetch:
         def __init__(self) -> None:
             self.fileno = lambda: -1
@@ -425,7 +423,7 @@ FAULTS: dict[str, tuple[bytes, type[PenstockError], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_answer_of_a_server_is_told_apart_and_asked_for_once(fault: str) -> None:
+def test_each_kind_of_answer_is_recognized_and_requested_once(fault: str) -> None:
     answer, kind, word = FAULTS[fault]
     with server_that_answers(lambda client: client.sendall(answer)) as (endpoint, count):
         store = open_store(
@@ -440,7 +438,7 @@ def test_each_answer_of_a_server_is_told_apart_and_asked_for_once(fault: str) ->
     assert raised.value.hint or not raised.value.default_hint
 
 
-def test_a_body_that_stops_in_the_middle_leaves_time_to_ask_again() -> None:
+def test_a_body_that_stalls_leaves_time_for_a_retry() -> None:
     release, asked = threading.Event(), [0]
 
     def answer(client: socket.socket) -> None:
@@ -462,7 +460,7 @@ def test_a_body_that_stops_in_the_middle_leaves_time_to_ask_again() -> None:
     assert counters.total("store_retries") == 1
 
 
-def test_a_server_that_never_answers_is_left_at_the_deadline_and_one_that_is_away_at_once() -> None:
+def test_a_silent_server_fails_at_the_deadline_and_an_unreachable_one_at_once() -> None:
     release = threading.Event()
     with server_that_answers(lambda client: release.wait(30)) as (silent, _):
         for endpoint, deadline_s, kind in (

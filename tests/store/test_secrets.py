@@ -25,7 +25,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("value", [KEY, SECRET, TOKEN, "wJalrXUtnFEMI%2FK7MDENG%2BbPxRfiCY"])
 @pytest.mark.parametrize("kind", [GenericError, PermissionDeniedError])
-def test_what_a_server_repeats_is_not_repeated(value: str, kind: type[Exception]) -> None:
+def test_credentials_echoed_by_a_server_are_not_repeated(value: str, kind: type[Exception]) -> None:
     text = f"status code: 403 Forbidden: <Error><Code>No</Code><What>{value}</What></Error>"
     error = translate(kind(text), "s3://bucket")
     assert value not in str(error)
@@ -41,11 +41,11 @@ def test_what_a_server_repeats_is_not_repeated(value: str, kind: type[Exception]
         "the key ASIA0A1B2C0A1B2C0A1B is unknown",
     ],
 )
-def test_what_looks_like_a_credential_is_hidden_also_where_it_is_not_ours(text: str) -> None:
+def test_anything_that_looks_like_a_credential_is_hidden(text: str) -> None:
     assert "0a1b2c" not in redact(text).lower()
 
 
-def test_ordinary_words_stay() -> None:
+def test_ordinary_words_are_not_hidden() -> None:
     remember("", None, "root")
     text = "s3://root-bucket/test: storage cannot be reached"
     assert redact(text) == text
@@ -72,7 +72,7 @@ def test_the_keys_of_every_cloud_in_the_settings_are_hidden() -> None:
         assert redact(f"trainingdata: {secret} is wrong") == "trainingdata: … is wrong"
 
 
-def test_a_log_line_is_cleaned_with_its_traceback() -> None:
+def test_a_log_line_is_redacted_with_its_traceback() -> None:
     try:
         raise ValueError(f"signed with {SECRET}")
     except ValueError as error:
@@ -93,7 +93,7 @@ LIBRARY = [
 
 
 @pytest.mark.parametrize("kind", LIBRARY)
-def test_each_has_a_row_of_its_own(kind: type[Exception]) -> None:
+def test_each_library_exception_has_its_own_row(kind: type[Exception]) -> None:
     assert kind in [known for known, _, _ in TRANSLATIONS]
     assert isinstance(translate(kind("what"), "where"), PenstockError)
 
@@ -108,14 +108,16 @@ def test_each_has_a_row_of_its_own(kind: type[Exception]) -> None:
         ("dns error: failed to lookup address information", StoreError, 3),
     ],
 )
-def test_what_http_said_decides(text: str, kind: type[PenstockError], exit_code: int) -> None:
+def test_the_http_status_decides_the_error(
+    text: str, kind: type[PenstockError], exit_code: int
+) -> None:
     error = translate(GenericError(text), "s3://bucket")
     assert type(error) is kind
     assert error.exit_code == exit_code
     assert str(error).startswith("s3://bucket: ")
 
 
-def test_of_an_answer_in_xml_its_code_is_repeated() -> None:
+def test_only_the_code_of_an_xml_answer_is_repeated() -> None:
     text = (
         'Server returned non-2xx status code: 403 Forbidden: <?xml version="1.0" encoding="UTF-8"?>'
         "\n<Error><Code>InvalidAccessKeyId</Code><Message>none</Message></Error>"

@@ -87,9 +87,7 @@ class _Now:
             return datetime.fromtimestamp(NOW_S, UTC)
 
 
-def test_credentials_are_asked_for_again_after_a_minute_when_they_expire_and_on_the_next_day() -> (
-    None
-):
+def test_credentials_are_read_again_after_a_minute_on_expiry_and_on_the_next_day() -> None:
     now = [NOW_S]
     asked: list[float] = []
     expires: list[datetime | None] = [None]

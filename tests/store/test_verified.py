@@ -53,7 +53,7 @@ def test_a_body_that_does_not_match_is_an_error_however_often_it_comes(
         {"x-bce-object-type": "Appendable"},
     ],
 )
-def test_an_etag_is_no_md5_where_the_answer_says_so(headers: dict[str, str]) -> None:
+def test_an_etag_is_not_an_md5_where_the_answer_says_so(headers: dict[str, str]) -> None:
     assert not has_md5_etag(MD5, headers)
     check(MD5, b"1234", headers)
 
@@ -61,17 +61,17 @@ def test_an_etag_is_no_md5_where_the_answer_says_so(headers: dict[str, str]) -> 
 @pytest.mark.parametrize(
     "headers", [{}, {"x-amz-server-side-encryption": "AES256"}, {"x-oss-object-type": "Normal"}]
 )
-def test_an_etag_is_an_md5_where_nothing_is_said_against_it(headers: dict[str, str]) -> None:
+def test_an_etag_is_an_md5_unless_the_answer_contradicts(headers: dict[str, str]) -> None:
     with pytest.raises(StoreError):
         check(MD5, b"1234", headers)
 
 
-def test_what_is_no_md5_is_not_compared() -> None:
+def test_an_etag_that_is_not_an_md5_is_not_compared() -> None:
     for version in (f"{MD5}-2", "mtime-1-4", "size-4", MD5.upper()):
         check(version, b"1234")
 
 
-def test_by_default_only_what_comes_without_tls_from_a_bucket_is_compared() -> None:
+def test_by_default_only_plain_http_bodies_of_a_bucket_are_compared() -> None:
     plain, tls = "s3://b/p?endpoint=http://127.0.0.1:9000", "s3://b?endpoint=https://minio"
     assert [is_verified("auto", name) for name in (plain, tls, "s3://b", "http://web/x")] == [
         True,
@@ -98,7 +98,7 @@ def test_no_object_has_more_parts_than_a_store_takes(size: int) -> None:
     assert -(-size // part) <= 9_000
 
 
-def test_an_etag_is_the_md5_or_for_parts_the_md5_of_their_md5s() -> None:
+def test_an_etag_is_the_md5_or_the_md5_of_the_md5s_of_the_parts() -> None:
     assert is_md5(MD5)
     assert not digest_of(DATA).contradicts(MD5)
     assert digest_of(b"dat4").contradicts(MD5)

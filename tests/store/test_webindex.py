@@ -67,7 +67,7 @@ APACHE = """<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN">
         (APACHE, [("deep/", None, MAY), ("a.bin", None, MAY), ("tiny", 987, MAY)]),
     ],
 )
-def test_the_page_of_each_server_is_understood(
+def test_the_index_page_of_each_server_is_parsed(
     page: str, expected: list[tuple[str, int | None, int]]
 ) -> None:
     assert read_index([page], HERE) == [IndexEntry(*one) for one in expected]
@@ -100,14 +100,14 @@ def test_the_page_of_each_server_is_understood(
         "http://[::1",
     ],
 )
-def test_a_link_that_does_not_lie_directly_below_is_no_entry(href: str) -> None:
+def test_a_link_not_directly_below_the_folder_is_no_entry(href: str) -> None:
     page = f"<title>Index of /data/set/</title><a href='{href}'>x</a><a href='real'>real</a>"
     assert read_index([page], HERE) == [IndexEntry("real", None, 0)]
 
 
 @pytest.mark.parametrize("cut", [1, 7, 100])
 @pytest.mark.parametrize("page", [NGINX, APACHE])
-def test_a_page_may_come_in_any_pieces(page: str, cut: int) -> None:
+def test_a_page_may_arrive_in_any_pieces(page: str, cut: int) -> None:
     pieces = [page[start : start + cut] for start in range(0, len(page), cut)]
     assert read_index(pieces, HERE) == read_index([page], HERE)
 
@@ -122,7 +122,7 @@ TITLE = "<title>Index of /data/set/</title>"
         "<title>Index of /" + f"<b>{'x' * 40}" * 150_000,
     ],
 )
-def test_a_page_is_read_in_the_time_that_its_length_takes(page: str) -> None:
+def test_a_page_is_parsed_in_linear_time(page: str) -> None:
     """With every piece of text put behind the last, 6 MiB took 50 s."""
     pieces = [page[start : start + 65536] for start in range(0, len(page), 65536)]
     began_s = time.process_time()
@@ -134,13 +134,13 @@ def test_a_page_is_read_in_the_time_that_its_length_takes(page: str) -> None:
 @pytest.mark.parametrize(
     "rest", ["<a href='" + "x" * 300_000, "<!--" + "-" * 300_000, "<script>" + "x" * 300_000]
 )
-def test_a_page_with_a_tag_without_end_is_refused(rest: str) -> None:
+def test_a_page_with_an_endless_tag_is_rejected(rest: str) -> None:
     pieces = itertools.chain([TITLE], itertools.repeat(rest))
     with pytest.raises(ValueError, match="without end"):
         read_index(pieces, HERE)
 
 
-def test_a_link_that_no_server_would_be_asked_for_is_refused() -> None:
+def test_a_link_that_no_server_would_serve_is_rejected() -> None:
     assert read_index([f"{TITLE}<a href='{'x' * 8000}'>x</a>"], HERE)
     with pytest.raises(ValueError, match="too long"):
         read_index([f"{TITLE}<a href='{'x' * 9000}'>x</a>"], HERE)
@@ -205,7 +205,7 @@ def index(*names: str) -> str:
     return f"<title>Index of /</title>{links}"
 
 
-def test_only_what_a_page_does_not_tell_exactly_is_asked_for() -> None:
+def test_only_inexact_sizes_and_dates_are_requested_separately() -> None:
     page = index("a") + "<a href='b'>b</a> 01-May-2024 10:00  4K"
     with web(lambda path: (200, page if path[-1] == "/" else "data!")) as (at, asked):
         found = {info.key: info for page in opened(f"{at}/set").list_all("") for info in page}
@@ -215,13 +215,13 @@ def test_only_what_a_page_does_not_tell_exactly_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("refusal", [400, 401, 403, 404, 405, 411, 413, 415, 421, 422, 451, 501])
-def test_a_server_that_refuses_webdav_in_any_way_is_listed_by_its_pages(refusal: int) -> None:
+def test_a_server_that_rejects_webdav_in_any_way_is_listed_by_its_pages(refusal: int) -> None:
     with web(lambda _path: (200, index("a")), refusal) as (at, _):
         store = open_reliable_store(parse_source(at), StoreOptions(deadline_s=1), Counters())
         assert keys_of(store) == {"a": 4}
 
 
-def test_a_question_for_webdav_says_that_it_has_no_body() -> None:
+def test_a_webdav_request_declares_that_it_has_no_body() -> None:
     with serve_liar() as liar:
         with suppress(PenstockError):
             keys_of(opened(f"{liar.endpoint}/set"))
@@ -230,7 +230,7 @@ def test_a_question_for_webdav_says_that_it_has_no_body() -> None:
 
 
 @pytest.mark.parametrize("name", ["my%20data", "my data", "100%25", "caf%C3%A9"])
-def test_a_source_may_be_written_as_an_address_is(name: str) -> None:
+def test_a_source_may_be_written_as_a_url(name: str) -> None:
     asked_for = quote(unquote(name))
     pages = {f"/{asked_for}/": index("a", "b%20c/"), f"/{asked_for}/b%20c/": index("d%25")}
     with web(lambda path: (200, pages[path]) if path in pages else (404, "")) as (at, _):
@@ -243,14 +243,14 @@ def test_a_source_may_be_written_as_an_address_is(name: str) -> None:
         assert str(raised.value).count(asked_for) == 1
 
 
-def test_folders_without_end_are_given_up() -> None:
+def test_endless_folders_are_given_up() -> None:
     with web(lambda _path: (200, index("loop/"))) as (at, asked):
         with pytest.raises(SourceError, match="deeper than 64"):
             keys_of(opened(at))
         assert len(asked) < 80
 
 
-def test_a_page_that_somebody_wrote_is_not_taken_for_an_empty_folder() -> None:
+def test_a_handwritten_page_is_not_taken_for_an_empty_folder() -> None:
     pages = {"/": index("a", "sub/"), "/sub/": "<title>Hello</title><a href='a'>a</a>"}
     with web(lambda path: (200, pages.get(path, "data"))) as (at, _):
         with pytest.raises(SourceError, match="/sub: a page that is no index"):
@@ -260,14 +260,14 @@ def test_a_page_that_somebody_wrote_is_not_taken_for_an_empty_folder() -> None:
         assert "--manifest" in str(refused.value.hint)
 
 
-def test_nobody_is_followed_to_another_server() -> None:
+def test_no_link_is_followed_to_another_server() -> None:
     with web(lambda _path: (200, index("secret"))) as (elsewhere, asked):
         with web(lambda _path: (302, f"{elsewhere}/")) as (at, _), pytest.raises(SourceError):
             keys_of(opened(at))
         assert asked == []
 
 
-def test_what_leads_elsewhere_is_not_followed_and_is_listed_with_its_reason(
+def test_links_that_lead_elsewhere_are_hidden_with_their_reason(
     tmp_path: Path,
 ) -> None:
     with web(lambda _path: (200, index("secret"))) as (elsewhere, asked_there):
@@ -288,7 +288,7 @@ def test_what_leads_elsewhere_is_not_followed_and_is_listed_with_its_reason(
         assert asked_there == []
 
 
-def test_a_page_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_page_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.store.weblisting._MAX_PAGE_BYTES", 10_000)
     with web(lambda _path: (200, index(*map(str, range(1000))))) as (at, _):
         with pytest.raises(SourceError, match="an index without end") as refused:
@@ -299,7 +299,7 @@ def test_a_page_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 # -- bounds -------------------------------------------------------------------------------
 
 
-def test_folders_that_do_not_fit_beside_each_other_are_listed_one_by_one(
+def test_folders_that_do_not_fit_in_memory_together_are_listed_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.store.weblisting._MAX_ENTRIES", 100)
@@ -316,7 +316,7 @@ def test_folders_that_do_not_fit_beside_each_other_are_listed_one_by_one(
         assert len([one for one in asked if one == "GET /z/"]) <= 2
 
 
-def test_a_folder_waits_for_room_that_others_hold_and_not_for_ever(
+def test_a_folder_waits_for_memory_held_by_others_within_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.store.weblisting._MAX_ENTRIES", 100)
@@ -334,7 +334,7 @@ def test_a_folder_waits_for_room_that_others_hold_and_not_for_ever(
 
 @pytest.mark.parametrize("what", ["_MAX_ENTRIES", "_MAX_NAME_BYTES"])
 @pytest.mark.parametrize("speaks", ["dav", "html"])
-def test_a_folder_that_is_too_large_by_itself_is_refused(
+def test_a_folder_too_large_for_memory_is_rejected(
     monkeypatch: pytest.MonkeyPatch, what: str, speaks: str
 ) -> None:
     monkeypatch.setattr(f"penstock.store.weblisting.{what}", 100 if "ENTRIES" in what else 10_000)
@@ -349,7 +349,7 @@ def test_a_folder_that_is_too_large_by_itself_is_refused(
             assert "--manifest" in str(refused.value.hint)
 
 
-def test_a_level_of_very_many_names_is_left_to_the_whole_listing(
+def test_a_level_of_very_many_names_is_left_to_the_full_listing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with web(lambda _path: (200, index(*map(str, range(200))))) as (at, _):
@@ -368,7 +368,7 @@ DAV_FILE = """<D:response><D:href>/set/{}</D:href><D:propstat><D:prop><D:resourc
 </D:response>"""
 
 
-def test_by_webdav_only_what_lies_directly_below_is_listed_and_costs_no_other_request() -> None:
+def test_webdav_lists_only_direct_children_without_other_requests() -> None:
     names = ["a", "b%20c", "/etc/passwd", "../up", "http://elsewhere/x", "deep/er"]
     body = DAV.format("".join(DAV_FILE.format(name) for name in names))
     body = body.replace("/set/http", "http").replace("/set//etc", "/etc")
@@ -377,7 +377,7 @@ def test_by_webdav_only_what_lies_directly_below_is_listed_and_costs_no_other_re
         assert asked == ["PROPFIND /set/"]
 
 
-def test_a_listing_that_breaks_goes_on_where_it_was() -> None:
+def test_a_broken_web_listing_resumes_where_it_broke() -> None:
     tries: list[str] = []
 
     def answer(path: str) -> tuple[int, str]:
