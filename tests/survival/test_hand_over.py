@@ -85,7 +85,7 @@ def read_all(mount: Mount) -> dict[str, bytes]:
     return {name: (mount.path / name).read_bytes() for name in FILES}
 
 
-def test_a_server_that_hangs_is_replaced(source: Path, mounter: Mounter) -> None:
+def test_a_hanging_server_is_replaced(source: Path, mounter: Mounter) -> None:
     mount = mounter(f"file://{source}", "--watchdog", "2s")
     before = mount.stats()
     os.kill(before["pid"], signal.SIGSTOP)
@@ -98,9 +98,7 @@ def test_a_server_that_hangs_is_replaced(source: Path, mounter: Mounter) -> None
 
 
 @both_modes
-def test_files_that_are_open_stay_open_over_a_kill(
-    source: Path, mounter: Mounter, mode: str
-) -> None:
+def test_open_files_stay_open_over_a_kill(source: Path, mounter: Mounter, mode: str) -> None:
     """Opened before any byte was cached, opened when all was, and opened after the kill."""
     mount = mount_folder(mounter, source, mode)
     path, expected = mount.path / "large1", FILES["large1"]
@@ -129,7 +127,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def test_a_change_that_a_killed_server_had_not_told_the_kernel_is_told_by_the_next(
+def test_a_change_not_yet_sent_to_the_kernel_is_sent_by_the_next_server(
     own: Path, tmp_path: Path, mounter: Mounter, state: Path
 ) -> None:
     mount = mount_folder(mounter, own)
@@ -163,7 +161,7 @@ def test_a_dead_node_is_kept_for_the_kernel_while_no_server_runs(
 
 
 @pytest.mark.parametrize("end", ["killed", "upgraded"])
-def test_the_next_server_starts_though_the_killed_one_cannot_die_yet(
+def test_the_next_server_starts_while_the_killed_one_cannot_die_yet(
     s3: S3, mounter: Mounter, state: Path, end: str
 ) -> None:
     """One of its threads waits in the kernel for a page. That page is locked by a read that only
@@ -246,7 +244,7 @@ def leave_no_place_for_catalogs(state: Path, tmp_path: Path) -> Callable[[], Non
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("-o", "no_resend"), marks=pytest.mark.slow)])
-def test_a_crash_loop_backs_off_says_why_and_readers_get_eio_and_do_not_hang(
+def test_a_crash_loop_backs_off_logs_the_reason_and_gives_readers_eio(
     source: Path, tmp_path: Path, state: Path, mounter: Mounter, options: tuple[str, ...]
 ) -> None:
     mount = mounter(f"file://{source}", "--give-up", "1s", *options)
@@ -277,7 +275,7 @@ def test_a_crash_loop_backs_off_says_why_and_readers_get_eio_and_do_not_hang(
 
 
 @both_modes
-def test_an_upgrade_under_readers_is_not_noticed(source: Path, mounter: Mounter, mode: str) -> None:
+def test_an_upgrade_is_invisible_to_readers(source: Path, mounter: Mounter, mode: str) -> None:
     mount = mount_folder(mounter, source, mode)
     before = mount.stats()
     with reading(mount.path, FILES, readers=4, seed=1) as readers:
@@ -292,7 +290,7 @@ def test_an_upgrade_under_readers_is_not_noticed(source: Path, mounter: Mounter,
     assert read_all(mount) == FILES
 
 
-def test_an_upgrade_changes_what_was_said_and_keeps_the_rest_or_leaves_the_old_server(
+def test_an_upgrade_changes_the_given_options_or_leaves_the_old_server(
     source: Path, mounter: Mounter
 ) -> None:
     mount = mount_folder(mounter, source, "auto", "--cache-size", "5MiB", "--uid", "77")
@@ -316,7 +314,7 @@ def test_an_upgrade_changes_what_was_said_and_keeps_the_rest_or_leaves_the_old_s
 # -- the processes -------------------------------------------------------------------------
 
 
-def test_the_supervisor_is_small_and_is_killed_last_and_no_argument_tells_more_than_the_mount_point(
+def test_the_supervisor_is_small_killed_last_and_has_only_the_mount_point_in_its_arguments(
     source: Path, mounter: Mounter
 ) -> None:
     mount = mount_folder(mounter, source)
@@ -334,7 +332,7 @@ def test_the_supervisor_is_small_and_is_killed_last_and_no_argument_tells_more_t
     assert scores[0] < scores[1]
 
 
-def test_every_option_of_a_mount_can_be_changed_by_an_upgrade_or_is_refused() -> None:
+def test_every_mount_option_can_be_changed_by_an_upgrade_or_is_rejected() -> None:
     names = {(parameter.name or "").replace("_", "-") for parameter in mount_command.params}
     assert names - {"source", "mountpoint", "in-background", "o"} == set(OPTIONS)
     changeable = [*OPTION_OF_FIELD.values(), *STORE_OPTIONS.values(), *TIER_OPTIONS]

@@ -63,7 +63,7 @@ def test_memory_and_descriptors_stay_within_their_limits_under_load(
     assert stats["restarts"] == 0, "it was held by the buffers, not by a restart"
 
 
-def test_a_server_over_its_memory_makes_room_for_another(tmp_path: Path, mounter: Mounter) -> None:
+def test_a_server_over_its_memory_limit_is_replaced(tmp_path: Path, mounter: Mounter) -> None:
     write_tree(tmp_path / "set", {"a": b"a"})
     mount = mounter(f"file://{tmp_path}/set", "--watchdog", "2s")
     # Less than the interpreter needs, as if something leaked. The command line refuses that.
@@ -76,13 +76,13 @@ def test_a_server_over_its_memory_makes_room_for_another(tmp_path: Path, mounter
 
 
 @pytest.mark.parametrize("memory", ["100MiB", "0"])
-def test_too_little_memory_is_refused(tmp_path: Path, memory: str) -> None:
+def test_too_little_memory_is_rejected(tmp_path: Path, memory: str) -> None:
     result = penstock("mount", f"file://{tmp_path}", tmp_path / "mnt", "-b", "--memory", memory)
     assert (result.returncode, "not enough" in result.stderr) == (2, True)
     assert "hint: give at least" in result.stderr
 
 
-def test_a_load_with_all_its_threads_stays_within_the_limit_of_descriptors(
+def test_a_load_with_all_its_threads_stays_within_the_descriptor_limit(
     tmp_path: Path, mounter: Mounter
 ) -> None:
     write_tree(tmp_path / "set", {f"{n}": bytes([n % 256]) * 2000 for n in range(500)})

@@ -76,7 +76,7 @@ NO_UPGRADES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_an_upgrade_that_is_none_is_refused_and_the_mount_goes_on(
+def test_an_invalid_upgrade_is_rejected_and_the_mount_continues(
     tmp_path: Path, supervise: Supervised, upgrade: Upgrade, mountpoint: Path
 ) -> None:
     process = supervise(script(tmp_path / "old", WELL))
@@ -88,7 +88,7 @@ def test_an_upgrade_that_is_none_is_refused_and_the_mount_goes_on(
     assert upgrade(new).result(PATIENCE_S)["pid"] == runs_of(new)[0]
 
 
-def test_an_upgrade_during_a_restart_is_answered_by_its_own_server_and_a_second_one_refused(
+def test_an_upgrade_during_a_restart_is_answered_by_its_own_server(
     tmp_path: Path, supervise: Supervised, upgrade: Upgrade, state: Path
 ) -> None:
     old = script(tmp_path / "old", f"run > 1 and wait_for('restart')\n{WELL}")
@@ -107,7 +107,7 @@ def test_an_upgrade_during_a_restart_is_answered_by_its_own_server_and_a_second_
     assert note(state)["server_pid"] == runs_of(new)[0]
 
 
-def test_a_server_that_restarts_when_an_upgrade_is_prepared_is_not_asked_to_flush(
+def test_a_restarting_server_is_not_asked_to_flush_for_an_upgrade(
     tmp_path: Path, supervise: Supervised, upgrade: Upgrade, state: Path
 ) -> None:
     old = script(tmp_path / "old", f"run > 1 and wait_for('never')\n{WELL}")
@@ -118,7 +118,7 @@ def test_a_server_that_restarts_when_an_upgrade_is_prepared_is_not_asked_to_flus
     assert upgrade(new).result(PATIENCE_S)["pid"] == runs_of(new)[0]
 
 
-def test_an_upgrade_whose_server_dies_at_its_first_work_is_taken_back(
+def test_an_upgrade_whose_server_dies_at_its_first_request_is_rolled_back(
     tmp_path: Path, supervise: Supervised, upgrade: Upgrade, state: Path
 ) -> None:
     old = script(tmp_path / "old", WELL)
@@ -131,7 +131,7 @@ def test_an_upgrade_whose_server_dies_at_its_first_work_is_taken_back(
     assert upgrade(old).result(PATIENCE_S)["pid"] == runs_of(old)[-1]
 
 
-def test_a_server_that_dies_as_it_is_replaced_does_not_confuse_the_supervisor(
+def test_a_server_that_dies_while_it_is_replaced_does_not_confuse_the_supervisor(
     tmp_path: Path, supervise: Supervised, upgrade: Upgrade
 ) -> None:
     """That it has flushed and that it has ended are seen in one look."""
@@ -157,7 +157,7 @@ serve(prepare(), on_flush)
     assert upgrade(new).result(PATIENCE_S)["pid"] == runs_of(new)[1]
 
 
-def test_an_upgrade_that_dies_while_the_old_server_flushes_leaves_the_supervisor_at_rest(
+def test_an_upgrade_that_dies_during_the_flush_leaves_the_supervisor_idle(
     tmp_path: Path, supervise: Supervised, upgrade: Upgrade
 ) -> None:
     old = script(tmp_path / "old", "serve(prepare(), lambda: (folder / 'flushing').touch())")
@@ -177,7 +177,7 @@ def test_an_upgrade_that_dies_while_the_old_server_flushes_leaves_the_supervisor
     assert states.count("S") > 20, "it is busy"
 
 
-def test_a_bug_of_the_supervisor_leaves_the_server_serving(
+def test_a_bug_in_the_supervisor_leaves_the_server_serving(
     tmp_path: Path, supervise: Supervised
 ) -> None:
     body = """
@@ -203,7 +203,7 @@ wait_for("end")
 
 
 @pytest.mark.parametrize(("death", "blamed"), [("sys.exit(3)", 0), ("prepare(); sys.exit(3)", 3)])
-def test_requests_are_blamed_for_the_ends_of_those_servers_alone_that_had_taken_some(
+def test_only_crashes_of_servers_that_had_taken_requests_are_blamed_on_requests(
     tmp_path: Path, supervise: Supervised, state: Path, death: str, blamed: int
 ) -> None:
     last = "go = prepare(); (folder / 'go').write_text(json.dumps(go)); serve(go)"

@@ -70,9 +70,7 @@ def kill_server(state: Path) -> None:
 # -- it does not die -----------------------------------------------------------------------
 
 
-def test_logs_that_were_deleted_and_a_note_that_cannot_be_written_end_no_mount(
-    mount: Mount, state: Path
-) -> None:
+def test_deleted_logs_and_an_unwritable_note_end_no_mount(mount: Mount, state: Path) -> None:
     logs = state / "logs"
     shutil.rmtree(logs)
     (file,) = (state / "mounts").glob("*.json")
@@ -89,7 +87,7 @@ def test_logs_that_were_deleted_and_a_note_that_cannot_be_written_end_no_mount(
     wait_until(lambda: any(logs.iterdir()), "no log is written again")
 
 
-def test_a_server_whose_python_is_gone_for_a_while_is_waited_for_and_commands_wait_for_none(
+def test_a_missing_python_is_waited_for_and_commands_do_not_wait(
     source: str, tmp_path: Path, state: Path
 ) -> None:
     """As when its environment is built anew, or no process can be had for want of memory."""
@@ -129,9 +127,7 @@ def test_a_server_whose_python_is_gone_for_a_while_is_waited_for_and_commands_wa
     assert list((state / "mounts").iterdir()) == []
 
 
-def test_a_folder_full_of_modules_with_our_names_is_not_imported(
-    source: str, tmp_path: Path
-) -> None:
+def test_a_folder_of_modules_with_our_names_is_not_imported(source: str, tmp_path: Path) -> None:
     path = tmp_path / "mnt"
     path.mkdir()
     write_tree(tmp_path / "project", {"queue.py": b"raise SystemExit", "penstock/x.py": b""})
@@ -148,7 +144,7 @@ def test_a_folder_full_of_modules_with_our_names_is_not_imported(
     assert penstock("umount", path).returncode == 0
 
 
-def test_a_supervisor_that_was_stopped_with_its_server_does_not_blame_it(
+def test_a_stopped_supervisor_does_not_blame_its_stopped_server(
     source: str, mounter: Mounter, state: Path
 ) -> None:
     mount = mounter(source, "--watchdog", "4s")
@@ -172,7 +168,7 @@ def _times_it_waited(pid: int) -> int:
 # -- nothing is left behind -------------------------------------------------------------------
 
 
-def test_a_first_server_that_fails_after_it_mounted_leaves_no_mount(
+def test_a_first_server_that_fails_after_mounting_leaves_no_mount(
     source: str, tmp_path: Path, state: Path
 ) -> None:
     path = tmp_path / "mnt"
@@ -185,7 +181,7 @@ def test_a_first_server_that_fails_after_it_mounted_leaves_no_mount(
     assert find_mount(path) is None
 
 
-def test_a_connection_that_is_cut_leaves_no_dead_mount(mount: Mount, state: Path) -> None:
+def test_a_cut_connection_leaves_no_dead_mount(mount: Mount, state: Path) -> None:
     supervisor = note(state)["pid"]
     with open(mount.path / "b", "rb"):
         # It is in use, so it stays; but its connection does not.
@@ -196,7 +192,7 @@ def test_a_connection_that_is_cut_leaves_no_dead_mount(mount: Mount, state: Path
     mount._mounted = False
 
 
-def test_a_mount_that_was_detached_does_not_touch_the_one_that_follows_it(
+def test_a_detached_mount_does_not_touch_its_successor(
     source: str, mount: Mount, state: Path
 ) -> None:
     old = note(state)
@@ -237,9 +233,7 @@ def left(mount: Mount, state: Path, stranger: int) -> None:
 
 
 @pytest.mark.usefixtures("left")
-def test_a_number_that_is_anothers_by_now_does_not_keep_a_dead_mount(
-    mount: Mount, source: str
-) -> None:
+def test_a_reused_pid_does_not_keep_a_dead_mount(mount: Mount, source: str) -> None:
     listed = penstock("stats", "-o", "json")
     assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
     again = penstock("mount", source, mount.path, "-b")
@@ -249,14 +243,14 @@ def test_a_number_that_is_anothers_by_now_does_not_keep_a_dead_mount(
 
 
 @pytest.mark.usefixtures("left")
-def test_umount_does_not_wait_for_a_process_that_is_anothers(mount: Mount) -> None:
+def test_umount_does_not_wait_for_a_reused_pid(mount: Mount) -> None:
     started = time.monotonic()
     mount.umount()
     assert time.monotonic() - started < 30  # it would be sixty seconds
 
 
 @pytest.mark.usefixtures("left")
-def test_after_a_reboot_nothing_stale_is_believed(mount: Mount, source: str, state: Path) -> None:
+def test_after_a_reboot_no_stale_note_is_trusted(mount: Mount, source: str, state: Path) -> None:
     subprocess.run(["umount", "-l", mount.path], check=True)
     assert json.loads(penstock("stats", "-o", "json").stdout) == []
     assert penstock("stats", mount.path).returncode != 0
@@ -268,7 +262,7 @@ def test_after_a_reboot_nothing_stale_is_believed(mount: Mount, source: str, sta
     assert list((state / "mounts").iterdir()) == []
 
 
-def test_a_mount_whose_supervisor_died_is_served_on_and_can_be_unmounted(
+def test_a_mount_whose_supervisor_died_is_served_and_can_be_unmounted(
     source: str, mount: Mount, state: Path
 ) -> None:
     told = note(state)
@@ -330,7 +324,7 @@ def test_a_second_ctrl_c_ends_a_busy_mount_at_once(source: str, tmp_path: Path) 
         assert (process.returncode, "Traceback" in said) == (0, False)
 
 
-def test_nohup_keeps_a_mount_in_the_foreground_when_its_terminal_goes(
+def test_nohup_keeps_a_foreground_mount_when_its_terminal_closes(
     source: str, tmp_path: Path, state: Path
 ) -> None:
     mount = Mount(tmp_path / "mnt")
@@ -350,7 +344,7 @@ def test_nohup_keeps_a_mount_in_the_foreground_when_its_terminal_goes(
 # -- upgrades --------------------------------------------------------------------------------
 
 
-def test_new_keys_are_not_mixed_with_old_ones_and_are_kept(
+def test_new_keys_are_kept_and_not_mixed_with_old_ones(
     mounter: Mounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def signed_with() -> tuple[str, str]:
@@ -383,7 +377,7 @@ def test_new_keys_are_not_mixed_with_old_ones_and_are_kept(
         mount.umount()
 
 
-def test_a_mount_whose_command_is_killed_while_it_lists_ends_at_once(
+def test_a_mount_command_killed_while_it_lists_ends_at_once(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the listing makes no progress that anybody could be told of."""
@@ -427,7 +421,7 @@ def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     return made
 
 
-def test_a_mount_that_it_hears_of_after_it_has_killed_the_server_is_unmounted(
+def test_a_mount_reported_after_its_server_was_killed_is_unmounted(
     leaving: Supervisor,
 ) -> None:
     server = leaving._server
@@ -447,7 +441,7 @@ def test_a_mount_that_is_over_is_not_unmounted_again(leaving: Supervisor) -> Non
     assert leaving._exit_code == 0
 
 
-def test_another_wish_is_not_taken_for_a_second_ctrl_c(leaving: Supervisor) -> None:
+def test_another_request_is_not_taken_for_a_second_ctrl_c(leaving: Supervisor) -> None:
     leaving._signals = [signal.SIGINT]
     leave_by_s = leaving._end_by_s = time.monotonic() + leaving._plan.grace_s - 10
     os.write(leaving._wake_writer, b"\0")
