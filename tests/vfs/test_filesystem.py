@@ -30,7 +30,7 @@ def read(files: FileSystem, ino: int, offset: int, length: int) -> object:
     return answer if isinstance(answer, Exception) else b"".join(answer)
 
 
-def test_a_path_is_found_and_a_node_has_its_path(some: Set) -> None:
+def test_a_path_resolves_to_a_node_that_has_that_path(some: Set) -> None:
     files = some.files
     for path in (b"a", b"d/e/f", b"d/e", b"d"):
         node = files.find(path)
@@ -45,7 +45,7 @@ def test_a_path_is_found_and_a_node_has_its_path(some: Set) -> None:
     assert [node.name for node in files.children(1, 0, 10)] == [b"a", b"d", b"large"]
 
 
-def test_bytes_are_at_hand_once_they_have_been_fetched(
+def test_bytes_are_available_at_once_after_they_were_fetched(
     make_set: MakeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20))
@@ -97,9 +97,7 @@ class Small:
         self.seen.append((parent, ino, is_stored))
 
 
-def test_only_what_can_be_a_run_of_files_or_of_blocks_is_observed(
-    make_set: MakeSet, tmp_path: Path
-) -> None:
+def test_only_reads_that_can_be_sequential_are_observed(make_set: MakeSet, tmp_path: Path) -> None:
     some = make_set(FILES, TierSpec("SSD", (tmp_path / "cache",), 1 << 20))
     small_reads, readahead = Small(), Watching()
     files = FileSystem(some.tree, {0: some.store}, some.cache, readahead, lambda: None, small_reads)
@@ -139,7 +137,7 @@ class Others:
 
 
 @pytest.mark.parametrize("way", ["read", "read_now"])
-def test_a_reader_has_the_next_blocks_fetched_by_whoever_owns_them_while_there_is_room(
+def test_the_next_blocks_are_fetched_by_their_owner_while_there_is_room(
     make_set: MakeSet, way: str
 ) -> None:
     some = make_set({"large": bytes(9 * BLOCK)}, buffer_bytes=3 * BLOCK)
@@ -167,7 +165,7 @@ def test_a_reader_has_the_next_blocks_fetched_by_whoever_owns_them_while_there_i
     assert {start // BLOCK for _, start in some.store.asked} <= {0, 2, 4, 6}
 
 
-def test_what_another_process_has_changed_is_forgotten(some: Set, tmp_path: Path) -> None:
+def test_nodes_changed_by_another_process_are_forgotten(some: Set, tmp_path: Path) -> None:
     generation = [0] * SHARED_WORDS
     ours, theirs = (
         FileSystem(
@@ -191,7 +189,7 @@ def test_what_another_process_has_changed_is_forgotten(some: Set, tmp_path: Path
     assert ours.node(ino).dead
 
 
-def test_a_directory_is_no_file_and_a_source_that_left_is_stale(some: Set) -> None:
+def test_a_directory_is_not_a_file_and_a_removed_source_is_stale(some: Set) -> None:
     with pytest.raises(IsADirectoryError):
         some.files.file(some.ino("d"))
     other = FileSystem(some.tree, {}, some.cache, Readahead(BLOCK, 0), lambda: None)
@@ -200,7 +198,7 @@ def test_a_directory_is_no_file_and_a_source_that_left_is_stale(some: Set) -> No
 
 
 @pytest.mark.parametrize("change", ["rewritten", "deleted"])
-def test_a_bucket_ahead_of_the_listing_makes_a_read_stale_and_a_refresh_due(
+def test_a_rewritten_object_makes_a_read_stale_and_requests_a_refresh(
     some: Set, tmp_path: Path, change: str
 ) -> None:
     due: list[bool] = []
@@ -222,7 +220,7 @@ def test_a_bucket_ahead_of_the_listing_makes_a_read_stale_and_a_refresh_due(
     assert due == [True], "the listing knows already that this file is gone"
 
 
-def test_a_read_that_meets_a_stale_block_is_an_error_also_when_it_is_asked_for_in_parts(
+def test_a_read_of_a_stale_block_is_an_error_also_when_retried_in_parts(
     make_set: MakeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel asks for each page of a READ that failed, and would hand a program the first ones
@@ -249,7 +247,7 @@ def test_a_read_that_meets_a_stale_block_is_an_error_also_when_it_is_asked_for_i
     assert files.read_now(ino, 0, 4096) == [bytes(4096)], "it is cached, and nobody asks for more"
 
 
-def test_what_was_remembered_is_forgotten_when_it_died(some: Set, tmp_path: Path) -> None:
+def test_dead_nodes_are_forgotten(some: Set, tmp_path: Path) -> None:
     old = some.ino("d/e/f")
     outdated: list[object] = []
     some.cache.mark_outdated = outdated.extend  # type: ignore[method-assign]
@@ -261,7 +259,9 @@ def test_what_was_remembered_is_forgotten_when_it_died(some: Set, tmp_path: Path
     assert some.files.node(old).dead
 
 
-def test_no_more_is_remembered_than_so_much(some: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_nodes_is_bounded(
+    some: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(filesystem, "_NODES_REMEMBERED", 1)
     files = some.files
     for _ in range(2):

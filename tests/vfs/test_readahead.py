@@ -36,7 +36,7 @@ class Follower:
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_a_sequential_reader_is_followed_further_and_further_and_nothing_is_left_out(
+def test_a_sequential_reader_gets_growing_readahead_without_gaps(
     processes: int,
 ) -> None:
     """The processes know nothing of each other but the blocks that they are asked to fetch."""
@@ -50,7 +50,7 @@ def test_a_sequential_reader_is_followed_further_and_further_and_nothing_is_left
     assert max(distances) == 8
 
 
-def test_a_chain_goes_on_from_a_block_that_was_fetched_ahead_once() -> None:
+def test_readahead_continues_from_a_prefetched_block_once() -> None:
     ahead = Readahead(BLOCK, most_blocks=8)
     ahead.expect(WHAT, 5, 4)
     ahead.expect(WHAT, 5, 1)  # it is known already
@@ -67,7 +67,7 @@ def test_a_chain_goes_on_from_a_block_that_was_fetched_ahead_once() -> None:
     assert ahead.observe(WHAT, 7 * BLOCK, MIB, is_stored=False) == Ahead(range(8, 16), 8)
 
 
-def test_who_begins_at_the_beginning_is_followed_unless_it_is_stored() -> None:
+def test_a_read_from_the_start_begins_readahead_unless_stored() -> None:
     assert Follower().read(0, 4 * KIB) == Ahead(range(1, 3), 4)
     assert Follower(most_blocks=1).read(0, 4 * KIB) == Ahead(range(1, 2), 1)
     assert Follower(most_blocks=0).read(0, MIB) == NOTHING
@@ -80,7 +80,7 @@ def test_who_begins_at_the_beginning_is_followed_unless_it_is_stored() -> None:
     assert reader.fetched == [4, 5], "from where it is not"
 
 
-def test_a_reader_in_the_middle_is_followed_as_soon_as_he_reads_on() -> None:
+def test_a_reader_in_the_middle_gets_readahead_once_it_continues() -> None:
     reader, middle = Follower(), 50 * BLOCK + 5
     assert reader.read(middle, 4 * KIB) == NOTHING
     assert reader.read(middle + 4 * KIB, 4 * KIB) == Ahead(range(51, 53), 4)
@@ -96,7 +96,7 @@ def test_a_reader_in_the_middle_is_followed_as_soon_as_he_reads_on() -> None:
     assert reader.read(51 * BLOCK + MIB, MIB).numbers == range(52, 54)
 
 
-def test_a_reader_slightly_out_of_order_is_followed_and_one_who_jumps_is_not() -> None:
+def test_a_slightly_reordered_reader_gets_readahead_and_a_jumping_one_does_not() -> None:
     """The kernel's readahead sends several requests at a time, each of 128 KiB at least."""
     start, least = 20 * BLOCK, 128 * KIB
     end = start + 4 * MIB
@@ -117,7 +117,7 @@ def test_a_reader_slightly_out_of_order_is_followed_and_one_who_jumps_is_not() -
         assert bool(reader.read(start + least + distance, least).numbers) == (distance == 4 * MIB)
 
 
-def test_random_readers_of_16_kib_are_not_followed() -> None:
+def test_random_readers_of_16_kib_get_no_readahead() -> None:
     reader, chance = Follower(), random.Random(7)
     for _ in range(3000):
         reader.read(chance.randrange(1, 10 * BLOCK), 16 * KIB)
@@ -126,7 +126,7 @@ def test_random_readers_of_16_kib_are_not_followed() -> None:
     assert reader.fetched == []
 
 
-def test_nothing_is_asked_for_behind_the_end() -> None:
+def test_nothing_is_prefetched_past_the_end() -> None:
     for size in (3 * BLOCK, 2 * BLOCK + 1):
         reader = Follower(obj=identify("s3://b", "small", "1", size, BLOCK))
         for offset in range(0, size, MIB):
@@ -135,7 +135,7 @@ def test_nothing_is_asked_for_behind_the_end() -> None:
     assert reader.read(2 * BLOCK, 1).numbers == range(0)
 
 
-def test_no_more_blocks_are_remembered_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_blocks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.vfs.readahead._BLOCKS_REMEMBERED", 3)
     ahead = Readahead(BLOCK, most_blocks=8)
     for number in range(1, 6):
@@ -169,7 +169,7 @@ class Announced:
         return [number for after, up_to in self.runs for number in range(after + 1, up_to + 1)]
 
 
-def test_a_run_is_announced_from_its_fourth_file_without_gaps_and_never_twice() -> None:
+def test_a_run_is_announced_from_its_fourth_file_without_gaps_or_repeats() -> None:
     announced = Announced()
     announced.read(*[50] * 50)
     announced.read(100, 101, 102)
@@ -181,14 +181,14 @@ def test_a_run_is_announced_from_its_fourth_file_without_gaps_and_never_twice() 
     assert 32 <= announced.numbers[-1] - 399 <= 64
 
 
-def test_eight_readers_are_eight_runs() -> None:
+def test_eight_readers_make_eight_runs() -> None:
     announced = Announced()
     for step in range(10):
         announced.read(*(1000 * reader + step for reader in range(1, 9)))
     assert {number // 1000 for number in announced.numbers} == set(range(1, 9))
 
 
-def test_a_shuffled_reader_of_few_files_is_hardly_ever_mistaken() -> None:
+def test_a_shuffled_reader_of_few_files_is_rarely_taken_for_a_run() -> None:
     wrong = 0
     for seed in range(100):
         announced = Announced()
