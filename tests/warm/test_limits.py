@@ -17,7 +17,7 @@ def take_all(rate_limit: RateLimit, size: int) -> int:
     return taken
 
 
-def test_no_more_than_the_rate_is_taken_and_what_nobody_takes_is_not_saved_up() -> None:
+def test_the_rate_limit_holds_and_unused_rate_is_not_saved() -> None:
     now = [100.0]
     rate_limit = RateLimit(RATE, lambda: now[0])
     now[0] += 3600
@@ -74,7 +74,7 @@ def room(*tiers: Shares) -> TierRoom:
     return TierRoom(tiers, lambda _tier, _share: 0)  # type: ignore[arg-type]
 
 
-def test_each_block_takes_room_in_the_first_tier_that_has_some() -> None:
+def test_each_block_takes_room_in_the_first_tier_with_room() -> None:
     found = room(Shares(10), Shares(100))
     assert found.take(b"\0", [8])
     assert found.take(b"\0", [8, 8])
@@ -107,7 +107,7 @@ def run(pace: Pace, latency_s: float, most_per_s: float, rounds: int) -> None:
             pace.note(took_s, 100_000, now_s, full=True)
 
 
-def test_a_store_at_its_limit_is_not_asked_for_ever_more() -> None:
+def test_requests_in_flight_stop_growing_at_the_limit_of_a_store() -> None:
     pace = Pace(256)
     run(pace, 0.03, 1000, rounds=50)  # 30 in flight fill it
     assert pace.target in (96, 145)  # 145 if it is just trying again
@@ -119,7 +119,7 @@ def test_a_store_at_its_limit_is_not_asked_for_ever_more() -> None:
     assert pace.target == 96
 
 
-def test_a_slow_down_halves_it_and_it_comes_back() -> None:
+def test_a_slow_down_answer_halves_the_requests_in_flight_for_a_while() -> None:
     pace = Pace(256)
     run(pace, 0.03, 1_000_000, rounds=10)
     assert pace.target == 256, "more are sent while each takes no longer"
@@ -133,7 +133,7 @@ def test_a_slow_down_halves_it_and_it_comes_back() -> None:
     assert pace.target == LEAST, "it never stops altogether"
 
 
-def test_the_window_covers_several_round_trips_or_ten_seconds_of_demand_within_its_memory() -> None:
+def test_the_window_covers_round_trips_or_ten_seconds_of_demand_within_memory() -> None:
     fast = {"latency_s": 0.5, "bytes_per_s": 1e9, "demand_bytes_per_s": 0}
     hungry = {"latency_s": 0.03, "bytes_per_s": 2e8, "demand_bytes_per_s": 2e8}
     for rates in (fast, hungry):

@@ -52,7 +52,7 @@ def fetch_ahead(files: FileSystem, wanted: Wanted) -> None:
     )
 
 
-def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: FileSystem) -> None:
+def test_a_load_hands_out_blocks_within_concurrency_and_rate(files: FileSystem) -> None:
     load = load_of(files, concurrency=3)
     first = load.take(50)
     assert len(first) == 3
@@ -71,7 +71,7 @@ def test_no_more_are_out_than_may_be_in_flight_and_than_the_rate_allows(files: F
     assert len(load.take(50)) == 1, "what was cached meanwhile does not count"
 
 
-def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> None:
+def test_a_load_fetches_everything_once_and_ends(files: FileSystem) -> None:
     load = load_of(files)
     brought = 0
     while load.advance(0):
@@ -88,7 +88,7 @@ def test_everything_is_brought_once_and_then_it_is_over(files: FileSystem) -> No
     assert again.progress.done_bytes == load.progress.done_bytes
 
 
-def test_a_block_that_someone_else_fetches_is_asked_for_again(files: FileSystem) -> None:
+def test_a_block_fetched_by_another_reader_is_requested_again(files: FileSystem) -> None:
     load = load_of(files, "d/001")
     (wanted,) = load.take(50)
     wanted.ended(FetchResult(FetchOutcome.JOINED, 1000))
@@ -100,7 +100,7 @@ def test_a_block_that_someone_else_fetches_is_asked_for_again(files: FileSystem)
     assert load.progress.done_files == 1
 
 
-def test_what_does_not_fit_is_not_given_out(files: FileSystem) -> None:
+def test_blocks_that_do_not_fit_are_not_handed_out(files: FileSystem) -> None:
     tiers = files.cache.tiers
     free = tiers[0].free_beside(lambda _share: 0)[0]
     room = TierRoom(tiers, lambda _tier, _share: 0)
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_not_given_out(files: FileSystem) -> None:
     assert (load.progress.unfit_files, load.progress.unfit_bytes) == (101, 100_000 + len(LARGE))
 
 
-def test_a_file_that_fails_is_named_once_and_a_load_that_is_given_up_or_stopped_ends(
+def test_a_failed_file_is_named_once_and_a_stopped_load_ends(
     files: FileSystem,
 ) -> None:
     load = load_of(files, "large", "d/001")

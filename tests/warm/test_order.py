@@ -13,7 +13,7 @@ from penstock.warm.order import NOT_ON_MOUNT, OrderReader, OrderWriter
 NAMES = [b"a/1.jpg", "ü/2.jpg".encode(), b"3"]
 
 
-def test_the_reader_sees_the_names_the_order_and_the_cursor() -> None:
+def test_the_reader_sees_names_order_and_cursor() -> None:
     writer = OrderWriter(NAMES, capacity=10)
     reader = OrderReader(writer.descriptor)
     writer.add(array("I", [2, 0, NOT_ON_MOUNT, 1]))
@@ -43,7 +43,7 @@ def test_the_reader_sees_the_names_the_order_and_the_cursor() -> None:
     assert reader.files_at(3, 1) == reader.files_at(6, 3) == [], "cut between two looks"
 
 
-def test_memory_that_may_shrink_or_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_memory_that_may_shrink_or_is_read_only_is_rejected(tmp_path: Path) -> None:
     plan = os.pread(OrderWriter(NAMES, capacity=10).descriptor, 1 << 20, 0)
     (tmp_path / "plan").write_bytes(plan)
     plain = os.open(tmp_path / "plan", os.O_RDWR)
@@ -59,7 +59,7 @@ def test_memory_that_may_shrink_or_cannot_be_written_is_refused(tmp_path: Path) 
         os.close(descriptor)
 
 
-def test_what_lies_about_its_size_or_leads_out_of_the_mount_is_refused_or_no_name() -> None:
+def test_a_plan_with_a_wrong_size_or_paths_outside_the_mount_is_rejected() -> None:
     for word in range(4):
         writer = OrderWriter(NAMES, capacity=10)
         os.pwrite(writer.descriptor, (1 << 40).to_bytes(8, "little"), word * 8)

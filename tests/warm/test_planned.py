@@ -73,7 +73,7 @@ class Planned:
         return self.dropped
 
 
-def test_large_files_do_not_run_further_ahead_than_the_window(make_set: MakeSet) -> None:
+def test_large_files_stay_within_the_window(make_set: MakeSet) -> None:
     names = [f"{n:02}" for n in range(40)]
     some = make_set(dict.fromkeys(names, bytes(4 * MIB)))
     planned = Planned(some, names, PageBudget(64 * MIB))  # 16 MiB for what passes through
@@ -84,7 +84,7 @@ def test_large_files_do_not_run_further_ahead_than_the_window(make_set: MakeSet)
     assert len(planned.all()) == 4 * MIB // BLOCK
 
 
-def test_of_a_file_larger_than_the_window_the_beginning_is_brought(make_set: MakeSet) -> None:
+def test_the_start_of_a_file_larger_than_the_window_is_fetched(make_set: MakeSet) -> None:
     some = make_set({"huge": bytes(30 * MIB), "small": b"some"})
     planned = Planned(some, ["huge", "small"], PageBudget(0))  # 8 MiB, at least
     planned.extend([0, 1])
@@ -93,7 +93,7 @@ def test_of_a_file_larger_than_the_window_the_beginning_is_brought(make_set: Mak
     assert [wanted.ino for wanted in planned.all()] == [some.ino("small")]
 
 
-def test_a_plan_with_nothing_to_fetch_leaves_others_their_turn(make_set: MakeSet) -> None:
+def test_a_plan_with_nothing_to_fetch_yields_to_others(make_set: MakeSet) -> None:
     some = make_set({"a": b"some"})
     planned = Planned(some, [*(f"absent{n}" for n in range(5000)), "a"], PageBudget(MIB))
     planned.extend(list(range(5001)))
@@ -105,7 +105,7 @@ def test_a_plan_with_nothing_to_fetch_leaves_others_their_turn(make_set: MakeSet
     assert planned.writer.missing[0] == 5000
 
 
-def test_a_file_is_dropped_after_its_last_turn_and_not_while_another_plan_keeps_it(
+def test_a_file_is_dropped_after_its_last_use_unless_another_plan_keeps_it(
     make_set: MakeSet,
 ) -> None:
     some = make_set({"a": bytes(1000), "b": bytes(1000)})
@@ -128,7 +128,7 @@ def test_a_file_is_dropped_after_its_last_turn_and_not_while_another_plan_keeps_
     assert planned.drop() == [some.ino("b"), some.ino("a")]
 
 
-def test_a_rewritten_file_is_counted_as_it_is_now(make_set: MakeSet, tmp_path: Path) -> None:
+def test_a_rewritten_file_counts_with_its_new_size(make_set: MakeSet, tmp_path: Path) -> None:
     some = make_set({"a": bytes(1000)})
     pages = PageBudget(4000)
     planned = Planned(some, ["a"], pages)
@@ -143,7 +143,7 @@ def test_a_rewritten_file_is_counted_as_it_is_now(make_set: MakeSet, tmp_path: P
     assert not pages.keep(998, 500)
 
 
-def test_a_cursor_from_nowhere_brings_nothing_and_breaks_nothing(make_set: MakeSet) -> None:
+def test_an_impossible_cursor_fetches_nothing_and_breaks_nothing(make_set: MakeSet) -> None:
     some = make_set({"a": b"some"})
     planned = Planned(some, ["a"], PageBudget(MIB))
     planned.extend([0, 7, 0xFFFF_FFFF])
@@ -181,7 +181,7 @@ def prefetching(some: Set, counters: Counters) -> Iterator[Prefetcher]:
     fetcher.close()
 
 
-def test_blocks_that_find_no_room_wait_and_do_not_spin(make_set: MakeSet) -> None:
+def test_blocks_without_room_wait_and_do_not_spin(make_set: MakeSet) -> None:
     some = make_set({"a": bytes(20 * BLOCK)}, buffer_bytes=2 * BLOCK)
     some.store.gate.clear()
     feed = ListFeed([(some.ino("a"), number) for number in range(20)])
@@ -211,7 +211,7 @@ class At(Counters):
         return super().by_label(name)
 
 
-def test_a_feed_that_comes_while_only_old_blocks_are_left_is_asked(make_set: MakeSet) -> None:
+def test_a_feed_added_while_only_old_blocks_are_left_is_asked(make_set: MakeSet) -> None:
     """It ended the thread: who had been the first of no feeds at all?"""
     some = make_set({"a": bytes(20 * BLOCK)}, buffer_bytes=2 * BLOCK)
     some.store.gate.clear()
@@ -254,7 +254,7 @@ def wanted(ino: int, number: int = 0, *, push: bool = True, is_wanted: bool = Tr
     return Wanted(ino, number, push, 0.0, lambda _arrival: None, lambda: is_wanted)
 
 
-def test_what_is_brought_is_pushed_where_it_lies_in_its_file_and_each_end_is_told(
+def test_fetched_blocks_are_pushed_at_their_offset_and_each_result_is_reported(
     make_set: MakeSet,
 ) -> None:
     some, counters = make_set({"a": bytes(range(200)) * 1000, "b": b"some"}), Counters()
@@ -280,7 +280,7 @@ def test_what_is_brought_is_pushed_where_it_lies_in_its_file_and_each_end_is_tol
     )
 
 
-def test_what_cannot_be_brought_or_is_not_wanted_any_more_ends_and_says_why(
+def test_failed_and_unwanted_fetches_end_with_a_reason(
     make_set: MakeSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     some, counters = make_set({"a": b"some", "d/b": b"more"}), Counters()

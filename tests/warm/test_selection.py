@@ -60,11 +60,11 @@ def names(
         ("", sorted(FILES)),
     ],
 )  # fmt: skip
-def test_a_pattern_means(tree: Tree, pattern: str, expected: list[str]) -> None:
+def test_a_pattern_selects(tree: Tree, pattern: str, expected: list[str]) -> None:
     assert sorted(names(tree, [pattern])) == sorted(expected)
 
 
-def test_what_is_named_twice_is_there_once_and_a_list_has_no_patterns(tree: Tree) -> None:
+def test_a_path_named_twice_is_selected_once_and_a_list_has_no_patterns(tree: Tree) -> None:
     found = names(tree, ["train", "train/n1", "**/x.jpg"], ["train/n1/x.jpg", "train"])
     assert len(found) == len(set(found)) == 7
     assert names(tree, listed=["val/[1]*.jpg"]) == ["val/[1]*.jpg"]
@@ -72,7 +72,7 @@ def test_what_is_named_twice_is_there_once_and_a_list_has_no_patterns(tree: Tree
         names(tree, listed=["*.txt"])
 
 
-def test_everything_comes_folder_by_folder_or_the_largest_or_the_newest_first(tree: Tree) -> None:
+def test_files_are_ordered_by_folder_size_or_date(tree: Tree) -> None:
     found = names(tree, everything=True)
     assert sorted(found) == sorted(FILES)
     assert found == sorted(found, key=lambda name: (name.rpartition("/")[0], name))
@@ -91,7 +91,7 @@ def test_everything_comes_folder_by_folder_or_the_largest_or_the_newest_first(tr
         ("train/*.gif", None),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named_and_the_nearest_one_with_it(
+def test_a_missing_path_is_named_with_the_nearest_one(
     tree: Tree, path: str, hint: str | None
 ) -> None:
     with pytest.raises(NoSuchPath) as caught:

@@ -34,7 +34,7 @@ def rig(cache: float, dataset: Dataset = IMAGENET, rates: Rates = H100, **more: 
     return replace(Rig(rates, cache_bytes=cache * dataset.size_bytes), **more)
 
 
-def test_a_first_epoch_without_a_plan_waits_for_latency_and_with_one_for_nothing() -> None:
+def test_a_first_epoch_waits_for_latency_without_a_plan_and_not_with_one() -> None:
     (unplanned,) = predict(IMAGENET, rig(1), Strategy.UNPLANNED, epochs=1)
     (planned,) = predict(IMAGENET, rig(1), Strategy.PLANNED, epochs=1)
     assert H100.concurrency == MOST_IN_FLIGHT, "as in the prefetcher"
@@ -45,7 +45,7 @@ def test_a_first_epoch_without_a_plan_waits_for_latency_and_with_one_for_nothing
 
 
 @pytest.mark.parametrize("way", Strategy)
-def test_half_a_cache_that_keeps_asks_for_half_in_later_epochs(way: Strategy) -> None:
+def test_half_a_keep_cache_misses_half_in_later_epochs(way: Strategy) -> None:
     first, second = predict(IMAGENET, rig(0.5), way)
     assert second.gets == pytest.approx(IMAGENET.files / 2, abs=1)
     assert second.store_bytes == pytest.approx(IMAGENET.size_bytes / 2, rel=1e-3)
@@ -53,14 +53,14 @@ def test_half_a_cache_that_keeps_asks_for_half_in_later_epochs(way: Strategy) ->
     assert first.hit_share == (pytest.approx(0.5, abs=1e-6) if way is Strategy.WARMED else 0)
 
 
-def test_the_page_cache_keeps_three_quarters_for_a_plan_and_what_was_last_without_one() -> None:
+def test_the_page_cache_keeps_three_quarters_with_a_plan_and_the_latest_files_without() -> None:
     for share, planned, unplanned in ((0.5, 0.375, 0.153), (4 / 3, 1, 1)):
         with_memory = rig(0, page_cache_bytes=share * IMAGENET.size_bytes)
         hits = [predict(IMAGENET, with_memory, way)[1].hit_share for way in Strategy]
         assert hits == pytest.approx([unplanned, planned, unplanned], abs=0.001)
 
 
-def test_a_warm_up_takes_what_bandwidth_or_gets_in_flight_take() -> None:
+def test_a_warm_up_lasts_as_long_as_bandwidth_or_requests_in_flight_require() -> None:
     loading = predict_warm_up(IMAGENET, rig(0.5, rates=replace(H100, concurrency=4096)))
     assert loading.whole_s == pytest.approx(0.03 + IMAGENET.size_bytes / 2 / 1.25e9)
     endless = replace(H100, bandwidth_bytes_per_s=math.inf, concurrency=64)
@@ -70,7 +70,7 @@ def test_a_warm_up_takes_what_bandwidth_or_gets_in_flight_take() -> None:
     assert predict_warm_up(IMAGENET, rig(0)).gets == 0
 
 
-def test_files_take_a_get_for_each_block_and_sizes_that_stand_for_more_files_keep_the_sum() -> None:
+def test_files_cost_a_get_for_each_block_and_sampled_sizes_keep_their_sum() -> None:
     for dataset, gets in (
         (Dataset(100_000, 100_000 * 5000, [1, 10, 100, 1000, 100_000]), 100_000),
         (Dataset(4, (28 << 20) + 1, [20 << 20, 8 << 20, 0, 1]), 3 + 1 + 0 + 1),
@@ -81,7 +81,7 @@ def test_files_take_a_get_for_each_block_and_sizes_that_stand_for_more_files_kee
         assert epoch.store_bytes == pytest.approx(dataset.size_bytes)
 
 
-def test_an_epoch_of_very_many_batches_is_stretched() -> None:
+def test_an_epoch_of_very_many_batches_is_scaled() -> None:
     small = Dataset(1_600_000, 1_600_000 * 1000)  # as many batches as are simulated
     large = Dataset(small.files * 1000, small.size_bytes * 1000)
     for way in Strategy:
@@ -92,7 +92,7 @@ def test_an_epoch_of_very_many_batches_is_stretched() -> None:
         assert other.gets == pytest.approx(1000 * one.gets)
 
 
-def test_the_least_that_is_found_is_enough_and_a_little_less_is_not() -> None:
+def test_the_computed_minimum_is_enough_and_slightly_less_is_not() -> None:
     shuffles, asked = Shuffles(IMAGENET, 400), rig(0.5)
     found = find_minimums(shuffles, asked)
     demand = 1786 * IMAGENET.mean_bytes
@@ -116,7 +116,7 @@ def test_the_least_that_is_found_is_enough_and_a_little_less_is_not() -> None:
     assert busy(Strategy.UNPLANNED, 2, found.cache_share - 0.01) < 0.95
 
 
-def test_where_nothing_alone_is_enough_nothing_is_named() -> None:
+def test_nothing_is_suggested_where_no_single_change_suffices() -> None:
     slow_loader = replace(H100, sample_s=0.01)  # 8 workers make 800 samples/s of what is at hand
     found = find_minimums(Shuffles(IMAGENET, 400), rig(0.5, rates=slow_loader))
     assert (found.bandwidth_bytes_per_s, found.concurrency) == (None, None)
@@ -135,7 +135,7 @@ def test_where_nothing_alone_is_enough_nothing_is_named() -> None:
     ("share", "hits"),
     [(0.25, 0.03), (0.5, 0.15), (0.75, 0.40), (0.9, 0.67), (1, 1), (2, 1), (0, 0)],
 )
-def test_lru_hits_little_of_a_shuffled_epoch(share: float, hits: float) -> None:
+def test_lru_hits_little_in_a_shuffled_epoch(share: float, hits: float) -> None:
     assert lru_hit_share(share) == pytest.approx(hits, abs=0.005)
     mean = sum(lru_hit_chance(share, (at + 0.5) / 1000) for at in range(1000)) / 1000
     assert mean == pytest.approx(hits, abs=0.005), "over all positions"
@@ -222,7 +222,7 @@ def play(queues: list[list[float]], latency_s: float, bandwidth: float) -> float
 
 # Bodies a second; 8 workers ask for 267.
 @pytest.mark.parametrize(("rate", "hits"), [(40, 0.0), (150, 0.5), (250, 0.9), (1000, 0.0)])
-def test_unplanned_epochs_last_as_long_as_when_each_get_is_played(rate: int, hits: float) -> None:
+def test_unplanned_epochs_match_a_simulation_of_each_get(rate: int, hits: float) -> None:
     rng = random.Random(rate)
     drawn = [
         [0.0 if rng.random() < hits else rng.uniform(0.2, 1.8) * SIZE for _ in range(50)]
