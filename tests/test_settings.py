@@ -60,7 +60,7 @@ def test_every_option_is_in_the_help_with_its_default(command: str) -> None:
             assert f"[default: {default}" in text, name
 
 
-def test_every_field_is_in_the_reference_and_says_what_a_change_needs() -> None:
+def test_every_field_is_in_the_reference_with_what_a_change_needs() -> None:
     for one in fields(MountSettings):
         for option in options_of(one):
             if one.name in WITHOUT_OPTION:
@@ -72,13 +72,13 @@ def test_every_field_is_in_the_reference_and_says_what_a_change_needs() -> None:
                 assert not name or re.search(row, REFERENCE), name
 
 
-def test_every_field_of_a_store_has_an_option_but_keys_and_what_manifests_say() -> None:
+def test_every_store_field_has_an_option_except_keys_and_manifest_fields() -> None:
     names = {one.name for one in fields(StoreOptions)}
     assert names - {"keys", "path_style"} == set(STORE_OPTIONS)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_that_changes_is_taken_over_or_refused_in_a_mount_that_is_in_use(
+def test_a_changed_option_is_applied_or_rejected_in_a_mount_in_use(
     settings: MountSettings, name: str
 ) -> None:
     option = OPTIONS[name]
@@ -99,7 +99,7 @@ def test_an_option_that_changes_is_taken_over_or_refused_in_a_mount_that_is_in_u
     assert decode(encode(wanted)) == wanted
 
 
-def test_options_that_are_not_given_stay_as_they_are(settings: MountSettings) -> None:
+def test_options_that_are_not_given_keep_their_values(settings: MountSettings) -> None:
     small = change_settings(settings, read_texts({"memory": "200MiB", "threads": "8"}))
     assert (small.threads, small.parts, small.tiers) == (8, settings.parts, settings.tiers)
     assert small.buffer_bytes == (200 - 128) // 2 << 20, "as much as the memory allows"
@@ -107,7 +107,7 @@ def test_options_that_are_not_given_stay_as_they_are(settings: MountSettings) ->
     assert (large.block_bytes, large.threads) == (36 << 20, 8)
 
 
-def test_words_of_o_set_the_fields_of_their_options_and_long_options_come_first() -> None:
+def test_words_of_o_set_option_fields_and_long_options_take_precedence() -> None:
     words = "attr_timeout=7,uid=3,no_resend,allow_other,max_read=4096,fsname=data,nonempty"
     found = make_settings((), Path("/mnt"), {"o": (words,), "uid": 4, "no-cache": True})
     assert (found.attr_timeout_s, found.uid, found.kernel_resend) == (7.0, 4, False)
