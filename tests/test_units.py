@@ -15,14 +15,14 @@ from penstock.units import (
 )
 
 
-def test_a_size_is_read_with_any_unit_people_use() -> None:
+def test_sizes_are_parsed_with_any_common_unit() -> None:
     texts = ("512", "1k", "8MiB", "100Gi", "1.5T")
     assert [parse_size(text) for text in texts] == [512, 1024, 8 << 20, 100 << 30, 3 << 39]
     assert parse_size("65536", bare_unit=1 << 20) == 64 << 30, "as its option counts"
     assert parse_size("65536B", bare_unit=1 << 20) == 65536
 
 
-def test_durations() -> None:
+def test_durations_are_parsed() -> None:
     assert [parse_duration(text) for text in ("7200", "500ms", "60s", "10m", "2h", "1d")] == [
         7200,
         0.5,
@@ -37,7 +37,7 @@ def test_durations() -> None:
             parse_duration(text)
 
 
-def test_what_is_printed_reads_well() -> None:
+def test_printed_sizes_and_durations_are_readable() -> None:
     assert format_size(112640) == "110.0 KiB"
     assert format_size(999) == "999 B"
     assert [format_duration(s) for s in (5, 200, 7500, 90000)] == ["5s", "3m20s", "2h05m", "1d01h"]
@@ -48,9 +48,7 @@ def test_what_is_printed_reads_well() -> None:
     [("10Gbit", 1.25e9), ("10 Gbit/s", 1.25e9), ("800Mbps", 1e8), ("8kbit", 1e3), ("16bps", 2),
      ("200MiB/s", 200 << 20), ("200M", 200 << 20), ("1GB/s", 1 << 30), ("64KiB/sec", 65536)],
 )  # fmt: skip
-def test_a_network_counts_bits_by_thousands_and_a_rate_of_bytes_as_a_size(
-    text: str, rate: float
-) -> None:
+def test_network_rates_use_decimal_bits_and_byte_rates_use_sizes(text: str, rate: float) -> None:
     assert parse_rate(text) == rate
 
 
@@ -62,7 +60,7 @@ def test_a_network_counts_bits_by_thousands_and_a_rate_of_bytes_as_a_size(
         *((parse_rate, text, "bits or bytes") for text in ("10Gb", "10Gb/s", "100mb/s")),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_hint(
+def test_an_unreadable_value_is_rejected_with_a_hint(
     parse: Callable[..., object], text: str, says: str
 ) -> None:
     with pytest.raises(OptionError, match=f"--option.*{says}") as caught:
@@ -70,7 +68,7 @@ def test_what_cannot_be_read_is_refused_with_a_hint(
     assert caught.value.hint
 
 
-def test_a_rate_is_printed_as_networks_are_sold() -> None:
+def test_a_rate_is_printed_in_bits_per_second() -> None:
     assert [format_bit_rate(rate) for rate in (1, 191.6e6, 1.25e9, 1.25e13)] == [
         "8 bit/s",
         "1.53 Gbit/s",
