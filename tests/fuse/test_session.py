@@ -2,7 +2,6 @@
 
 import errno
 import os
-import select
 import socket
 import struct
 import threading
@@ -29,7 +28,7 @@ from penstock.fuse.session import (
     Session,
 )
 from penstock.metrics import Counters
-from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.waiting import PATIENCE_S, wait_for_input, wait_until
 
 NODE = 77
 Received = tuple[int, int, bytes]  # unique, error, body
@@ -151,7 +150,7 @@ def wait_for_answer(kernel: Kernel, give_up_after_s: float) -> Received:
 
     def has_answer() -> bool:
         kernel.session.retry_parked(give_up_after_s)
-        return bool(select.select([kernel.peer], [], [], 0)[0])
+        return wait_for_input(kernel.peer, 0)
 
     wait_until(has_answer, "nothing is answered")
     return kernel.receive()

@@ -16,7 +16,7 @@ import pytest
 from tests.support.lazy import Lazy
 
 pytestmark = [
-    pytest.mark.timeout(300),  # on a machine with ten times more to do than it has cores
+    pytest.mark.timeout(900),  # on a machine with ten times more to do than it has cores
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's
 ]

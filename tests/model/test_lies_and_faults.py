@@ -10,7 +10,6 @@ More examples: MODEL_EXAMPLES=N in the environment, as `make soak` does.
 
 import os
 import random
-import select
 import shutil
 import tempfile
 from collections import Counter
@@ -50,7 +49,7 @@ from tests.support.catalogs import nodes_of
 from tests.support.faults import LISTING_LIES, PASSING, Answer, End, Fault, can_happen, spoil
 from tests.support.liar import Liar, Lie, Request, Steps, serve_liar
 from tests.support.lies import LIES, REPEATS, RIGHT, Memory
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_for_input, wait_until
 
 BLOCK = 4096
 NAMES = ("a", "d/x", "d/y", "e/f/z", "large")
@@ -409,7 +408,7 @@ def do(job: FetchJob) -> None:
         job()
         return
     while not begun.advance():
-        select.select([begun], [], [], STORE_DEADLINE_S / 10)
+        wait_for_input(begun, STORE_DEADLINE_S / 10)
     begun.write_to_cache()
 
 

@@ -3,7 +3,6 @@
 import gzip
 import itertools
 import re
-import select
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.support.liar import (
     md5,
     page,
 )
+from tests.support.waiting import wait_for_input
 
 OBJECTS = {
     "a": b"alpha" * 100,
@@ -55,7 +55,7 @@ def ask_begun(store: Store) -> object:
     if pending is None:
         return ask_get(store)
     while not pending.advance():
-        select.select([pending], [], [], DEADLINE_S / 10)
+        wait_for_input(pending, DEADLINE_S / 10)
     return bytes(pending.result())
 
 

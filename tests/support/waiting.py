@@ -1,10 +1,11 @@
-"""The one way in which a test waits for something that happens elsewhere."""
+"""How a test waits for something that happens elsewhere."""
 
 import os
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 _POLL_S = 0.01
@@ -30,6 +31,17 @@ def wait_until(
             raise AssertionError(f"not after {timeout_s:g} s: {described or ready}")
         time.sleep(pause_s)
     return found
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+def wait_for_input(source: HasFileno, timeout_s: float) -> bool:
+    """Return whether it can be read. `select.select` fails for descriptors above 1023."""
+    poll = select.poll()
+    poll.register(source.fileno(), select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def runs(pid: int) -> bool:
