@@ -85,7 +85,7 @@ def test_readers_of_a_damaged_catalog_wait_for_the_rebuilt_one(
 def test_open_files_and_cached_data_are_served_while_the_store_is_away(
     own: Mounter, state: Path, proxy: FaultyProxy, mode: str
 ) -> None:
-    mount = own("--mode", mode, "--deadline", "2s")
+    mount = own("--mode", mode, "--deadline", "4s")
     assert read_tree(mount.path) == FILES
     for some in SOME:
         mount.wait_until_cached(some)

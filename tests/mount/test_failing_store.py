@@ -115,7 +115,7 @@ def test_a_body_that_is_always_wrong_gives_eio_and_both_digests_are_logged(
             return (truth.head(), body, End.KEEP)
 
         liar.lie = lie
-        options = ("--endpoint", liar.endpoint, "--deadline", "1s", "--verify-store", "always")
+        options = ("--endpoint", liar.endpoint, "--deadline", "4s", "--verify-store", "always")
         mount = mounter("s3://b", *options)
         for _ in range(2):
             assert read_or_errno(mount.path / "bad") == errno.EIO

@@ -41,7 +41,7 @@ class Served:
     def keys(self) -> Keys:
         return Keys(f"AKIAKEYOF{self.name.upper()}", f"a-secret-of-bucket-{self.name}")
 
-    def part(self, path: str, prefix: str = "", deadline_s: float = 3) -> Part:
+    def part(self, path: str, prefix: str = "", deadline_s: float = 6) -> Part:
         endpoint = f"http://127.0.0.1:{self.port}"
         options = StoreOptions(endpoint, keys=self.keys, deadline_s=deadline_s)
         return Part(path, parse_source(f"s3://bucket/{prefix}"), options)

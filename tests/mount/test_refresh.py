@@ -215,7 +215,7 @@ def test_a_saved_catalog_mounts_while_the_storage_server_is_down(
         for name, data in BEFORE.items():
             assert (first.path / name).read_bytes() == data
         first.umount()
-    second = mounter(*arguments, "--deadline", "2s")
+    second = mounter(*arguments, "--deadline", "5s")
     shown = {
         str(path.relative_to(second.path)) for path in second.path.rglob("*") if path.is_file()
     }

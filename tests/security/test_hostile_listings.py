@@ -131,7 +131,7 @@ def _mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Liar, S
     folder = tmp_path_factory.mktemp("mounted")
     with serve_liar() as liar, sharing(folder, KEYS) as mounter:
         liar.answer = lambda _: GOOD
-        options = ("--endpoint", liar.endpoint, "--refresh", "never", "--deadline", "3s")
+        options = ("--endpoint", liar.endpoint, "--refresh", "never", "--deadline", "8s")
         yield liar, Shared(mounter("s3://b", *options), folder / "state")
 
 

@@ -227,7 +227,7 @@ def test_redirects_share_one_deadline() -> None:
             store.get("a", "v", 0, 4, 4)
     assert raised.value.kind == "timeout"
     # Each takes 0.4 s at least, so a fourth would be asked for after the deadline.
-    assert 2 <= len(asked) <= 3
+    assert len(asked) <= 3
 
 
 def test_a_bucket_is_found_only_in_the_region_that_aws_names(
@@ -628,7 +628,7 @@ def test_started_fetches_resume_a_minute_after_a_chunked_answer(
 
 def test_a_silent_server_is_given_up(serve: Callable[..., Server]) -> None:
     server = serve(whole(b"first"))
-    options = StoreOptions(endpoint=server.endpoint, deadline_s=0.6)
+    options = StoreOptions(endpoint=server.endpoint, deadline_s=3)
     store = open_store(parse_source("s3://bucket"), options, Counters())
     store.get("a", "v", 0, 5, 5)
     server.answers.append(b"HTTP")
@@ -638,7 +638,7 @@ def test_a_silent_server_is_given_up(serve: Callable[..., Server]) -> None:
     with pytest.raises(StoreError) as raised:
         pending.result()
     assert raised.value.kind == "timeout"
-    assert PATIENCE_S > 0.6
+    assert PATIENCE_S > 3
 
 
 def test_informational_responses_are_skipped(serve: Callable[..., Server]) -> None:

@@ -171,8 +171,8 @@ def test_after_any_sequence_of_lies_bytes_are_right_or_an_error_is_raised(
         assert isinstance(found, PenstockError) or found == TRUTH[question]
     liar.lies.clear()
     for question, expected in TRUTH.items():
-        outcome(question, store)
-        assert question(store) == expected
+        # A busy machine may miss the deadline, too.
+        wait_until(lambda ask=question, right=expected: outcome(ask, store) == right, question)
     assert memory.most_bytes < MOST_BYTES
     assert TOKEN in liar.requests[-1].headers["x-amz-security-token"]
 
