@@ -242,8 +242,8 @@ class Victims:
             text=True,
         ) as tracer:
             assert tracer.stderr is not None
-            said = tracer.stderr.readline()
-            assert "attached" in said, said
+            output = tracer.stderr.readline()
+            assert "attached" in output, output
             self._server.stdin.write("\n")
             tracer.stderr.read()
         return int(self._server.stdout.readline())

@@ -44,7 +44,7 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_an_error(
     )
 
     def read_many(reader: int) -> int:
-        draw, told = random.Random(seed * 100 + reader), 0
+        draw, reported = random.Random(seed * 100 + reader), 0
         for _ in range(60):
             key = draw.choice(list(FILES))
             data = FILES[key]
@@ -61,16 +61,16 @@ def test_eight_readers_of_a_failing_store_get_right_bytes_or_an_error(
                 if parts is None:
                     parts = cache.read(obj, get, offset, length)
             except ObjectChanged:
-                told += 1
+                reported += 1
                 continue
             assert b"".join(parts) == data[offset : offset + length]
-        return told
+        return reported
 
     with ThreadPoolExecutor(8) as readers:
-        told = sum(readers.map(read_many, range(8)))
+        reported = sum(readers.map(read_many, range(8)))
     wait_until(lambda: not cache.fetching)
     cache.close()
-    assert min(told, faulty.injected["changed"]) > 0
+    assert min(reported, faulty.injected["changed"]) > 0
     failures = sum(faulty.injected.values()) - faulty.injected["delay"] - faulty.injected["changed"]
     assert counters.total("store_retries") == failures > 0
     cache.drop_idle()

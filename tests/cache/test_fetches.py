@@ -17,7 +17,7 @@ from penstock.store import Progress
 from tests.support.fetches import DATA, LENGTH, WHAT, Rig, Shelf, block, data_of, small
 from tests.support.waiting import PATIENCE_S, wait_until
 
-Told = list[memoryview | Exception]
+Answers = list[memoryview | Exception]
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ class Trickle:
         return DATA[start : start + length]
 
 
-def want_part(rig: Rig, store: Trickle, start: int, stop: int) -> Told:
-    told = Told()
+def want_part(rig: Rig, store: Trickle, start: int, stop: int) -> Answers:
+    answers = Answers()
     rig.fetches.request(
-        block(0), WHAT, store.get, Waiter(start, stop, told.append), tiers_checked=True
+        block(0), WHAT, store.get, Waiter(start, stop, answers.append), tiers_checked=True
     )
-    return told
+    return answers
 
 
 def test_a_reader_of_the_start_of_a_block_does_not_wait_for_its_end(rig: Rig) -> None:
@@ -99,21 +99,21 @@ def test_a_second_attempt_keeps_the_bytes_that_have_arrived(rig: Rig) -> None:
 
 
 def test_missing_bytes_are_an_error_for_readers_that_need_them(rig: Rig) -> None:
-    told = rig.request(block(0), lambda: DATA[:50])
-    wait_until(lambda: told)
-    assert [str(one) for one in told] == ["key: received 50 of 100 bytes"]
+    answers = rig.request(block(0), lambda: DATA[:50])
+    wait_until(lambda: answers)
+    assert [str(one) for one in answers] == ["key: received 50 of 100 bytes"]
 
 
 def test_a_whole_object_is_not_delivered_before_it_is_verified(rig: Rig) -> None:
     progress: list[object] = []
-    told = Told()
+    answers = Answers()
 
     def get(_start: int, length: int, asked: Progress | None) -> bytes:
         progress.append(asked)
         return DATA[:length]
 
-    rig.fetches.request(small(0), WHAT, get, Waiter(0, LENGTH, told.append), tiers_checked=True)
-    wait_until(lambda: told)
+    rig.fetches.request(small(0), WHAT, get, Waiter(0, LENGTH, answers.append), tiers_checked=True)
+    wait_until(lambda: answers)
     assert progress == [None]
 
 
@@ -122,42 +122,42 @@ def test_a_whole_object_is_not_delivered_before_it_is_verified(rig: Rig) -> None
 
 def test_one_fetch_answers_each_reader_once_and_the_first_result_counts(rig: Rig) -> None:
     rig.store.gate.clear()
-    told = [rig.request(block(0)) for _ in range(20)]
+    answers = [rig.request(block(0)) for _ in range(20)]
     rig.store.gate.set()
-    wait_until(lambda: all(told))
+    wait_until(lambda: all(answers))
     wait_until(lambda: not rig.fetches.in_flight)
     fetch = rig.fetches.find(block(0))
     assert fetch is not None
     rig.fetches.fail(fetch, StoreError("late"))
-    told.append(rig.request(block(0)))
+    answers.append(rig.request(block(0)))
     assert rig.store.asked == [0]
-    assert told == [[DATA[:LENGTH]]] * 21
+    assert answers == [[DATA[:LENGTH]]] * 21
     assert fetch.error is None
 
 
 def test_bytes_that_arrive_after_the_deadline_are_dropped(rig: Rig) -> None:
     rig.store.gate.clear()
-    told = [rig.request(block(0)) for _ in range(3)]
+    answers = [rig.request(block(0)) for _ in range(3)]
     wait_until(lambda: rig.store.asked)
     rig.look_after(59.9)
-    assert not any(told)
+    assert not any(answers)
     rig.look_after(0.1)
-    (error,) = told[0]
-    assert told == [[error]] * 3, "by the look at the clock, though the request still hangs"
+    (error,) = answers[0]
+    assert answers == [[error]] * 3, "by the look at the clock, though the request still hangs"
     assert isinstance(error, StoreError)
     assert error.kind == "timeout"
     assert rig.fetches.held_bytes == LENGTH, "counted until the request ends"
     rig.store.gate.set()
     wait_until(lambda: rig.fetches.held_bytes == 0)
-    assert told == [[error]] * 3
+    assert answers == [[error]] * 3
     assert rig.fetches.find(block(0)) is None
 
 
 def test_a_reader_that_comes_after_a_failure_starts_a_new_fetch(rig: Rig) -> None:
     rig.store.error = StoreError("down")
-    told = rig.request(block(0))
-    wait_until(lambda: told)
-    assert told == [rig.store.error]
+    answers = rig.request(block(0))
+    wait_until(lambda: answers)
+    assert answers == [rig.store.error]
     wait_until(lambda: rig.fetches.held_bytes == 0)
     rig.store.error = None
     assert rig.read(block(0)) == DATA[:LENGTH]
@@ -166,10 +166,10 @@ def test_a_reader_that_comes_after_a_failure_starts_a_new_fetch(rig: Rig) -> Non
 def test_a_reader_that_waited_a_whole_deadline_does_not_wait_another(rig: Rig) -> None:
     """The kernel asks again, page by page, for what its readahead did not get."""
     rig.store.gate.clear()
-    told = rig.request(block(0))
+    answers = rig.request(block(0))
     rig.look_after(60)
     rig.clock.now_s += 0.9
-    assert rig.request(block(0)) == told
+    assert rig.request(block(0)) == answers
     other = rig.request(block(1))
     assert not other, "another block is asked for"
     rig.clock.now_s += 0.1
@@ -193,9 +193,9 @@ def test_a_remembered_failure_holds_no_bytes(rig: Rig) -> None:
         rig.clock.now_s += 60
         raise StoreError(f"{len(body)} bytes that do not match")
 
-    told = rig.request(block(0), get)
-    wait_until(lambda: told)
-    assert rig.request(block(0)) == told
+    answers = rig.request(block(0), get)
+    wait_until(lambda: answers)
+    assert rig.request(block(0)) == answers
     wait_until(lambda: alive[0]() is None)
 
 
@@ -216,9 +216,9 @@ def test_a_block_stored_since_the_reader_looked_is_read_from_the_tier(tiers_chec
     with Rig(Shelf()) as rig:
         rig.read(small(0))
         assert rig.fetches.find(small(0)) is None
-        told = rig.request(small(0), tiers_checked=tiers_checked)
-        wait_until(lambda: told)
-        assert told[0] == DATA[:LENGTH]
+        answers = rig.request(small(0), tiers_checked=tiers_checked)
+        wait_until(lambda: answers)
+        assert answers[0] == DATA[:LENGTH]
         rig.fetches.wait_until_stored()
         assert rig.store.asked == [0]
         assert (rig.shelf.writes, rig.count("hit_bytes")) == (1, LENGTH), "not stored again"
@@ -227,9 +227,9 @@ def test_a_block_stored_since_the_reader_looked_is_read_from_the_tier(tiers_chec
 def test_each_reader_looks_in_a_tier_at_most_once() -> None:
     with Rig(Shelf()) as rig:
         rig.shelf.blocks[block(0)] = rig.shelf.blocks[block(1)] = b"stored".ljust(LENGTH)
-        told = rig.request(block(0), tiers_checked=False)
-        wait_until(lambda: told)
-        assert (told[0], rig.store.asked) == (b"stored".ljust(LENGTH), [])
+        answers = rig.request(block(0), tiers_checked=False)
+        wait_until(lambda: answers)
+        assert (answers[0], rig.store.asked) == (b"stored".ljust(LENGTH), [])
         assert rig.read(block(1)) == DATA[LENGTH : 2 * LENGTH]
         assert rig.shelf.reads == 1
 
@@ -241,11 +241,11 @@ def test_a_fetch_runs_in_the_callers_thread_or_in_a_pool_thread(rig: Rig) -> Non
         threads.append(threading.current_thread())
         return DATA[:LENGTH]
 
-    def want(one: Block, told: Told) -> FetchJob | None:
-        waiter = Waiter(0, LENGTH, told.append)
+    def want(one: Block, answers: Answers) -> FetchJob | None:
+        waiter = Waiter(0, LENGTH, answers.append)
         return rig.fetches.request(one, WHAT, get, waiter, tiers_checked=True, return_job=True)
 
-    first, joined, second = Told(), Told(), Told()
+    first, joined, second = Answers(), Answers(), Answers()
     job = want(small(0), first)
     assert job is not None
     assert want(small(0), joined) is None, "someone does it"
@@ -285,28 +285,28 @@ class Asked:
         return self.result()
 
 
-def begin(rig: Rig, one: Block, asked: Asked) -> tuple[Told, StartedFetch | None, list[str]]:
-    told, calls = Told(), list[str]()
-    waiter = Waiter(0, LENGTH, told.append)
+def begin(rig: Rig, one: Block, asked: Asked) -> tuple[Answers, StartedFetch | None, list[str]]:
+    answers, calls = Answers(), list[str]()
+    waiter = Waiter(0, LENGTH, answers.append)
     job = rig.fetches.request(
         one, WHAT, rig.store.get, waiter, tiers_checked=True, return_job=True, begin=lambda: asked
     )
     assert job is not None
     job.on_start, job.on_end = partial(calls.append, "start"), partial(calls.append, "end")
-    return told, job.begin(), calls
+    return answers, job.begin(), calls
 
 
 def test_a_started_fetch_is_answered_first_and_stored_later() -> None:
     with Rig(Shelf()) as rig:
         asked = Asked(DATA[:LENGTH])
-        told, begun, calls = begin(rig, small(0), asked)
+        reported, begun, calls = begin(rig, small(0), asked)
         assert begun is not None
         assert begun.fileno() == 7
         assert not begun.advance()
-        assert (told, calls, rig.fetches.held_bytes) == ([], ["start"], LENGTH)
+        assert (reported, calls, rig.fetches.held_bytes) == ([], ["start"], LENGTH)
         asked.has_come = True
         assert begun.advance()
-        assert told[0] == DATA[:LENGTH]
+        assert reported[0] == DATA[:LENGTH]
         assert (rig.shelf.writes, calls) == (0, ["start"])
         begun.write_to_cache()
         assert rig.shelf.blocks == {small(0): DATA[:LENGTH]}
@@ -317,23 +317,23 @@ def test_a_started_fetch_that_fails_is_retried_by_another_thread(rig: Rig) -> No
     for then, error in ((DATA[:LENGTH], None), (StoreError("gone"), "gone")):
         asked = Asked(StoreError("reset"), then)
         asked.has_come = True
-        told, begun, calls = begin(rig, small(1 if error is None else 2), asked)
+        reported, begun, calls = begin(rig, small(1 if error is None else 2), asked)
         assert begun is not None
         assert begun.advance()
         begun.write_to_cache()  # there is nothing to put away
         wait_until(lambda calls=calls: calls == ["start", "end"])
         assert asked.threads != [threading.current_thread()]
-        assert (str(told[0]) if error else told[0]) == (error or then)
+        assert (str(reported[0]) if error else reported[0]) == (error or then)
 
 
 def test_a_fetch_that_must_wait_for_memory_is_not_started_inline(rig: Rig) -> None:
     gate = rig.gate()
-    told = [
+    answers = [
         rig.request(small(number), lambda: gate.wait(PATIENCE_S) and DATA[:LENGTH])
         for number in range(4)
     ]
     wait_until(lambda: rig.fetches.held_bytes == 4 * LENGTH)
-    late = Told()
+    late = Answers()
     waiter = Waiter(0, LENGTH, late.append)
     job = rig.fetches.request(
         small(9),
@@ -348,7 +348,7 @@ def test_a_fetch_that_must_wait_for_memory_is_not_started_inline(rig: Rig) -> No
     assert job.begin() is None
     rig.fetches.submit(job)
     gate.set()
-    wait_until(lambda: all(told) and late)
+    wait_until(lambda: all(answers) and late)
 
 
 def test_a_fetch_that_cannot_be_started_is_left_to_a_thread_and_holds_nothing(rig: Rig) -> None:
@@ -363,8 +363,8 @@ def test_a_fetch_that_cannot_be_started_is_left_to_a_thread_and_holds_nothing(ri
         (too_large(small(1)), Asked),
         (small(2), lambda: None),
     ):
-        told = Told()
-        waiter = Waiter(0, LENGTH, told.append)
+        answers = Answers()
+        waiter = Waiter(0, LENGTH, answers.append)
         job = rig.fetches.request(
             one, WHAT, rig.store.get, waiter, tiers_checked=True, return_job=True, begin=begin_it
         )
@@ -372,7 +372,7 @@ def test_a_fetch_that_cannot_be_started_is_left_to_a_thread_and_holds_nothing(ri
         assert job.begin() is None
         assert rig.fetches.held_bytes == 0
         job()
-        assert told
+        assert answers
 
 
 def test_another_thread_makes_room_in_a_full_tier() -> None:
@@ -419,13 +419,13 @@ def test_demand_fetches_wait_for_memory_and_never_exceed_the_budget(rig: Rig) ->
         gate.wait(PATIENCE_S)
         return DATA[:LENGTH]
 
-    told = [rig.request(small(number), get) for number in range(40)]
+    answers = [rig.request(small(number), get) for number in range(40)]
     wait_until(lambda: len(rig.fetches._queue) == 12)  # of 16 threads
     assert most == 4 * LENGTH
     gate.set()
-    wait_until(lambda: all(told))
+    wait_until(lambda: all(answers))
     assert most == 4 * LENGTH
-    assert all(part == DATA[:LENGTH] for (part,) in told)
+    assert all(part == DATA[:LENGTH] for (part,) in answers)
     wait_until(lambda: rig.fetches.held_bytes == 0)
 
 
@@ -459,7 +459,7 @@ class Bytes(bytearray):
 
 
 def test_bytes_are_freed_with_their_last_user_and_not_by_the_garbage_collector(rig: Rig) -> None:
-    told: list[type] = []
+    reported: list[type] = []
     gc.collect()
     gc.disable()
     try:
@@ -471,12 +471,12 @@ def test_bytes_are_freed_with_their_last_user_and_not_by_the_garbage_collector(r
             small(0),
             WHAT,
             lambda *_: arriving.pop(),
-            Waiter(0, LENGTH, lambda part: told.append(type(part))),
+            Waiter(0, LENGTH, lambda part: reported.append(type(part))),
             tiers_checked=True,
         )
-        wait_until(lambda: told)
+        wait_until(lambda: reported)
         wait_until(lambda: alive() is None)
-        assert told == [memoryview]
+        assert reported == [memoryview]
     finally:
         gc.enable()
 
@@ -522,12 +522,12 @@ def test_memory_of_a_failed_fetch_goes_to_waiting_readers(fails: str) -> None:
             assert rig.prefetch(block(1))
         if fails != "store":
             rig.look_after(60)
-        told = rig.request(other, lambda: DATA[: 2 * LENGTH])
+        answers = rig.request(other, lambda: DATA[: 2 * LENGTH])
         wait_until(lambda: rig.fetches._queue)
         rig.store.error = StoreError("down") if fails == "store" else None
         rig.store.gate.set()
-        wait_until(lambda: told)
-        assert told[0] == DATA[: 2 * LENGTH]
+        wait_until(lambda: answers)
+        assert answers[0] == DATA[: 2 * LENGTH]
 
 
 def test_a_fetch_without_waiters_starts_only_if_there_is_room(rig: Rig) -> None:
@@ -586,11 +586,11 @@ def test_a_prefetched_small_object_is_kept_only_if_unread_and_stored_nowhere_els
     shelf: Shelf | None, placed: bool, read: bool, kept: bool
 ) -> None:
     with Rig(shelf) as rig:
-        told: list[object] = []
+        reported: list[object] = []
 
         def place(_data: memoryview) -> bool:
             if read:
-                told.extend(rig.request(small(0)))
+                reported.extend(rig.request(small(0)))
             return placed
 
         arrival = rig.fetch_ahead(small(0), place)
@@ -601,7 +601,7 @@ def test_a_prefetched_small_object_is_kept_only_if_unread_and_stored_nowhere_els
         )
         assert (rig.fetches.find(small(0)) is not None) == kept
         assert rig.fetches.held_bytes == LENGTH * kept
-        assert len(told) == read
+        assert len(reported) == read
         assert rig.fetches.declined_blocks == (shelf is None or not shelf.blocks)
 
 
@@ -722,16 +722,16 @@ def test_readers_waiting_for_memory_are_admitted_during_a_push_one_at_a_time() -
         rig.store.gate.clear()
         bringing = threads.submit(rig.fetch_ahead, block(0), lambda _data: pushed.wait(PATIENCE_S))
         wait_until(lambda: rig.store.asked)
-        told = [rig.request(block(1), lambda: bytes(second.wait(PATIENCE_S) * LENGTH))]
+        answers = [rig.request(block(1), lambda: bytes(second.wait(PATIENCE_S) * LENGTH))]
         wait_until(lambda: rig.fetches._queue)
-        told.append(rig.request(block(2)))
+        answers.append(rig.request(block(2)))
         wait_until(lambda: len(rig.fetches._queue) == 2)
         rig.store.gate.set()
         wait_until(lambda: len(rig.fetches._queue) == 1)
         assert rig.fetches.held_bytes == 2 * LENGTH
         assert not rig.prefetch(block(3))
         second.set()
-        wait_until(lambda: all(told))
+        wait_until(lambda: all(answers))
         assert not bringing.done()
         pushed.set()
         bringing.result(PATIENCE_S)

@@ -220,11 +220,11 @@ def test_only_fetch_times_from_the_store_are_recorded() -> None:
             rig.clock.now_s += 0.5
             return DATA[:LENGTH]
 
-        told = [
+        answers = [
             rig.request(block(0), tiers_checked=False),
             *(rig.request(small(n), take) for n in range(100)),
         ]
-        wait_until(lambda: all(told))
+        wait_until(lambda: all(answers))
         hedging = rig.fetches._hedging
         wait_until(lambda: hedging.slow_after_s(LENGTH) is not None)
         (window,) = hedging._classes.values()
@@ -265,11 +265,11 @@ def test_the_watchdog_sleeps_while_idle_and_wakes_with_a_fetch() -> None:
         looks = watchdog.looks
         rig.store.gate.clear()
         for number in range(2):
-            told = rig.request(block(number))
-            assert not told
+            answers = rig.request(block(number))
+            assert not answers
             rig.clock.now_s += 60
-            wait_until(lambda told=told: told)
-            assert isinstance(told[0], StoreError)
+            wait_until(lambda answers=answers: answers)
+            assert isinstance(answers[0], StoreError)
             rig.clock.now_s += 2
             wait_until(lambda: not watchdog.is_awake)
         assert watchdog.looks > looks

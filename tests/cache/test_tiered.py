@@ -395,21 +395,21 @@ def test_wanted_objects_are_evicted_last(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_quota_larger_than_the_disk_is_clamped_only_on_request(tmp_path: Path) -> None:
-    said: list[str] = []
+    reported: list[str] = []
     spec = TierSpec("SSD", (tmp_path / "c",), 1 << 60)
     with pytest.raises(CacheDirError, match="a quota of"):
         build(Counters(), spec)
-    cache = build(Counters(), replace(spec, clamp=True), warn=said.append)
+    cache = build(Counters(), replace(spec, clamp=True), warn=reported.append)
     (tier,) = cache.tiers
     assert isinstance(tier, StripedTier)
     disk = os.statvfs(tmp_path)
     assert 0 < tier.quota_bytes <= disk.f_blocks * disk.f_frsize
     cache.close()
-    (line,) = said
+    (line,) = reported
     assert f"tier SSD: {tmp_path}/c has room for" in line
     assert "1024.0 PiB" in line
-    build(Counters(), replace(spec, quota_bytes=1 << 20, clamp=True), warn=said.append).close()
-    assert said == [line], "one that fits is left as it is"
+    build(Counters(), replace(spec, quota_bytes=1 << 20, clamp=True), warn=reported.append).close()
+    assert reported == [line], "one that fits is left as it is"
 
 
 @pytest.mark.parametrize(

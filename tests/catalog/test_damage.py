@@ -189,9 +189,9 @@ def test_files_keep_their_inode_numbers_if_their_own_pages_are_intact(
     assert after.keys() == before.keys()
     assert {name: after[name] for name in kept} == kept
     # What got a new number is told to the kernel, and no number was given out twice.
-    told = {change.name for change in tree.changes_since(0, 10_000)}
+    reported = {change.name for change in tree.changes_since(0, 10_000)}
     fresh = [node for name, node in after.items() if name not in kept]
-    assert {node.name for node in fresh} <= told
+    assert {node.name for node in fresh} <= reported
     known = {node.ino for node in before.values()}
     assert not known & {node.ino for node in fresh}
     tree.close()

@@ -373,8 +373,8 @@ def test_names_of_a_large_new_source_are_not_invalidated_one_by_one(tree: Tree) 
     before = tree.last_change()
     many = written("m://", *(f"d/{n}" for n in range(500)), "top")
     take_in(tree, Mounted("a", A), Mounted("m", many))
-    told = [change.name for change in tree.changes_since(before, 1000)]
-    assert sorted(told) == [b"d", b"m", b"top"]
+    reported = [change.name for change in tree.changes_since(before, 1000)]
+    assert sorted(reported) == [b"d", b"m", b"top"]
 
 
 def test_the_limit_of_files_applies_to_all_sources_together(tree: Tree) -> None:

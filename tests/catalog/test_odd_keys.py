@@ -81,8 +81,8 @@ def test_each_odd_key_is_shown_or_counted_with_its_reason(moto: S3, mounter: Mou
     assert dict(answer["hidden"]) == {key: why for key, (_, why) in ODD.items() if why}
     assert mount.stats()["hidden"] == sum(why is not None for _, why in ODD.values())
     assert "cannot be shown as files" in mount.said
-    told = penstock("doctor", mount.path).stdout
-    assert all(repr(key) in told for key, (_, why) in ODD.items() if why)
+    output = penstock("doctor", mount.path).stdout
+    assert all(repr(key) in output for key, (_, why) in ODD.items() if why)
 
 
 def test_empty_objects_and_directory_markers_differ_without_an_exact_listing(

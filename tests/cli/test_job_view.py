@@ -51,9 +51,9 @@ def test_a_log_is_followed_until_the_job_ends_and_gaps_are_marked(tmp_path: Path
         log.write_bytes(texts.pop(0))
         return not texts
 
-    said = b"".join(follow(log, 4, has_ended)).decode()
+    output = b"".join(follow(log, 4, has_ended)).decode()
     cut = "\n--- the log was full and has been cut: some may be missing here ---\n"
-    assert said == f"two\nthree\n{cut}last\n"
+    assert output == f"two\nthree\n{cut}last\n"
 
 
 GIB = 1 << 30

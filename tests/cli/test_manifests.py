@@ -55,9 +55,9 @@ def test_errors_are_listed_beside_valid_manifests(
 ) -> None:
     (folder / "b.yml").write_text(RUNTIME.replace("JindoRuntime", "JindoRuntim"))
     (folder / "c.json").write_bytes(b'{"kind": "\xff"}')
-    said = penstock("validate", "-f", folder)
-    assert (said.returncode, said.stdout) == (2, "dataset/imagenet: ok\n")
-    assert said.stderr.splitlines() == [
+    result = penstock("validate", "-f", folder)
+    assert (result.returncode, result.stdout) == (2, "dataset/imagenet: ok\n")
+    assert result.stderr.splitlines() == [
         "penstock: 2 mistakes",
         f"{folder}/b.yml:3: 'JindoRuntim' is not a kind",
         "  hint: did you mean JindoRuntime?",
@@ -71,9 +71,9 @@ def test_errors_are_listed_beside_valid_manifests(
 
 
 def test_explain_describes_a_field() -> None:
-    said = penstock("explain", "dataset.spec.placement").stdout
-    assert "TYPE:   one of Exclusive, Shared" in said
-    assert "EFFECT: Exclusive has no effect" in said
+    output = penstock("explain", "dataset.spec.placement").stdout
+    assert "TYPE:   one of Exclusive, Shared" in output
+    assert "EFFECT: Exclusive has no effect" in output
     whole = penstock("explain", "dataset", "--recursive").stdout
     assert "          secretKeyRef  <map, required>\n" in whole
     assert penstock("explain").stdout.startswith("Dataset             The sources of data")

@@ -105,9 +105,9 @@ def test_a_missing_bucket_or_prefix_and_a_wrong_key_are_rejected(
     for missing in ("s3://no-such-bucket", f"{bucket.source}/not-there"):
         refuse(missing, "--endpoint", s3.endpoint, says=missing)
     monkeypatch.setenv(wrong, "AKIAWRONGWRONGWRONG0")
-    said = refuse(bucket.source, "--endpoint", s3.endpoint, says=f"{bucket.source}.*[Dd]enied")
-    assert "AWS_ACCESS_KEY_ID" in said.splitlines()[1]
-    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in said
+    output = refuse(bucket.source, "--endpoint", s3.endpoint, says=f"{bucket.source}.*[Dd]enied")
+    assert "AWS_ACCESS_KEY_ID" in output.splitlines()[1]
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in output
 
 
 def test_missing_keys_and_an_unknown_profile_are_rejected(
@@ -136,8 +136,8 @@ ANSWERS = {
 def test_an_endpoint_that_cannot_list_is_rejected(refuse: Refuse, name: str, prefix: str) -> None:
     with serve_liar() as server:
         *server.always, hint = ANSWERS[name]
-        said = refuse(f"s3://bucket{prefix}", "--endpoint", server.endpoint, says="s3://bucket")
-        assert hint in said.splitlines()[1]
+        output = refuse(f"s3://bucket{prefix}", "--endpoint", server.endpoint, says="s3://bucket")
+        assert hint in output.splitlines()[1]
         if name in ("a web page", "method not allowed"):  # a web server that cannot list
             refuse(f"{server.endpoint}/folder", says=f"{server.endpoint}/folder")
 
@@ -152,8 +152,8 @@ def test_an_endpoint_that_redirects_to_another_host_is_rejected(
         server.lie = lambda _liar, _request, _truth: (moved, End.KEEP)
         there = other.endpoint.removeprefix("http://")
         for source in (("s3://bucket", "--endpoint", server.endpoint), (f"{server.endpoint}/x",)):
-            said = refuse(*source, says=f"{source[0]}.* redirects to {there}")
-            assert "--endpoint" in said.splitlines()[1]
+            output = refuse(*source, says=f"{source[0]}.* redirects to {there}")
+            assert "--endpoint" in output.splitlines()[1]
         assert other.connections == 0
 
 
@@ -169,8 +169,8 @@ def test_a_missing_or_nonempty_folder_or_a_file_is_rejected_as_mount_point(
     refuse: Refuse, source: str, tmp_path: Path
 ) -> None:
     refuse(f"file://{tmp_path}/none", says=f"file://{tmp_path}/none")
-    said = refuse(source, mountpoint=tmp_path / "none", says=f"{tmp_path}/none does not exist")
-    assert f"mkdir -p {tmp_path}/none" in said
+    output = refuse(source, mountpoint=tmp_path / "none", says=f"{tmp_path}/none does not exist")
+    assert f"mkdir -p {tmp_path}/none" in output
     write_tree(tmp_path / "full", {"precious": b"1"})
     file = tmp_path / "full/precious"
     refuse(source, mountpoint=file, says=f"{file} is not a directory")
@@ -331,8 +331,8 @@ def test_a_folder_that_is_not_a_cache_is_left_alone(tmp_path: Path, verb: str) -
     ],
 )
 def test_an_unknown_command_is_rejected(command: str) -> None:
-    said = one_refusal(command.split(), says=".")
-    assert "--help" in said.splitlines()[1]
+    output = one_refusal(command.split(), says=".")
+    assert "--help" in output.splitlines()[1]
 
 
 INTERRUPTED = """

@@ -171,9 +171,9 @@ def test_every_option_is_a_field_under_all_its_arena_names() -> None:
 
 def test_ignored_options_are_reported_once_for_each_reason() -> None:
     words = "submit tf --name n --dry-run -o json --gang --selector a=b --toleration all --rdma "
-    said = penstock(*words.split(), "--chief", "--syncMode=git", "x")
-    assert json.loads(said.stdout)["kind"] == "TrainingJob"
-    assert said.stderr.splitlines() == [
+    result = penstock(*words.split(), "--chief", "--syncMode=git", "x")
+    assert json.loads(result.stdout)["kind"] == "TrainingJob"
+    assert result.stderr.splitlines() == [
         "no effect here: --selector, --toleration (one machine is the only node)",
         "no effect here: --gang (a job's instances start together)",
         "no effect here: --rdma "
@@ -185,11 +185,11 @@ def test_ignored_options_are_reported_once_for_each_reason() -> None:
 
 def test_a_value_that_looks_secret_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "hunter2")
-    said = penstock(*shlex.split("submit mpi --name n --dry-run -o yaml -e WANDB_API_KEY x"))
-    assert "hunter2" not in said.stdout + said.stderr
+    result = penstock(*shlex.split("submit mpi --name n --dry-run -o yaml -e WANDB_API_KEY x"))
+    assert "hunter2" not in result.stdout + result.stderr
     hidden = {"name": "WANDB_API_KEY", "value": "<hidden>"}
-    assert hidden in yaml.safe_load(said.stdout)["spec"]["env"]
-    assert "write them in" in said.stderr
+    assert hidden in yaml.safe_load(result.stdout)["spec"]["env"]
+    assert "write them in" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -210,5 +210,5 @@ def test_a_value_that_looks_secret_is_not_printed(monkeypatch: pytest.MonkeyPatc
 def test_a_mistake_is_reported_under_the_option_that_has_it(
     words: str, what: str, hint: str
 ) -> None:
-    said = one_refusal(["submit", *words.split()], says=re.escape(what))
-    assert hint in said.splitlines()[1]
+    output = one_refusal(["submit", *words.split()], says=re.escape(what))
+    assert hint in output.splitlines()[1]

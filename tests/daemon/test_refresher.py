@@ -40,16 +40,16 @@ def test_a_refresh_requested_before_catching_up_skips_no_change(
     write_tree(tmp_path / "set", {"untold": b"b"})
     refresh(tree, mounts, lambda *_: None)  # by a server that was killed at this moment
     kernel = os.memfd_create("kernel")
-    told: list[int] = []
+    reported: list[int] = []
     session = Session(kernel, 1, counters)
     refresher = Refresher(
-        tree, mounts, some.files, session, None, 1000, counters, seen, told.append
+        tree, mounts, some.files, session, None, 1000, counters, seen, reported.append
     )
     write_tree(tmp_path / "set", {"new": b"c"})
     refresher.refresh_now()
     notified = os.pread(kernel, 10_000, 0)
     assert (b"untold\0" in notified, b"new\0" in notified) == (True, True)
-    assert told[-1] == tree.last_change()
+    assert reported[-1] == tree.last_change()
     refresher.catch_up()
     assert os.fstat(kernel).st_size == len(notified)
     os.close(kernel)
@@ -116,16 +116,16 @@ def test_a_refresher_that_may_have_missed_changes_makes_the_kernel_look_up_all_n
     some, counters = make_set({"file": b"a", "folder/other": b"b"}), Counters()
     kernel = os.memfd_create("kernel")
     mounts, session = [Mounted("", some.store)], Session(kernel, 1, counters)
-    told: list[int] = []
+    reported: list[int] = []
     refresher = Refresher(
-        some.tree, mounts, some.files, session, None, 1000, counters, 5, told.append
+        some.tree, mounts, some.files, session, None, 1000, counters, 5, reported.append
     )
     with some.tree.writing() as database:
         database.execute("INSERT INTO meta VALUES ('changes_from', 1000)")
     refresher.refresh_now()
     notified = os.pread(kernel, 10_000, 0)
     assert all(name + b"\0" in notified for name in (b"file", b"folder", b"other"))
-    assert told == [1000]
+    assert reported == [1000]
     refresher.refresh_now()
     assert os.fstat(kernel).st_size == len(notified), "once"
     os.close(kernel)
@@ -141,20 +141,20 @@ def test_a_server_starts_while_the_kernel_waits_for_a_reader_of_that_server(
     refresh(some.tree, mounts, lambda *_: None)  # by a server that was killed at this moment
     kernel, answered = os.memfd_create("kernel"), threading.Event()
     session = Session(kernel, 1, counters)
-    told: list[bytes] = []
+    reported: list[bytes] = []
 
     def invalidate(_parent: int, name: bytes) -> None:
         answered.wait(PATIENCE_S)
-        told.append(name)
+        reported.append(name)
 
     monkeypatch.setattr(session, "invalidate_entry", invalidate)
     refresher = Refresher(
         some.tree, mounts, some.files, session, None, 1000, counters, seen, lambda _seen: None
     )
     refresher.start(at_once=False)
-    assert told == []
+    assert reported == []
     answered.set()
-    wait_until(lambda: told == [b"untold"])
+    wait_until(lambda: reported == [b"untold"])
     refresher.stop()
     os.close(kernel)
 
@@ -259,12 +259,12 @@ def test_a_catalog_is_listed_while_the_kernel_waits_for_a_reader_of_that_server(
     """The kernel takes the lock of a folder to forget a name in it, and `ls` holds that lock."""
     some, refresher, session = started({"a": b"a"})
     tells, answered = threading.Event(), threading.Event()
-    told: list[bytes] = []
+    reported: list[bytes] = []
 
     def invalidate(_parent: int, name: bytes) -> None:
         tells.set()
         assert answered.wait(PATIENCE_S)
-        told.append(name)
+        reported.append(name)
 
     monkeypatch.setattr(session, "invalidate_entry", invalidate)
     write_tree(tmp_path / "set", {"new": b"b"})
@@ -274,9 +274,9 @@ def test_a_catalog_is_listed_while_the_kernel_waits_for_a_reader_of_that_server(
     list_root = lambda: some.tree.children(ROOT, 0, 10)  # noqa: E731
     assert not answers(list_root)
     wait_until(lambda: answers(list_root), timeout_s=AT_ONCE_S)
-    assert told == []
+    assert reported == []
     answered.set()
-    wait_until(lambda: b"new" in told)
+    wait_until(lambda: b"new" in reported)
 
 
 def test_log_entries_held_by_a_reader_are_sealed_when_it_ends(

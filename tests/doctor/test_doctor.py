@@ -26,9 +26,9 @@ from tests.support.waiting import wait_until
 
 def wrong(*names: str | Path) -> str:
     """What the doctor prints when it finds something wrong."""
-    told = penstock("doctor", *names)
-    assert told.returncode == 2
-    return told.stdout
+    result = penstock("doctor", *names)
+    assert result.returncode == 2
+    return result.stdout
 
 
 def test_a_healthy_data_set_is_one_line(declared: State, server: S3, tmp_path: Path) -> None:
@@ -36,21 +36,21 @@ def test_a_healthy_data_set_is_one_line(declared: State, server: S3, tmp_path: P
     stored = dataset("doctored", server, mount(server, "doctored", path="/"))
     api.apply([secret(), stored, ours("doctored")])
     bundle = tmp_path / "b.tar.gz"
-    told = succeed("doctor", "doctored", "--bundle", bundle)
-    assert "doctored: nothing is wrong" in told
-    assert "ok " not in told
+    output = succeed("doctor", "doctored", "--bundle", bundle)
+    assert "doctored: nothing is wrong" in output
+    assert "ok " not in output
     assert (places_in_bundle(bundle, SECRET_KEY), places_in_bundle(bundle, ACCESS_KEY)) == ([], [])
-    told = succeed("doctor", "doctored", "-v")
-    assert f"oss://doctored: {server.endpoint} answers" in told
-    assert "1 files, 4.9 KiB" in told
+    output = succeed("doctor", "doctored", "-v")
+    assert f"oss://doctored: {server.endpoint} answers" in output
+    assert "1 files, 4.9 KiB" in output
     place = api.dataset("doctored").path
     found = json.loads(penstock("doctor", place, "-o", "json").stdout)
     assert (found["exit_code"], found["hidden"], found["mode"]) == (0, [], "pagecache")
     assert "ok" in {one["severity"] for one in found["findings"]}
     succeed("umount", place)
-    told = wrong("doctored")
-    assert "it should be mounted, but is not" in told
-    assert "do:  penstock up doctored" in told
+    output = wrong("doctored")
+    assert "it should be mounted, but is not" in output
+    assert "do:  penstock up doctored" in output
 
 
 def test_a_mount_without_source_supervisor_and_server(mounter: Mounter, tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_a_mount_without_source_supervisor_and_server(mounter: Mounter, tmp_path
     os.kill(server, signal.SIGKILL)
     wait_until(lambda: not serves(server, str(broken.path)))
     for arguments in ([broken.path], []):
-        told = wrong(*arguments)
-        assert "its supervisor and its server are gone" in told
-        assert f"do:  penstock umount {broken.path}" in told
+        output = wrong(*arguments)
+        assert "its supervisor and its server are gone" in output
+        assert f"do:  penstock umount {broken.path}" in output
 
 
 def test_damage_does_not_stop_the_doctor(mounter: Mounter, state: Path, tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_damage_does_not_stop_the_doctor(mounter: Mounter, state: Path, tmp_path
     damaged.write_bytes(b"not a database, not at all" * 100)
     write_tree(tmp_path / "source", {"a": b"1"})
     broken = mounter(f"file://{tmp_path}/source", "--watchdog", "100s")
-    told = wrong()
-    assert "wrong the declared state:" in told
-    assert f"{broken.path}: nothing is wrong" in told
+    output = wrong()
+    assert "wrong the declared state:" in output
+    assert f"{broken.path}: nothing is wrong" in output
     damaged.unlink()
     _, server = find_note(broken.path).processes
     os.kill(server, signal.SIGSTOP)
@@ -94,9 +94,9 @@ def test_an_unknown_name_is_an_error() -> None:
         ("datalod/x", "did you mean"),
         ("runtimes/x", "several kinds"),
     ):
-        told = fail("doctor", name)
-        assert says in told
-        assert "hint:" in told
+        output = fail("doctor", name)
+        assert says in output
+        assert "hint:" in output
 
 
 # -- the bundle ------------------------------------------------------------------------------

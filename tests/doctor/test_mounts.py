@@ -219,14 +219,14 @@ def test_tier_facts_of_the_server_are_matched_by_directory() -> None:
         {"path": "/a", "state": "ok", "error": None, "out_s": None},
         {"path": "/b", "state": "out", "error": "EIO", "out_s": 3.0},
     ]
-    told = {
+    reported = {
         "paths": ["/a", "/b"],
         "quota_bytes": 6 * GIB,
         "used_bytes": 5,
         "state": "out",
         "directories": directories,
     }
-    (tier,) = look_at_tiers([spec], "keep", [{"paths": ["/c"]}, told])
+    (tier,) = look_at_tiers([spec], "keep", [{"paths": ["/c"]}, reported])
     assert (tier.wanted_bytes, tier.quota_bytes, tier.used_bytes) == (7 * GIB, 6 * GIB, 5)
     assert tier.failed == (("/b", "EIO", 3.0),)
     (unasked,) = look_at_tiers([spec], "keep", None)

@@ -115,11 +115,11 @@ def test_each_part_is_checked_with_its_own_keys(
 
 
 @pytest.mark.parametrize(
-    ("skew_s", "severity", "told"),
+    ("skew_s", "severity", "message"),
     [(3620, "bad", "1h00m ahead of"), (-7220, "bad", "2h00m behind"), (62, "note", "1m0")],
 )
 def test_a_wrong_clock_is_reported_once_with_its_offset(
-    s3: S3, monkeypatch: pytest.MonkeyPatch, skew_s: float, severity: str, told: str
+    s3: S3, monkeypatch: pytest.MonkeyPatch, skew_s: float, severity: str, message: str
 ) -> None:
     clock = SimpleNamespace(time=lambda: time.time() + skew_s, monotonic=time.monotonic)
     monkeypatch.setattr(stores, "time", clock)
@@ -130,7 +130,7 @@ def test_a_wrong_clock_is_reported_once_with_its_offset(
     seen = StoreFacts("s3://b", "", endpoint, objects=1)
     seen = replace(seen, refusal=skewed) if severity == "bad" else seen
     found = only(judge_store(seen, "imagenet"), severity)
-    assert f"clock is {told}" in found.what
+    assert f"clock is {message}" in found.what
     assert exit_code([found]) == (2 if severity == "bad" else 0)
 
 

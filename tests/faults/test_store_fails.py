@@ -332,14 +332,14 @@ def test_sha256sum_matches_for_every_file_while_the_store_fails(
 ) -> None:
     sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in DATA.items()]
     (tmp_path / "sums").write_text("".join(sums))
-    said = run("sha256sum", "--strict", "-c", tmp_path / "sums", cwd=failing.path)
-    assert said.splitlines() == [f"{name}: OK" for name in DATA]
+    output = run("sha256sum", "--strict", "-c", tmp_path / "sums", cwd=failing.path)
+    assert output.splitlines() == [f"{name}: OK" for name in DATA]
 
 
 @pytest.mark.slow
 @in_passthrough
 def test_a_pytorch_loader_reads_every_sample_while_the_store_fails(failing: Mount) -> None:
     script = Path(__file__).parent / "train.py"
-    said = run(sys.executable, "-W", "error", script, failing.path)
+    output = run(sys.executable, "-W", "error", script, failing.path)
     epoch = {name: hashlib.sha256(data).hexdigest() for name, data in SAMPLES.items()}
-    assert json.loads(said) == [epoch, epoch]
+    assert json.loads(output) == [epoch, epoch]

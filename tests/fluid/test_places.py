@@ -136,15 +136,17 @@ def test_an_impossible_value_is_rejected_with_its_path_and_a_hint(
 
 def test_a_value_with_another_meaning_elsewhere_is_reported_with_the_reason() -> None:
     at = "spec.mounts.0.options."
-    told = {
+    reported = {
         "alluxio.underfs.s3.inherit.acl": "all files have the data set's owner "
         "and the mount's modes",
         "fs.oss.endpoint": "it is for oss:// and this mount is s3://",
         "alluxio.underfs.s3.socket.timeout": "it tunes Alluxio's own client of the store",
         "fs.s3.region": f"{at}region sets it already",
     }
-    options = {"region": "a", **dict.fromkeys(told, "b")}
-    assert no_effects(mounted("s3://b", options)) == {at + name: why for name, why in told.items()}
+    options = {"region": "a", **dict.fromkeys(reported, "b")}
+    assert no_effects(mounted("s3://b", options)) == {
+        at + name: why for name, why in reported.items()
+    }
 
 
 def test_keys_in_runtime_settings_apply_to_every_mount_that_knows_them() -> None:

@@ -147,9 +147,9 @@ def test_kernel_options_without_effect_are_reported_with_the_reason() -> None:
     words = "rw,allow_other,max_readahead=0,max_background=256,congestion_threshold=256"
     found = args("fuse", f"--fuse-opts=kernel_cache,{words}", "--verbose")
     assert found.settings.allow_other
-    told = [(one.path, one.reason.partition(":")[0]) for one in found.without_effect]
+    reported = [(one.path, one.reason.partition(":")[0]) for one in found.without_effect]
     names = ("rw", "max_readahead", "max_background", "congestion_threshold")
-    assert told == [
+    assert reported == [
         ("spec.fuse.args.2", "it is an argument of the runtime's own FUSE program"),
         *(("spec.fuse.args.1", name) for name in names),
     ]

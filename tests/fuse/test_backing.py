@@ -120,16 +120,16 @@ def test_the_next_server_keeps_open_registrations_and_releases_the_rest(kernel: 
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "stays_on"),
+    ("error", "message", "stays_on"),
     [(errno.EPERM, "passthrough is off: ", False), (errno.ENOMEM, "a file is read through", True)],
 )
 def test_a_file_that_the_kernel_rejects_is_read_through_us(
-    kernel: Kernel, caplog: pytest.LogCaptureFixture, error: int, said: str, *, stays_on: bool
+    kernel: Kernel, caplog: pytest.LogCaptureFixture, error: int, message: str, *, stays_on: bool
 ) -> None:
     ino, backings = kernel.fetch("a"), kernel.backings
     kernel.error = error
     assert backings.open(ino)[0] == THROUGH_US
-    assert caplog.messages[0].startswith(said)
+    assert caplog.messages[0].startswith(message)
     backings.release(ino, THROUGH_US, resent=False)
     kernel.error = 0
     assert backings.open(ino)[0] == (PASSED if stays_on else THROUGH_US)

@@ -171,8 +171,8 @@ def test_a_hanging_server_does_not_block_the_search(mount: Mount) -> None:
 def test_an_ordinary_user_is_told_that_other_users_may_hold_the_mount(mount: Mount) -> None:
     with process(OPEN, mount.path / "b"):
         command = [sys.executable, "-c", AS_NOBODY, mount.path]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert re.fullmatch(r"perhaps one of \d+ process(es)? that you may not inspect\n", said)
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"perhaps one of \d+ process(es)? that you may not inspect\n", output)
 
 
 def test_root_is_told_of_unreadable_processes_only_if_no_holder_is_known(

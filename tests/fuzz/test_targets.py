@@ -103,11 +103,11 @@ def test_random_mutations_find_a_bug_and_keep_the_input(
     with pytest.raises(SystemExit) as ended:
         blind.run(target, seconds, tmp_path / "out")
     assert ended.value.code == code
-    told = capfd.readouterr().err
-    assert "stat::number_of_executed_units" in told
+    output = capfd.readouterr().err
+    assert "stat::number_of_executed_units" in output
     kept = list((tmp_path / "out").iterdir())
     assert [file.read_bytes() for file in kept] == words
-    assert all(f"Test unit written to {file}" in told for file in kept)
+    assert all(f"Test unit written to {file}" in output for file in kept)
 
 
 def test_without_atheris_one_line_says_so_and_targets_run_in_parallel(

@@ -144,8 +144,8 @@ for kind in (PenstockFiles, PenstockImageFolder, PlannedSampler):
 """
     command = [sys.executable, "-S", "-c", code]  # without site-packages
     environment = {"PYTHONPATH": str(Path(penstock.__file__).parent.parent)}
-    said = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
-    assert said.stdout.decode().splitlines() == [
+    result = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert result.stdout.decode().splitlines() == [
         f"{name} needs PyTorch pip install torch"
         for name in ("PenstockFiles", "PenstockImageFolder", "PlannedSampler")
     ]

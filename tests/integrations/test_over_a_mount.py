@@ -50,8 +50,8 @@ class Training(subprocess.Popen[str]):
         self.stdin.flush()
 
     def end(self) -> tuple[int, str]:
-        _, said = self.communicate("\n", timeout=60)
-        return self.returncode, said
+        _, stderr = self.communicate("\n", timeout=60)
+        return self.returncode, stderr
 
     def leave(self) -> None:
         self.kill()
@@ -149,10 +149,10 @@ def test_a_training_script_is_told_that_its_mount_is_gone(
     assert training.hear() == "begun\n"
     mount.umount()
     training.go_on()
-    code, said = training.end()
+    code, output = training.end()
     assert code == 1
-    assert f"penstock: Files: {mount.path} is no longer mounted\n" in said
-    assert "FileNotFoundError: " in said.splitlines()[-1]  # the script's own
+    assert f"penstock: Files: {mount.path} is no longer mounted\n" in output
+    assert "FileNotFoundError: " in output.splitlines()[-1]  # the script's own
 
 
 def shuffled(epoch: int) -> list[int]:

@@ -231,12 +231,12 @@ def test_a_state_excludes_prefetched_samples_and_is_rejected_for_another_data_se
     sampler.set_epoch(0)
     assert list(sampler) == []
     assert list(sampler) == second
-    for state, said in (
+    for state, message in (
         ({"epoch": 1, "position": 3, "seed": 0, "length": 50}, "at 3 of 50 .* have 40"),
         ({"epoch": 1, "position": 41, "seed": 0, "length": 40}, "at 41 of 40"),
         ({"yielded": 3}, "not the state of a PlannedSampler"),
     ):
-        with pytest.raises(PlanError, match=said):
+        with pytest.raises(PlanError, match=message):
             sampler.load_state_dict(state)
     sampler.set_epoch(0)
     assert list(sampler) == first

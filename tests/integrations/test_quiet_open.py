@@ -55,15 +55,15 @@ def test_a_script_that_opens_files_sends_the_mount_no_ioctl(mount: Place, tmp_pa
     root = str(mount.path)
     every_way = [(root, 0, "fork"), (str(tmp_path / "data"), 2, "fork"), (root, 1, "spawn")]
     command = [sys.executable, tmp_path / "script.py", root, json.dumps(every_way)]
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "penstock", "run", "--", *command],
         capture_output=True,
         text=True,
         timeout=110,
         check=True,
     )
-    assert told.stderr == ""
-    digests = json.loads(told.stdout)
+    assert result.stderr == ""
+    digests = json.loads(result.stdout)
     assert mount.requests()["IOCTL"] == 0
     # This process is not run by us: it reads the same, at an ioctl for each file.
     plain = runpy.run_path(str(tmp_path / "script.py"))
@@ -77,19 +77,19 @@ import builtins, inspect, io, json, os, pathlib, pickle, sys, copy, warnings
 if "hooked" in sys.argv:
     import torch.utils.data  # with it comes the hook
 path = sys.argv[1] + "/0/00.txt"
-told = []
+results = []
 
 def tell(call, *arguments, **options):
     try:
         with call(*arguments, **options) as file:
             raw = getattr(file, "buffer", file)
-            told.append([
+            results.append([
                 str(type(file)), repr(file), file.mode, getattr(file, "line_buffering", None),
                 getattr(file, "encoding", None), len(raw.peek(1)) if hasattr(raw, "peek") else None,
                 repr(file.readline()), repr(file.read(5000)),
             ])
     except Exception as error:
-        told.append([type(error).__name__, str(error)])
+        results.append([type(error).__name__, str(error)])
 
 class Has:
     open = open
@@ -117,13 +117,13 @@ tell(pathlib.Path(path).open, "rb")
 fd = os.open(path, os.O_RDONLY)
 tell(open, fd, "rb", closefd=False)
 tell(os.fdopen, fd)
-told.append([
+results.append([
     repr(open), open.__name__, open.__module__.strip("_"), open.__doc__,
     str(inspect.signature(open)),
     open is io.open, builtins.open is open, callable(open), copy.deepcopy(open) is open,
     pickle.loads(pickle.dumps(open)) is open, hash(open) == hash(io.open),
 ])
-print(json.dumps(told))
+print(json.dumps(results))
 if "penstock.integrations.quiet_open" in sys.modules:
     print(type(open).__name__)
 """

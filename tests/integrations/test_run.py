@@ -56,9 +56,9 @@ def compare(*turns: tuple[int, str, tuple[str, ...]]) -> list[Compared]:
     """One for each turn, of (workers, how they are started, cases)."""
     hooked = script(ORDER, json.dumps(turns))
     assert hooked.returncode == 0, hooked.stderr
-    said = hooked.stderr.split(f"{loader_order.TURN_ENDS}\n")[:-1]
+    output = hooked.stderr.split(f"{loader_order.TURN_ENDS}\n")[:-1]
     compared: list[Compared] = []
-    for turn, results, lines in zip(turns, json.loads(hooked.stdout), said, strict=True):
+    for turn, results, lines in zip(turns, json.loads(hooked.stdout), output, strict=True):
         # In this process, which is not run by us and has imported torch.
         plain = json.loads(json.dumps(loader_order.take_turn([], *turn)))
         for case in results:
@@ -217,14 +217,14 @@ def test_arguments_streams_exit_codes_and_signals_pass_through() -> None:
 
 
 def test_a_command_that_cannot_run_is_reported() -> None:
-    for command, code, said in (
+    for command, code, message in (
         ("--", 2, "Missing argument 'COMMAND...'"),
         ("no-such-command", 127, "penstock: no-such-command: no such command"),
         ("/etc", 126, "penstock: /etc: Permission denied"),
     ):
         result = run(command)
         assert result.returncode == code
-        assert said in result.stderr
+        assert message in result.stderr
         assert "hint: " in result.stderr
 
 

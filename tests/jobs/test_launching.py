@@ -118,8 +118,10 @@ def test_pytorch_workers_each_have_a_torchrun_and_share_one_port() -> None:
     # A command that calls torchrun itself is told where to meet.
     _, worker = started(spec_of("pytorch", "torchrun train.py", workers=2), "launcher")
     assert worker.argv == ("/bin/sh", "-c", "torchrun train.py")
-    told = {name: worker.env[name] for name in ("MASTER_PORT", "RANK", "WORLD_SIZE", "PET_NNODES")}
-    assert told == {"MASTER_PORT": "7000", "RANK": "1", "WORLD_SIZE": "2", "PET_NNODES": "2"}
+    reported = {
+        name: worker.env[name] for name in ("MASTER_PORT", "RANK", "WORLD_SIZE", "PET_NNODES")
+    }
+    assert reported == {"MASTER_PORT": "7000", "RANK": "1", "WORLD_SIZE": "2", "PET_NNODES": "2"}
     assert worker.env["CUDA_VISIBLE_DEVICES"] == ""
 
 

@@ -63,8 +63,8 @@ ENDED = instance("worker-2", signal="SIGTERM", stopped=True)
 def test_the_first_failure_is_the_reason(
     instances: list[dict[str, Any]], reason: str, message: str
 ) -> None:
-    told = outcome(instances, job="net", limit="1 GiB")
-    assert (told["reason"], told["message"]) == (reason, message)
+    reported = outcome(instances, job="net", limit="1 GiB")
+    assert (reported["reason"], reported["message"]) == (reason, message)
 
 
 def printed(path: Path, data: bytes, most_bytes: int, piece: int = 1000) -> bytes:

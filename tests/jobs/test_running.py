@@ -230,9 +230,9 @@ def test_secrets_reach_the_job_and_neither_the_state_nor_the_doctor(
     assert "API_TOKEN=" in held["logs/jobs/default/secret-worker-0.log"]
     assert "kind: TrainingJob" in held["resources.yaml"]
     assert "open-sesame" not in "".join(held.values())
-    told = penstock("doctor", "job/secret")
-    assert told.returncode == 2
-    assert "wrong job/secret: it failed: worker-0 ended with exit code 3" in told.stdout
+    result = penstock("doctor", "job/secret")
+    assert result.returncode == 2
+    assert "wrong job/secret: it failed: worker-0 ended with exit code 3" in result.stdout
     with pytest.raises(NoSuchResource) as refused:
         examine("secret")
     assert refused.value.hint == "there is a job of that name: penstock doctor job/secret"

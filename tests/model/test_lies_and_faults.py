@@ -95,12 +95,12 @@ def of_its_own_pages(lie: Lie) -> Lie:
     """The table's listings number their pages by tokens of their own. What follows a true page is
     true."""
 
-    def told(liar: Liar, request: Request, truth: Answer) -> Steps:
+    def steps(liar: Liar, request: Request, truth: Answer) -> Steps:
         if request.query.get("continuation-token", "!-").startswith("!-"):
             return lie(liar, request, truth)
         return (truth.head(), truth.body, End.KEEP)
 
-    return told
+    return steps
 
 
 TOLD: dict[str, Lie | None] = {

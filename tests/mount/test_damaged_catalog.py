@@ -182,9 +182,9 @@ def test_a_mount_with_a_damaged_catalog_lists_the_store_or_reports_why_not(
         "1s",
         "--no-cache",
     )
-    said = fail(*arguments, code=3)
-    assert "has to be listed again, since" in said
-    assert "pages are damaged" in said
+    output = fail(*arguments, code=3)
+    assert "has to be listed again, since" in output
+    assert "pages are damaged" in output
     assert Path(f"{catalog}.damaged").read_bytes() == damaged
     proxy.up()
     again = own()

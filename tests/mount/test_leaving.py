@@ -133,9 +133,9 @@ def test_a_signal_unmounts_and_leaves_nothing(
     wait_until(lambda: (path / "b").exists(), "mounted")
     for number in takewhile(lambda _: process.poll() is None, signals):  # to its very end
         process.send_signal(number)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
     assert find_mount(path) is None
     assert list((state / "mounts").iterdir()) == []
 
@@ -227,9 +227,9 @@ def test_a_copy_of_the_mount_in_another_namespace_is_named(
     assert holder.stdout is not None
     with holder:
         assert holder.stdout.readline() == b"ready\n"
-        with pytest.raises(PenstockError) as told:
+        with pytest.raises(PenstockError) as caught:
             mount_lifecycle.stop_mount(path)
-        assert f"{path} is unmounted here, but not in the mount namespace of " in str(told.value)
-        assert f"pid {holder.pid}  cat" in str(told.value)
-        assert f"server (pid {processes[0]}) ends when" in str(told.value.hint)
+        assert f"{path} is unmounted here, but not in the mount namespace of " in str(caught.value)
+        assert f"pid {holder.pid}  cat" in str(caught.value)
+        assert f"server (pid {processes[0]}) ends when" in str(caught.value.hint)
     wait_until(lambda: not any(serves(pid, str(path)) for pid in processes), "they ended with it")

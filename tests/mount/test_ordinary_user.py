@@ -21,9 +21,9 @@ def assert_user_reads_all(user: User) -> None:
 def test_an_ordinary_user_mounts_reads_kills_the_server_and_unmounts(user: User, s3: S3) -> None:
     assert "CapEff:\t0000000000000000" in user.run("cat", "/proc/self/status").stdout
     write_tree(s3.bucket("of-a-user"), SMALL)
-    said = user.mount("s3://of-a-user", "--endpoint", s3.endpoint)
-    assert "5 files" in said
-    assert "note: readahead stays at 128 KiB: raising it needs root" in said
+    printed = user.mount("s3://of-a-user", "--endpoint", s3.endpoint)
+    assert "5 files" in printed
+    assert "note: readahead stays at 128 KiB: raising it needs root" in printed
     (entry,) = user.mounted()
     assert " - fuse.penstock s3://of-a-user " in entry
     assert f"user_id={NOBODY},group_id={NOBODY}" in entry
@@ -55,7 +55,7 @@ def test_options_that_need_root_are_rejected_with_the_reason(user: User) -> None
     words = ("mount", f"file://{user.home}/data", user.mountpoint, "-b")
     nowhere = {"HOME": "/nonexistent", "PENSTOCK_STATE_DIR": ""}
     without_fuse = ("env", "PATH=/nonexistent", sys.executable, "-m", "penstock", *words)
-    for result, *said in (
+    for result, *message in (
         (
             user.penstock(*words, "--mode=passthrough"),
             "--mode passthrough: it needs root\nhint: use --mode auto",
@@ -66,7 +66,7 @@ def test_options_that_need_root_are_rejected_with_the_reason(user: User) -> None
     ):
         assert result.returncode == 2, result.stderr
         assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["penstock", "hint"]
-        assert all(part in result.stderr for part in said)
+        assert all(part in result.stderr for part in message)
         assert user.mounted() == []
         wait_until_unserved(user.mountpoint)
 

@@ -136,9 +136,9 @@ def test_a_mistake_is_named_and_nothing_is_fetched(mount: Mount, tmp_path: Path)
 def test_ctrl_c_stops_a_load_and_the_same_command_resumes_it(mount: Mount) -> None:
     loading = begin(mount, *SLOWLY)
     loading.send_signal(signal.SIGINT)
-    out, said = loading.communicate()
+    out, stderr = loading.communicate()
     assert (loading.returncode, out) == (130, "")
-    assert said == "stopped; run the same command again to continue\n"
+    assert stderr == "stopped; run the same command again to continue\n"
     wait_until(lambda: mount.stats()["gets_in_flight"] == 0, "it goes on fetching")
     gets = mount.gets()
     assert gets < len(SMALL)
@@ -154,8 +154,8 @@ def test_a_server_killed_during_a_load_costs_only_a_moment(mount: Mount) -> None
     before = mount.stats()
     loading = begin(mount, "--rate", "3MiB/s", "--concurrency", "4")
     os.kill(before["pid"], signal.SIGKILL)
-    out, said = loading.communicate()
-    assert loading.returncode == 0, said
+    out, stderr = loading.communicate()
+    assert loading.returncode == 0, stderr
     answer = json.loads(out)
     assert (answer["cached_files"], answer["cached_bytes"]) == (len(FILES), BYTES)
     assert mount.stats()["restarts"] == before["restarts"] + 1
@@ -262,9 +262,9 @@ def test_a_load_under_lru_does_not_evict_what_it_has_just_fetched(mount_bucket: 
 def test_a_mount_without_a_cache_reports_that_there_is_nothing_to_fill(
     mount_bucket: Mounter,
 ) -> None:
-    said = fail("warm", mount_bucket("--no-cache").path, "n00")
-    assert "this mount has no cache to fill" in said
-    assert "--page-cache" in said
+    output = fail("warm", mount_bucket("--no-cache").path, "n00")
+    assert "this mount has no cache to fill" in output
+    assert "--page-cache" in output
 
 
 @pytest.mark.counts_pages

@@ -131,7 +131,7 @@ def test_a_damaged_backup_is_rejected_without_side_effects(
             archive.add(path, path.name)
     if damage in ("cut", "noise"):
         file.write_bytes(file.read_bytes()[:1000] if damage == "cut" else b"noise" * 1000)
-    said = "another release" if damage == "other" else "cannot be read as a backup"
-    with pytest.raises(UsageError, match=said):
+    message = "another release" if damage == "other" else "cannot be read as a backup"
+    with pytest.raises(UsageError, match=message):
         restore(file, tmp_path / "catalogs/set.sqlite")
     assert not list((tmp_path / "catalogs").glob("*"))

@@ -62,7 +62,7 @@ def test_a_killed_operation_resumes_where_it_stopped(mount_bucket: Mounter, tmp_
     mount = mount_bucket("load-killed")
     options = {"rate": "64KiB/s", "concurrency": "2"}
     bench = load(tmp_path, mount, "/a", options=options)
-    kill_when(bench, lambda told: told["bytes"] >= 2 * SIZE)
+    kill_when(bench, lambda progress: progress["bytes"] >= 2 * SIZE)
     assert 2 <= mount.gets() < len(FILES)
     run(load(tmp_path, mount, "/a"))
     # What was on its way when it was killed may have been dropped.

@@ -235,7 +235,7 @@ def test_a_killed_operation_resumes_where_it_stopped(tmp_path: Path, s3: S3) -> 
     write_tree(tmp_path / "source", files)
     bucket = s3.bucket("migrate-killed")
     bench = into_bucket(tmp_path, s3, bucket, rate="256KiB/s", threads="2")
-    kill_when(bench, lambda told: told["files"] >= 3)
+    kill_when(bench, lambda progress: progress["files"] >= 3)
 
     def written() -> dict[str, Any]:
         answer = s3.client.list_objects_v2(Bucket=bucket.name)

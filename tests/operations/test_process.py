@@ -116,7 +116,7 @@ def test_a_killed_process_operation_leaves_nothing_running_and_is_run_again(
     leave_one = f"sleep 100 & echo $! >> {pids}"
     kill_when(
         process(script(f"echo $$ >> {pids}; {leave_one}; echo begun; sleep 100")),
-        lambda told: told["outputBytes"] >= 6,
+        lambda progress: progress["outputBytes"] >= 6,
     )
     infos, _ = run(process(script(leave_one)))
     assert infos["ExitCode"] == "0"

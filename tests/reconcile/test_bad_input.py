@@ -56,7 +56,7 @@ def unchanged(state: State) -> Iterator[None]:
 
 # What a manifest alone shows is in tests/specs/test_documents.py; these take others to see.
 @pytest.mark.parametrize(
-    ("text", "line", "said", "hint"),
+    ("text", "line", "message", "hint"),
     [
         (RUNTIME, 13, "polcy", "did you mean policy?"),
         (
@@ -69,16 +69,16 @@ def unchanged(state: State) -> Iterator[None]:
     ],
 )
 def test_a_mistake_is_reported_with_its_line_and_nothing_is_applied(
-    declared: State, tmp_path: Path, text: str, line: int, said: str, hint: str
+    declared: State, tmp_path: Path, text: str, line: int, message: str, hint: str
 ) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(GOOD + text)
     with unchanged(declared):
-        told = fail("apply", "-f", file)
-        assert f"{file}:{line}: " in told
-        assert said in told
-        assert hint in told.partition("hint: ")[2].splitlines()[0]
-        assert "value-of-other" not in told
+        output = fail("apply", "-f", file)
+        assert f"{file}:{line}: " in output
+        assert message in output
+        assert hint in output.partition("hint: ")[2].splitlines()[0]
+        assert "value-of-other" not in output
 
 
 def test_mistakes_in_several_files_are_reported_together_and_nothing_is_applied(
@@ -89,14 +89,14 @@ def test_mistakes_in_several_files_are_reported_together_and_nothing_is_applied(
     for number, text in enumerate(wrong, 2):
         (tmp_path / f"{number}.yaml").write_text(text)
     with unchanged(declared):
-        told = fail("apply", "-f", tmp_path)
-    assert "3 mistakes" in told
-    assert all(f"{tmp_path}/{number}.yaml:" in told for number in (2, 3, 4))
-    assert told.count("hint: ") == 3
+        output = fail("apply", "-f", tmp_path)
+    assert "3 mistakes" in output
+    assert all(f"{tmp_path}/{number}.yaml:" in output for number in (2, 3, 4))
+    assert output.count("hint: ") == 3
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [("get datsets", "did you mean"),
      ("get dataset nobody", "there is no dataset nobody"),
      ("delete dataset nobody", "not found: dataset nobody"),
@@ -105,5 +105,5 @@ def test_mistakes_in_several_files_are_reported_together_and_nothing_is_applied(
      ("up --restart", "no data set to restart is named"),
      ("label no-equals", "neither KEY=VALUE nor KEY-")],
 )  # fmt: skip
-def test_unknown_kinds_names_and_options_are_rejected(line: str, said: str) -> None:
-    assert said in fail(*line.split())
+def test_unknown_kinds_names_and_options_are_rejected(line: str, message: str) -> None:
+    assert message in fail(*line.split())

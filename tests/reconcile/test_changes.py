@@ -96,10 +96,10 @@ def test_a_change_that_needs_a_restart_is_reported_and_made_once_unused(
 ) -> None:
     note = find_note(bound)
     api.apply(ours("small", tmp_path / "cache", options={"allow-other": "true"}))
-    told = condition("small", "UpdateReady")
-    assert (told["status"], told["reason"]) == ("False", "RestartNeeded")
-    assert "who may read it" in told["message"]
-    assert "penstock up --restart small" in told["message"]
+    reported = condition("small", "UpdateReady")
+    assert (reported["status"], reported["reason"]) == ("False", "RestartNeeded")
+    assert "who may read it" in reported["message"]
+    assert "penstock up --restart small" in reported["message"]
     assert phase("small") == "Bound"
     assert find_note(bound) == note
     with (bound / "file").open("rb") as held:
@@ -124,8 +124,8 @@ def test_a_missing_source_leaves_the_mount_unchanged(
     with pytest.raises(PenstockError):
         api.apply(of_folder("small", source, missing))
     assert phase("small") == "Bound"
-    told = condition("small")
-    assert (told["status"], "nowhere" in told["message"]) == ("False", True)
+    reported = condition("small")
+    assert (reported["status"], "nowhere" in reported["message"]) == ("False", True)
     assert (bound / "file").read_bytes() == DATA
     # Mended, and brought up as the messages say.
     write_tree(tmp_path / "nowhere", {"here": b"1"})
@@ -275,9 +275,9 @@ def test_views_follow_changes_and_the_deletion_of_their_data_set(
     assert (whole / "more/d").read_bytes() == b"d"
     api.delete("dataset", "stored", namespace="team", force=True)
     assert api.up("whole") != []
-    told = condition("whole")
-    assert told["status"] == "False"
-    assert "there is no dataset/team/stored" in told["message"]
+    reported = condition("whole")
+    assert reported["status"] == "False"
+    assert "there is no dataset/team/stored" in reported["message"]
     # What it showed it shows: nobody asked for that to end.
     assert phase("whole") == "Bound"
     assert (whole / "c").read_bytes() == b"c"

@@ -52,9 +52,9 @@ def test_a_data_set_in_use_is_not_deleted(
     before = [(one.uid, one.generation, one.deleting) for one in declared.all()]
     with holding(bound) as pid:
         for words in (["dataset", "small"], ["penstockruntime", "small"], ["-f", file]):
-            told = fail("delete", *words)
-            assert f"pid {pid} " in told
-            assert "--force" in told
+            output = fail("delete", *words)
+            assert f"pid {pid} " in output
+            assert "--force" in output
             assert [(one.uid, one.generation, one.deleting) for one in declared.all()] == before
             assert (bound / "file").read_bytes() == b"bytes"
         done = succeed("delete", "-f", file, "--force")

@@ -34,8 +34,8 @@ def says(declared: State, capfdbinary: pytest.CaptureFixture[bytes]) -> Says:
 
     def ask(line: str, *words: str) -> tuple[int, str, str]:
         code = run([*shlex.split(line), *words])
-        said = capfdbinary.readouterr()
-        return code, said.out.decode(), said.err.decode()
+        output = capfdbinary.readouterr()
+        return code, output.out.decode(), output.err.decode()
 
     return ask
 
@@ -46,13 +46,13 @@ def job(state: State, name: str, namespace: str = "default") -> Stored:
 
 def heard(terminal: int, until: str) -> str:
     """What is written there, up to these words."""
-    said = ""
+    output = ""
     ready = select.poll()  # select() takes no descriptor above 1023
     ready.register(terminal, select.POLLIN)
-    while until not in said:
-        assert ready.poll(PATIENCE_S * 1000), f"not heard in {said!r}"
-        said += os.read(terminal, 1).decode()
-    return said
+    while until not in output:
+        assert ready.poll(PATIENCE_S * 1000), f"not heard in {output!r}"
+        output += os.read(terminal, 1).decode()
+    return output
 
 
 def test_a_job_runs_from_submit_to_delete(says: Says, declared: State, tmp_path: Path) -> None:
@@ -110,16 +110,16 @@ def test_waiting_ends_with_the_job_and_reports_its_outcome(says: Says) -> None:
     assert "attempt 1: worker-0 ended with exit code 3; " in says("describe job fails")[1]
     assert steps[-2].startswith("penstock: job fails: worker-0 ended with exit code 3")
     assert steps[-1] == "hint: penstock logs fails --tail 50"
-    said = says("logs fails")
-    lines = said[1].splitlines()
+    output = says("logs fails")
+    lines = output[1].splitlines()
     assert (lines[0], lines[2]) == ("so", "so")
     assert lines[1].startswith("--- attempt 2 at ")
-    assert said[2].startswith("job fails FAILED after ")
+    assert output[2].startswith("job fails FAILED after ")
     assert "Attempts:   2" in says("get job fails")[1]
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("../evil:/d", "--data: '..' is not a namespace"),
         ("evil..:/d", "--data: 'evil..' is not a name"),
@@ -130,13 +130,13 @@ def test_waiting_ends_with_the_job_and_reports_its_outcome(says: Says) -> None:
     ],
 )
 def test_a_job_with_impossible_data_is_rejected_at_submit(
-    says: Says, declared: State, tmp_path: Path, data: str, said: str
+    says: Says, declared: State, tmp_path: Path, data: str, message: str
 ) -> None:
     api.apply(of_folder("words", tmp_path))
     for more in ("", " --dry-run"):
         code, out, err = says(f"submit tf --name one -d {data}{more}", "true")
         assert (code, out) == (2, "")
-        assert said in err
+        assert message in err
         assert "\nhint: " in err
     assert declared.all(["TrainingJob"]) == []
 

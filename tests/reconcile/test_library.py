@@ -28,9 +28,9 @@ def test_every_verb_works_from_apply_to_delete(declared: State, text: str) -> No
     tried = penstock.apply(text, dry_run=True)
     assert [one.outcome for one in tried] == ["created", "created"]
     assert penstock.get_all() == []
-    told: list[str] = []
-    penstock.apply(text, progress=lambda pairs: told.extend(one.label for one in pairs))
-    assert set(told) == {"default/small"}
+    reported: list[str] = []
+    penstock.apply(text, progress=lambda pairs: reported.extend(one.label for one in pairs))
+    assert set(reported) == {"default/small"}
 
     small = penstock.dataset("small")
     assert repr(small) == "<Dataset default/small Bound>"

@@ -25,8 +25,8 @@ def run(script: str, *binds: tuple[Path, Path], cwd: Path | None = None) -> tupl
     finally:
         os.close(writer)
     with os.fdopen(reader) as output:
-        said = output.read()
-    return process.wait(30), said
+        printed = output.read()
+    return process.wait(30), printed
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def test_a_folder_is_visible_at_its_path_read_only_and_in_one_namespace_only(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for everyone")
     was_there = target.exists()
     script = f"cat {target}/a {target}/deep/b; touch {target}/c || echo refused; env"
-    status, said = run(script, (data, target))
+    status, output = run(script, (data, target))
     assert status == 0
-    assert said.startswith("alphabeta")
-    assert "refused\n" in said
-    assert "PATH=" in said
-    assert "not for everyone" not in said
+    assert output.startswith("alphabeta")
+    assert "refused\n" in output
+    assert "PATH=" in output
+    assert "not for everyone" not in output
     assert target.exists() == was_there
     assert not was_there or not list(target.iterdir())
     assert not NOWHERE.exists()
@@ -62,19 +62,19 @@ def test_a_folder_is_visible_at_its_path_read_only_and_in_one_namespace_only(
     out = tmp_path / "out"
     out.mkdir()
     script = f"echo kept > {out}/file; cat {tmp_path}/link; echo; ls -A /; pwd"
-    status, said = run(script, (data, target), cwd=out)
-    assert status == 0, said
+    status, output = run(script, (data, target), cwd=out)
+    assert status == 0, output
     assert (out / "file").read_text() == "kept\n"
-    assert said.startswith("alpha")
-    assert set(os.listdir("/")) <= set(said.split("\n"))
-    assert str(out) in said
+    assert output.startswith("alpha")
+    assert set(os.listdir("/")) <= set(output.split("\n"))
+    assert str(out) in output
 
 
 def test_several_folders_can_be_nested(data: Path, tmp_path: Path) -> None:
     write_tree(tmp_path / "other", {"c": b"gamma"})
     script = f"cat {NOWHERE}/a {NOWHERE}/deep/c; ls {NOWHERE}/deep"
-    status, said = run(script, (data, NOWHERE), (tmp_path / "other", NOWHERE / "deep"))
-    assert (status, said) == (0, "alphagammac\n")
+    status, output = run(script, (data, NOWHERE), (tmp_path / "other", NOWHERE / "deep"))
+    assert (status, output) == (0, "alphagammac\n")
     # A missing place takes no new names.
     script = f"touch {tmp_path}/new 2>/dev/null || echo refused"
     assert run(script, (data, tmp_path / "place")) == (0, "refused\n")
@@ -117,11 +117,11 @@ def test_a_process_keeps_no_other_data_set_busy_and_sees_mounts_made_by_hand(
 ) -> None:
     mount = mounter(f"file://{data}")
     other = mounter(f"file://{data}", "-o", "fsname=dataset/default/other")
-    status, said = run(
+    status, output = run(
         f"cat {NOWHERE}/a {mount.path}/a; grep -c dataset/default/other /proc/self/mountinfo; "
         f"cat {other.path}/a",
         (mount.path, NOWHERE),
     )
-    assert said.startswith("alphaalpha0\n")
-    assert "No such file" in said
+    assert output.startswith("alphaalpha0\n")
+    assert "No such file" in output
     assert status == 1

@@ -48,10 +48,10 @@ def test_every_operator_decides_as_in_kubernetes(expression: str) -> None:
 def test_one_matching_term_suffices_and_all_of_a_term_must_match() -> None:
     right, wrong = matching("disks In 4"), matching("disks In 2 8")
     both = {"matchExpressions": right["matchExpressions"] + wrong["matchExpressions"]}
-    told = "node gpu-1: label disks is '4', wanted: one of 2, 8"
-    assert node_mismatch(affinity(wrong), V100) == told
+    reason = "node gpu-1: label disks is '4', wanted: one of 2, 8"
+    assert node_mismatch(affinity(wrong), V100) == reason
     assert node_mismatch(affinity(wrong, right), V100) is None
-    assert node_mismatch(affinity(both), V100) == told
+    assert node_mismatch(affinity(both), V100) == reason
     assert node_mismatch(affinity(matching("metadata.name In gpu-1", "matchFields")), V100) is None
     for terms in ([], [{}], [matching("metadata.name In b", "matchFields")]):
         assert node_mismatch(affinity(*terms), V100) is not None

@@ -109,8 +109,12 @@ def test_operations_run_in_the_declared_order(bound: Path, declared: State, tmp_
 
 
 def test_a_failed_operation_reports_why_and_load_exits_with_its_code(bound: Path) -> None:
-    told = penstock("load", "set", "--path", "/nowhere")
-    assert (told.returncode, "nowhere" in told.stderr, "hint:" in told.stderr) == (2, True, True)
+    result = penstock("load", "set", "--path", "/nowhere")
+    assert (result.returncode, "nowhere" in result.stderr, "hint:" in result.stderr) == (
+        2,
+        True,
+        True,
+    )
     (failed,) = api.get_all("dataloads")
     assert failed.conditions[-1]["type"] == "Failed"
     assert "nowhere" in penstock("describe", "dataload", failed.name).stdout

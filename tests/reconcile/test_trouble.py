@@ -79,9 +79,9 @@ def test_a_reported_bug_does_not_show_a_key(declared_pair: State) -> None:
     reconciler, pair, fingerprint = _reconciler(declared_pair)
     reconciler.report_error(pair, fingerprint, KeyError("header with a-key-that-was-said"))
     dataset = stored(declared_pair, KEY)
-    told = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
-    assert "KeyError" in told
-    assert "a-key-that-was-said" not in told
+    output = f"{dataset.status} {dataset.note} {declared_pair.events(dataset.uid)}"
+    assert "KeyError" in output
+    assert "a-key-that-was-said" not in output
 
 
 @pytest.mark.parametrize("kill", [False, True])

@@ -250,9 +250,9 @@ def test_a_lost_key_of_the_secrets_is_reported(
     path = path_of("small")
     wait_until(lambda: not is_running(declared.folder))  # which knows the key
     (declared.folder / "secrets.key").unlink()
-    told = fail("up")
-    assert "secrets.key is gone" in told
-    assert "hint: apply the manifests with their secrets again" in told
+    output = fail("up")
+    assert "secrets.key is gone" in output
+    assert "hint: apply the manifests with their secrets again" in output
     wait_until(lambda: not is_running(declared.folder), "it is tried without end")
     assert penstock("get", "datasets", "-o", "yaml").returncode == 0
     assert (path / "file").read_bytes() == b"bytes"

@@ -178,8 +178,8 @@ def test_the_doctor_lists_the_first_of_many_hidden_objects_and_counts_the_rest(
     liar.answer = lambda _: page([entry(f"{n:05}{too_long}") for n in range(10_500)])
     mount.refresh()
     assert mount.stats()["hidden"] == 10_500
-    told = penstock("doctor", mount.path, "--limit", "20000").stdout.splitlines()
-    _, reason, *listed, rest = told[told.index("10,500 objects cannot be shown as files:") :]
+    lines = penstock("doctor", mount.path, "--limit", "20000").stdout.splitlines()
+    _, reason, *listed, rest = lines[lines.index("10,500 objects cannot be shown as files:") :]
     assert reason == "  10,500  a name longer than 255 bytes"
     assert (len(listed), rest) == (10_000, "… and 500 more (counted, not listed)")
     assert penstock("doctor", mount.path, "--limit", "10").stdout.splitlines()[-1] == (

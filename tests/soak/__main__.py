@@ -74,15 +74,15 @@ def soak(minutes: float, seed: int, logs: Path) -> tuple[list[str], list[str]]:
             readers_stop.set()
             _join(readers, _LEAVE_WITHIN_S)
             shutil.copytree(place.folder / "state/logs", logs, dirs_exist_ok=True)
-        told, failures = _judge(place, readers, troubles)
+        reported, failures = _judge(place, readers, troubles)
         if any(one.is_alive() for one in (*readers, *troubles)):
             for mount in place.mounts:  # ends what waits for it, which nothing else does
                 subprocess.run(["umount", "--force", mount], capture_output=True, check=False)
         else:
             failures += [*unused_caches(place), *wrong_at_the_end(place)]
     left = leftovers(place)
-    told.append(f"left behind: {', '.join(left) or 'nothing'}")
-    return told, failures + [f"left behind: {what}" for what in left]
+    reported.append(f"left behind: {', '.join(left) or 'nothing'}")
+    return reported, failures + [f"left behind: {what}" for what in left]
 
 
 def _join(actors: Sequence[Actor], within_s: float) -> None:
@@ -108,7 +108,7 @@ def _judge(
         failures.append(f"{place.elsewhere.connections} requests followed a redirect elsewhere")
     listers = [reader for reader in readers if isinstance(reader, Lister)]
     excused = Counter(one.kind for one in errors if not one.promised)
-    told = [
+    reported = [
         f"{len(readers) - len(listers)} readers: "
         f"{sum(reader.operations for reader in readers if reader not in listers):,} operations, "
         f"{sum(reader.bytes for reader in readers) >> 20:,} MiB",
@@ -127,10 +127,10 @@ def _judge(
         pages = int(Path(f"/proc/{note.pid}/statm").read_text().split()[1])
         memory_mib = pages * os.sysconf("SC_PAGE_SIZE") >> 20
         descriptors = len(os.listdir(f"/proc/{note.pid}/fd"))
-        told.append(f"supervisor ({mode}): {memory_mib} MiB, {descriptors} descriptors")
+        reported.append(f"supervisor ({mode}): {memory_mib} MiB, {descriptors} descriptors")
         if note.restarts != kills:  # a server ended that nobody killed: a crash
             failures.append(f"{mode}: {note.restarts} restarts after {kills} kills")
-    return told, failures
+    return reported, failures
 
 
 def _is_excused(error: Error, place: Stage) -> bool:
@@ -182,11 +182,11 @@ def main() -> int:
     head = f"Soak of {options.minutes:g} minutes, seed {options.seed}"
     print(f"{head}, from {time.strftime('%H:%M:%S')}", file=sys.stderr)
     shutil.rmtree(options.out, ignore_errors=True)
-    told, failures = soak(options.minutes, options.seed, options.out / "logs")
+    reported, failures = soak(options.minutes, options.seed, options.out / "logs")
     verdict = "0 wrong bytes, no name missing, no error that is not promised"
     if failures:
         verdict = "FAILED"
-    lines = [f"{head}: {verdict}", *told, *(f"FAILED: {failure}"[:400] for failure in failures)]
+    lines = [f"{head}: {verdict}", *reported, *(f"FAILED: {failure}"[:400] for failure in failures)]
     text = "\n".join(lines) + "\n"
     print(text, end="")
     (options.out / "summary.txt").write_text(text)

@@ -69,9 +69,9 @@ def test_documents_and_list_items_are_resources_and_empty_documents_are_skipped(
       "penstock explain dataset.spec")],
 )  # fmt: skip
 def test_a_document_that_is_not_a_resource_is_rejected(text: str, what: str, hint: str) -> None:
-    found, said = problem(text)
+    found, output = problem(text)
     assert found.startswith(what)
-    assert hint in said
+    assert hint in output
 
 
 def test_multiplying_aliases_are_rejected_before_they_fill_the_memory() -> None:
@@ -172,9 +172,9 @@ def test_numeric_and_boolean_options_print_as_they_are_written() -> None:
      ("namespace: x", "metadata.name: is missing", "name: ")],
 )  # fmt: skip
 def test_metadata_is_validated(metadata: str, what: str, hint: str) -> None:
-    found, said = problem(GOOD.replace("name: imagenet", metadata, 1))
+    found, output = problem(GOOD.replace("name: imagenet", metadata, 1))
     assert what in found
-    assert hint in said
+    assert hint in output
 
 
 PIECES = (

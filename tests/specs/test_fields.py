@@ -259,8 +259,8 @@ def test_every_kind_and_every_field_is_explained_with_type_and_effect() -> None:
     assert explain("Dataset.SPEC.mounts[].mountPoint").required
     assert explain("dataset.spec.mounts").effect is None
     assert explain("jindo.spec.tieredstore.levels.0.quota").type == "quantity"
-    told = explain("jindoruntime.spec.replicas").effect or ""
-    assert told.startswith("more than one has no effect (replicas: one machine is one")
+    reported = explain("jindoruntime.spec.replicas").effect or ""
+    assert reported.startswith("more than one has no effect (replicas: one machine is one")
     with pytest.raises(ManifestError) as caught:
         explain("dataset.spec.zebra")
     assert (caught.value.hint or "").startswith("its fields: mounts,")

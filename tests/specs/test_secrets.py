@@ -94,6 +94,6 @@ def test_the_last_applied_annotation_of_kubectl_is_dropped() -> None:
      DATASET.replace("s3://one", "s3://id:hunter1@one")],
 )  # fmt: skip
 def test_no_error_message_shows_a_secret(text: str) -> None:
-    told = [f"{one} {one.hint}" for one in problems(text)]
-    assert told
-    assert not any("hunter" in one or "7700" in one for one in told)
+    reported = [f"{one} {one.hint}" for one in problems(text)]
+    assert reported
+    assert not any("hunter" in one or "7700" in one for one in reported)

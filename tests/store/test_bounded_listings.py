@@ -62,8 +62,8 @@ def test_the_number_of_held_back_objects_is_bounded() -> None:
     for number in range(MAX_HELD_BACK):
         held.add(empty(f"full/{number}"))
     held.add(empty("other/m"))
-    told = keys(list(held.resolve_before("x")))
-    assert told == [*(f"full/{number}" for number in range(MAX_HELD_BACK)), "other/m/"]
+    reported = keys(list(held.resolve_before("x")))
+    assert reported == [*(f"full/{number}" for number in range(MAX_HELD_BACK)), "other/m/"]
     assert levels.asked == ["other"]
     assert not held
 

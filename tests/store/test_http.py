@@ -156,12 +156,12 @@ def test_a_large_part_reports_progress_while_it_arrives(serve: Callable[..., Ser
     data = random.Random(6).randbytes(3 * mib + 5)
     answers = part(data[1:], f"bytes 1-{len(data) - 1}/{len(data)}"), whole(data)
     for answer in answers:  # of a server that knows ranges, and of another
-        told: list[memoryview] = []
+        reported: list[memoryview] = []
         store = opened(serve(answer))
-        came = store.get("a", "v", 1, len(data) - 1, len(data), told.append)
+        came = store.get("a", "v", 1, len(data) - 1, len(data), reported.append)
         assert came == data[1:]
-        assert [len(piece) for piece in told] == [mib, 2 * mib, 3 * mib]
-        assert all(piece == data[1 : 1 + len(piece)] for piece in told)
+        assert [len(piece) for piece in reported] == [mib, 2 * mib, 3 * mib]
+        assert all(piece == data[1 : 1 + len(piece)] for piece in reported)
 
 
 @pytest.mark.parametrize(

@@ -131,11 +131,11 @@ def test_a_lie_is_detected_or_gives_the_promised_error(
         assert found == TRUTH[question]
     else:
         assert isinstance(found, expected.error), found
-        told = f"{found} {getattr(found, 'kind', '')}"
-        assert re.search(expected.words, told), told
+        output = f"{found} {getattr(found, 'kind', '')}"
+        assert re.search(expected.words, output), output
         assert found.hint or isinstance(found, ObjectChanged | ObjectNotFound)
-        assert TOKEN not in told
-        assert len(told) < 600, "a line is not a page"
+        assert TOKEN not in output
+        assert len(output) < 600, "a line is not a page"
     assert memory.most_bytes < MOST_BYTES
     # It is the answer that was wrong: the next one is believed again. A connection on which
     # something came that was not asked for may cost one more.

@@ -122,5 +122,5 @@ def test_only_the_code_of_an_xml_answer_is_repeated() -> None:
         'Server returned non-2xx status code: 403 Forbidden: <?xml version="1.0" encoding="UTF-8"?>'
         "\n<Error><Code>InvalidAccessKeyId</Code><Message>none</Message></Error>"
     )
-    said = str(translate(GenericError(text), "s3://bucket"))
-    assert said.endswith("403 Forbidden: InvalidAccessKeyId)")
+    output = str(translate(GenericError(text), "s3://bucket"))
+    assert output.endswith("403 Forbidden: InvalidAccessKeyId)")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 
 def make_dataset(settings: Path) -> int:
-    told = json.loads(settings.read_text())
-    for number in range(told["plan"]["files"]):
-        (Path(told["folder"]) / f"{number}.bin").write_bytes(bytes(100))
-    Path(told["manifest"]).write_text(json.dumps({"form": "small", "sha256": "0"}))
+    options = json.loads(settings.read_text())
+    for number in range(options["plan"]["files"]):
+        (Path(options["folder"]) / f"{number}.bin").write_bytes(bytes(100))
+    Path(options["manifest"]).write_text(json.dumps({"form": "small", "sha256": "0"}))
     return 0
 
 

@@ -244,13 +244,13 @@ def _page_that_lies(fault: Fault, answer: Answer) -> bytes:
         return b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"/>'
     if fault is Fault.ERROR_PAGE:
         return _refusal(Fault.SERVER_ERROR).body
-    said = rb"<NextContinuationToken>.*?</NextContinuationToken>|<IsTruncated>\w+</IsTruncated>"
+    markers = rb"<NextContinuationToken>.*?</NextContinuationToken>|<IsTruncated>\w+</IsTruncated>"
     more = b"<IsTruncated>false</IsTruncated>"
     if fault is Fault.SAME_TOKEN:
         token = escape(answer.query["continuation-token"]).encode()
         more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>%b</NextContinuationToken>"
         more %= token
-    return re.sub(said, b"", answer.body).replace(
+    return re.sub(markers, b"", answer.body).replace(
         b"</ListBucketResult>", more + b"</ListBucketResult>"
     )
 

@@ -141,22 +141,22 @@ class Rig:
         self, block: Block, get: Callable[[], Buffer] | None = None, *, tiers_checked: bool = True
     ) -> list[memoryview | Exception]:
         """Someone asks for a block; what he is told, and how often, is in the list."""
-        told: list[memoryview | Exception] = []
+        reported: list[memoryview | Exception] = []
         self.fetches.request(
             block,
             WHAT,
             self.store.get if get is None else lambda *_: get(),
-            Waiter(0, block.length, told.append),
+            Waiter(0, block.length, reported.append),
             tiers_checked=tiers_checked,
         )
-        return told
+        return reported
 
     def read(self, block: Block) -> memoryview | Exception:
         """The same, and waits for it to be stored."""
-        told = self.request(block)
-        wait_until(lambda: told)
+        answers = self.request(block)
+        wait_until(lambda: answers)
         self.fetches.wait_until_stored()
-        return told[0]
+        return answers[0]
 
     def prefetch(self, block: Block) -> bool:
         return self.fetches.prefetch(block, WHAT, self.store.get)

@@ -188,9 +188,12 @@ def take_turn(
         before = len(plans)
         results[case] = {"read": read(case, workers, start_method)}
         gc.collect()  # the loader is gone, and with it the plan
-        told = ("restarts", "crossed", "closed", "done", "before_workers")
+        fields = ("restarts", "crossed", "closed", "done", "before_workers")
         results[case]["plans"] = [
-            {"order": plan.order[: plan.handed_out], **{one: getattr(plan, one) for one in told}}
+            {
+                "order": plan.order[: plan.handed_out],
+                **{one: getattr(plan, one) for one in fields},
+            }
             for plan in plans[before:]
         ]
     return results
@@ -198,18 +201,18 @@ def take_turn(
 
 def main(turns: Sequence[tuple[int, str, Sequence[str]]]) -> None:
     plans: list[Any] = []
-    said: set[str] = set()
+    printed: set[str] = set()
     if "penstock.integrations.loader_hook" in sys.modules:  # `penstock run` has put it there
         from recorded import record
 
         from penstock.integrations import loader_hook
 
-        plans, said = record(), loader_hook._printed
+        plans, printed = record(), loader_hook._printed
     results: list[dict[str, Any]] = []
     for turn in turns:
         results.append(take_turn(plans, *turn))
         print(TURN_ENDS, file=sys.stderr, flush=True)
-        said.clear()  # what is said once is said again in the next turn
+        printed.clear()  # what is said once is said again in the next turn
     print(json.dumps(results))
 
 

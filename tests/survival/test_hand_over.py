@@ -190,19 +190,19 @@ def test_the_next_server_starts_while_the_killed_one_cannot_die_yet(
     mount.wait_until_cached("b")
     with proxy, open_plan([str(mount.path / "a")], label="half dead") as plan:
 
-        def told(name: str) -> Any:
+        def plan_value(name: str) -> Any:
             return mount.stats()["plans"][0][name]
 
         plan.extend([0])
-        wait_until(lambda: told("fetched") == 1, "pushed")
+        wait_until(lambda: plan_value("fetched") == 1, "pushed")
         plan.reached(1)
-        wait_until(lambda: told("dropped") == 1, "dropped behind the cursor")
+        wait_until(lambda: plan_value("dropped") == 1, "dropped behind the cursor")
         proxy.script([Fault.STALL], wait_s=100)
         reader = subprocess.Popen(["cat", mount.path / "a"], stdout=subprocess.PIPE)
         wait_until(lambda: mount.stats()["fetching"] == 1, "a reader has locked its page")
         server = note(state)["server_pid"]
         plan.extend([0])
-        wait_until(lambda: told("ahead") == 2, "planned again")
+        wait_until(lambda: plan_value("ahead") == 2, "planned again")
         plan.reached(2)
         wait_until(lambda: _waits_for_a_page(server), "the server waits for that page")
         if end == "killed":
@@ -213,7 +213,7 @@ def test_the_next_server_starts_while_the_killed_one_cannot_die_yet(
         proxy.calm()
         assert reader.communicate(timeout=30)[0] == b"some" * 1000
         assert mount.stats()["restarts"] == (1 if end == "killed" else 0)
-        assert told("label") == "half dead"
+        assert plan_value("label") == "half dead"
         wait_until_gone(server)
 
 
@@ -259,11 +259,11 @@ def test_a_crash_loop_backs_off_logs_the_reason_and_gives_readers_eio(
     wait_until(lambda: note(state)["state"] == "waiting", "backs off")
     found = penstock("stats", mount.path)
     assert found.returncode == 0
-    said = " ".join(found.stdout.split())  # as wide as it may be
-    assert "Not a directory" in said
-    assert "keeps crashing" in said
-    told: dict[str, Any] = json.loads(penstock("stats", mount.path, "-o", "json").stdout)
-    assert (told["state"], told["restarts"] >= 4) == ("waiting", True)
+    output = " ".join(found.stdout.split())  # as wide as it may be
+    assert "Not a directory" in output
+    assert "keeps crashing" in output
+    reported: dict[str, Any] = json.loads(penstock("stats", mount.path, "-o", "json").stdout)
+    assert (reported["state"], reported["restarts"] >= 4) == ("waiting", True)
     (log,) = (state / "logs").glob("*.log")
     assert "Not a directory" in log.read_text()
     mend()
@@ -295,14 +295,14 @@ def test_an_upgrade_changes_the_given_options_or_leaves_the_old_server(
 ) -> None:
     mount = mount_folder(mounter, source, "auto", "--cache-size", "5MiB", "--uid", "77")
     before = mount.stats()
-    for options, said in (
+    for options, message in (
         (("--cache-dir", "/proc/none"), "could not start: cache directory /proc/none"),
         (("--allow-other",), "cannot change while it is mounted"),
         (("-o", "max_read=65536"), "cannot change while it is mounted"),
         (("--endpoint", "http://127.0.0.1:1"), "cannot change while it is mounted"),
     ):
         result = penstock("upgrade", mount.path, *options)
-        assert (result.returncode, said in result.stderr) == (2, True), options
+        assert (result.returncode, message in result.stderr) == (2, True), options
     assert mount.stats()["pid"] == before["pid"]
     assert read_all(mount) == FILES
     assert penstock("upgrade", mount.path, "--cache-size", "7MiB").returncode == 0

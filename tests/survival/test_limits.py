@@ -70,8 +70,8 @@ def test_a_server_over_its_memory_limit_is_replaced(tmp_path: Path, mounter: Mou
     supervisor = supervisor_socket(mount.path)
     settings = {**ask(supervisor, "settings")["settings"], "memory_bytes": 8 * MIB}
     ask(supervisor, "upgrade", settings=settings, python=sys.executable, environment={})
-    said = "more than --memory allows"
-    wait_until(lambda: said in (mount.stats()["last_end"] or ""), "replaced")
+    message = "more than --memory allows"
+    wait_until(lambda: message in (mount.stats()["last_end"] or ""), "replaced")
     assert (mount.path / "a").read_bytes() == b"a"
 
 

@@ -60,8 +60,10 @@ def kill_server(state: Path) -> None:
     """The one that serves now; what the note says may be about the one before."""
 
     def is_there() -> bool:
-        told = note(state)
-        return told["server_pid"] is not None and serves(told["server_pid"], told["mountpoint"])
+        before = note(state)
+        return before["server_pid"] is not None and serves(
+            before["server_pid"], before["mountpoint"]
+        )
 
     wait_until(is_there, "a server")
     os.kill(note(state)["server_pid"], signal.SIGKILL)
@@ -111,14 +113,14 @@ def test_a_missing_python_is_waited_for_and_commands_do_not_wait(
         wait_until(lambda: note(state)["state"] == "waiting", "waits")
 
     take_away()
-    for words, code, said in (
+    for words, code, message in (
         (("stats", path), 0, "no server could be started"),
         (("refresh", path), 1, "no server at the moment"),
         (("doctor", path), 2, "no server at the moment"),
         (("mount", source, path, "-b"), 2, "already a mount point"),
     ):
-        told = penstock(*words)
-        assert (told.returncode, said in told.stdout + told.stderr) == (code, True), words
+        result = penstock(*words)
+        assert (result.returncode, message in result.stdout + result.stderr) == (code, True), words
     python.symlink_to(os.path.realpath(sys.executable))
     assert read_anew(Mount(path)) == FILES["b"]
     take_away()
@@ -148,14 +150,14 @@ def test_a_stopped_supervisor_does_not_blame_its_stopped_server(
     source: str, mounter: Mounter, state: Path
 ) -> None:
     mount = mounter(source, "--watchdog", "4s")
-    told = note(state)
-    for pid in (told["pid"], told["server_pid"]):
+    before = note(state)
+    for pid in (before["pid"], before["server_pid"]):
         os.kill(pid, signal.SIGSTOP)
     time.sleep(4.5)  # longer than the watchdog's time
-    looks = _times_it_waited(told["pid"])
-    os.kill(told["pid"], signal.SIGCONT)
-    wait_until(lambda: _times_it_waited(told["pid"]) > looks + 1, "it does not look at the clock")
-    os.kill(told["server_pid"], signal.SIGCONT)
+    looks = _times_it_waited(before["pid"])
+    os.kill(before["pid"], signal.SIGCONT)
+    wait_until(lambda: _times_it_waited(before["pid"]) > looks + 1, "it does not look at the clock")
+    os.kill(before["server_pid"], signal.SIGCONT)
     assert read_anew(mount) == FILES["b"]
     assert mount.stats()["restarts"] == 0
 
@@ -223,13 +225,13 @@ def stranger() -> Iterator[int]:
 @pytest.fixture
 def left(mount: Mount, state: Path, stranger: int) -> None:
     """A dead mount whose processes' numbers are others' by now."""
-    told = note(state)
-    for pid in (told["pid"], told["server_pid"]):
+    before = note(state)
+    for pid in (before["pid"], before["server_pid"]):
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda pid=pid: not serves(pid, str(mount.path)), "dead")
     wait_until(lambda: is_disconnected(mount.path), "its workers die with it")
     (file,) = (state / "mounts").glob("*.json")
-    file.write_text(json.dumps({**told, "pid": stranger, "server_pid": stranger}))
+    file.write_text(json.dumps({**before, "pid": stranger, "server_pid": stranger}))
 
 
 @pytest.mark.usefixtures("left")
@@ -265,21 +267,21 @@ def test_after_a_reboot_no_stale_note_is_trusted(mount: Mount, source: str, stat
 def test_a_mount_whose_supervisor_died_is_served_and_can_be_unmounted(
     source: str, mount: Mount, state: Path
 ) -> None:
-    told = note(state)
-    os.kill(told["pid"], signal.SIGKILL)
-    wait_until(lambda: not serves(told["pid"], str(mount.path)), "the supervisor lives")
+    before = note(state)
+    os.kill(before["pid"], signal.SIGKILL)
+    wait_until(lambda: not serves(before["pid"], str(mount.path)), "the supervisor lives")
     assert read_anew(mount) == FILES["b"]
     assert mount.stats()["state"] == "serving"
-    for words, said in (
+    for words, message in (
         (("upgrade", mount.path), "its supervisor is gone"),
         (("mount", source, mount.path, "-b"), "already a mount point"),
     ):
         result = penstock(*words)
-        assert (result.returncode, said in result.stderr) == (2, True)
+        assert (result.returncode, message in result.stderr) == (2, True)
     # As if it had died between two servers.
-    os.kill(told["server_pid"], signal.SIGKILL)
+    os.kill(before["server_pid"], signal.SIGKILL)
     (file,) = (state / "mounts").glob("*.json")
-    file.write_text(json.dumps({**told, "state": "restarting", "server_pid": None}))
+    file.write_text(json.dumps({**before, "state": "restarting", "server_pid": None}))
     assert "are gone" in penstock("doctor", mount.path).stdout
     for command in ("stats", "refresh", "upgrade"):
         result = penstock(command, mount.path)
@@ -318,10 +320,10 @@ def test_a_second_ctrl_c_ends_a_busy_mount_at_once(source: str, tmp_path: Path) 
         # Sooner it would be taken for the same; and a third could meet an interpreter that ends.
         time.sleep(_SECOND_CTRL_C_AFTER_S + 0.1)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
         with suppress(OSError):  # closing tells that nobody is there
             os.close(descriptor)
-        assert (process.returncode, "Traceback" in said) == (0, False)
+        assert (process.returncode, "Traceback" in stderr) == (0, False)
 
 
 def test_nohup_keeps_a_foreground_mount_when_its_terminal_closes(

@@ -228,8 +228,8 @@ def test_a_feed_added_while_only_old_blocks_are_left_is_asked(make_set: MakeSet)
 # -- who fetches ------------------------------------------------------------------------------
 
 
-class Told:
-    """Collects what a bringer says."""
+class Results:
+    """Collects the results that a fetcher reports."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[Wanted, FetchResult]] = []
@@ -238,16 +238,16 @@ class Told:
         self.ends += ends
 
     @property
-    def hows(self) -> list[FetchOutcome]:
+    def outcomes(self) -> list[FetchOutcome]:
         return [arrival.outcome for _, arrival in self.ends]
 
 
-def fetch_ahead(some: Set, push: PushPages | None, counters: Counters, *wanted: Wanted) -> Told:
-    fetcher, told = LocalFetcher(some.files, push, counters), Told()
-    fetcher.fetch_ahead(list(wanted), told)
-    wait_until(lambda: len(told.ends) == len(wanted))
+def fetch_ahead(some: Set, push: PushPages | None, counters: Counters, *wanted: Wanted) -> Results:
+    fetcher, results = LocalFetcher(some.files, push, counters), Results()
+    fetcher.fetch_ahead(list(wanted), results)
+    wait_until(lambda: len(results.ends) == len(wanted))
     fetcher.close()
-    return told
+    return results
 
 
 def wanted(ino: int, number: int = 0, *, push: bool = True, is_wanted: bool = True) -> Wanted:
@@ -266,16 +266,16 @@ def test_fetched_blocks_are_pushed_at_their_offset_and_each_result_is_reported(
 
     a, b, data = some.ino("a"), some.ino("b"), bytes(range(200)) * 1000
     many = [wanted(a, 0), wanted(a, 3), wanted(a, 1, push=False), wanted(b)]
-    told = fetch_ahead(some, push, counters, *many)
-    assert {id(one) for one, _ in told.ends} == set(map(id, many))
-    assert set(told.hows) == {FetchOutcome.FETCHED}
+    results = fetch_ahead(some, push, counters, *many)
+    assert {id(one) for one, _ in results.ends} == set(map(id, many))
+    assert set(results.outcomes) == {FetchOutcome.FETCHED}
     assert pushed == {
         (a, 0): data[:BLOCK],
         (a, 3 * BLOCK): data[3 * BLOCK :],
         (b, 0): b"some",
     }
     assert counters.total("pushed_bytes") == BLOCK + len(data) - 3 * BLOCK, "not what is refused"
-    assert fetch_ahead(some, None, counters, wanted(a, 2)).hows == [FetchOutcome.FETCHED], (
+    assert fetch_ahead(some, None, counters, wanted(a, 2)).outcomes == [FetchOutcome.FETCHED], (
         "nowhere to push"
     )
 
@@ -288,10 +288,12 @@ def test_failed_and_unwanted_fetches_end_with_a_reason(
     def fail(*_: object) -> bool:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    assert fetch_ahead(some, fail, counters, wanted(some.ino("a"))).hows == [FetchOutcome.FETCHED]
+    assert fetch_ahead(some, fail, counters, wanted(some.ino("a"))).outcomes == [
+        FetchOutcome.FETCHED
+    ]
     assert "was not pushed: [Errno 22] Invalid argument" in caplog.text
     gone = wanted(some.ino("d/b"), is_wanted=False)
-    assert fetch_ahead(some, None, counters, gone).hows == [FetchOutcome.FAILED]
+    assert fetch_ahead(some, None, counters, gone).outcomes == [FetchOutcome.FAILED]
     assert some.store.asked == [("a", 0)]
     ((_, stale),) = fetch_ahead(some, None, counters, wanted(999_999)).ends
     ((_, folder),) = fetch_ahead(some, None, counters, wanted(some.ino("d"))).ends

@@ -235,5 +235,5 @@ def test_unplanned_epochs_match_a_simulation_of_each_get(rate: int, hits: float)
     queues = [[size for sizes in drawn[worker::8] for size in sizes] for worker in range(8)]
     played_s = play(queues, 0.03, rate * SIZE)
     # Every batch is handed out at once: what is compared is only how GETs share the network.
-    told = feed_unplanned(batches, rates(bandwidth=rate * SIZE, queued=8))
-    assert told.whole_s == pytest.approx(played_s, rel=0.05)
+    reported = feed_unplanned(batches, rates(bandwidth=rate * SIZE, queued=8))
+    assert reported.whole_s == pytest.approx(played_s, rel=0.05)
