@@ -21,6 +21,7 @@ REGRESSIONS = Path(__file__).with_name("regressions")
 SEED = 20_261_118
 
 
+@pytest.mark.timeout(900)  # nothing but CPU: 200 s where ten processes share a core
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 def test_each_target_holds_for_mutations_of_valid_inputs(target: Target, tmp_path: Path) -> None:
     inputs = list(islice(mutations(target.seeds, target.words, SEED), target.smoke_inputs))
