@@ -323,5 +323,6 @@ OTHERS = {
 def test_an_error_without_its_own_errno_is_eio(
     kind: type[Exception],
 ) -> None:
-    words = ("spec.mounts", "what") if kind is errors.SpecProblem else ("what",)
+    names_a_field = kind in (errors.SpecProblem, errors.VolumeProblem)
+    words = ("spec.mounts", "what") if names_a_field else ("what",)
     assert errno_of(kind(*words)) == OTHERS.get(kind, errno.EIO)

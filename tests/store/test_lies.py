@@ -104,7 +104,7 @@ def liar(_servers: tuple[Liar, Liar]) -> Iterator[Liar]:
 
 
 def opened(liar: Liar, **options: Any) -> Store:
-    options = {"endpoint": liar.endpoint, "deadline_s": DEADLINE_S} | options
+    options = {"endpoint": liar.endpoint, "deadline_s": PATIENCE_S} | options
     return open_store(parse_source("s3://bucket"), StoreOptions(**options), Counters())
 
 
@@ -124,7 +124,7 @@ def test_a_lie_is_detected_or_gives_the_promised_error(
     expected = promised[[ask_list, ask_get, ask_part].index(question)]
     # Short only for lies that keep us waiting: a busy machine may be slower than that.
     waits = expected is TIMEOUT
-    store, memory = opened(liar, deadline_s=DEADLINE_S if waits else PATIENCE_S), Memory()
+    store, memory = opened(liar, **({"deadline_s": DEADLINE_S} if waits else {})), Memory()
     liar.lie = lie
     found = outcome(question, store)
     if expected is RIGHT:
@@ -564,7 +564,7 @@ def ask_delete(store: Store) -> object:
 def test_a_writer_to_a_lying_store_gets_an_error(
     liar: Liar, name: str, question: Callable[[Store], object]
 ) -> None:
-    store, memory = opened(liar), Memory()
+    store, memory = opened(liar, deadline_s=DEADLINE_S), Memory()
     liar.lie = LIES[name][0]
     found = outcome(question, store)
     # Of what is not there nothing has to be deleted, which a 404 says.

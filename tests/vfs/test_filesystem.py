@@ -1,8 +1,8 @@
 """The tree as a file system: names, bytes, and what readers of an outdated file see."""
 
 import os
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -235,6 +235,8 @@ def test_a_read_of_a_stale_block_is_an_error_also_when_retried_in_parts(
     )
     assert read(files, ino, 0, 4096) == bytes(4096)
     some.cache.wait_until_stored()
+    clock = SimpleNamespace(monotonic=lambda: 100.0)  # the file is stale for a second only
+    monkeypatch.setattr(filesystem, "time", clock)
     (tmp_path / "set/large").write_bytes(b"omega")
     assert files.read_now(ino, 0, 2 * BLOCK) is None
     assert isinstance(read(files, ino, 0, 2 * BLOCK), StaleInode)
@@ -242,8 +244,7 @@ def test_a_read_of_a_stale_block_is_an_error_also_when_retried_in_parts(
         with pytest.raises(StaleInode, match="large"):
             process.read_now(ino, 0, 4096)
         assert process.read_now(some.ino("a"), 0, 5) is None, "others are read as before"
-    now_s = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now_s + 2)
+    clock.monotonic = lambda: 102.0
     assert files.read_now(ino, 0, 4096) == [bytes(4096)], "it is cached, and nobody asks for more"
 
 
