@@ -51,7 +51,7 @@ def end(*_):
     ended = True
 signal.signal(signal.SIGTERM, end)
 names = [(n, os.stat(f"/data/{n}").st_size) for n in sorted(os.listdir("/data"))]
-seen = {"reads": 0, "bytes": 0, "errors": [], "wrong": [], "longest_s": 0.0}
+seen = {"reads": 0, "bytes": 0, "errors": [], "wrong": [], "longest_s": 0.0, "slow": []}
 print("reading", flush=True)
 while not ended:
     name, size = random.choice(names)
@@ -68,7 +68,10 @@ while not ended:
     except OSError as error:
         seen["errors"].append(f"{name}: {error}")
         time.sleep(0.2)
-    seen["longest_s"] = max(seen["longest_s"], time.monotonic() - began)
+    took = time.monotonic() - began
+    seen["longest_s"] = max(seen["longest_s"], took)
+    if took > 0.5:
+        seen["slow"].append((time.time(), took))
 print(json.dumps(seen), flush=True)
 """
 )
@@ -83,13 +86,15 @@ class Outcome:
     errors: list[str]
     wrong: list[str]
     longest_s: float
+    longest_by_event: dict[str, float]
 
     def describe(self) -> str:
         events = ", ".join(f"{name} {count}" for name, count in sorted(self.events.items()))
         return (
             f"{sum(self.events.values())} events in {self.seconds:.0f} s: {events}\n"
             f"{self.reads:,} reads, {self.read_bytes / 1e9:.1f} GB, {len(self.errors)} errors, "
-            f"{len(self.wrong)} wrong; longest read {self.longest_s:.2f} s"
+            f"{len(self.wrong)} wrong; longest read {self.longest_s:.2f} s\n"
+            + "\n".join(f"  {one}: {took:.2f} s" for one, took in self.longest_by_event.items())
         )
 
 
@@ -130,16 +135,19 @@ class _Survival:
         self._prepare()
         began = time.monotonic()
         done: Counter[str] = Counter()
+        self._began: list[tuple[float, str]] = []
         order = [name for _ in range(self._rounds) for name in self._events]
         order = order[: self._rounds]
         self._chance.shuffle(order)
         for number, name in enumerate(order):
             node = self._chance.choice(self._nodes)
+            self._began.append((time.time(), name))
             self._events[name](node)
             done[name] += 1
             self._wait_until_recovered()
             print(f"{number + 1:3} {name} on {node}", file=sys.stderr, flush=True)
             if self._upgrade and number == len(order) // 2:
+                self._began.append((time.time(), "helm upgrade"))
                 self._helm_upgrade()
                 done["helm upgrade"] += 1
                 self._wait_until_recovered()
@@ -172,7 +180,7 @@ class _Survival:
             )  # fmt: skip
 
     def _outcome(self, events: Counter[str], seconds: float) -> Outcome:
-        outcome = Outcome(events, seconds, 0, 0, [], [], 0.0)
+        outcome = Outcome(events, seconds, 0, 0, [], [], 0.0, dict.fromkeys(sorted(events), 0.0))
         for name in self._readers:
             node = self._kube.get("pod", name)["spec"]["nodeName"]
             self._signal_reader(node, name)
@@ -190,6 +198,11 @@ class _Survival:
             outcome.errors += [f"{name}: {one}" for one in seen["errors"]]
             outcome.wrong += seen["wrong"]
             outcome.longest_s = max(outcome.longest_s, seen["longest_s"])
+            for ended_s, took_s in seen["slow"]:
+                before = [event for began_s, event in self._began if began_s < ended_s]
+                if before:
+                    longest = outcome.longest_by_event
+                    longest[before[-1]] = max(longest[before[-1]], took_s)
         return outcome
 
     def _signal_reader(self, node: str, name: str) -> None:
@@ -257,14 +270,14 @@ class _Survival:
 
     def _restart_containerd(self, node: str) -> None:
         kubelet, containerd = wait_until(lambda: self._daemons(node), "the daemons do not run")
+        before = f"-t {_number_inside(containerd)} "
         _restart(containerd, beside=kubelet)
         _, fresh = wait_until(lambda: self._daemons(node), "containerd does not run")
         # The node's `enter` names the process whose namespace it enters.
         script = self._home / node / "enter"
-        before, after = (f"-t {_number_inside(pid)} " for pid in (containerd, fresh))
         text = script.read_text()
         assert before in text, text
-        script.write_text(text.replace(before, after))
+        script.write_text(text.replace(before, f"-t {_number_inside(fresh)} "))
         wait_until(lambda: _is_answered(node), "containerd does not answer")
 
     def _daemons(self, node: str) -> tuple[int, int] | None:
