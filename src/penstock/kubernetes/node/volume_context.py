@@ -114,10 +114,8 @@ def _inline(context: Mapping[str, str], kubelet_dir: PurePosixPath) -> Inline:
         root = _cache_root(_required(context, names.CACHE_ROOT), kubelet_dir)
     elif names.CACHE_ROOT in context:
         raise VolumeProblem(names.CACHE_ROOT, f"a volume of role {role} has no cache")
-    return Inline(
-        cast("Role", role), key, root,
-        pod_name=_required(context, names.POD_NAME), pod_uid=_required(context, names.POD_UID),
-    )  # fmt: skip
+    pod_name, pod_uid = _required(context, names.POD_NAME), _required(context, names.POD_UID)
+    return Inline(cast("Role", role), key, root, pod_name, pod_uid)
 
 
 def _cache_root(text: str, kubelet_dir: PurePosixPath) -> PurePosixPath:

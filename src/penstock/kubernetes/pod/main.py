@@ -74,9 +74,8 @@ class _Status:
             elif "error" in message:
                 self._ready, self._error = False, message
             elif "waiting" in message:
-                self._error = {
-                    "error": f"it waits for {message['waiting']}", "hint": None, "exit_code": 1
-                }  # fmt: skip
+                waits = f"it waits for {message['waiting']}"
+                self._error = {"error": waits, "hint": None, "exit_code": 1}
 
     def start(self, mountpoint: Path) -> None:
         with self._lock:
