@@ -281,6 +281,22 @@ def test_nothing_of_a_deleted_data_set_stays_on_the_node(node: Node, pods: Pods)
     assert node.run("find", "/runtime-mnt", "-mindepth", "4").stdout == ""
 
 
+def test_folders_of_a_server_pod_stay_while_it_starts(node: Node) -> None:
+    """The API server may not know the volume yet, or not any more."""
+    for role in ("state", "cache"):
+        node.publish_inline(KEY, role, pod=f"{role}-first")
+    other = ServedKey("default", "other")
+    folder = node.folder / "caches" / "penstock" / "default"
+    gone = node.publish_inline(other, "cache", pod="gone")
+    node.kubelet.unpublish(gone)
+    wait_until(lambda: not (folder / "other").exists(), node.plugin_log)
+    assert (folder / "demo").exists()
+    assert node.run("ls", "/var/lib/penstock/sets/default/demo").stdout.split() == [
+        "caches.json",
+        "state",
+    ]
+
+
 def test_a_mount_that_lost_plugin_and_server_is_replaced_for_new_pods(
     node: Node, pods: Pods, served: dict[str, Any]
 ) -> None:

@@ -68,9 +68,10 @@ class NodeFolders:
             for parent in (folder.parent, folder.parent.parent):
                 _remove_if_empty(parent)
 
-    def is_link(self, entry: MountEntry, key: ServedKey) -> bool:
-        """Return whether a bind mount shows the data set's socket to a server pod."""
-        return entry.root.endswith(f"/link/{key.namespace}/{key.name}")
+    def is_shown(self, entry: MountEntry, key: ServedKey) -> bool:
+        """Return whether a bind mount shows a folder of the data set to a server pod."""
+        name = f"{key.namespace}/{key.name}"
+        return entry.root.endswith((f"/link/{name}", f"/sets/{name}/state", f"/penstock/{name}"))
 
     def _set(self, key: ServedKey) -> Path:
         return self._state / "sets" / key.namespace / key.name

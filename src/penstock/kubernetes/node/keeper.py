@@ -73,7 +73,7 @@ class Keeper:
                     log.info("%s: mounted at %s already", key, entry.mountpoint)
                     self._mounts[key] = KeptMount(key, mount_type, Path(entry.mountpoint))
             for key in {*self._mounts, *self._folders.known()}:
-                if key in self._mounts or self._links_to(key):
+                if key in self._mounts or self._has_server_pod(key):
                     self._open_link(key)
         threading.Thread(target=self._look_after, name="idle", daemon=True).start()
 
@@ -209,7 +209,8 @@ class Keeper:
                 if now_s - self._idle_since_s.setdefault(key, now_s) >= IDLE_S:
                     self._let_go(key)
         for key in idle:
-            if now_s >= self._ask_at_s.get(key, now_s) and key not in self._mounts:
+            ask_at_s = self._ask_at_s.setdefault(key, now_s + IDLE_S)
+            if now_s >= ask_at_s and key not in self._mounts:
                 self._ask_at_s[key] = now_s + _ASK_EVERY_S
                 if self._volume_exists(key) is False:
                     self._remove(key)
@@ -218,12 +219,12 @@ class Keeper:
         mount = self._mounts.get(key)
         if mount is not None and (mount.has_server or mount.users(self._kubelet_dir)):
             return True
-        return self._links_to(key)
+        return self._has_server_pod(key)
 
-    def _links_to(self, key: ServedKey) -> bool:
-        """Return whether a server pod, which may still be starting, sees the socket."""
+    def _has_server_pod(self, key: ServedKey) -> bool:
+        """Return whether a server pod, which may still be starting, sees a folder of it."""
         return any(
-            self._folders.is_link(entry, key) for entry in binds.binds_below(self._kubelet_dir)
+            self._folders.is_shown(entry, key) for entry in binds.binds_below(self._kubelet_dir)
         )
 
     def _let_go(self, key: ServedKey) -> None:
@@ -236,7 +237,7 @@ class Keeper:
 
     def _remove(self, key: ServedKey) -> None:
         with self._lock:
-            if key in self._mounts or key in self._links or self._links_to(key):
+            if key in self._mounts or key in self._links or self._has_server_pod(key):
                 return  # somebody uses it again
             self._folders.remove(key)
             self._idle_since_s.pop(key, None)
