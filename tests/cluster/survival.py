@@ -182,8 +182,7 @@ class _Survival:
     def _outcome(self, events: Counter[str], seconds: float) -> Outcome:
         outcome = Outcome(events, seconds, 0, 0, [], [], 0.0, dict.fromkeys(sorted(events), 0.0))
         for name in self._readers:
-            node = self._kube.get("pod", name)["spec"]["nodeName"]
-            self._signal_reader(node, name)
+            self._kube.wait_for(lambda name=name: self._end_reader(name), f"{name} gets no signal")
         for name in self._readers:
             text = self._kube.wait_for(
                 lambda name=name: (
@@ -205,8 +204,10 @@ class _Survival:
                     longest[before[-1]] = max(longest[before[-1]], took_s)
         return outcome
 
-    def _signal_reader(self, node: str, name: str) -> None:
-        self._kube("exec", name, "--", "python3", "-c", "import os; os.kill(1, 15)")
+    def _end_reader(self, name: str) -> bool:
+        """Send SIGTERM; a kubelet that was restarted may not know the pod yet."""
+        program = "import os; os.kill(1, 15)"
+        return self._kube.attempt("exec", name, "--", "python3", "-c", program).returncode == 0
 
     def _wait_until_recovered(self) -> None:
         def recovered() -> bool:
@@ -249,7 +250,21 @@ class _Survival:
         self._delete(self._system, "app.kubernetes.io/component=operator", None, force=True)
 
     def _kill_container(self, node: str) -> None:
+        """Kill a container; wait until the kubelet has noticed: only then is Ready true again."""
+
+        def restarts() -> int:
+            pods = self._pods(self._kube, "penstock.dev/server")
+            here = [pod for pod in pods if pod["spec"]["nodeName"] == node]
+            statuses = [one for pod in here for one in pod["status"]["containerStatuses"]]
+            return sum(one["restartCount"] for one in statuses)
+
+        before = restarts()
         self._kill(node, "penstock.kubernetes.pod.main")
+        self._kube.wait_for(
+            lambda: restarts() > before,
+            "a container that was killed is not restarted",
+            timeout_s=_RECOVERS_WITHIN_S,
+        )
 
     def _kill(self, node: str, module: str) -> None:
         """Kill the processes of this module in the server pods of a node."""
