@@ -18,7 +18,9 @@ from penstock.settings import (
     MountSettings,
     Part,
     decode,
+    describe_changes,
     encode,
+    hold_back,
     needs_new_mount,
     options_of,
 )
@@ -97,6 +99,32 @@ def test_a_changed_option_is_applied_or_rejected_in_a_mount_in_use(
         assert wanted != settings
         assert needs_new_mount(settings, wanted) == []
     assert decode(encode(wanted)) == wanted
+
+
+def test_only_what_needs_a_new_mount_waits_for_one(settings: MountSettings) -> None:
+    values = read_texts({"cache-dir": "/cache", "cache-size": "3GiB", "prefetch": "8"})
+    wanted = make_settings(settings.parts, Path("/mnt"), {**values, "o": ("max_read=131072",)})
+    possible, waiting = hold_back(settings, wanted)
+    assert waiting == ["the largest read"]
+    assert possible == replace(wanted, max_read_bytes=settings.max_read_bytes)
+    assert describe_changes(settings, possible) == [
+        "cache SSD 90% of free to SSD 3.0 GiB",
+        "prefetch",
+    ]
+    assert hold_back(settings, possible) == (possible, [])
+
+
+def test_a_mount_that_is_to_be_closed_to_others_gets_new_keys_but_no_new_folder(
+    settings: MountSettings,
+) -> None:
+    settings = replace(settings, catalog="default.imagenet")
+    open_to_all = replace(settings, allow_other=True)
+    rotated = replace(settings.parts[0], store=StoreOptions(keys=Keys("id", "rotated")))
+    private = Part("private", parse_source("file:///home/me"))
+    possible, waiting = hold_back(open_to_all, replace(settings, parts=(rotated, private)))
+    assert waiting == ["who may read it", "where the store is"]
+    assert possible == replace(open_to_all, parts=(rotated,))
+    assert describe_changes(open_to_all, possible) == ["keys or options of s3://bucket/prefix"]
 
 
 def test_options_that_are_not_given_keep_their_values(settings: MountSettings) -> None:

@@ -15,7 +15,7 @@ code that uses it.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from enum import Enum
 from math import inf
 from pathlib import Path
@@ -30,7 +30,7 @@ from penstock.store.connect import DEFAULT_DEADLINE_S, StoreOptions
 from penstock.store.credentials import Keys
 from penstock.store.etags import VERIFY_MODES
 from penstock.store.source import Source
-from penstock.units import GIB, KIB, MIB, parse_duration, parse_size
+from penstock.units import GIB, KIB, MIB, format_size, parse_duration, parse_size
 
 # What a server needs without any buffer (the interpreter, libraries, threads, databases), and what
 # a byte in a buffer costs: while a body arrives it is held in pieces, and then once as a whole.
@@ -420,6 +420,62 @@ def needs_new_mount(current: MountSettings, wanted: MountSettings) -> list[str]:
     if wanted.catalog is None and _places(current) != _places(wanted):
         found.append(_WHERE)
     return found
+
+
+def hold_back(current: MountSettings, wanted: MountSettings) -> tuple[MountSettings, list[str]]:
+    """Return what of `wanted` a mount in use can take, and what has to wait for a new mount, in a
+    person's words.
+
+    A mount that is to be closed to other users also keeps its places: they would get to see a new
+    folder that is not meant for them. Keys change nevertheless.
+    """
+    waiting = needs_new_mount(current, wanted)
+    fixed = {
+        name: getattr(current, name)
+        for name, option in OPTION_OF_FIELD.items()
+        if option.change is Change.NEW_MOUNT
+    }
+    possible = replace(wanted, **fixed)
+    is_closed = current.allow_other and not wanted.allow_other
+    if is_closed and _WHERE not in waiting and _places(current) != _places(wanted):
+        waiting.append(_WHERE)
+    if _WHERE in waiting:
+        wanted_now = {(part.path, part.source): part for part in wanted.parts}
+        parts = (wanted_now.get((part.path, part.source), part) for part in current.parts)
+        possible = replace(possible, parts=tuple(parts))
+    return possible, waiting
+
+
+def describe_changes(current: MountSettings, wanted: MountSettings) -> list[str]:
+    """Return what differs between two settings of one mount, in a person's words."""
+    found: list[str] = []
+    before = {part.path: part for part in current.parts}
+    after = {part.path: part for part in wanted.parts}
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old is None or (new is not None and old.source != new.source):
+            assert new is not None
+            found.append(f"{new.source} at /{path}")
+        elif new is None:
+            found.append(f"/{path} removed")
+        elif old.store != new.store:
+            found.append(f"keys or options of {new.source}")
+    if current.tiers != wanted.tiers:
+        found.append(f"cache {_tiers_in_words(current)} to {_tiers_in_words(wanted)}")
+    for name, option in OPTION_OF_FIELD.items():
+        if getattr(current, name) != getattr(wanted, name):
+            found.append(option.title or option.name)
+    return found
+
+
+def _tiers_in_words(settings: MountSettings) -> str:
+    """`MEM 2.0 GiB and SSD 180.0 GiB`."""
+    words = [
+        f"{tier.medium} {'90% of free' if quota is None else format_size(quota)}"
+        for tier in settings.tiers
+        for quota in (tier.quota_bytes,)
+    ]
+    return " and ".join(words) or "none"
 
 
 def _places(settings: MountSettings) -> set[tuple[Any, ...]]:

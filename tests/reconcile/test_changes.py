@@ -1,6 +1,7 @@
 """What is applied again: changed in place where it can be, told where it cannot, and nothing at all
 where nothing is new. Where data sets are mounted; and what `dataset://` shows of others."""
 
+import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -115,6 +116,31 @@ def test_a_change_that_needs_a_restart_is_reported_and_made_once_unused(
     # Once asked for is once done.
     assert penstock("up").returncode == 0
     assert find_note(bound).pid == restarted.pid
+
+
+def test_apply_tells_what_was_changed_and_what_waits_for_a_restart(
+    bound: Path, tmp_path: Path
+) -> None:
+    note = find_note(bound)
+    options = {"allow-other": "true", "prefetch": "8"}
+    wanted = json.dumps(ours("small", tmp_path / "cache", "96Mi", options=options))
+    done = penstock("apply", "-f", "-", input=wanted)
+    assert (done.returncode, done.stdout) == (0, "penstockruntime.penstock.dev/small configured\n")
+    changed, *rest = done.stderr.splitlines()
+    assert changed.startswith(
+        "dataset small changed in place: cache SSD 64.0 MiB to SSD 96.0 MiB; prefetch (readers "
+    )
+    waits = [
+        "dataset small waits for a restart: who may read it cannot change while it is mounted",
+        "hint: `penstock up --restart small`",
+    ]
+    assert rest == waits
+    assert api.dataset("small").capacity_bytes == 96 << 20
+    assert find_note(bound).pid == note.pid
+    # Applied again, it says again what waits, and nothing of what was done before.
+    again = penstock("apply", "-f", "-", input=wanted)
+    assert again.stdout == "penstockruntime.penstock.dev/small unchanged\n"
+    assert again.stderr.splitlines() == waits
 
 
 def test_a_missing_source_leaves_the_mount_unchanged(

@@ -13,6 +13,7 @@ Must not import models, YAML or stores at the top: `penstock get` and `get_all` 
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +25,7 @@ from penstock.reconcile.conditions import COMPLETE
 from penstock.reconcile.deletion import delete as _mark_deleted
 from penstock.reconcile.deletion import refuse_if_read
 from penstock.reconcile.loop_control import is_running, wake_loop
-from penstock.reconcile.snapshot import RESTARTED_AT, RUNTIMES, Pair, Stored
+from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, RUNTIMES, Pair, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import (
     Failure,
@@ -47,6 +48,7 @@ __all__ = [
     "KindInfo",
     "Operation",
     "Pair",
+    "Remark",
     "ResourceKey",
     "apply",
     "dataset",
@@ -61,9 +63,9 @@ __all__ = [
     "load",
     "no_such",
     "raise_trouble",
+    "remarks",
     "up",
     "wait_until_bound",
-    "why_unbound",
 ]
 
 _Self = TypeVar("_Self", bound="Declared")
@@ -224,17 +226,39 @@ def wait_until_bound(
     return wait_for_pairs(State(), _datasets_of(applied), timeout_s=timeout_s, on_update=progress)
 
 
-def why_unbound(applied: Iterable["Applied"]) -> list[str]:
-    """A line for each data set that cannot be bound until something else is applied."""
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What became of a data set that was applied, where its phase alone does not say it."""
+
+    what: str
+    hint: str | None = None
+
+
+def remarks(applied: Iterable["Applied"], since_s: float) -> list[Remark]:
+    """Return what running mounts took since then, what waits for a restart, and which data sets
+    cannot be bound until something else is applied."""
     state = State()
-    lines: list[str] = []
+    found: list[Remark] = []
     for namespace, name in sorted(_datasets_of(applied)):
-        found = state.find(ResourceKey("Dataset", namespace, name))
-        if found is None or found.status.get("phase") != "NotBound":
+        stored = state.find(ResourceKey("Dataset", namespace, name))
+        if stored is None:
             continue
-        for condition in found.status.get("conditions", [])[:1]:
-            lines.append(f"dataset {name} is not bound: {condition['message']}")
-    return lines
+        title = f"dataset {name}"
+        conditions: list[dict[str, Any]] = stored.status.get("conditions", [])
+        if stored.status.get("phase") == "NotBound":
+            messages = [one["message"] for one in conditions[:1]]
+            found += [Remark(f"{title} is not bound: {message}") for message in messages]
+            continue
+        for event in state.events(stored.uid):
+            if event.reason == CHANGED and event.last_s >= since_s:
+                found.append(Remark(f"{title} changed in place: {event.message}"))
+        for condition in conditions:
+            if condition["type"] == "UpdateReady" and condition["status"] == "False":
+                what, _, hint = condition["message"].partition(" (hint: ")
+                found.append(
+                    Remark(f"{title} waits for a restart: {what}", hint.removesuffix(")") or None)
+                )
+    return found
 
 
 def load(

@@ -1,6 +1,7 @@
 """penstock apply, load, up and delete: the commands that change what is declared."""
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -48,6 +49,7 @@ def apply(
     from penstock.api import resources
 
     timeout_s = None if timeout is None else parse_duration(timeout, what="--timeout")
+    began_s = time.time()
     applied = resources.apply(files, namespace=namespace, dry_run=dry_run, wait=False)
     for one in applied:
         click.echo(_outcome(one) + (" (dry run)" if dry_run else ""))
@@ -62,8 +64,10 @@ def apply(
     except KeyboardInterrupt:
         notify(_BACKGROUND)
         raise click.exceptions.Abort from None
-    for line in resources.why_unbound(applied):
-        notify(line)
+    for remark in resources.remarks(applied, began_s):
+        notify(remark.what)
+        if remark.hint:
+            notify(f"hint: {remark.hint}")
     resources.raise_trouble(troubles)
 
 

@@ -47,14 +47,14 @@ class Site:
     """Where a pair's servers run, as far as its statuses say so."""
 
     reason: str  # of the condition that names what has no effect there
-    restart_hint: str  # {name}: the data set's
+    restart_hint: str  # {name}: the data set's; {place}: ` -n NAMESPACE` where it is needed
     # Of the fields without effect on one machine, those that have none here either.
     effects: Callable[[Stored, list[NoEffect]], list[NoEffect]] = _all_effects
     desired: int = 1  # servers
     ready: int | None = None  # None: all of them, if the pair is ready
 
 
-ONE_MACHINE = Site("OneMachine", "`penstock up --restart {name}`")
+ONE_MACHINE = Site("OneMachine", "`penstock up --restart {name}{place}`")
 
 # A user's mistake does not go away by an early retry; a store that is unreachable may come back.
 _MISTAKE_RETRY_S = 300.0
@@ -345,10 +345,10 @@ def runtime_phases(phase: str, site: Site) -> Json:
 def _restart_needed(restart_for: list[str], dataset: Stored, site: Site) -> list[Condition]:
     if not restart_for:
         return []
-    message = (
-        f"{', '.join(restart_for)} cannot change while it is mounted "
-        f"(hint: {site.restart_hint.format(name=dataset.key.name)})"
-    )
+    key = dataset.key
+    place = "" if key.namespace == "default" else f" -n {key.namespace}"
+    hint = site.restart_hint.format(name=key.name, place=place)
+    message = f"{', '.join(restart_for)} cannot change while it is mounted (hint: {hint})"
     return [Condition("UpdateReady", False, "RestartNeeded", message)]
 
 

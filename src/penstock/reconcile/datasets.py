@@ -27,9 +27,9 @@ from penstock.reconcile.dataset_phases import Action, Cause, Update, cause_of, n
 from penstock.reconcile.live_status import Busy, ask_brief, find_mount_note, occupied
 from penstock.reconcile.mount_plan import plan_of
 from penstock.reconcile.node_affinity import Node, node_mismatch
-from penstock.reconcile.snapshot import RESTARTED_AT, Pair, Snapshot, Stored
+from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
-from penstock.settings import MountSettings, needs_new_mount
+from penstock.settings import MountSettings, describe_changes, hold_back
 from penstock.specs.kinds import ResourceKey
 from penstock.store.redaction import redact
 from penstock.store.retry import FIRST_CONTACT_S, open_reliable_store
@@ -173,17 +173,15 @@ class Datasets:
             self._state.record(dataset.uid, note={"restarted": restarted})
             return []
         current = current_settings(mountpoint)
-        needs_restart = needs_new_mount(current, settings)
-        if needs_restart:
-            return needs_restart
-        if current != settings:
-            _check_new_stores(current, settings)
-            pause_s = change_in_place(mountpoint, settings)
-            self._state.add_event(
-                dataset.uid, "Changed", f"in place; readers waited for {pause_s * 1000:.0f} ms"
-            )
+        possible, waiting = hold_back(current, settings)
+        if current != possible:
+            _check_new_stores(current, possible)
+            pause_s = change_in_place(mountpoint, possible)
+            changes = "; ".join(describe_changes(current, possible)) or "nothing that readers see"
+            message = f"{changes} (readers waited for {pause_s * 1000:.0f} ms)"
+            self._state.add_event(dataset.uid, CHANGED, message)
         _list_new_parts(mountpoint)
-        return []
+        return waiting
 
     def _start(self, dataset: Stored, runtime: Stored, settings: MountSettings) -> None:
         clear_dead_mount(settings.mountpoint)
