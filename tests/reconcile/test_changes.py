@@ -195,6 +195,16 @@ def test_a_secret_is_rotated_in_place(of_bucket: dict[str, Any], tmp_path: Path)
     assert find_note(path).pid == note.pid
 
 
+def test_applying_again_tries_again(declared: State, server: S3, tmp_path: Path) -> None:
+    manifests = [secret(), dataset("made-later", server), ours("made-later", tmp_path / "cache")]
+    with pytest.raises(PenstockError, match="no such bucket") as refused:
+        api.apply(manifests)
+    assert refused.value.hint == ("check its name, `endpoint` and `region`")
+    fill(server, "made-later", FILES)
+    assert [one.outcome for one in api.apply(manifests)] == ["unchanged"] * 3
+    assert phase("made-later") == "Bound"
+
+
 # -- where ---------------------------------------------------------------------------------
 
 

@@ -209,6 +209,7 @@ def apply(
     applied = admit(state, documents, namespace=namespace, dry_run=dry_run)
     if dry_run:
         return applied
+    _retry_failures(state, applied)
     wake_loop(state.folder)
     if wait:
         raise_trouble(wait_until_bound(applied, timeout_s=timeout_s, progress=progress))
@@ -315,9 +316,7 @@ def up(
     with state.transaction():
         chosen = [_stored(state, key) for key in keys]
         for one in chosen or state.all(["Dataset"]):
-            # A new `asked` value: an attempt that began earlier must not answer this request.
-            asked: dict[str, Any] = {"asked": uuid.uuid4().hex}
-            state.record(one.uid, note=asked | dict.fromkeys(("attempts", "retry_at_s", "settled")))
+            _ask_again(state, one)
             if restart:
                 _annotate_restart(state, one)
         state.request_recheck()
@@ -446,6 +445,23 @@ def _datasets_of(applied: Iterable["Applied"]) -> set[tuple[str, str]]:
         for one in applied
         if one.key.kind == "Dataset" or one.key.kind in RUNTIMES
     }
+
+
+def _retry_failures(state: State, applied: Iterable["Applied"]) -> None:
+    """Have the data sets that failed tried again: what was wrong may be repaired by now."""
+    with state.transaction():
+        for namespace, name in _datasets_of(applied):
+            found = state.find(ResourceKey("Dataset", namespace, name))
+            if found is not None and "trouble" in found.note:
+                _ask_again(state, found)
+                state.request_recheck()
+
+
+def _ask_again(state: State, one: Stored) -> None:
+    """Have the data set tried anew. An attempt that began earlier must not answer this request, so
+    each request has a value of its own."""
+    asked: dict[str, Any] = {"asked": uuid.uuid4().hex}
+    state.record(one.uid, note=asked | dict.fromkeys(("attempts", "retry_at_s", "settled")))
 
 
 def _stored(state: State, key: ResourceKey) -> Stored:

@@ -11,6 +11,7 @@ A Dataset is NotBound without a runtime of its name, or while its nodeAffinity e
 machine. Only `datasets` acts on this machine; this module neither looks at it nor writes anything.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -61,6 +62,12 @@ _MISTAKE_RETRY_S = 300.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 300.0
 # After days of failures the exponent would exceed what a float can hold.
 _MOST_DOUBLINGS = 10
+
+_KEYS_OF_COMMANDS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_KEYS_OF_MANIFESTS = (
+    "the Secret that encryptOptions name (without one: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)"
+)
+_OPTION_OF_COMMANDS = re.compile(r"(?<![\w`])--([a-z][a-z-]*[a-z])")
 
 
 class Action(Enum):
@@ -153,7 +160,15 @@ def cause_of(error: PenstockError, message: str) -> Cause:
     retry_s = _FIRST_RETRY_S
     if error.exit_code == UsageError.exit_code:
         retry_s = None if isinstance(error, SpecProblem) else _MISTAKE_RETRY_S
-    return Cause(FAILED, reason, message, error.hint, error.exit_code, retry_s)
+    return Cause(FAILED, reason, message, hint_for_manifests(error.hint), error.exit_code, retry_s)
+
+
+def hint_for_manifests(hint: str | None) -> str | None:
+    """Return a hint that was written for `penstock mount`, in the words of manifests."""
+    if hint is None:
+        return None
+    hint = hint.replace(_KEYS_OF_COMMANDS, _KEYS_OF_MANIFESTS)
+    return _OPTION_OF_COMMANDS.sub(r"`\1`", hint)
 
 
 def bound(

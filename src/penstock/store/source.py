@@ -100,5 +100,5 @@ class SourcePrefix:
     def not_found(self) -> SourceError:
         return SourceError(
             f"{self.identity}: no such bucket, container or folder",
-            hint="check its name, and --endpoint and --region",
+            hint="check its name, --endpoint and --region",
         )
