@@ -252,3 +252,20 @@ def test_a_file_added_to_a_directory_listed_empty_is_seen(mounter: Mounter, tmp_
     (tmp_path / "set/empty/new").unlink()
     mount.refresh()
     assert os.listdir(mount.path / "empty") == []
+
+
+def test_a_bucket_that_refuses_the_keys_is_told_though_its_listing_is_saved(
+    s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, first = start(s3, mounter, "refuses")
+    assert "warning" not in first.said
+    first.umount()
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-this-key")
+    second = mounter(bucket.source, "--endpoint", s3.endpoint)
+    warning, hint = second.said.splitlines()[2:4]
+    assert warning.startswith(f"warning: {bucket.source}?endpoint={s3.endpoint}: access denied")
+    assert warning.endswith("; only what is cached can be read")
+    assert "AWS_SECRET_ACCESS_KEY" in hint
+    told = penstock("doctor", second.path)
+    assert told.returncode == 2
+    assert f"export its keys, then penstock upgrade {second.path}" in told.stdout

@@ -195,6 +195,22 @@ def test_a_secret_is_rotated_in_place(of_bucket: dict[str, Any], tmp_path: Path)
     assert find_note(path).pid == note.pid
 
 
+def test_apply_warns_of_a_bucket_that_refuses_the_keys_of_a_saved_listing(
+    of_bucket: dict[str, Any], server: S3, tmp_path: Path
+) -> None:
+    api.apply([secret(), of_bucket, ours("stored", tmp_path / "cache")])
+    mounts.umount(str(path_of("stored")))
+    wrong = secret()
+    wrong["stringData"]["fs.oss.accessKeySecret"] = "an-old-one"
+    items = {"apiVersion": "v1", "kind": "List", "items": [wrong, of_bucket]}
+    done = penstock("apply", "-f", "-", input=json.dumps(items))
+    warning, hint = done.stderr.splitlines()
+    source = f"oss://changes?endpoint={server.endpoint}"
+    assert warning.startswith(f"dataset stored: {source}: access denied")
+    assert hint == "hint: penstock doctor stored"
+    assert phase("stored") == "Bound"
+
+
 def test_applying_again_tries_again(declared: State, server: S3, tmp_path: Path) -> None:
     manifests = [secret(), dataset("made-later", server), ours("made-later", tmp_path / "cache")]
     with pytest.raises(PenstockError, match="no such bucket") as refused:

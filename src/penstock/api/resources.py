@@ -25,7 +25,7 @@ from penstock.reconcile.conditions import COMPLETE
 from penstock.reconcile.deletion import delete as _mark_deleted
 from penstock.reconcile.deletion import refuse_if_read
 from penstock.reconcile.loop_control import is_running, wake_loop
-from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, RUNTIMES, Pair, Stored
+from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, RUNTIMES, WARNED, Pair, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import (
     Failure,
@@ -253,6 +253,8 @@ def remarks(applied: Iterable["Applied"], since_s: float) -> list[Remark]:
         for event in state.events(stored.uid):
             if event.reason == CHANGED and event.last_s >= since_s:
                 found.append(Remark(f"{title} changed in place: {event.message}"))
+            elif event.reason == WARNED and event.last_s >= since_s:
+                found.append(Remark(f"{title}: {event.message}", _doctor_hint(stored.key)))
         for condition in conditions:
             if condition["type"] == "UpdateReady" and condition["status"] == "False":
                 what, _, hint = condition["message"].partition(" (hint: ")
@@ -462,6 +464,11 @@ def _ask_again(state: State, one: Stored) -> None:
     each request has a value of its own."""
     asked: dict[str, Any] = {"asked": uuid.uuid4().hex}
     state.record(one.uid, note=asked | dict.fromkeys(("attempts", "retry_at_s", "settled")))
+
+
+def _doctor_hint(key: ResourceKey) -> str:
+    place = "" if key.namespace == "default" else f" -n {key.namespace}"
+    return f"penstock doctor {key.name}{place}"
 
 
 def _stored(state: State, key: ResourceKey) -> Stored:

@@ -75,6 +75,8 @@ class Refresher:
         self._notifier = ThreadPoolExecutor(1, "notify")
         self._outdating = threading.Lock()
         self._errors: dict[str, str] = {}  # by the path of the source
+        self._heard = threading.Event()  # every source has answered once, or one has failed
+        self._failure: Exception | None = None  # the first that a listing met
 
     def catch_up(self) -> None:
         """Notify the kernel of changes that the server before this one may not have sent."""
@@ -105,6 +107,12 @@ class Refresher:
         self._is_suspect = True
         self._met_damage.set()
         self._wake.set()
+
+    def first_answer(self, within_s: float) -> Exception | None:
+        """Wait, no longer than this, until all sources have answered the first listing; return the
+        error of the first one that failed."""
+        self._heard.wait(within_s)
+        return self._failure
 
     def refresh_now(self) -> Summary:
         """List all sources, one after the other, and notify the kernel of each before the next.
@@ -158,11 +166,15 @@ class Refresher:
         )
 
     def _refresh(self, only: list[Mounted]) -> Summary:
+        def report_progress(_files: int, _bytes: int) -> None:
+            if only == self._mounts[-1:]:
+                self._heard.set()
+
         try:
             summary = refresh(
                 self._tree,
                 self._mounts,
-                lambda _files, _bytes: None,
+                report_progress,
                 only=only,
                 most_files=self._max_files,
                 in_use=True,
@@ -171,15 +183,23 @@ class Refresher:
             raise  # it is repaired and listed again
         except Exception as error:
             self._errors = {"": str(error)}  # of the only source, or of all
+            self._note_failure(error)
             raise
         finally:
             self._notify_kernel()
+        report_progress(0, 0)  # an empty source reports nothing by itself
         for mounted in only:
             self._errors.pop(mounted.path, None)
         for failure in summary.failures:
             log.warning("refresh: %s", failure)
             self._errors[failure.path] = str(failure)
+            self._note_failure(failure.error)
         return summary
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._heard.set()
 
     def _run_heal(self) -> None:
         while self._met_damage.wait() and not self._stopping:

@@ -23,7 +23,7 @@ from penstock.daemon.log_file import open_log
 from penstock.daemon.mount_registry import resolve_mountpoint
 from penstock.daemon.process_setup import workers_of
 from penstock.daemon.server import Handover, Ready, Server
-from penstock.daemon.server_process import CHANNEL_VARIABLE, OVER_LIMITS
+from penstock.daemon.server_process import CHANNEL_VARIABLE, OVER_LIMITS, WARNING
 from penstock.environment import keep_memory_private, take_inherited_keys
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse import mounting
@@ -175,6 +175,10 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
             f"{ready.hidden:,} objects cannot be shown as files; "
             f"`penstock doctor {settings.mountpoint}` lists them"
         )
+    if ready.refused is not None:
+        lines.append(f"{WARNING}{ready.refused}; only what is cached can be read")
+        if ready.refused.hint:
+            lines.append(f"hint: {ready.refused.hint}")
     return lines + [f"note: {note}" for note in ready.notes]
 
 

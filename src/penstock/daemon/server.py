@@ -36,7 +36,7 @@ from penstock.daemon.process_setup import (
 from penstock.daemon.resource_limits import Limits
 from penstock.daemon.warm_requests import WarmRequests
 from penstock.daemon.worker_pool import WorkerPool
-from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError
+from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError, UsageError
 from penstock.fuse import mounting
 from penstock.fuse.backing import BackingFiles
 from penstock.fuse.device import DeviceCalls, OwnCalls
@@ -67,6 +67,8 @@ _FOLLOW_RUNS_S = 2.0
 # kernel sends again to every new server are the likely cause. They get an error, so that all others
 # go on.
 _POISONED = 3
+# Wrong keys are refused within one round trip. A bucket on another continent takes 0.3 s.
+_STORES_ANSWER_WITHIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Ready:
     hidden: int
     mode: str
     notes: list[str]  # what this mount does without, and why
+    refused: PenstockError | None = None  # a store that refuses us; its saved listing is shown
 
 
 @dataclass(slots=True)
@@ -226,7 +229,18 @@ class Server:
         notes = self._notes
         if self._tree.found_damaged is not None:
             notes = [*notes, f"{self._tree.found_damaged}; it was rebuilt from a listing"]
-        return Ready(files, size, hidden, self.mode, notes)
+        return Ready(files, size, hidden, self.mode, notes, self._refusal())
+
+    def _refusal(self) -> PenstockError | None:
+        """Return the error of a store that refuses us, though its saved listing can be shown.
+
+        The mount is served already. A store that is slow or away is no mistake of the user's, and
+        not waited for.
+        """
+        if self._takeover or not self._saved or self._settings.refresh_s is None:
+            return None
+        error = self._refresher.first_answer(_STORES_ANSWER_WITHIN_S)
+        return error if isinstance(error, UsageError) else None
 
     def wait(self) -> None:
         """Return when the mount is over and everything is closed."""

@@ -67,6 +67,12 @@ class Case:
         return f"penstock up --restart {self.pair.name}{place}"
 
     @property
+    def renew_keys(self) -> str:
+        if self.pair is not None or self.note is None:
+            return "apply its Secret again"
+        return f"export its keys, then penstock upgrade {self.note.mountpoint}"
+
+    @property
     def quota_option(self) -> str:
         return "a --tier" if self.pair is None else "a quota in spec.tieredstore.levels"
 
@@ -330,7 +336,13 @@ class _Examination:
         for part in case.parts:
             seen = stores[part] or StoreFacts(str(part.source), part.path, too_slow=True)
             self._add(
-                *judge_store(seen, subject, threads=settings.threads, reading_bytes_per_s=rate)
+                *judge_store(
+                    seen,
+                    subject,
+                    threads=settings.threads,
+                    reading_bytes_per_s=rate,
+                    renew=case.renew_keys,
+                )
             )
 
     def _judge_reading(

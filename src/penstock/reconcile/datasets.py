@@ -17,6 +17,7 @@ from penstock.catalog.refresh import catalog_path
 from penstock.daemon.control_socket import ask
 from penstock.daemon.mount_lifecycle import change_in_place, current_settings, start_supervisor
 from penstock.daemon.mount_registry import MountNote, clear_dead_mount, find_note, signal_claimant
+from penstock.daemon.server_process import WARNING
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fluid.plan import MountPlan
 from penstock.metrics import Counters
@@ -27,7 +28,7 @@ from penstock.reconcile.dataset_phases import Action, Cause, Update, cause_of, n
 from penstock.reconcile.live_status import Busy, ask_brief, find_mount_note, occupied
 from penstock.reconcile.mount_plan import plan_of
 from penstock.reconcile.node_affinity import Node, node_mismatch
-from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, Pair, Snapshot, Stored
+from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, WARNED, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, describe_changes, hold_back
 from penstock.specs.kinds import ResourceKey
@@ -203,6 +204,9 @@ class Datasets:
         self._state.add_event(dataset.uid, "Mounted", f"at {settings.mountpoint}")
         for line in lines:
             log.info("%s: %s", dataset.key, line)
+            if line.startswith(WARNING):
+                message = redact(line.removeprefix(WARNING))
+                self._state.add_event(dataset.uid, WARNED, message, kind="Warning")
 
     def _restore(self, dataset: Stored, settings: MountSettings) -> None:
         """Put the catalog of a backup in place, if the spec names one: the mount starts with it.

@@ -23,6 +23,7 @@ Served = Callable[[Path, ResourceKey], bool]
 MOUNT_PATH = "penstock.dev/mount-path"
 RESTARTED_AT = "penstock.dev/restarted-at"
 CHANGED = "ChangedInPlace"  # the reason of events that say what a mount in use took
+WARNED = "MountedWithWarning"  # and of those that say what readers will meet
 RUNTIMES = frozenset(kind for kind, info in KINDS.items() if info.category == "runtime")
 OPERATIONS = frozenset(kind for kind, info in KINDS.items() if info.category == "operation")
 JOBS = frozenset(kind for kind, info in KINDS.items() if info.category == "job")

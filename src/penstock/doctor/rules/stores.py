@@ -17,10 +17,13 @@ _DENIED = {
     ),
     "SignatureDoesNotMatch": (
         "its secret key does not belong to its key id",
-        "apply the right secret; check it for a space or a line break",
+        "{renew}; check the secret for a space or a line break",
     ),
-    "InvalidAccessKeyId": ("the store does not know its key id", "apply keys of this store"),
-    "ExpiredToken": ("its keys have expired", "apply new ones, with their session token"),
+    "InvalidAccessKeyId": (
+        "the store does not know its key id",
+        "{renew}: keys of this store",
+    ),
+    "ExpiredToken": ("its keys have expired", "{renew}, with new ones and their session token"),
 }
 _FAILED_STEP = {
     "name": ("its name cannot be resolved", "check the endpoint and /etc/resolv.conf"),
@@ -36,8 +39,10 @@ def judge_store(
     *,
     threads: int = 32,
     reading_bytes_per_s: float | None = None,
+    renew: str = "apply its Secret again",
 ) -> list[Finding]:
-    """`reading_bytes_per_s` is how fast the mount fetched from it while the doctor looked."""
+    """`reading_bytes_per_s` is how fast the mount fetched from it while the doctor looked, `renew`
+    how the mount gets other keys."""
     if seen.too_slow:
         what = f"{seen.source}: the store takes very long to answer"
         why = f"no answer within {PROBE_S:g} s"
@@ -47,7 +52,7 @@ def judge_store(
         findings.append(_endpoint(seen, seen.endpoint, subject))
         findings += _clock(seen.endpoint, subject)
     if seen.refusal is not None:
-        findings += _refusal(seen, seen.refusal, subject)
+        findings += _refusal(seen, seen.refusal, subject, renew)
     elif seen.objects is not None:
         findings.append(_content(seen, subject))
         findings += _speed(seen, subject, threads, reading_bytes_per_s)
@@ -84,7 +89,7 @@ def _clock(endpoint: EndpointFacts, subject: str) -> Iterator[Finding]:
         yield ok(subject, "the clocks agree", f"{abs(skew_s):.0f} s apart")
 
 
-def _refusal(seen: StoreFacts, refusal: Refusal, subject: str) -> Iterator[Finding]:
+def _refusal(seen: StoreFacts, refusal: Refusal, subject: str, renew: str) -> Iterator[Finding]:
     source, hint = seen.source, refusal.hint or ""
     why = f"the store answers {refusal.code}" if refusal.code else refusal.text
     unreachable = refusal.kind == "unreachable"
@@ -97,7 +102,7 @@ def _refusal(seen: StoreFacts, refusal: Refusal, subject: str) -> Iterator[Findi
         # else _clock has found it, with the number
     elif refusal.kind == "denied":
         what, remedy = _DENIED.get(refusal.code or "", _DENIED["AccessDenied"])
-        yield bad(subject, f"{source}: {what}", why, remedy)
+        yield bad(subject, f"{source}: {what}", why, remedy.format(renew=renew))
     elif refusal.kind == "missing" and source.startswith("file://"):
         yield bad(subject, f"{source}: the folder does not exist", why, "check its name")
     elif refusal.kind == "missing":
