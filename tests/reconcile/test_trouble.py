@@ -1,6 +1,7 @@
 """Data sets that cannot be bound: what is told of them, and how often it is tried again."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from penstock.reconcile.waiting import wait_for_pairs
 from penstock.specs.kinds import ResourceKey
 from penstock.store import redaction
 from tests.support.datasets import loops_of, of_folder, ours, stored
+from tests.support.trees import Tree, write_tree
 from tests.support.waiting import PATIENCE_S, wait_until
 
 KEY = ResourceKey("Dataset", "default", "small")
@@ -133,6 +135,39 @@ def test_serve_can_be_ended_while_it_waits_for_another_loop(declared: State) -> 
         served.kill()
         served.wait()
         place.release()
+
+
+# What `juicefs format` and a first file leave in a bucket; and in a bucket of another name.
+_VOLUME = {"vol/juicefs_uuid": b"8c4d", "vol/chunks/0/0/1_0_5": b"bytes"}
+
+
+@pytest.mark.parametrize(
+    ("mount_point", "name", "files", "says"),
+    [
+        ("juicefs:///", "vol", _VOLUME, "holds a JuiceFS volume, whose files only JuiceFS can"),
+        ("juicefs:///train", "vol", _VOLUME, "holds a JuiceFS volume"),
+        ("juicefs:///", "other", {"vol/chunks/0/0/1_0_5": b"bytes"}, "holds a JuiceFS volume"),
+        ("juicefs:///train", "vol", {}, "there is nothing, neither objects nor a JuiceFS volume"),
+    ],
+)
+def test_a_volume_of_juicefs_is_refused_and_never_shown_as_chunks_or_as_empty(
+    declared: State, tmp_path: Path, mount_point: str, name: str, files: Tree, says: str
+) -> None:
+    (tmp_path / "bucket" / "train").mkdir(parents=True)
+    write_tree(tmp_path / "bucket", files)
+    options = {"storage": "file", "bucket": f"{tmp_path}/bucket"}
+    wanted = of_folder("volume", tmp_path)
+    wanted["spec"]["mounts"] = [{"mountPoint": mount_point, "name": name, "options": options}]
+    with pytest.raises(PenstockError, match=says) as refused:
+        api.apply([wanted, ours("volume")])
+    assert refused.value.exit_code == 2
+    assert "JuiceFS itself" in (refused.value.hint or "")
+    assert api.dataset("volume").phase == "Failed"
+    # Ordinary objects are shown in place.
+    shutil.rmtree(tmp_path / "bucket")
+    write_tree(tmp_path / "bucket", {"train/a": b"a"})
+    api.apply([wanted, ours("volume")])
+    assert api.dataset("volume").files == 1
 
 
 def _manifests(folder: Path, **spec: Any) -> list[dict[str, Any]]:

@@ -50,6 +50,7 @@ from penstock.mounttable import filesystem_type, find_mount
 from penstock.paths import state_dir
 from penstock.settings import MountSettings, encode
 from penstock.store import Store
+from penstock.store.juicefs import refuse_volume
 from penstock.store.retry import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
 from penstock.vfs.filesystem import FileSystem
@@ -173,6 +174,9 @@ class Server:
         if not tree.totals()[0]:
             missing = mounts
         self._saved = not missing
+        unseen = {mounted.path for mounted in missing}
+        for part in (part for part in settings.parts if part.path in unseen):
+            refuse_volume(part.source, part.store)
         try:
             summary = refresh(tree, mounts, progress, only=missing, most_files=settings.max_files)
             if summary.failures:

@@ -158,6 +158,7 @@ def plan_parts(
                 defaults=defaults,
                 read_file=_file_reader(dataset, runtime, lookup),
                 is_mount_option=partial(is_mount_option, JUICEFS),
+                volume=mount.name,
             )
             parts = [Part(below, place.source, place.store)]
             if juicefs:

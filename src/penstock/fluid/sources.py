@@ -56,8 +56,10 @@ def locate(
     defaults: Written,
     read_file: Callable[[str], str],
     is_mount_option: Callable[[str], bool],
+    volume: str = "",
 ) -> Place:
-    """Translate one mount, which is at `path` in the manifest.
+    """Translate one mount, which is at `path` in the manifest. `volume` is its name, which Fluid
+    gives to the JuiceFS volume.
 
     `defaults` are options for all mounts of any scheme; this one ignores those that it does not
     know. `is_mount_option` tells whether a name is an option of the mount itself: JuiceFS' users
@@ -70,6 +72,7 @@ def locate(
     family = FAMILIES[scheme]
     found = _check_names(family, scheme, options, path, report, is_mount_option)
     words = _by_meaning(family, options, defaults, report)
+    root: str | None = None
     if family == "juicefs":
         bucket = find_bucket(
             _value(words, "storage"), _value(words, "bucket"), rest, f"{path}.options"
@@ -80,9 +83,12 @@ def locate(
         )
         if bucket.endpoint is not None:
             words["endpoint"] = (bucket.endpoint, f"{path}.options.bucket")
+        whole = find_bucket(_value(words, "storage"), _value(words, "bucket"), volume, path)
+        root = _parsed(whole.address, path).prefix
         if family == "az":
             words = {_AZURE.get(name, name): word for name, word in words.items()}
-    return replace(_place(family, scheme, mount_point, words, path, read_file), mount_options=found)
+    place = _place(family, scheme, mount_point, words, path, read_file)
+    return replace(place, store=replace(place.store, juicefs=root), mount_options=found)
 
 
 def _check_names(

@@ -138,9 +138,10 @@ REMARKS: Final[Mapping[str, str]] = {
     "gs": "With an id and a secret (HMAC) Penstock reads it through Google's S3 interface.",
     "juicefs": (
         "`juicefs:///folder` shows the objects of the bucket below `folder` as files, in place. "
-        "JuiceFS' metadata engine is not used: `metaurl` has no effect, and a bucket that holds a "
-        "volume in JuiceFS' own format cannot be read. In a JuiceFSRuntime it is the root of the "
-        "data set, unless `path` says otherwise, and its options may hold those of the mount too. "
+        "JuiceFS' metadata engine is not used: `metaurl` has no effect. A bucket that holds a "
+        "volume in JuiceFS' own format is noticed and refused, and so is one with nothing to show. "
+        "In a JuiceFSRuntime it is the root of the data set, unless `path` says otherwise, and its "
+        "options may hold those of the mount too. "
         f"Storages: {', '.join(STORAGES)}."
     ),
     "dataset": (

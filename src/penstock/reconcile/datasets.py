@@ -32,6 +32,7 @@ from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, WARNED, Pair, Sna
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, describe_changes, hold_back
 from penstock.specs.kinds import ResourceKey
+from penstock.store.juicefs import refuse_volume
 from penstock.store.redaction import redact
 from penstock.store.retry import FIRST_CONTACT_S, open_reliable_store
 
@@ -313,6 +314,7 @@ def _check_new_stores(current: MountSettings, wanted: MountSettings) -> None:
         if part not in current.parts:
             store = open_reliable_store(part.source, part.store, Counters())
             next(iter(store.with_first_contact_limit(FIRST_CONTACT_S).list_all("")), None)
+            refuse_volume(part.source, part.store)
 
 
 def _list_new_parts(mountpoint: Path) -> None:

@@ -53,6 +53,8 @@ class StoreOptions:
     verify: str = "auto"  # bodies against their ETag: see penstock.store.etags
     keys: Keys | None = None  # None: those of the environment
     path_style: bool | None = None  # the bucket in the path, or in the host's name; None: as usual
+    # Where in the bucket a JuiceFS volume would be, which the mount must not show as it is.
+    juicefs: str | None = None
 
 
 def open_store(source: Source, options: StoreOptions, counters: Counters) -> Store:
