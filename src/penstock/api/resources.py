@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.api.tables import describe as _describe
 from penstock.errors import NoSuchResource, PenstockError, UsageError
 from penstock.reconcile import live_status
-from penstock.reconcile.conditions import COMPLETE
+from penstock.reconcile.conditions import COMPLETE, stamp
 from penstock.reconcile.deletion import delete as _mark_deleted
 from penstock.reconcile.deletion import refuse_if_read
 from penstock.reconcile.loop_control import is_running, wake_loop
-from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, RUNTIMES, WARNED, Pair, Stored
+from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, RUNTIMES, WARNED, Event, Pair, Stored
 from penstock.reconcile.state import State
 from penstock.reconcile.waiting import (
     Failure,
@@ -55,6 +55,7 @@ __all__ = [
     "delete",
     "delete_keys",
     "describe",
+    "events",
     "existing",
     "find_kind",
     "find_kinds",
@@ -193,6 +194,7 @@ def apply(
     *,
     namespace: str | None = None,
     dry_run: bool = False,
+    only_new: bool = False,
     wait: bool = True,
     timeout_s: float | None = None,
     progress: Callable[[list[Pair]], None] = lambda _: None,
@@ -200,13 +202,14 @@ def apply(
     """Create or update resources from manifests: paths, folders, YAML text, or objects.
 
     Either all of them are applied or, with an error that names each mistake, none. Waits until the
-    data sets are bound, and raises the first failure; what was applied stays applied."""
+    data sets are bound, and raises the first failure; what was applied stays applied. `only_new`:
+    a resource that exists already is a mistake."""
     from penstock.api.manifests import read
     from penstock.reconcile.admission import apply as admit
 
     state = State()
     documents = read(manifests, namespace=namespace)
-    applied = admit(state, documents, namespace=namespace, dry_run=dry_run)
+    applied = admit(state, documents, namespace=namespace, dry_run=dry_run, only_new=only_new)
     if dry_run:
         return applied
     _retry_failures(state, applied)
@@ -377,6 +380,14 @@ def describe(kind: str, name: str, *, namespace: str = "default") -> str:
     return _describe(shown, state.events(shown["metadata"]["uid"]))
 
 
+def events(*, namespace: str | None = None) -> list[dict[str, Any]]:
+    """Return what happened to all resources, as Events of Kubernetes, the latest last."""
+    state = State()
+    found = [(one, event) for one in state.all(None, namespace) for event in state.events(one.uid)]
+    found.sort(key=lambda both: both[1].last_s)
+    return [_event(one, number, event) for number, (one, event) in enumerate(found)]
+
+
 def existing(keys: Iterable[ResourceKey]) -> list[ResourceKey]:
     state = State()
     return [key for key in keys if state.find(key) is not None]
@@ -489,6 +500,26 @@ def _declared(shown: dict[str, Any]) -> Declared:
 
         return TrainingJob(shown)
     return {"dataset": Dataset, "operation": Operation}.get(category, Declared)(shown)
+
+
+def _event(one: Stored, number: int, event: Event) -> dict[str, Any]:
+    kind, namespace, name = one.key
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{name}.{number}",
+            "namespace": namespace,
+            "uid": f"{one.uid}/{event.reason}/{event.message}",
+        },
+        "involvedObject": {"kind": kind, "namespace": namespace, "name": name, "uid": one.uid},
+        "type": event.kind,
+        "reason": event.reason,
+        "message": event.message,
+        "count": event.count,
+        "firstTimestamp": stamp(event.first_s),
+        "lastTimestamp": stamp(event.last_s),
+    }
 
 
 def _annotate_restart(state: State, one: Stored) -> None:

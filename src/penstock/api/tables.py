@@ -29,6 +29,8 @@ def table(objects: Sequence[Json], kind: str, *, wide: bool, namespaces: bool) -
 
 
 def columns_of(kind: str) -> list[Column]:
+    if kind == "Event":
+        return _EVENT
     return [Column("NAME", _at("metadata.name")), *_COLUMNS.get(kind, _RUNTIME)]
 
 
@@ -106,7 +108,23 @@ def _keys(one: Json) -> str:
     return str(len({key for some in named for key in some}))
 
 
+def _last_seen(one: Json) -> str:
+    return age(time.time() - datetime.fromisoformat(one["lastTimestamp"]).timestamp())
+
+
+def _object(one: Json) -> str:
+    return f"{one['involvedObject']['kind'].lower()}/{one['involvedObject']['name']}"
+
+
 _AGE = Column("AGE", _age)
+_EVENT = [
+    Column("LAST SEEN", _last_seen),
+    Column("TYPE", _at("type")),
+    Column("REASON", _at("reason")),
+    Column("OBJECT", _object),
+    Column("MESSAGE", _at("message")),
+    Column("COUNT", _at("count"), wide=True),
+]
 _DATASET = [
     Column("UFS TOTAL SIZE", _at("status.ufsTotal")),
     Column("CACHED", _at("status.cacheStates.cached")),

@@ -7,7 +7,7 @@ from importlib import import_module
 import click
 
 from penstock.cli.output import print_error
-from penstock.errors import PenstockError
+from penstock.errors import OptionError, PenstockError
 from penstock.release import __version__
 from penstock.store.redaction import set_up_logging
 
@@ -23,6 +23,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Declare data sets": {
         "apply": "apply",
+        "create": "apply",
+        "edit": "edit",
         "get": "get",
         "describe": "get",
         "load": "apply",
@@ -45,6 +47,17 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Run on Kubernetes": {"operator": "operator", "node": "node", "server": "server"},
 }
 _MODULES = {name: module for names in SECTIONS.values() for name, module in names.items()}
+# Commands of kubectl that people try, and what to do instead.
+_ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    "scale": (
+        "one machine serves each data set by one worker: there is nothing to scale",
+        "on Kubernetes: kubectl scale; here --workers and the quotas of tieredstore",
+    ),
+    "rollout": ("data sets are not rolled out", "penstock up --restart NAME"),
+    "exec": ("there are no pods here", "penstock attach JOB runs a command inside a job"),
+    "patch": ("manifests are not patched", "penstock edit KIND NAME, or penstock apply -f FILE"),
+    "replace": ("manifests are not replaced", "penstock apply -f FILE changes what exists"),
+}
 _HELP_WIDTH = 68  # characters of a command's line that fit beside its name in 80 columns
 
 
@@ -53,6 +66,9 @@ class Contents(click.Group):
         return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE:
+            what, hint = _ELSEWHERE[cmd_name]
+            raise OptionError(f"{cmd_name}: {what}", hint=hint)
         if cmd_name not in _MODULES:
             return None
         module = import_module(f"penstock.cli.{_MODULES[cmd_name]}")

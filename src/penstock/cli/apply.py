@@ -1,7 +1,8 @@
-"""penstock apply, load, up and delete: the commands that change what is declared."""
+"""penstock apply, create, load, up and delete: the commands that change what is declared."""
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -12,27 +13,41 @@ from penstock.errors import NoSuchResource, OptionError
 from penstock.units import format_size, parse_duration
 
 if TYPE_CHECKING:
+    from penstock.api.manifests import Manifests
     from penstock.api.resources import Applied, Pair
 
 _BACKGROUND = "running in the background; check it with `penstock get datasets -w`"
 
 
+def _with_manifest_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--timeout", metavar="DURATION", help="Wait no longer than this."),
+        click.option(
+            "--wait/--no-wait",
+            default=True,
+            show_default=True,
+            help="Return when data sets are bound.",
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Check everything and show what would change."
+        ),
+        namespace_option,
+        click.option(
+            "-f",
+            "--filename",
+            "files",
+            multiple=True,
+            required=True,
+            metavar="FILE|DIR|-",
+            help="Manifests: a file, a folder of them, or - for stdin. May be given several times.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    required=True,
-    metavar="FILE|DIR|-",
-    help="Manifests: a file, a folder of them, or - for stdin. May be given several times.",
-)
-@namespace_option
-@click.option("--dry-run", is_flag=True, help="Check everything and show what would change.")
-@click.option(
-    "--wait/--no-wait", default=True, show_default=True, help="Return when data sets are bound."
-)
-@click.option("--timeout", metavar="DURATION", help="Wait no longer than this.")
+@_with_manifest_options
 def apply(
     files: tuple[str, ...], namespace: str | None, dry_run: bool, wait: bool, timeout: str | None
 ) -> None:
@@ -46,11 +61,40 @@ def apply(
       penstock apply -f dataset.yaml -f runtime.yaml
       penstock get datasets
     """
+    apply_manifests(files, namespace, dry_run=dry_run, wait=wait, timeout=timeout)
+
+
+@click.command()
+@_with_manifest_options
+def create(
+    files: tuple[str, ...], namespace: str | None, dry_run: bool, wait: bool, timeout: str | None
+) -> None:
+    """Create resources from manifests; none may exist yet.
+
+    \b
+    Example:
+      penstock create -f dataset.yaml
+    """
+    apply_manifests(files, namespace, dry_run=dry_run, wait=wait, timeout=timeout, only_new=True)
+
+
+def apply_manifests(
+    manifests: "Manifests",
+    namespace: str | None,
+    *,
+    dry_run: bool = False,
+    wait: bool = True,
+    timeout: str | None = None,
+    only_new: bool = False,
+) -> None:
+    """Apply, print a line for each resource, and wait until the data sets are bound."""
     from penstock.api import resources
 
     timeout_s = None if timeout is None else parse_duration(timeout, what="--timeout")
     began_s = time.time()
-    applied = resources.apply(files, namespace=namespace, dry_run=dry_run, wait=False)
+    applied = resources.apply(
+        manifests, namespace=namespace, dry_run=dry_run, only_new=only_new, wait=False
+    )
     for one in applied:
         click.echo(_outcome(one) + (" (dry run)" if dry_run else ""))
     if dry_run or not wait:
@@ -195,6 +239,7 @@ def _binding_line(pair: "Pair") -> str:
     help="Delete all that these manifests declare.",
 )
 @namespace_option
+@click.option("--all", "all_of_kind", is_flag=True, help="All of KIND in the namespace.")
 @click.option("--force", is_flag=True, help="Also while it is in use: readers get errors.")
 @click.option("--ignore-not-found", is_flag=True, help="Succeed if a resource does not exist.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when it is gone.")
@@ -203,6 +248,7 @@ def delete(
     names: tuple[str, ...],
     files: tuple[str, ...],
     namespace: str | None,
+    all_of_kind: bool,
     force: bool,
     ignore_not_found: bool,
     wait: bool,
@@ -216,6 +262,7 @@ def delete(
     Example:
       penstock delete dataset imagenet
       penstock delete -f dataset.yaml
+      penstock delete dataloads --all
       penstock delete job resnet
     """
     from penstock.api import resources
@@ -224,14 +271,22 @@ def delete(
         raise OptionError("give either -f FILE or KIND NAME", hint="penstock delete --help")
     if kind is not None:
         find_kinds(kind, "delete", namespace)  # an unknown kind is reported before anything else
-        if not names:
-            raise OptionError(f"which {kind}?", hint=f"penstock delete {kind} NAME")
-        info = resources.find_kind(kind)
-        keys = [resources.ResourceKey(info.kind, namespace or "default", name) for name in names]
+        if all_of_kind == bool(names):
+            what = "--all and a name exclude each other" if names else f"which {kind}?"
+            raise OptionError(what, hint=f"penstock delete {kind} NAME, or --all")
+        if all_of_kind:
+            keys = [one.key for one in resources.get_all(kind, namespace=namespace or "default")]
+        else:
+            found_kind = resources.find_kind(kind).kind
+            keys = [
+                resources.ResourceKey(found_kind, namespace or "default", name) for name in names
+            ]
     else:
         from penstock.api.manifests import keys_to_delete
 
         keys = keys_to_delete(files, namespace=namespace)
+    if all_of_kind and not keys:
+        notify(f"no {kind} is declared in the namespace {namespace or 'default'}")
     found = resources.existing(keys)
     missing = [key for key in keys if key not in found]
     with StatusLine() as status:

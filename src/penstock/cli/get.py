@@ -8,13 +8,33 @@ from typing import Any
 
 import click
 
+from penstock.api.jsonpath import column, render
 from penstock.api.tables import aligned, table
 from penstock.cli.options import all_namespaces_option, find_kinds, namespace_option
 from penstock.cli.output import as_text, notify
+from penstock.errors import OptionError, did_you_mean
 
 Json = dict[str, Any]
 
 _WATCH_S = 1.0
+_FORMS = ("table", "wide", "yaml", "json", "name")
+_JSONPATH, _COLUMNS = "jsonpath=", "custom-columns="
+_EVENTS = ("events", "event", "ev")
+
+
+class _OutputForm(click.ParamType):
+    """The forms of kubectl that a person writes by hand."""
+
+    name = "form"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "FORM"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in _FORMS or value.startswith((_JSONPATH, _COLUMNS)):
+            return value
+        hint = f"forms: {', '.join(_FORMS)}, {_JSONPATH}TEMPLATE, {_COLUMNS}TITLE:PATH"
+        raise OptionError(f"-o {value}: unknown form", hint=did_you_mean(value, _FORMS, hint))
 
 
 @click.command()
@@ -25,9 +45,10 @@ _WATCH_S = 1.0
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "wide", "yaml", "json", "name"]),
+    type=_OutputForm(),
     default="table",
     show_default=True,
+    help="table, wide, yaml, json, name, jsonpath=TEMPLATE or custom-columns=TITLE:PATH,….",
 )
 @click.option("-w", "--watch", is_flag=True, help="Then print each change, until Ctrl-C.")
 def get(
@@ -41,13 +62,14 @@ def get(
     """List data sets, runtimes, loads, jobs and secrets.
 
     KIND is datasets, runtimes (all, or one kind like jindoruntimes), dataloads, datamigrates,
-    dataprocesses, databackups, jobs, secrets, or all. A job given by name is shown with its
-    instances.
+    dataprocesses, databackups, jobs, secrets, fluid (all kinds of Fluid), all, or events. A job
+    given by name is shown with its instances.
 
     \b
     Example:
       penstock get datasets
       penstock get dataset imagenet -o yaml
+      penstock get dataset imagenet -o jsonpath='{.status.mountPath}'
       penstock get dataloads -w
       penstock get job resnet
     """
@@ -70,10 +92,18 @@ class _View:
     def __init__(
         self, kind: str, names: Sequence[str], namespace: str | None, output: str, watch: bool
     ) -> None:
-        infos = find_kinds(kind, "get", namespace)
         self._word = kind
-        self._kinds = [info.kind for info in infos]
-        self._none = f"no {infos[0].plural} are" if len(infos) == 1 else "nothing is"
+        self._of_events = kind.lower() in _EVENTS
+        if self._of_events:
+            if names:
+                raise OptionError("events have no names", hint="penstock describe KIND NAME")
+            self._kinds, self._none = ["Event"], "no events are"
+        else:
+            infos = find_kinds(kind, "get", namespace)
+            self._kinds = [info.kind for info in infos]
+            self._none = f"no {infos[0].plural} are" if len(infos) == 1 else "nothing is"
+        if watch and output.startswith((_JSONPATH, _COLUMNS)):
+            raise OptionError("-w prints tables", hint="leave -o out")
         self._names = names
         self._namespace = namespace
         self._output = output
@@ -84,11 +114,17 @@ class _View:
 
     def print(self) -> None:
         found = self._find()
+        # One resource given by name is printed itself; otherwise a List, as by kubectl.
+        is_one = len(self._names) == 1 and len(found) == 1
+        whole = found[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": found}
         if self._output in ("yaml", "json"):
-            # One resource given by name is printed itself; otherwise a List, as by kubectl.
-            is_one = len(self._names) == 1 and len(found) == 1
-            whole = found[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": found}
             click.echo(as_text(whole, self._output))
+        elif self._output.startswith(_JSONPATH):
+            text = render(self._output.removeprefix(_JSONPATH), whole)
+            click.echo(text, nl=not text.endswith("\n"))
+        elif self._output.startswith(_COLUMNS):
+            for line in aligned(_own_columns(self._output.removeprefix(_COLUMNS), found)):
+                click.echo(line)
         elif self._output == "name":
             for shown in found:
                 click.echo(f"{shown['kind'].lower()}/{shown['metadata']['name']}")
@@ -117,8 +153,10 @@ class _View:
                     click.echo(line)
 
     def _find(self) -> list[Json]:
-        from penstock.api.resources import get_all
+        from penstock.api.resources import events, get_all
 
+        if self._of_events:
+            return events(namespace=self._namespace)
         found = get_all(self._word, *self._names, namespace=self._namespace, start_loop=True)
         return [one.as_dict() for one in found]
 
@@ -140,7 +178,7 @@ class _View:
 
     def _remember(self, objects: list[Json], rows: list[list[str]]) -> list[bool]:
         """Whether each object's row has changed, apart from its age."""
-        compared = [title not in ("AGE", "DURATION") for title in rows[0]]
+        compared = [title not in ("AGE", "DURATION", "LAST SEEN") for title in rows[0]]
         changed: list[bool] = []
         for shown, row in zip(objects, rows[1:], strict=True):
             cells = list(compress(row, compared))
@@ -150,12 +188,24 @@ class _View:
         return changed
 
 
+def _own_columns(columns: str, found: list[Json]) -> list[list[str]]:
+    pairs = [one.partition(":") for one in columns.split(",")]
+    if not all(title and path for title, _, path in pairs):
+        hint = f"write it like {_COLUMNS}NAME:.metadata.name,PHASE:.status.phase"
+        raise OptionError(f"-o {_COLUMNS}{columns}: each column is TITLE:PATH", hint=hint)
+    cells = [column(path) for _, _, path in pairs]
+    titles = [title for title, _, _ in pairs]
+    return [titles, *([cell(one) for cell in cells] for one in found)]
+
+
 @click.command()
 @click.argument("kind")
-@click.argument("name")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @namespace_option
-def describe(kind: str, name: str, namespace: str | None) -> None:
-    """Show one resource: spec, status, conditions, events.
+def describe(kind: str, names: tuple[str, ...], namespace: str | None) -> None:
+    """Show resources: spec, status, conditions, events.
+
+    Without NAME, all of that kind.
 
     \b
     Example:
@@ -163,5 +213,13 @@ def describe(kind: str, name: str, namespace: str | None) -> None:
     """
     from penstock.api import resources
 
-    find_kinds(kind, "describe", namespace)
-    click.echo(resources.describe(kind, name, namespace=namespace or "default"))
+    infos = find_kinds(kind, "describe", namespace)
+    place = namespace or "default"
+    keys = [(kind, name) for name in names]
+    if not names:
+        keys = [(one.kind, one.name) for one in resources.get_all(kind, namespace=place)]
+        if not keys:
+            notify(f"no {infos[0].plural} are declared in the namespace {place}")
+            return
+    texts = [resources.describe(one, name, namespace=place) for one, name in keys]
+    click.echo("\n\n\n".join(texts))

@@ -64,6 +64,7 @@ _GROUP_WORDS: Mapping[str, tuple[Category, ...]] = {
     "runtime": ("runtime",),
     "operations": ("operation",),
     "operation": ("operation",),
+    "fluid": ("dataset", "runtime", "operation"),  # as Fluid's own category in kubectl
     # Without Secrets, as in kubectl: a list of everything should be safe to show.
     "all": ("dataset", "runtime", "profile", "operation", "job"),
 }
@@ -79,7 +80,7 @@ def find_kind(word: str) -> KindInfo:
 
 
 def find_kinds(word: str) -> list[KindInfo]:
-    """Find one or more kinds: also by runtimes, operations, all, or a list with commas."""
+    """Find one or more kinds: also by runtimes, operations, fluid, all, or a list with commas."""
     found: list[KindInfo] = []
     for one in word.split(","):
         if categories := _GROUP_WORDS.get(one.strip().lower()):
