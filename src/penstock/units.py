@@ -37,6 +37,11 @@ def parse_size(text: str, *, what: str = "size", bare_unit: int = 1) -> int:
     return int(size)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return `1 file` or `1,234 files`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def format_size(size_bytes: float) -> str:
     """Return a size such as `110.0 KiB`."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

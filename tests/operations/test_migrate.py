@@ -114,7 +114,7 @@ def test_differences_are_found_by_version_size_etag_or_date(
     other = s3.bucket("migrate-differs-too")
     write_tree(other, {**read_tree(bucket), "a/4.bin": newer})
     infos, _ = run(migrate(tmp_path / "etags", outside(bucket.source), outside(other.source)))
-    assert infos["Copied"].startswith("1 files")
+    assert infos["Copied"].startswith("1 file")
     assert read_tree(other) == read_tree(bucket)
 
 
@@ -211,7 +211,7 @@ def test_files_missing_in_the_source_are_deleted_on_request(
 ) -> None:
     write_tree(target, {"old/file": b"", "old/kept.txt": b""})
     infos, _ = copy(**{"delete-dst": "true", "exclude": "*.txt"})
-    assert infos["Deleted"] == "1 files"
+    assert infos["Deleted"] == "1 file"
     expected = {path for path in FILES if not path.endswith(".txt")} | {"old/kept.txt"}
     assert set(read_tree(target)) == expected
     shutil.rmtree(source)

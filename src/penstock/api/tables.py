@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from textwrap import wrap
 from typing import Any, NamedTuple, cast
 
 from penstock.reconcile.snapshot import Event
@@ -189,6 +190,7 @@ _COLUMNS: Mapping[str, list[Column]] = {
 # -- the form of `kubectl describe` -----------------------------------------------------------
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[^A-Za-z0-9]+")
+_LONGEST = 100  # characters of a value in one line
 _SHOWN_FIRST = ("name", "namespace", "labels", "annotations")
 
 
@@ -224,6 +226,8 @@ def _lines(value: Mapping[str, Any], depth: int, *, keep_titles: bool = False) -
 
 def _field(title: str, value: Any, depth: int, width: int) -> Iterator[str]:
     indent = "  " * depth
+    if isinstance(value, str) and len(value) > _LONGEST:  # conditions may name many fields
+        value = "\n".join(wrap(value, _LONGEST, break_long_words=False, break_on_hyphens=False))
     if isinstance(value, Mapping):
         yield f"{indent}{title}:"
         yield from _lines(cast("Mapping[str, Any]", value), depth + 1)

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from penstock.cli.output import print_error
+from penstock.cli.output import notify, print_error
 from penstock.errors import OptionError, PenstockError
 from penstock.release import __version__
 from penstock.store.redaction import set_up_logging
@@ -113,6 +113,9 @@ def run(arguments: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "penstock"
         return print_error(error.format_message(), f"see `{path} --help`", 2)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        # click raises an Abort of its own for Ctrl-C; a command's own Abort has said more already.
+        if not isinstance(error, click.exceptions.Abort) or error.__cause__ is not None:
+            notify("interrupted")
         return 130
     return result if isinstance(result, int) else 0

@@ -10,7 +10,7 @@ import click
 from penstock.cli.options import find_kinds, namespace_option
 from penstock.cli.output import StatusLine, notify, print_error
 from penstock.errors import NoSuchResource, OptionError
-from penstock.units import format_size, parse_duration
+from penstock.units import counted, format_size, parse_duration
 
 if TYPE_CHECKING:
     from penstock.api.manifests import Manifests
@@ -171,7 +171,7 @@ def _load_line(name: str, progress: dict[str, int]) -> str:
 
 def _amounts(progress: dict[str, int]) -> str:
     return (
-        f"{progress.get('files', 0):,} files, {format_size(progress.get('bytes', 0))} of "
+        f"{counted(progress.get('files', 0), 'file')}, {format_size(progress.get('bytes', 0))} of "
         f"{format_size(progress.get('ofBytes', 0))}"
     )
 
@@ -223,7 +223,7 @@ def _binding_line(pair: "Pair") -> str:
     status = pair.dataset.status if pair.dataset is not None else {}
     if str(status.get("fileNum", "")).endswith("+"):
         files = int(status["fileNum"].rstrip("+"))
-        return f"{pair.name}: listing, {files:,} files, {status['ufsTotal'].rstrip('+')}"
+        return f"{pair.name}: listing, {counted(files, 'file')}, {status['ufsTotal'].rstrip('+')}"
     return f"{pair.name}: mounting"
 
 

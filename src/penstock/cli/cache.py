@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.options import output_option
 from penstock.cli.output import notify
-from penstock.units import format_size
+from penstock.units import counted, format_size
 
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,7 +59,9 @@ def ls(directories: tuple[Path, ...], source: str | None, output: str) -> None:
             f"{format_size(one.cached_bytes):>11} of {format_size(one.size_bytes):>11}  "
             f"{one.source}/{one.key}"
         )
-    notify(f"{len(found):,} objects, {format_size(sum(one.cached_bytes for one in found))}")
+    notify(
+        f"{counted(len(found), 'object')}, {format_size(sum(one.cached_bytes for one in found))}"
+    )
 
 
 @cache.command("clear")
@@ -74,7 +76,7 @@ def clear(directories: tuple[Path, ...], source: str | None) -> None:
     from penstock.api import caches
 
     count, freed_bytes = caches.clear(directories, source=source)
-    notify(f"{count:,} objects removed, {format_size(freed_bytes)} freed")
+    notify(f"{counted(count, 'object')} removed, {format_size(freed_bytes)} freed")
 
 
 @cache.command("verify")
@@ -94,5 +96,5 @@ def verify(directories: tuple[Path, ...], source: str | None) -> int:
         if one.damaged_blocks:
             damaged += 1
             click.echo(f"{one.source}/{one.key}: {one.damaged_blocks} blocks dropped")
-    notify(f"{checked:,} objects checked, {damaged:,} were damaged")
+    notify(f"{counted(checked, 'object')} checked, {damaged:,} were damaged")
     return 1 if damaged else 0

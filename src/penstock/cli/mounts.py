@@ -1,6 +1,6 @@
 """penstock stats, refresh and umount: the commands for a mount that is in use.
 
-rich is imported when a table is drawn: it takes 28 ms, which a script need not wait for.
+rich is imported for a live view: it takes 28 ms, which a script need not wait for.
 """
 
 import json
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.api import mounts
+from penstock.api.tables import aligned
 from penstock.cli.options import output_option
 from penstock.cli.output import notify, print_error
-from penstock.units import format_duration, format_size
+from penstock.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.table import Table
 
 Json = dict[str, Any]
 
@@ -53,8 +54,8 @@ def refresh(mountpoint: str, output: str) -> None:
         click.echo(json.dumps(answer))
     else:
         click.echo(
-            f"{answer['files']:,} files, {format_size(answer['bytes'])}; "
-            f"{answer['changed']:,} names changed"
+            f"{counted(answer['files'], 'file')}, {format_size(answer['bytes'])}; "
+            f"{counted(answer['changed'], 'name')} changed"
         )
     for failure in answer["failed"]:
         what = f"{failure['path']}: {failure['error']}" if failure["path"] else failure["error"]
@@ -92,9 +93,8 @@ def stats(mountpoint: str | None, output: str, watch: bool) -> None:
         if output == "json":
             click.echo(json.dumps(found, indent=2))
         else:
-            from rich.console import Console
-
-            Console().print(_view(found))
+            for line in _lines(_rows(found)):
+                click.echo(line)
 
 
 def _watch(mountpoint: str, output: str) -> None:
@@ -115,38 +115,50 @@ def _watch(mountpoint: str, output: str) -> None:
 
 
 def _print_table(found: list[Json]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("MOUNTPOINT", "SOURCE", "MODE", "FILES", "SIZE", "CACHED", "UPTIME", "PID"):
-        right = name in ("FILES", "SIZE", "CACHED", "UPTIME", "PID")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    titles = ["MOUNTPOINT", "SOURCE", "MODE", "FILES", "SIZE", "CACHED", "UPTIME", "PID"]
+    rows = [titles]
     for one in found:
         if one["state"] != "serving":
-            table.add_row(one["mountpoint"], one["source"], one["state"], *["-"] * 5)
+            rows.append([one["mountpoint"], one["source"], one["state"], *["-"] * 5])
             continue
-        table.add_row(
-            one["mountpoint"],
-            one["source"],
-            one["mode"],
-            f"{one['files']:,}",
-            format_size(one["bytes"]),
-            format_size(one["cached_bytes"]),
-            format_duration(one["uptime_s"]),
-            str(one["pid"]),
+        rows.append(
+            [
+                one["mountpoint"],
+                one["source"],
+                one["mode"],
+                f"{one['files']:,}",
+                format_size(one["bytes"]),
+                format_size(one["cached_bytes"]),
+                format_duration(one["uptime_s"]),
+                str(one["pid"]),
+            ]
         )
-    Console().print(table)
+    for line in aligned(rows):  # a terminal may wrap a line; a path stays whole for who copies it
+        click.echo(line)
 
 
-def _view(now: Json, before: Json | None = None) -> "Group":
-    """One mount for people; with an earlier sample, also rates."""
-    from rich.console import Group
+def _lines(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows)
+    return [f"{click.style(name.ljust(width), bold=True)}  {text}".rstrip() for name, text in rows]
+
+
+def _view(now: Json, before: Json | None = None) -> "Table":
+    """One mount in a live view."""
     from rich.table import Table
     from rich.text import Text
 
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in _rows(now, before):
+        table.add_row(name, Text(text))
+    return table
+
+
+def _rows(now: Json, before: Json | None = None) -> list[tuple[str, str]]:
+    """One mount for people; with an earlier sample, also rates."""
     if now["state"] != "serving":
-        return _view_without_server(now)
+        return _rows_without_server(now)
     if before is not None and before["pid"] != now["pid"]:
         before = None  # another server, whose counts begin at zero
     seconds = now["uptime_s"] - before["uptime_s"] if before else 0.0
@@ -156,9 +168,6 @@ def _view(now: Json, before: Json | None = None) -> "Group":
             return ""
         return f"  ({format_size((now[key] - before[key]) / seconds)}/s)"
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
     share = now["cached_bytes"] / now["bytes"] if now["bytes"] else 0.0
     hits = sum(now["hit_bytes"].values())
     rows = [
@@ -168,7 +177,7 @@ def _view(now: Json, before: Json | None = None) -> "Group":
             f"{now['mode']}, up {format_duration(now['uptime_s'])}, pid {now['pid']}, "
             f"{format_size(now['memory_bytes'])} of memory",
         ),
-        ("data set", f"{now['files']:,} files, {format_size(now['bytes'])}"),
+        ("data set", f"{counted(now['files'], 'file')}, {format_size(now['bytes'])}"),
         ("cached", f"{format_size(now['cached_bytes'])}  {_bar(share)} {share:.0%}"),
         *(
             (
@@ -195,7 +204,7 @@ def _view(now: Json, before: Json | None = None) -> "Group":
         ),
         (
             "from store",
-            f"{format_size(now['store_bytes'])} in {now['store_requests']:,} requests"
+            f"{format_size(now['store_bytes'])} in {counted(now['store_requests'], 'request')}"
             + rate("store_bytes")
             + _over_read(now),
         ),
@@ -232,31 +241,26 @@ def _view(now: Json, before: Json | None = None) -> "Group":
         named = "  ".join(f"{name} {count}" for name, count in now["errors_by_name"].items())
         rows.append(("errors", f"{now['errors']:,}  {named}"))
     if now["hidden"]:
-        rows.append(("hidden", f"{now['hidden']:,} objects (penstock doctor lists them)"))
+        rows.append(("hidden", f"{counted(now['hidden'], 'object')} (penstock doctor lists them)"))
     if damage := now.get("catalog_damage"):
         then = "rebuilt" if damage["healed"] else "it is being rebuilt from a listing"
         rows.append(("catalog", f"{damage['what']}; {then}"))
     if now["refresh_error"]:
         rows.append(("refresh", now["refresh_error"]))
-    for name, text in rows:
-        table.add_row(name, Text(text))
-    return Group(table)
+    return rows
 
 
-def _view_without_server(now: Json) -> "Group":
-    from rich.console import Group
-    from rich.text import Text
-
+def _rows_without_server(now: Json) -> list[tuple[str, str]]:
     what = {
         "restarting": "a new server is starting",
         "waiting": "its server keeps crashing; the next start follows after a pause",
     }[now["state"]]
-    rows = [
-        f"{now['source']}  →  {now['mountpoint']}: {what}; readers wait",
-        f"restarts: {now['restarts']:,}; last: {now['last_end']}",
-        *([f"its log: {now['log']}"] if now["log"] else []),
+    return [
+        ("source", f"{now['source']}  →  {now['mountpoint']}"),
+        ("state", f"{what}; readers wait"),
+        ("restarts", f"{now['restarts']:,}; last: {now['last_end']}"),
+        *([("its log", now["log"])] if now["log"] else []),
     ]
-    return Group(*map(Text, rows))
 
 
 def _plan(plan: Json) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import click
 
 from penstock.api.tables import aligned, table
+from penstock.units import counted
 
 Json = dict[str, Any]
 
@@ -98,4 +99,4 @@ class Listing(StatusLine):
         now_s = time.monotonic()
         if now_s - self._drawn_s >= 0.1:
             self._drawn_s = now_s
-            self.draw(f"listing {self._source}: {count:,} objects")
+            self.draw(f"listing {self._source}: {counted(count, 'object')}")

@@ -12,6 +12,7 @@ from penstock.cli.options import output_option
 from penstock.errors import OptionError
 from penstock.units import (
     MIB,
+    counted,
     format_bit_rate,
     format_duration,
     format_size,
@@ -231,7 +232,7 @@ def _show(prediction: dict[str, Any]) -> None:
     if not console.is_terminal:
         console.width = max(console.width, _LEAST_WIDTH)
     console.print(
-        f"{prediction['files']:,} files, {format_size(prediction['bytes'])}; "
+        f"{counted(prediction['files'], 'file')}, {format_size(prediction['bytes'])}; "
         f"the accelerator takes {format_bit_rate(prediction['demand_bytes_per_s'])}; "
         f"the cache holds {_share(prediction)}",
         highlight=False,

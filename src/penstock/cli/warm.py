@@ -13,7 +13,7 @@ from penstock.api import mounts
 from penstock.cli.options import output_option
 from penstock.cli.output import notify
 from penstock.errors import CacheDirError, OptionError, StoreError
-from penstock.units import format_size, parse_rate
+from penstock.units import counted, format_size, parse_rate
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -252,7 +252,7 @@ def _show_load(answer: Json) -> None:
     if unfit := uncached_files(answer):
         left = format_size(answer["bytes"] - answer["cached_bytes"])
         why = answer.get("cache_problem") or "there was no room for them"
-        notify(f"{unfit:,} files ({left}) are not in the cache: {why}")
+        notify(f"{counted(unfit, 'file')} ({left}) are not in the cache: {why}")
     if answer["unpushed_files"]:
         notify(
             f"{answer['unpushed_files']:,} files ({format_size(answer['unpushed_bytes'])}) were "
@@ -278,7 +278,7 @@ def _show_cached(answer: Json) -> None:
     if answer["page_cache_bytes"] is not None:
         click.echo(
             f"page cache  {format_size(answer['page_cache_bytes'])}, "
-            f"{answer['page_cache_files']:,} files whole"
+            f"{counted(answer['page_cache_files'], 'file')} whole"
         )
 
 
@@ -295,13 +295,15 @@ def _show_verified(answer: Json) -> None:
 
 
 def _show_evicted(answer: Json) -> None:
-    click.echo(f"{answer['files']:,} files evicted, {format_size(answer['freed_bytes'])} freed")
+    click.echo(
+        f"{counted(answer['files'], 'file')} evicted, {format_size(answer['freed_bytes'])} freed"
+    )
 
 
 def _name(failures: list[dict[str, str]], count: int, what: str) -> None:
     if not count:
         return
-    notify(f"{count:,} files {what}")
+    notify(f"{counted(count, 'file')} {what}")
     for failure in failures:
         named = failure["path"] in failure["why"]
         notify("  " + (failure["why"] if named else f"{failure['path']}: {failure['why']}"))

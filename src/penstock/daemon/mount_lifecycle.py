@@ -6,6 +6,7 @@ supervisor that is started here.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from penstock.daemon.mount_registry import (
     remove_note,
     supervisor_socket,
 )
+from penstock.daemon.server_process import END_SIGNALS
 from penstock.environment import child_environment
 from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse.holders import Holder, holders, mount_copies
@@ -39,6 +41,8 @@ def become_supervisor(settings: MountSettings) -> NoReturn:
     os.set_inheritable(claim, True)
     launch = _launch_file(settings, log=None, report=None, claim=claim)
     sys.stderr.flush()
+    # The supervisor unblocks them once it handles them: until then Ctrl-C would print a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     with child_environment(os.environ) as (environment, _):
         os.execve(sys.executable, _command(settings, launch), environment)
 

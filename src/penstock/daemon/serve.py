@@ -29,7 +29,7 @@ from penstock.errors import MountpointError, PenstockError, UsageError
 from penstock.fuse import mounting
 from penstock.settings import MountSettings, decode
 from penstock.store.redaction import set_up_logging
-from penstock.units import format_size
+from penstock.units import counted, format_size
 
 log = logging.getLogger(__name__)
 
@@ -166,13 +166,13 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
             for tier in settings.tiers
         )
     lines = [
-        f"{settings.shown} is mounted at {settings.mountpoint}: {ready.files:,} files, "
+        f"{settings.shown} is mounted at {settings.mountpoint}: {counted(ready.files, 'file')}, "
         f"{format_size(ready.size_bytes)}; mode {ready.mode}; {cache}",
         f"unmount with: penstock umount {settings.mountpoint}",
     ]
     if ready.hidden:
         lines.append(
-            f"{ready.hidden:,} objects cannot be shown as files; "
+            f"{counted(ready.hidden, 'object')} cannot be shown as files; "
             f"`penstock doctor {settings.mountpoint}` lists them"
         )
     if ready.refused is not None:

@@ -36,7 +36,14 @@ from penstock.daemon.process_setup import (
 from penstock.daemon.resource_limits import Limits
 from penstock.daemon.warm_requests import WarmRequests
 from penstock.daemon.worker_pool import WorkerPool
-from penstock.errors import CacheDirError, OptionError, PenstockError, SourceError, UsageError
+from penstock.errors import (
+    CacheDirError,
+    OptionError,
+    PenstockError,
+    SourceError,
+    StoreError,
+    UsageError,
+)
 from penstock.fuse import mounting
 from penstock.fuse.backing import BackingFiles
 from penstock.fuse.device import DeviceCalls, OwnCalls
@@ -50,6 +57,7 @@ from penstock.mounttable import filesystem_type, find_mount
 from penstock.paths import state_dir
 from penstock.settings import MountSettings, encode
 from penstock.store import Store
+from penstock.store.connect import is_local
 from penstock.store.juicefs import refuse_volume
 from penstock.store.retry import FIRST_CONTACT_S, open_reliable_store
 from penstock.units import MIB
@@ -136,6 +144,10 @@ class Server:
             mounting.check_mountpoint(settings.mountpoint, nonempty=settings.nonempty)
         self._check_cache_is_outside()
         check_paths([part.path for part in settings.parts])
+        for endpoint in self._guessed_endpoints():
+            self._note(
+                f"the endpoint {endpoint} names no http:// or https://: it is taken as https"
+            )
         stores = {
             part.path: open_reliable_store(part.source, part.store, self._counters)
             for part in settings.parts
@@ -184,6 +196,8 @@ class Server:
         except PenstockError as error:
             if not tree.is_complete():
                 self._explain_damage(error)
+            if isinstance(error, StoreError) and self._guessed_endpoints():
+                error.hint = "write http:// before the endpoint if the store has no TLS"
             raise
         # A declared data set may be empty so far; in a command, the prefix is probably mistyped.
         by_hand = settings.catalog is None and any(part.source.prefix for part in settings.parts)
@@ -192,6 +206,11 @@ class Server:
                 f"{settings.shown}: nothing is there",
                 hint="check the prefix, and --endpoint and --region if the bucket is elsewhere",
             )
+
+    def _guessed_endpoints(self) -> list[str]:
+        """Return the endpoints that were given without a scheme, of other machines."""
+        given = {part.store.endpoint or "://" for part in self._settings.parts}
+        return sorted(one for one in given if "://" not in one and not is_local(f"http://{one}"))
 
     def _explain_damage(self, error: PenstockError) -> None:
         """Add to the hint why a source that was listed before must be listed again."""

@@ -14,6 +14,7 @@ from penstock import procfs
 from penstock.daemon.channel import Channel, Message, send_start
 from penstock.environment import child_environment
 
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a mount in the foreground
 WARNING = "warning: "  # begins a line for the user about what readers will meet
 CHANNEL_VARIABLE = "PENSTOCK_LINK"
 # Settings that the supervisor itself uses; a command of another release may not send them all.

@@ -37,6 +37,7 @@ from penstock.daemon.mount_registry import (
     write_note,
 )
 from penstock.daemon.server_process import (
+    END_SIGNALS,
     HALF_DEAD_AFTER_S,
     LaunchSpec,
     RestartPolicy,
@@ -47,7 +48,6 @@ from penstock.store.credentials import remember_settings
 
 log = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STARTS_WITHIN_S = 60.0  # until its first message; the watchdog's time begins then
 _FLUSH_WITHIN_S = 2.0
 # How long a server that prepares may be idle. Time on a processor does not count: to rebuild the
@@ -549,11 +549,13 @@ class Supervisor:
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in END_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                 # The wakeup pipe gets its number; the handler does nothing. A real handler could
                 # be interrupted by the next signal, and so on, until the stack is full.
                 signal.signal(number, operator.is_)
+        if self._mount.keeper is None:  # the command that became this process blocked them
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
 
     def _on_wake(self) -> None:
         arrived = [number for number in os.read(self._wake_reader, 4096) if number]

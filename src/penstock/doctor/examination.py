@@ -43,6 +43,7 @@ from penstock.reconcile.snapshot import JOBS, OPERATIONS, Pair, Snapshot, Stored
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey, find_kind
+from penstock.units import counted
 
 # -- what to examine: from a name to data sets, mounts, operations and jobs -----------------------
 
@@ -439,7 +440,7 @@ def hidden_lines(answer: dict[str, Any], limit: int) -> Iterator[str]:
     total = sum(answer.get("hidden_counts", {}).values())
     if not total:
         return
-    yield f"{total:,} objects cannot be shown as files:"
+    yield f"{counted(total, 'object')} cannot be shown as files:"
     for reason, count in sorted(answer["hidden_counts"].items()):
         yield f"  {count:,}  {reason}"
     for key, reason in answer["hidden"]:

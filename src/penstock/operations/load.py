@@ -17,7 +17,7 @@ from penstock.operations.backup import cached_paths, local_folder
 from penstock.operations.options import LoadOptions, read_load_options
 from penstock.operations.work import Work
 from penstock.specs.operations import DataLoad
-from penstock.units import format_size
+from penstock.units import counted, format_size
 
 _LISTING_TAKES_AT_MOST_S = 3600
 
@@ -117,7 +117,7 @@ def _progress(report: Json) -> Json:
 
 def _infos(answer: Json) -> Json:
     infos = {
-        "Cached": f"{answer['cached_files']:,} of {answer['files']:,} files, "
+        "Cached": f"{answer['cached_files']:,} of {counted(answer['files'], 'file')}, "
         f"{format_size(answer['cached_bytes'])} of {format_size(answer['bytes'])} "
         f"({answer['cached_percentage']:g}%)",
         "Fetched": f"{answer['fetched_files']:,} files, {format_size(answer['fetched_bytes'])}",

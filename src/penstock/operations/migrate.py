@@ -28,7 +28,7 @@ from penstock.operations.work import Work
 from penstock.specs.operations import DataMigrate, DatasetToMigrate
 from penstock.store import Store
 from penstock.store.etags import is_md5
-from penstock.units import format_size
+from penstock.units import counted, format_size
 from penstock.warm.pace import RateLimit
 
 _REPORT_S = 0.2
@@ -277,17 +277,17 @@ class _Migration:
         if self._options.dry_run:
             copied, copied_bytes = tally.wanted, tally.wanted_bytes
         infos = {
-            "Copied": f"{copied:,} files, {format_size(copied_bytes)}",
-            "Skipped": f"{tally.files - copied - tally.left_out:,} files",
+            "Copied": f"{counted(copied, 'file')}, {format_size(copied_bytes)}",
+            "Skipped": f"{counted(tally.files - copied - tally.left_out, 'file')}",
             "From": self._source.title,
             "To": self._target.title,
         }
         if self._options.dry_run:
             infos["DryRun"] = "nothing was copied"
         if tally.left_out:
-            infos["LeftOut"] = f"{tally.left_out:,} files that cannot be read"
+            infos["LeftOut"] = f"{counted(tally.left_out, 'file')} that cannot be read"
         if self._options.delete_to or self._options.delete_from:
-            infos["Deleted"] = f"{tally.deleted:,} files"
+            infos["Deleted"] = f"{counted(tally.deleted, 'file')}"
         return infos
 
     # -- deleting ------------------------------------------------------------------------

@@ -50,13 +50,14 @@ log = logging.getLogger(__name__)
 _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
     (ssl.SSLCertVerificationError, "untrusted", "the endpoint's certificate is not trusted"),
     (socket.gaierror, "unresolved", "the endpoint's name cannot be resolved"),
-    (ConnectionRefusedError, "refused", "storage cannot be reached"),
+    (ConnectionRefusedError, "refused", "no server accepts connections at its endpoint"),
     (TimeoutError, "timeout", "storage did not answer in time"),
     (ConnectionError, "reset", "storage closed the connection"),
     (ShortBody, "short_body", "the answer ended too early"),
     (ProtocolError, "other", "the endpoint does not answer as an object store does"),
     (OSError, "other", "storage cannot be reached"),
 )
+_SAID = ("unresolved", "refused", "timeout")  # the library's own text says no more
 _REDIRECTED = "check --region and --endpoint; or mount that address itself"
 _UNTRUSTED_HINT = (
     "name the authority that signed it in SSL_CERT_FILE; if that is a public one, another server "
@@ -361,7 +362,8 @@ def _version_header(version: str) -> str:
 def failure(error: Exception, where: str) -> StoreError:
     kind, what = next((row[1], row[2]) for row in _FAILURES if isinstance(error, row[0]))
     hint = _UNTRUSTED_HINT if kind == "untrusted" else None
-    return StoreError(f"{where}: {what} ({error})", kind=kind, hint=hint)
+    text = f"{where}: {what}" if kind in _SAID else f"{where}: {what} ({error})"
+    return StoreError(text, kind=kind, hint=hint)
 
 
 def _check(

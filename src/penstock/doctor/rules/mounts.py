@@ -7,7 +7,7 @@ from penstock.doctor.facts.mounts import Disk, Mount, Tier
 from penstock.doctor.findings import Finding, bad, note, ok, slow
 from penstock.doctor.rules.machine import judge_cgroup
 from penstock.fuse.mounting import READAHEAD_KB
-from penstock.units import KIB, MIB, format_duration, format_size
+from penstock.units import KIB, MIB, counted, format_duration, format_size
 
 Json = Mapping[str, Any]
 
@@ -110,11 +110,11 @@ def _listing(mount: Mount, subject: str) -> Iterator[Finding]:
         elif not text.startswith("readahead stays"):  # judged below by the kernel's own number
             yield note(subject, text)
     if hidden := stats.get("hidden"):
-        what = f"{hidden:,} objects cannot be shown as files"
+        what = f"{counted(hidden, 'object')} cannot be shown as files"
         why = "a file system cannot have such names or objects"
         yield note(subject, what, why, f"to list them: penstock doctor {mount.mountpoint}")
     if stats.get("files"):
-        why = f"{stats['files']:,} files, {format_size(stats['bytes'])}"
+        why = f"{counted(stats['files'], 'file')}, {format_size(stats['bytes'])}"
         yield ok(subject, "files are shown", why)
     else:
         remedy = f"check the prefix; if objects were added since: {refresh}"
@@ -178,7 +178,7 @@ def _reads(stats: Json, subject: str) -> Iterator[Finding]:
 def _store(stats: Json, subject: str) -> Iterator[Finding]:
     requests, retries = stats["store_requests"], stats["store_retries"]
     kinds = ", ".join(f"{kind} {count}" for kind, count in stats["store_retries_by_kind"].items())
-    why = f"{retries:,} of {requests + retries:,} requests were retried"
+    why = f"{retries:,} of {counted(requests + retries, 'request')} were retried"
     if retries > _OFTEN * (requests + retries):
         remedy = "for slow_down: fewer --threads, or ask for a higher rate; else check the network"
         yield slow(subject, "object storage fails often", f"{why} ({kinds})", remedy)
