@@ -99,7 +99,7 @@ def test_attributes_come_from_the_options_and_the_file(kernel: Kernel) -> None:
     mode, folder_mode = stat.S_IFREG | 0o440, stat.S_IFDIR | 0o550
     assert kernel.attr(node.ino) == (node.ino, 600, 2, *times, mode, 1, 11, 12, 0, 4096, 0)
     folder = kernel.attr(kernel.some.ino("d"))
-    assert (folder[1], folder[9:]) == (0, (folder_mode, 2, 11, 12, 0, 4096, 0))
+    assert (folder[1], folder[9:]) == (0, (folder_mode, 1, 11, 12, 0, 4096, 0))
 
 
 def test_a_listing_continues_after_each_entry_and_ends(kernel: Kernel) -> None:
@@ -110,31 +110,43 @@ def test_a_listing_continues_after_each_entry_and_ends(kernel: Kernel) -> None:
         assert len(page) < 10
         names += [name for _, _, name in page]
         after = page[-1][1]
-    assert names == [f"{number:03}".encode() for number in range(40)]
+    assert names == [b".", b"..", *(f"{number:03}".encode() for number in range(40))]
+    (dot,) = kernel.list(folder, size=40)  # room for one: the next reply begins with the other
+    assert (dot[0], dot[2]) == (folder, b".")
+    assert kernel.list(folder, after=dot[1])[0] == (ROOT, ROOT, b"..")
+
+
+def test_a_name_that_no_file_can_have_is_too_long_and_not_missing(kernel: Kernel) -> None:
+    assert kernel.refused(p.Op.LOOKUP, ROOT, b"x" * 256 + b"\0") == errno.ENAMETOOLONG
+    assert p.ENTRY.unpack_from(kernel.ask(p.Op.LOOKUP, ROOT, b"x" * 255 + b"\0"))[0] == 0
 
 
 def test_a_listing_with_attributes_has_the_same_entries(kernel: Kernel) -> None:
     plus = kernel.ask(p.Op.READDIRPLUS, ROOT, p.READ_IN.pack(0, 0, 4096))
+    head = p.ENTRY.size + p.ATTR.size
     for ino, next_at, name in kernel.list(ROOT):
+        if name in (b".", b".."):  # the kernel knows them: they come without attributes
+            assert plus[:head] == bytes(head)
+            plus = plus[head + p.DIRENT.size + 8 :]
+            continue
         assert p.ENTRY.unpack_from(plus)[0] == ino
-        head = p.ENTRY.size + p.ATTR.size
         assert p.ATTR.unpack(plus[p.ENTRY.size : head]) == kernel.attr(ino)
         kind = stat.S_IFMT(kernel.attr(ino)[9]) >> 12
         assert p.DIRENT.unpack_from(plus, head) == (ino, next_at, len(name), kind)
         end = head + p.DIRENT.size + len(name)
         plus = plus[end + (-(end - head) % 8) :]
     assert plus == b""
-    assert [name for _, _, name in kernel.list(ROOT)] == [b"a", b"d", b"e"]
+    assert [name for _, _, name in kernel.list(ROOT)] == [b".", b"..", b"a", b"d", b"e"]
 
 
 def test_an_empty_folder_lists_itself_once(make_set: MakeSet) -> None:
     kernel = Kernel(make_set({}))
-    assert kernel.list(ROOT) == [(ROOT, ROOT, b".")]
+    assert [name for _, _, name in kernel.list(ROOT)] == [b".", b".."]
     assert kernel.list(ROOT, after=ROOT) == []
-    first = p.READ_IN.pack(0, 0, 4096)
-    no_attributes = bytes(p.ENTRY.size + p.ATTR.size)
-    plus = kernel.ask(p.Op.READDIRPLUS, ROOT, first)
-    assert plus == no_attributes + kernel.ask(p.Op.READDIR, ROOT, first)
+    no_attributes, dot = bytes(p.ENTRY.size + p.ATTR.size), p.DIRENT.size + 8
+    plain = kernel.ask(p.Op.READDIR, ROOT, p.READ_IN.pack(0, 0, 4096))
+    plus = kernel.ask(p.Op.READDIRPLUS, ROOT, p.READ_IN.pack(0, 0, 4096))
+    assert plus == no_attributes + plain[:dot] + no_attributes + plain[dot:]
     # The kernel keeps listings, and needs not open them.
     assert kernel.refused(p.Op.OPENDIR, ROOT) == errno.ENOSYS
     kernel = Kernel(kernel.some, KernelOptions(0, 0, cache_listings=False))

@@ -6,6 +6,7 @@ import mmap
 import os
 import random
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,3 +140,20 @@ def test_every_modifying_call_gives_erofs(root: Path) -> None:
             change(root)
     assert read_tree(root / "data") == DATA
     assert sorted(os.listdir(root)) == ["data", "large.bin"]
+
+
+def test_folders_look_to_programs_as_on_other_file_systems(root: Path) -> None:
+    data = root / "data"
+    # One link: a program that takes the others for sub-folders would find none.
+    assert (root.stat().st_nlink, data.stat().st_nlink) == (1, 1)
+    found = subprocess.run(["find", data, "-type", "d"], capture_output=True, text=True, check=True)
+    folders = [data, *(path for path in data.rglob("*") if path.is_dir())]
+    assert sorted(found.stdout.splitlines()) == sorted(map(str, folders))
+    listed = subprocess.run(["ls", "-aif", data], capture_output=True, text=True, check=True)
+    numbers = {name: int(number) for number, name in map(str.split, listed.stdout.splitlines())}
+    assert (numbers["."], numbers[".."]) == (data.stat().st_ino, root.stat().st_ino)
+    assert numbers.keys() - {".", ".."} == set(os.listdir(data))
+    with pytest.raises(OSError, match="File name too long"):
+        os.stat(root / ("x" * 256))
+    with pytest.raises(FileNotFoundError):
+        os.stat(root / ("x" * 255))

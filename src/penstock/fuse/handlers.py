@@ -6,7 +6,7 @@ A handler gets (node id, request buffer, its length) and returns the parts of th
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from penstock.cache.fetch import FetchJob
@@ -31,6 +31,12 @@ from penstock.vfs.filesystem import FileSystem
 _BLOCK = 512
 _PAGE = 4096
 _MAX_BACKGROUND = 64  # the kernel's default of 12 would slow its readahead
+# Of files, and of directories: with 1 programs such as find do not count sub-folders by it.
+_LINKS = 1
+_NAME_MAX = 255
+# The place in a listing behind `.`; the place behind `..` is the root's number, which no child has.
+# Other places are the numbers of children, none of which is as large.
+_BEHIND_DOT = 1 << 62
 _XATTR_VERSION = b"user.penstock.version"
 _XATTR_CACHED = b"user.penstock.cached"
 
@@ -100,7 +106,10 @@ class Handlers:
 
     def worker_table(self, *, passthrough: bool) -> dict[int, Handler]:
         """The handlers of a worker: it hands over what only the server may do."""
-        table = self.table() | {p.Op.READ: self.read_or_hand_over, p.Op.GETXATTR: self.ask_server}
+        table = self.table() | {
+            p.Op.READ: self.read_or_hand_over,
+            p.Op.GETXATTR: self.getxattr_or_ask,
+        }
         if passthrough:
             table |= {p.Op.OPEN: self.ask_server, p.Op.RELEASE: self.ask_server}
         return table
@@ -113,6 +122,10 @@ class Handlers:
         # The server does not read at the moment: wait in another thread, so that later requests
         # need not.
         return BlockingReply(lambda: peers.wait_for_server(copy, length))
+
+    def getxattr_or_ask(self, ino: int, request: Request, length: int) -> Reply:
+        _known_attribute(request, length)  # `ls -l` asks for attributes that no file has
+        return self.ask_server(ino, request, length)
 
     # -- the connection -----------------------------------------------------------------
 
@@ -169,12 +182,14 @@ class Handlers:
     def statfs(self, _node: int, _request: Request, _length: int) -> Reply:
         files, size = self._files.totals()
         blocks = -(-size // _PAGE)
-        return (p.STATFS.pack(blocks, 0, 0, files, 0, _PAGE, 255, _PAGE, 0),)
+        return (p.STATFS.pack(blocks, 0, 0, files, 0, _PAGE, _NAME_MAX, _PAGE, 0),)
 
     # -- names and attributes -------------------------------------------------------------
 
     def lookup(self, parent: int, request: Request, length: int) -> Reply:
         name = bytes(request[p.IN_HEADER_BYTES : length - 1])
+        if len(name) > _NAME_MAX:  # the kernel itself refuses only names of more than 1,024 bytes
+            raise FuseError(errno.ENAMETOOLONG)
         node = self._files.lookup(parent, name)
         if node is None:
             return (self._no_entry,)
@@ -195,9 +210,9 @@ class Handlers:
         seconds, nanos = divmod(node.mtime_ns, 1_000_000_000)
         size = node.size_bytes
         if size is None:
-            mode, links, size = stat.S_IFDIR | options.dir_mode, 2, 0
+            mode, size = stat.S_IFDIR | options.dir_mode, 0
         else:
-            mode, links = stat.S_IFREG | options.file_mode, 1
+            mode = stat.S_IFREG | options.file_mode
         return p.ATTR.pack(
             node.ino,
             size,
@@ -209,7 +224,7 @@ class Handlers:
             nanos,
             nanos,
             mode,
-            links,
+            _LINKS,
             options.uid,
             options.gid,
             0,
@@ -234,30 +249,32 @@ class Handlers:
     def _list(self, ino: int, request: Request, *, plus: bool) -> Reply:
         _, after, size = p.READ_IN.unpack_from(request, p.IN_HEADER_BYTES)
         parts: list[bytes] = []
-        # Enough entries to fill the reply, and few that will not fit in it.
-        smallest = p.DIRENT.size + 8 + (p.ENTRY.size + p.ATTR.size if plus else 0)
-        for node in self._files.children(ino, after, size // smallest + 1):
-            name = node.name
-            kind = p.DT_DIR if node.is_directory else p.DT_REG
-            entry = p.DIRENT.pack(node.ino, node.ino, len(name), kind) + name
-            entry += bytes(-len(entry) % 8)
-            if plus:
-                entry = self._entry(node) + entry
+        for entry in self._entries(ino, after, size, plus=plus):
             size -= len(entry)
             if size < 0:
                 break
             parts.append(entry)
-        if not parts and not after:
-            parts.append(self._dot_entry(ino, plus=plus))
         return (b"".join(parts),)
 
-    def _dot_entry(self, ino: int, *, plus: bool) -> bytes:
-        """Return `.` as the one entry of an empty directory. The kernel keeps no page for a listing
-        without entries, so it could not be made to drop it, and a file that came later was not seen
-        (6.18). The listing continues after the root's number: at its beginning."""
-        entry = p.DIRENT.pack(ino, ROOT, 1, p.DT_DIR) + b"."
-        entry += bytes(-len(entry) % 8)
-        return bytes(p.ENTRY.size + p.ATTR.size) + entry if plus else entry
+    def _entries(self, ino: int, after: int, size: int, *, plus: bool) -> Iterator[bytes]:
+        """Yield the entries behind the place `after`: more than a reply of `size` bytes holds, or
+        all of them.
+
+        The kernel drops no page for a listing without entries, so that a file that came later was
+        not seen (6.18). `.` and `..` make every listing one that has some.
+        """
+        without_node = bytes(p.ENTRY.size + p.ATTR.size) if plus else b""  # the kernel knows both
+        if after == 0:
+            yield without_node + _entry_of(ino, _BEHIND_DOT, b".", p.DT_DIR)
+        if after in (0, _BEHIND_DOT):
+            parent = ROOT if ino == ROOT else self._files.node(ino).parent
+            yield without_node + _entry_of(parent, ROOT, b"..", p.DT_DIR)
+            after = 0
+        smallest = p.DIRENT.size + 8 + len(without_node)
+        for node in self._files.children(ino, after, size // smallest + 1):
+            kind = p.DT_DIR if node.is_directory else p.DT_REG
+            entry = _entry_of(node.ino, node.ino, node.name, kind)
+            yield self._entry(node) + entry if plus else entry
 
     # -- files ----------------------------------------------------------------------------
 
@@ -316,18 +333,15 @@ class Handlers:
     # -- extended attributes ----------------------------------------------------------------
 
     def getxattr(self, ino: int, request: Request, length: int) -> Reply:
-        at = p.IN_HEADER_BYTES
-        (size, _) = p.GETXATTR_IN.unpack_from(request, at)
-        name = bytes(request[at + p.GETXATTR_IN.size : length - 1])
+        (size, _) = p.GETXATTR_IN.unpack_from(request, p.IN_HEADER_BYTES)
+        name = _known_attribute(request, length)
         node = self._files.node(ino)
         if node.is_directory:
             raise FuseError(errno.ENODATA)
         if name == _XATTR_VERSION:
             value = (node.version or "").encode()
-        elif name == _XATTR_CACHED:
-            value = str(self._files.cached_bytes(ino)).encode()
         else:
-            raise FuseError(errno.ENODATA)
+            value = str(self._files.cached_bytes(ino)).encode()
         return _xattr_reply(value, size)
 
     def listxattr(self, ino: int, request: Request, _length: int) -> Reply:
@@ -344,6 +358,20 @@ def _no_reply(_node: int, _request: Request, _length: int) -> Reply:
 
 def _read_only(_node: int, _request: Request, _length: int) -> Reply:
     raise FuseError(errno.EROFS)
+
+
+def _entry_of(ino: int, place: int, name: bytes, kind: int) -> bytes:
+    entry = p.DIRENT.pack(ino, place, len(name), kind) + name
+    return entry + bytes(-len(entry) % 8)
+
+
+def _known_attribute(request: Request, length: int) -> bytes:
+    """Return the name that is asked for. Raises ENODATA for one that no file has, without a look
+    into the catalog: `ls -l` of 50,000 files asks 100,000 times."""
+    name = bytes(request[p.IN_HEADER_BYTES + p.GETXATTR_IN.size : length - 1])
+    if name not in (_XATTR_VERSION, _XATTR_CACHED):
+        raise FuseError(errno.ENODATA)
+    return name
 
 
 def _xattr_reply(value: bytes, size: int) -> Reply:
