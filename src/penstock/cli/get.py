@@ -22,7 +22,7 @@ _JSONPATH, _COLUMNS = "jsonpath=", "custom-columns="
 _EVENTS = ("events", "event", "ev")
 
 
-class _OutputForm(click.ParamType):
+class _OutputForm(click.ParamType[str]):
     """The forms of kubectl that a person writes by hand."""
 
     name = "form"

@@ -48,5 +48,6 @@ def _first_keys(source: Source, options: StoreOptions) -> list[str]:
     store = open_reliable_store(source, options, Counters())
     pages = store.with_first_contact_limit(FIRST_CONTACT_S).list_all("")
     with suppress(AccessDenied):
-        return [found.key for found in next(pages, [])]
+        for page in pages:
+            return [found.key for found in page]
     return []
