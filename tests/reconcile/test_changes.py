@@ -313,9 +313,32 @@ def test_a_view_serves_the_bytes_of_its_data_set_from_the_same_cache(whole: Path
     assert read_tree(path_of("deep")) == read_tree(part)
 
 
-def test_views_follow_changes_and_the_deletion_of_their_data_set(
-    whole: Path, declared: State, tmp_path: Path
+def test_a_view_needs_no_runtime(
+    of_bucket: dict[str, Any], declared: State, tmp_path: Path
 ) -> None:
+    api.apply([secret(), of_bucket], namespace="team")
+    done = penstock("apply", "-f", "-", input=json.dumps(view("seen", "dataset://team/stored/d")))
+    assert done.stderr == (
+        "dataset seen is not bound: dataset/team/stored, which it refers to, is not bound\n"
+    )
+    # Bound with the data set that it refers to; waited for where both are applied.
+    whole = view("whole", "dataset://team/stored")
+    runtime = ours("stored", tmp_path / "cache")
+    runtime["metadata"]["namespace"] = "team"
+    api.apply([whole, runtime])
+    assert read_tree(path_of("whole")) == FILES
+    wait_until(lambda: api.dataset("whole").cached_bytes == TOTAL)
+    assert api.dataset("whole").status["runtimes"] == [
+        {"name": "stored", "namespace": "team", "category": "Accelerate", "type": "penstock"}
+    ]
+    assert penstock("doctor", "whole").returncode == 0
+    # Unbound with it.
+    api.delete("penstockruntime", "stored", namespace="team", force=True)
+    wait_until(lambda: condition("whole")["reason"] == "ReferencedNotBound")
+    assert phase("whole") == "NotBound"
+
+
+def test_views_follow_changes_and_the_deletion_of_their_data_set(whole: Path, declared: State, tmp_path: Path) -> None:
     write_tree(tmp_path / "more", {"d": b"d"})
     found = stored(declared, api.dataset("stored", namespace="team").key)
     more = {"mountPoint": f"local://{tmp_path}/more", "name": "more"}

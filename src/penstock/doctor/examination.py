@@ -264,14 +264,15 @@ class _Examination:
     def _plan(self, case: Case) -> None:
         """Use the declared settings, where no mount can tell the ones in use."""
         pair = case.pair
-        if pair is None or pair.dataset is None or pair.runtime is None or self._state is None:
+        runtime = None if pair is None else pair.serving_runtime
+        if pair is None or pair.dataset is None or runtime is None or self._state is None:
             return
         if pair.dataset.deleting is not None:
             return
         from penstock.reconcile.mount_plan import plan_of
 
         try:
-            plan = plan_of(self._state, self._snapshot, pair.dataset, pair.runtime)
+            plan = plan_of(self._state, self._snapshot, pair.dataset, runtime)
         except PenstockError as error:
             if (pair.dataset.note.get("trouble") or {}).get("what") != str(error):
                 what = f"it cannot be mounted: {error}"
@@ -366,7 +367,7 @@ class _Examination:
             label(pair.dataset.key)
             for pair in pairs
             if pair.dataset is not None
-            and pair.runtime is not None
+            and pair.serving_runtime is not None
             and pair.dataset.note.get("settled") != self._snapshot.fingerprint(pair)
         ]
 

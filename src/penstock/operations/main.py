@@ -100,9 +100,10 @@ class StateWork:
         snapshot = self._state.snapshot()
         pair = snapshot.pair(namespace, name)
         dataset = self._dataset(name, namespace)
-        if pair.runtime is None:
+        runtime = pair.serving_runtime
+        if runtime is None:
             raise UsageError(f"data set {namespace}/{name} has no runtime")
-        settings = plan_of(self._state, snapshot, dataset, pair.runtime).settings
+        settings = plan_of(self._state, snapshot, dataset, runtime).settings
         self._settings[namespace, name] = settings
         return settings
 

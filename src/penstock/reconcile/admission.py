@@ -1,6 +1,5 @@
 """Check manifests as a whole and store them: all of them, or none."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,9 @@ from penstock.reconcile.snapshot import (
     OPERATIONS,
     RESTARTED_AT,
     RUNTIMES,
-    Pair,
     Snapshot,
     Stored,
+    default_runtime,
 )
 from penstock.reconcile.state import State
 from penstock.specs.documents import Document
@@ -163,7 +162,7 @@ def _pair_problems(state: State, candidates: Iterable[_Candidate]) -> list[Probl
         if pair.dataset is None:
             continue
         try:
-            plan_of(state, snapshot, pair.dataset, pair.runtime or _default_runtime(pair))
+            plan_of(state, snapshot, pair.dataset, pair.runtime or default_runtime(pair))
         except SpecProblem as problem:
             problems.append(_at_line(problem, group))
     return problems
@@ -179,18 +178,6 @@ def _at_line(problem: SpecProblem, group: list[_Candidate]) -> Problem:
     kind = "data set" if of_dataset else "runtime"
     message = f"the existing {kind} {candidate.key.name}: {problem}"
     return Problem(candidate.document.where(), message, problem.hint)
-
-
-def _default_runtime(pair: Pair) -> Stored:
-    """Return a runtime without options, to check a data set that has no runtime yet."""
-    manifest: Json = {
-        "apiVersion": "penstock.dev/v1alpha1",
-        "kind": "PenstockRuntime",
-        "metadata": {"name": pair.name, "namespace": pair.namespace},
-        "spec": {},
-    }
-    key = ResourceKey("PenstockRuntime", pair.namespace, pair.name)
-    return Stored("", key, 0, manifest, time.time(), None, {}, {}, None)
 
 
 def job_problems(

@@ -10,6 +10,7 @@ Threading: any thread; one at a time for each pair, which the loop ensures.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,21 @@ from penstock.fluid.plan import MountPlan
 from penstock.metrics import Counters
 from penstock.operations.backup import local_folder, restore
 from penstock.reconcile import cleanup, dataset_phases
-from penstock.reconcile.conditions import FAILED, NOT_BOUND, amount
+from penstock.reconcile.conditions import BOUND, FAILED, NOT_BOUND, amount
 from penstock.reconcile.dataset_phases import Action, Cause, Update, cause_of, next_action
 from penstock.reconcile.live_status import Busy, ask_brief, find_mount_note, occupied
 from penstock.reconcile.mount_plan import plan_of
 from penstock.reconcile.node_affinity import Node, node_mismatch
-from penstock.reconcile.snapshot import CHANGED, RESTARTED_AT, WARNED, Pair, Snapshot, Stored
+from penstock.reconcile.snapshot import (
+    CHANGED,
+    RESTARTED_AT,
+    WARNED,
+    Pair,
+    Snapshot,
+    Stored,
+    default_runtime,
+    references,
+)
 from penstock.reconcile.state import State
 from penstock.settings import MountSettings, describe_changes, hold_back
 from penstock.specs.kinds import ResourceKey
@@ -70,6 +80,8 @@ class Datasets:
                 if runtime is not None:
                     self._write(dataset_phases.not_ready(runtime, None, time.time()))
                 self._state.forget(dataset.uid)
+            case Action.UNBIND, Stored(), None if pair.is_reference:
+                self._bind_reference(pair, dataset, fingerprint)
             case Action.UNBIND, Stored(), None:
                 self._take_down(dataset, {})
                 self._unbound(dataset, None, fingerprint, dataset_phases.NO_RUNTIME)
@@ -132,7 +144,31 @@ class Datasets:
         updates = dataset_phases.bound(
             dataset, runtime, fingerprint, plan, restart_for, ask_brief(mountpoint), time.time()
         )
+        if pair.runtime is None:
+            updates[-1] = self._through_others(updates[-1], dataset)
         self._write(*updates)
+
+    def _through_others(self, update: Update, dataset: Stored) -> Update:
+        """Return the status of a data set that has the runtimes of those that it refers to."""
+        others = [self._snapshot().resources.get(key) for key in sorted(references(dataset))]
+        runtimes = [one for other in others if other for one in other.status.get("runtimes") or ()]
+        event = update.event
+        if event is not None:
+            event = replace(event, message=f"through {', '.join(map(str, references(dataset)))}")
+        return replace(update, status={**update.status, "runtimes": runtimes}, event=event)
+
+    def _bind_reference(self, pair: Pair, dataset: Stored, fingerprint: str) -> None:
+        """Bind a data set without a runtime that only shows others, once all of them are bound."""
+        snapshot, runtime = self._snapshot(), default_runtime(pair)
+        for key in sorted(references(dataset)):
+            other = snapshot.resources.get(key)
+            if other is not None and other.status.get("phase") != BOUND:
+                self._take_down(dataset, {})
+                why = f"{key}, which it refers to, is not bound"
+                cause = Cause(NOT_BOUND, "ReferencedNotBound", why)
+                self._unbound(dataset, runtime, fingerprint, cause)
+                return
+        self._bind(pair, dataset, runtime, fingerprint)
 
     def _record_intent(self, dataset: Stored, runtime: Stored, settings: MountSettings) -> None:
         """Record what will be on this machine before it is there, so that it can be removed.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.reconcile.conditions import BOUND
 from penstock.release import __version__
 from penstock.specs.kinds import KINDS, ResourceKey
 
@@ -78,6 +79,20 @@ class Pair:
     def label(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def is_reference(self) -> bool:
+        """Does it only show other data sets? Then it needs no runtime of its own."""
+        if self.dataset is None or self.runtime is not None:
+            return False
+        mounts = _mounts(self.dataset.spec)
+        addresses = [_referenced(one["mountPoint"], self.namespace) for one in mounts]
+        return bool(addresses) and None not in addresses
+
+    @property
+    def serving_runtime(self) -> Stored | None:
+        """The runtime; for a reference without one, a runtime without options."""
+        return default_runtime(self) if self.is_reference else self.runtime
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -125,10 +140,13 @@ class Snapshot:
             for name in sorted(_secret_names(pair.dataset.spec)):
                 secret = self.resources.get(ResourceKey("Secret", pair.namespace, name))
                 parts.append(secret and (secret.uid, secret.generation))
-            for key in sorted(_references(pair.dataset)):
+            for key in sorted(references(pair.dataset)):
                 if pair.label not in _path:
                     referenced = self.pair(key.namespace, key.name)
                     parts.append(self.fingerprint(referenced, (*_path, pair.label)))
+                    if pair.is_reference:  # it is bound when the other one is
+                        other = referenced.dataset
+                        parts.append(other is not None and other.status.get("phase") == BOUND)
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
 
     def referring_to(self, key: ResourceKey) -> list[ResourceKey]:
@@ -136,8 +154,20 @@ class Snapshot:
         return sorted(
             one.key
             for one in self.resources.values()
-            if one.key.kind == "Dataset" and one.deleting is None and key in _references(one)
+            if one.key.kind == "Dataset" and one.deleting is None and key in references(one)
         )
+
+
+def default_runtime(pair: Pair) -> Stored:
+    """Return a runtime without options, which is not stored: what is written for it is lost."""
+    manifest: Json = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "PenstockRuntime",
+        "metadata": {"name": pair.name, "namespace": pair.namespace},
+        "spec": {},
+    }
+    key = ResourceKey("PenstockRuntime", pair.namespace, pair.name)
+    return Stored("", key, 0, manifest, 0.0, None, {}, {}, None)
 
 
 def operation_datasets(operation: Stored) -> set[ResourceKey]:
@@ -167,7 +197,7 @@ def _secret_names(spec: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def _references(dataset: Stored) -> set[ResourceKey]:
+def references(dataset: Stored) -> set[ResourceKey]:
     """Return the data sets that its mounts name."""
     return {
         key

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.jobs.job_status import ENDED
 from penstock.reconcile.conditions import COMPLETE, FAILED
 from penstock.reconcile.loop_control import is_running, wake_loop
-from penstock.reconcile.snapshot import Pair, Snapshot, Stored
+from penstock.reconcile.snapshot import Pair, Snapshot, Stored, references
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 
@@ -119,12 +119,17 @@ def wait_until_gone(
     _wait(state, look, timeout_s, ", ".join(map(str, sorted(waiting))))
 
 
-def _is_settled(snapshot: Snapshot, pair: Pair) -> bool:
+def _is_settled(snapshot: Snapshot, pair: Pair, seen: tuple[str, ...] = ()) -> bool:
     owner = pair.dataset or pair.runtime
     if owner is None:
         return True
     if any(one is not None and one.deleting is not None for one in (pair.dataset, pair.runtime)):
         return False
+    if pair.dataset is not None and pair.is_reference and pair.label not in seen:
+        for key in references(pair.dataset):  # it is bound only after these
+            other = snapshot.pair(key.namespace, key.name)
+            if not _is_settled(snapshot, other, (*seen, pair.label)):
+                return False
     return owner.note.get("settled") == snapshot.fingerprint(pair)
 
 

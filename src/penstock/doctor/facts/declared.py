@@ -91,7 +91,7 @@ def look_at_dataset(state: State, snapshot: Snapshot, pair: Pair) -> DatasetFact
         namespace=pair.namespace,
         plain_name=pair.name,
         phase=dataset.status.get("phase", ""),
-        has_runtime=pair.runtime is not None,
+        has_runtime=pair.serving_runtime is not None,
         second_runtimes=tuple(other.key.kind for other in pair.others),
         settled=dataset.note.get("settled") == snapshot.fingerprint(pair),
         deleting_s=now_s - dataset.deleting["at_s"] if dataset.deleting else None,
