@@ -37,12 +37,12 @@ def test_ctrl_c_while_a_foreground_mount_starts_prints_no_traceback(
         command = Path(f"/proc/{process.pid}/cmdline")
         wait_until(lambda: b"penstock.cli.supervise" in command.read_bytes())
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in stderr
 
 
-def test_ctrl_c_says_that_a_command_was_interrupted(
+def test_ctrl_c_reports_that_a_command_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
@@ -57,12 +57,12 @@ def test_ctrl_c_says_that_a_command_was_interrupted(
     ("address", "shown", "hint"),
     [
         ("http://127.0.0.1", "http://127.0.0.1", "check --endpoint and the network"),
-        # Without a scheme: http on this machine, https elsewhere, which is said.
+        # Without a scheme: http on this machine, https elsewhere, which is stderr.
         ("127.0.0.1", "http://127.0.0.1", "check --endpoint and the network"),
         ("127.0.0.2", "https://127.0.0.2", "write http:// before the endpoint if the store has no"),
     ],
 )
-def test_a_refused_connection_is_told_in_plain_words(
+def test_a_refused_connection_is_reported_in_plain_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, shown: str, hint: str
 ) -> None:
     for name, value in KEYS.items():
@@ -71,10 +71,10 @@ def test_a_refused_connection_is_told_in_plain_words(
         unused.bind(("0.0.0.0", 0))
         port = unused.getsockname()[1]
         options = ("--no-cache", "--deadline", "1s", "--endpoint", f"{address}:{port}")
-        said = fail("mount", "s3://b", tmp_path, "-b", *options, code=3).splitlines()
+        stderr = fail("mount", "s3://b", tmp_path, "-b", *options, code=3).splitlines()
     place = f"s3://b?endpoint={shown}:{port}"
-    assert said[0] == f"penstock: {place}: no server accepts connections at its endpoint"
-    assert said[1].startswith(f"hint: {hint}")
+    assert stderr[0] == f"penstock: {place}: no server accepts connections at its endpoint"
+    assert stderr[1].startswith(f"hint: {hint}")
 
 
 def test_a_long_condition_is_described_in_several_lines() -> None:
@@ -85,9 +85,9 @@ def test_a_long_condition_is_described_in_several_lines() -> None:
         "metadata": {"name": "x", "namespace": "default"},
         "status": {"conditions": [{"message": message}]},
     }
-    told = describe(shown, [])
-    assert max(map(len, told.splitlines())) < 130
-    assert re.sub(r"\s+", " ", told).count(message) == 1
+    output = describe(shown, [])
+    assert max(map(len, output.splitlines())) < 130
+    assert re.sub(r"\s+", " ", output).count(message) == 1
 
 
 def test_paths_stay_whole_in_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +99,6 @@ def test_paths_stay_whole_in_statistics(monkeypatch: pytest.MonkeyPatch) -> None
     assert line.split()[:3] == [path, row["source"], "restarting"]
 
 
-def test_one_is_not_many() -> None:
-    told = [counted(number, "file") for number in (0, 1, 2, 1_234)]
-    assert told == ["0 files", "1 file", "2 files", "1,234 files"]
+def test_a_counted_noun_is_singular_for_one() -> None:
+    output = [counted(number, "file") for number in (0, 1, 2, 1_234)]
+    assert output == ["0 files", "1 file", "2 files", "1,234 files"]

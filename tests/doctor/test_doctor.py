@@ -40,9 +40,9 @@ def test_a_healthy_data_set_is_one_line(declared: State, server: S3, tmp_path: P
     assert "doctored: nothing is wrong" in output
     assert "ok " not in output
     assert (places_in_bundle(bundle, SECRET_KEY), places_in_bundle(bundle, ACCESS_KEY)) == ([], [])
-    told = succeed("doctor", "doctored", "-v")
-    assert f"oss://doctored: {server.endpoint} answers" in told
-    assert "1 file, 4.9 KiB" in told
+    output = succeed("doctor", "doctored", "-v")
+    assert f"oss://doctored: {server.endpoint} answers" in output
+    assert "1 file, 4.9 KiB" in output
     place = api.dataset("doctored").path
     found = json.loads(penstock("doctor", place, "-o", "json").stdout)
     assert (found["exit_code"], found["hidden"], found["mode"]) == (0, [], "pagecache")

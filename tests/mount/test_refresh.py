@@ -254,7 +254,7 @@ def test_a_file_added_to_a_directory_listed_empty_is_seen(mounter: Mounter, tmp_
     assert os.listdir(mount.path / "empty") == []
 
 
-def test_a_bucket_that_refuses_the_keys_is_told_though_its_listing_is_saved(
+def test_a_bucket_that_rejects_the_keys_is_reported_though_its_listing_is_saved(
     s3: S3, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket, first = start(s3, mounter, "refuses")
@@ -266,6 +266,6 @@ def test_a_bucket_that_refuses_the_keys_is_told_though_its_listing_is_saved(
     assert warning.startswith(f"warning: {bucket.source}?endpoint={s3.endpoint}: access denied")
     assert warning.endswith("; only what is cached can be read")
     assert "AWS_SECRET_ACCESS_KEY" in hint
-    told = penstock("doctor", second.path)
-    assert told.returncode == 2
-    assert f"export its keys, then penstock upgrade {second.path}" in told.stdout
+    diagnosis = penstock("doctor", second.path)
+    assert diagnosis.returncode == 2
+    assert f"export its keys, then penstock upgrade {second.path}" in diagnosis.stdout

@@ -118,7 +118,7 @@ def test_a_change_that_needs_a_restart_is_reported_and_made_once_unused(
     assert find_note(bound).pid == restarted.pid
 
 
-def test_apply_tells_what_was_changed_and_what_waits_for_a_restart(
+def test_apply_reports_what_changed_and_what_waits_for_a_restart(
     bound: Path, tmp_path: Path
 ) -> None:
     note = find_note(bound)
@@ -195,7 +195,7 @@ def test_a_secret_is_rotated_in_place(of_bucket: dict[str, Any], tmp_path: Path)
     assert find_note(path).pid == note.pid
 
 
-def test_apply_warns_of_a_bucket_that_refuses_the_keys_of_a_saved_listing(
+def test_apply_warns_of_a_bucket_that_rejects_the_keys_of_a_saved_listing(
     of_bucket: dict[str, Any], server: S3, tmp_path: Path
 ) -> None:
     api.apply([secret(), of_bucket, ours("stored", tmp_path / "cache")])
@@ -338,7 +338,9 @@ def test_a_view_needs_no_runtime(
     assert phase("whole") == "NotBound"
 
 
-def test_views_follow_changes_and_the_deletion_of_their_data_set(whole: Path, declared: State, tmp_path: Path) -> None:
+def test_views_follow_changes_and_the_deletion_of_their_data_set(
+    whole: Path, declared: State, tmp_path: Path
+) -> None:
     write_tree(tmp_path / "more", {"d": b"d"})
     found = stored(declared, api.dataset("stored", namespace="team").key)
     more = {"mountPoint": f"local://{tmp_path}/more", "name": "more"}

@@ -68,6 +68,8 @@ def test_a_resource_is_changed_in_an_editor(
     ("verb", "instead"),
     [("scale", "tieredstore"), ("exec", "penstock attach"), ("rollout", "penstock up --restart")],
 )
-def test_what_means_nothing_on_one_machine_says_what_to_use(verb: str, instead: str) -> None:
+def test_a_verb_without_a_meaning_on_one_machine_names_its_replacement(
+    verb: str, instead: str
+) -> None:
     said = fail(verb, "dataset", "small")
     assert instead in said.partition("hint: ")[2]

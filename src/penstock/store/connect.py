@@ -105,7 +105,7 @@ def _open_s3(source: Source, options: StoreOptions, counters: Counters) -> Store
             raise OptionError(
                 f"{source}: OSS needs an endpoint", hint="--endpoint oss-cn-hangzhou.aliyuncs.com"
             )
-        virtual_hosted = not is_local(endpoint)
+        virtual_hosted = not is_address(endpoint)
         region = region or "oss"
     elif source.scheme == "bos":
         region = region or "bj"
@@ -276,5 +276,16 @@ def _with_scheme(endpoint: str | None) -> str | None:
     return url.rstrip("/")
 
 
+def is_address(endpoint: str) -> bool:
+    """Return whether no name can stand before an endpoint's host: for an address, and localhost."""
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
 def is_local(endpoint: str) -> bool:
-    return endpoint.split("://", 1)[1].split(":")[0] in ("127.0.0.1", "localhost")
+    """Return whether the endpoint is on this machine."""
+    return urlsplit(endpoint).hostname in ("127.0.0.1", "localhost", "::1")
