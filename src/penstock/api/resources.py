@@ -251,8 +251,8 @@ def remarks(applied: Iterable["Applied"], since_s: float) -> list[Remark]:
         conditions: list[dict[str, Any]] = stored.status.get("conditions", [])
         if stored.status.get("phase") == "NotBound":
             messages = [one["message"] for one in conditions[:1]]
-            why = messages[0] if messages else "no runtime of this name has been applied"
-            found.append(Remark(f"{title} is not bound: {why}"))
+            # None while its runtime has not been applied yet, as in Fluid's own order.
+            found += [Remark(f"{title} is not bound: {message}") for message in messages]
             continue
         for event in state.events(stored.uid):
             if event.reason == CHANGED and event.last_s >= since_s:
