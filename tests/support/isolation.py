@@ -18,5 +18,6 @@ def isolate(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setenv("PENSTOCK_STATE_DIR", str(folder))
     patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     patch.setenv("HOME", str(folder))
+    patch.delenv("XDG_CONFIG_HOME", raising=False)
     # A secret of an earlier test, such as "secret", would be cut out of this one's output.
     patch.setattr(redaction, "_known", ())

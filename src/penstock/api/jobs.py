@@ -24,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.jobs.job_folder import job_folder, log_path
 from penstock.jobs.job_status import ENDED
+from penstock.jobs.log_times import offset_since as offset_since
 from penstock.reconcile import live_status
 from penstock.reconcile.loop_control import wake_loop
 from penstock.reconcile.snapshot import Stored
@@ -128,18 +129,22 @@ class TrainingJob(Declared):
 
         None until it has been started and has printed something."""
         wanted = instance or self.chief
-        names = [one["name"] for one in self.instances]
-        if not names or wanted is None:
+        if not self.instances or wanted is None:
             return None
+        path = log_path(job_folder(State().folder, self.uid), self.instance_name(wanted))
+        return path if path.exists() else None
+
+    def instance_name(self, wanted: str) -> str:
+        """Return the whole name of an instance: resnet-worker-1 for `worker-1`."""
+        names = [one["name"] for one in self.instances]
         short = {name: name.removeprefix(f"{self.name}-") for name in names}
         whole = next((name for name in names if wanted in (name, short[name])), None)
         if whole is None:
             raise OptionError(
                 f"job {self.name} has no instance {wanted}",
-                hint=f"its instances: {', '.join(short.values())}",
+                hint=f"its instances: {', '.join(short.values()) or 'none has been started'}",
             )
-        path = log_path(job_folder(State().folder, self.uid), whole)
-        return path if path.exists() else None
+        return whole
 
     def attach_command(
         self, command: Sequence[str] = (), *, instance: str | None = None

@@ -6,8 +6,9 @@ from importlib import import_module
 
 import click
 
+from penstock.cli import arena
 from penstock.cli.output import notify, print_error
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import OptionError, PenstockError, did_you_mean
 from penstock.release import __version__
 from penstock.store.redaction import set_up_logging
 
@@ -40,6 +41,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "top": "top",
         "attach": "jobs",
         "prune": "jobs",
+        "data": "data",
         "run": "run",
     },
     "Plan and measure": {"plan": "plan", "bench": "bench"},
@@ -73,6 +75,17 @@ class Contents(click.Group):
             return None
         module = import_module(f"penstock.cli.{_MODULES[cmd_name]}")
         return getattr(module, "list_jobs" if cmd_name == "list" else cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = arena.SAME.get(args[0], args[0])
+        if name not in _MODULES:
+            hint = arena.COMMANDS.get(name) or did_you_mean(
+                name, _MODULES, "`penstock --help` lists the commands"
+            )
+            raise OptionError(f"there is no command {name!r}", hint=hint)
+        return super().resolve_command(ctx, [name, *args[1:]])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():
@@ -112,7 +125,8 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "penstock"
-        return print_error(error.format_message(), f"see `{path} --help`", 2)
+        hint = arena.instead(error) or f"see `{path} --help`"
+        return print_error(error.format_message(), hint, 2)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
         # click raises an Abort of its own for Ctrl-C; a command's own Abort has said more already.
         if not isinstance(error, click.exceptions.Abort) or error.__cause__ is not None:

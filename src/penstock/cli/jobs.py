@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.api.tables import aligned
+from penstock.cli.arena import GoFlags, cluster_options, container_option
 from penstock.cli.options import all_namespaces_option, namespace_option, type_option
 from penstock.cli.output import StatusLine, notify, print_objects
 from penstock.cli.submit_flags import ALIASES, TRAINERS
@@ -20,9 +21,10 @@ _KIND = "TrainingJob"
 _FORMS = ["table", "wide", "json", "yaml", "name"]
 
 
-@click.command("list")
+@click.command("list", cls=GoFlags)
 @namespace_option
 @all_namespaces_option
+@cluster_options
 @click.option("-T", "--type", "trainer", metavar="TRAINER", help="Only jobs of mpi, pytorch, ….")
 @click.option("-o", "--output", type=click.Choice(_FORMS), default="table", show_default=True)
 def list_jobs(
@@ -57,7 +59,7 @@ def list_jobs(
     print_objects(found, _KIND, output, namespaces=place is None)
 
 
-class _Attach(click.Command):
+class _Attach(GoFlags):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
@@ -74,8 +76,10 @@ class _Attach(click.Command):
 @click.option(
     "-i", "--instance", metavar="INSTANCE", help="An instance: worker-1, or its whole name."
 )
+@container_option
 @namespace_option
 @type_option
+@cluster_options
 def attach(
     name: str, command: tuple[str, ...], instance: str | None, namespace: str | None
 ) -> None:
@@ -99,13 +103,14 @@ def attach(
     os.execvp(argv[0], argv)
 
 
-@click.command()
+@click.command(cls=GoFlags)
 @click.option(
     "-s", "--since", metavar="DURATION", help="Only jobs that ended at least this long ago: 7d."
 )
 @namespace_option
 @all_namespaces_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal, never asks.")
+@cluster_options
 def prune(since: str | None, namespace: str | None, all_namespaces: bool, yes: bool) -> None:
     """Delete training jobs that have ended, and their logs.
 

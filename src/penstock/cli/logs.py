@@ -1,27 +1,36 @@
 """penstock logs: what a training job prints."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from penstock.api.jobs import TrainingJob, job
-from penstock.cli.options import namespace_option, type_option
+from penstock.api.jobs import TrainingJob, job, offset_since
+from penstock.cli.arena import GoFlags, cluster_options, container_option
+from penstock.cli.options import type_option
 from penstock.cli.output import StatusLine, notify
+from penstock.errors import OptionError
+from penstock.units import parse_duration
 
 _BLOCK = 1 << 16
 _POLL_S = 0.2
 
 
-@click.command()
+@click.command(cls=GoFlags)
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Continue until the job ends or Ctrl-C.")
 @click.option(
     "-t", "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines. [all]"
+)
+@click.option("--since", metavar="DURATION", help="Only what was printed since then: 5s, 2h.")
+@click.option(
+    "--since-time", metavar="TIME", help="Only what was printed since then: 2026-01-31T12:00:00Z."
 )
 @click.option(
     "-i",
@@ -29,21 +38,39 @@ _POLL_S = 0.2
     metavar="INSTANCE",
     help="An instance: worker-1, or its whole name. [the launcher, master, chief or first worker]",
 )
-@namespace_option
+@container_option
+@click.option("--namespace", metavar="NAME", help="[default: default]")
+@click.option(
+    "-n", "lines_or_namespace", metavar="N|NAME", help="A number is --tail, a name is --namespace."
+)
 @type_option
+@cluster_options
 def logs(
-    name: str, follow: bool, tail: int | None, instance: str | None, namespace: str | None
+    name: str,
+    follow: bool,
+    tail: int | None,
+    since: str | None,
+    since_time: str | None,
+    instance: str | None,
+    namespace: str | None,
+    lines_or_namespace: str | None,
 ) -> None:
     """Show what a training job prints, also after its end.
 
     \b
     Example:
       penstock logs resnet --tail 100 -f
+      penstock logs resnet --since 5m
       penstock logs resnet -i worker-1
     """
+    if lines_or_namespace is not None and re.fullmatch("[0-9]+", lines_or_namespace):
+        tail = int(lines_or_namespace)
+    elif lines_or_namespace is not None:
+        namespace = lines_or_namespace
+    begin_s = _begin_s(since, since_time)
     shown = job(name, namespace=namespace or "default")
     try:
-        _show(shown, instance, tail, follow_it=follow)
+        _show(shown, instance, tail, begin_s, follow_it=follow)
     except KeyboardInterrupt:
         raise click.exceptions.Abort from None
     except BrokenPipeError:
@@ -51,13 +78,37 @@ def logs(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _show(job: TrainingJob, instance: str | None, tail: int | None, *, follow_it: bool) -> None:
+def _begin_s(since: str | None, since_time: str | None) -> float | None:
+    if since is not None and since_time is not None:
+        raise OptionError("--since and --since-time cannot both be given", hint="--since 5m")
+    if since is not None:
+        return time.time() - parse_duration(since, what="--since")
+    if since_time is None:
+        return None
+    try:
+        return datetime.fromisoformat(since_time).timestamp()
+    except ValueError:
+        raise OptionError(
+            f"--since-time: {since_time!r} is not a time", hint="--since-time 2026-01-31T12:00:00Z"
+        ) from None
+
+
+def _show(
+    job: TrainingJob,
+    instance: str | None,
+    tail: int | None,
+    begin_s: float | None,
+    *,
+    follow_it: bool,
+) -> None:
     path = _wait_for_log(job, instance) if follow_it else job.log_path(instance)
     if path is not None:
         start = 0
+        if begin_s is not None:
+            start = offset_since(path, begin_s)
         if tail is not None:
             with path.open("rb") as file:
-                start = start_of_last(file, tail)
+                start = max(start, start_of_last(file, tail))
         for block in follow(path, start, lambda: not follow_it or job.refresh().has_ended):
             sys.stdout.buffer.write(block)
             sys.stdout.buffer.flush()

@@ -42,7 +42,7 @@ def find_kinds(word: str, verb: str, namespace: str | None) -> "list[KindInfo]":
         job = resources.ResourceKey("TrainingJob", namespace or "default", word)
         if not resources.existing([job]):
             raise
-        where = f" -n {namespace}" if namespace else ""
+        where = f" -n {namespace}" if namespace not in (None, "default") else ""
         raise ManifestError(
             str(error), hint=f"there is a job of that name: `penstock {verb} job {word}{where}`"
         ) from None

@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from penstock.cli import arena
+from penstock.cli.arena import GoFlags
+from penstock.cli.configuration import configuration_path, priority_classes
 from penstock.cli.output import as_text, notify
 from penstock.cli.submit_flags import ALIASES, TRAINERS, flags_without_effect, options_of, our_name
 from penstock.errors import ManifestError, OptionError, Problem, did_you_mean
@@ -65,7 +68,8 @@ class Trainers(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            hint = did_you_mean(args[0], TRAINERS, f"trainers: {', '.join(TRAINERS)}")
+            hint = arena.TRAINERS.get(args[0])
+            hint = hint or did_you_mean(args[0], TRAINERS, f"trainers: {', '.join(TRAINERS)}")
             raise OptionError(f"{args[0]!r} is not a trainer", hint=hint)
         return super().resolve_command(ctx, args)
 
@@ -132,7 +136,7 @@ def _print(manifest: Json, form: str) -> None:
 for _trainer in TRAINERS:
     _examples = "".join(f"\n      penstock submit {one}" for one in _EXAMPLES[_trainer])
     submit.add_command(
-        click.Command(
+        GoFlags(
             _trainer,
             params=options_of(_trainer),
             callback=partial(_submit, _trainer),
@@ -178,6 +182,7 @@ def manifest_of(
         hint = "options come before the command; what follows it is the command's"
         raise OptionError("--name is missing", hint=hint if after else "--name resnet")
     image = options["image"]
+    _refuse_for_servers(options)
     _refuse_other_targets("--data-dir", options["data_dir"], image)
     _refuse_other_targets("--config-file", options["config_file"], image)
     metadata: Json = {"name": options["name"]}
@@ -186,7 +191,8 @@ def manifest_of(
     for field in ("label", "annotation"):
         if options[field]:
             metadata[f"{field}s"] = dict(_pair(f"--{field}", one) for one in options[field])
-    spec: Json = {"trainer": trainer, "workers": options["workers"], "gpus": options["gpus"]}
+    gpus = _gpus(options["gpus"], options["device"])
+    spec: Json = {"trainer": trainer, "workers": options["workers"], "gpus": gpus}
     spec["command"] = _command(words, options["shell"])
     working_dir = options["working_dir"]
     if working_dir or not image:
@@ -196,8 +202,9 @@ def manifest_of(
     copied = {} if image else {name: environment.get(name) for name in _COPIED}
     spec["env"] = _environment(options["env"], copied, environment)
     spec["image"] = image
-    for field in ("cpu", "memory", "priority", "warm", "plan", "ps"):
+    for field in ("cpu", "memory", "warm", "plan", "ps"):
         spec[field] = options.get(field)
+    spec["priority"] = priority(options["priority"], priority_classes())
     spec["launch"] = None if options.get("launch") == "auto" else options.get("launch")
     spec["retries"] = options["retry"]
     spec["timeoutSeconds"] = _seconds("--timeout", options["timeout"])
@@ -284,6 +291,54 @@ def _seconds(option: str, text: str | None) -> int | None:
     if seconds != int(seconds) or (option == "--timeout" and not seconds):
         raise OptionError(f"{option}: {text!r} is not in whole seconds", hint=f"{option} 90s")
     return int(seconds)
+
+
+def _gpus(gpus: int, devices: Sequence[str]) -> int:
+    """The GPUs of each worker; a device is one that the jobs of this machine can be given."""
+    for text in devices:
+        name, _, count = text.partition("=")
+        if name != "nvidia.com/gpu":
+            raise OptionError(
+                f"--device: jobs are given nvidia.com/gpu, not {name!r}", hint="--gpus 2"
+            )
+        if not re.fullmatch("[0-9]+", count) or gpus not in (0, int(count)):
+            raise OptionError(
+                f"--device: {text!r} is not a number of GPUs for each worker"
+                + (f", or not that of --gpus {gpus}" if gpus else ""),
+                hint="--device nvidia.com/gpu=2, which is --gpus 2",
+            )
+        gpus = int(count)
+    return gpus
+
+
+def priority(text: str, classes: Mapping[str, int]) -> int:
+    """A number, or the name of a priority class, as arena takes it."""
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    if text in classes:
+        return classes[text]
+    raise OptionError(
+        f"--priority: {text!r} is neither a number nor a priority class",
+        hint=did_you_mean(
+            text,
+            classes,
+            f"write a number, or give {text} one in [priority-classes] of {configuration_path()}",
+        ),
+    )
+
+
+def _refuse_for_servers(options: Mapping[str, Any]) -> None:
+    if options.get("ps_gpus"):
+        raise OptionError(
+            "--ps-gpus: parameter servers run without GPUs here",
+            hint="leave it out; --gpus are those of each worker",
+        )
+    if options.get("ps_image") not in (None, options["image"]):
+        raise OptionError(
+            f"--ps-image: all instances of a job run in one image, not also in "
+            f"{options['ps_image']}",
+            hint="--image is that of workers and parameter servers",
+        )
 
 
 def _refuse_other_targets(option: str, given: Sequence[str], image: str | None) -> None:

@@ -25,6 +25,7 @@ _RENAMED: Mapping[str, str] = {
     "psPort": "ps-port", "workerPort": "worker-port", "chiefPort": "chief-port", "psCpu": "ps-cpu",
     "psMemory": "ps-memory", "ChiefCpu": "chief-cpu", "ChiefMemory": "chief-memory",
     "evaluatorCpu": "evaluator-cpu", "evaluatorMemory": "evaluator-memory",
+    "image-pull-secrets": "image-pull-secret", "psImage": "ps-image",
 }  # fmt: skip
 
 # arena's options that are accepted and have no effect: (name, whether it takes a value, why).
@@ -33,7 +34,7 @@ _IMAGES = "docker or podman pull as they are set up"
 _NETWORK = "the processes of a job share this machine's network and processes"
 _PORTS = "free ports are found"
 _CLUSTER = "there is no cluster"
-_OF_ALL: Sequence[tuple[str, bool, str]] = (
+OF_ALL: Sequence[tuple[str, bool, str]] = (
     ("--selector", True, _NODES), ("--toleration", True, _NODES), ("--scheduler", True, _NODES),
     ("--gang", False, "a job's instances start together"), ("--gputopology", False, _NODES),
     ("--queue", False, "jobs are queued when there is no room"),
@@ -52,11 +53,12 @@ _OF_ALL: Sequence[tuple[str, bool, str]] = (
     ("--model-source", True, "there is no registry of models"),
     ("--arena-namespace", True, _CLUSTER), ("--config", True, _CLUSTER),
     ("--loglevel", True, "PENSTOCK_LOG sets what is logged"), ("--trace", False, _CLUSTER),
-    ("--pprof", False, _CLUSTER),
+    ("--pprof", False, _CLUSTER), ("--helm-binary", False, _CLUSTER),
 )  # fmt: skip
-_OF_ONE: Mapping[str, Sequence[tuple[str, bool, str]]] = {
+OF_ONE: Mapping[str, Sequence[tuple[str, bool, str]]] = {
     "mpi": (("--mounts-on-launcher", False, "the launcher sees the data as the workers do"),),
     "horovod": (("--ssh-port", True, "workers are started without ssh"),),
+    "pytorch": (("--nproc-per-node", True, "one process is started for each GPU of a worker"),),
     "tf": (
         *((f"--{role}-port", True, _PORTS) for role in ("ps", "worker", "chief")),
         *((f"--{role}-selector", True, _NODES) for role in ("ps", "worker", "chief", "evaluator")),
@@ -106,7 +108,7 @@ def our_name(name: str) -> str:
 def flags_without_effect(trainer: str, options: Mapping[str, Any]) -> list[str]:
     """Return a line for each reason, with the given options that it applies to."""
     given: dict[str, list[str]] = {}
-    for name, _, why in (*_OF_ALL, *_OF_ONE.get(trainer, ())):
+    for name, _, why in (*OF_ALL, *OF_ONE.get(trainer, ())):
         if options.get(_parameter(name)):
             given.setdefault(why, []).append(name)
     return [f"no effect here: {', '.join(names)} ({why})" for why, names in given.items()]
@@ -149,6 +151,11 @@ def _resources(trainer: str) -> list[click.Parameter]:
         metavar="N",
         help="Parameter servers.",
     )
+    # Refused where they ask for what a parameter server cannot have here.
+    of_servers = [
+        click.Option(["--ps-image"], hidden=True),
+        click.Option(["--ps-gpus"], type=click.IntRange(0), hidden=True),
+    ]
     return [
         click.Option(
             ["--workers"],
@@ -168,7 +175,13 @@ def _resources(trainer: str) -> list[click.Parameter]:
         ),
         click.Option(["--cpu"], metavar="CORES", help="CPU limit of each worker: 2, 500m."),
         click.Option(["--memory"], metavar="SIZE", help="Memory limit of each worker: 4Gi."),
-        *([servers] if trainer == "tf" else ()),
+        click.Option(
+            ["--device"],
+            multiple=True,
+            metavar="RESOURCE=N",
+            help="GPUs of each worker, as Kubernetes names them: nvidia.com/gpu=2.",
+        ),
+        *([servers, *of_servers] if trainer == "tf" else ()),
     ]
 
 
@@ -209,11 +222,11 @@ def _running(trainer: str) -> list[click.Parameter]:
         ),
         click.Option(
             ["-p", "--priority"],
-            type=int,
-            default=0,
+            default="0",
             show_default=True,
             metavar="N",
-            help="Jobs with a higher priority start first.",
+            help="Jobs with a higher priority start first: a number, or the name of a class in "
+            "the configuration file.",
         ),
         click.Option(
             ["--shell"],
@@ -259,7 +272,7 @@ def _without_effect(trainer: str) -> list[click.Option]:
         click.Option(
             [name, _parameter(name)], hidden=True, multiple=takes_value, is_flag=not takes_value
         )
-        for name, takes_value, _ in (*_OF_ALL, *_OF_ONE.get(trainer, ()))
+        for name, takes_value, _ in (*OF_ALL, *OF_ONE.get(trainer, ()))
     ]
 
 

@@ -1,6 +1,5 @@
 """penstock top: what training jobs and this machine use right now."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +10,24 @@ import click
 
 from penstock.api import jobs as api
 from penstock.api.tables import aligned
+from penstock.cli.arena import GoFlags, cluster_options
 from penstock.cli.options import (
     all_namespaces_option,
     namespace_option,
-    output_option,
     type_option,
 )
-from penstock.cli.output import notify
+from penstock.cli.output import as_text, notify
+from penstock.errors import OptionError
 from penstock.units import format_size
 
 _REFRESH_S = 2.0
+_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+)
 _refresh_option = click.option("-r", "--refresh", is_flag=True, help="Repeat until Ctrl-C.")
 
 
@@ -35,15 +42,22 @@ def top() -> None:
     """
 
 
-@top.command()
+@top.command(cls=GoFlags)
 @click.argument("name", required=False)
+@click.option("-i", "--instance", metavar="INSTANCE", help="Only this instance of job NAME.")
 @namespace_option
 @type_option
 @all_namespaces_option
-@output_option
+@_output_option
 @_refresh_option
+@cluster_options
 def job(
-    name: str | None, namespace: str | None, all_namespaces: bool, output: str, refresh: bool
+    name: str | None,
+    instance: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    output: str,
+    refresh: bool,
 ) -> None:
     """Show what training jobs use, or each instance of one job.
 
@@ -55,14 +69,20 @@ def job(
       penstock top job resnet -r
     """
     place = None if all_namespaces else namespace or "default"
+    if instance is not None and name is None:
+        raise OptionError("--instance is for one job", hint="penstock top job NAME -i worker-1")
 
     def look() -> list[str]:
         if name is not None:
-            (usage,) = api.job_usage([api.job(name, namespace=namespace or "default")])
-            return [json.dumps(usage, indent=2)] if output == "json" else instance_lines(usage)
+            found = api.job(name, namespace=namespace or "default")
+            whole = None if instance is None else found.instance_name(instance)
+            (usage,) = api.job_usage([found])
+            if whole is not None:
+                usage["instances"] = [one for one in usage["instances"] if one["name"] == whole]
+            return _as_asked(usage, output) or instance_lines(usage)
         active = [one for one in api.jobs(namespace=place) if not one.has_ended]
-        if output == "json":
-            return [json.dumps(api.job_usage(active), indent=2)]
+        if output in ("json", "yaml"):
+            return _as_asked(api.job_usage(active), output)
         if not active:
             notify("no job runs or waits" + (f" in the namespace {place}" if place else ""))
             return []
@@ -71,9 +91,12 @@ def job(
     _print(look, refresh=refresh)
 
 
-@top.command()
-@output_option
+@top.command(cls=GoFlags)
+@_output_option
 @_refresh_option
+@click.option("-n", "--namespace", hidden=True, expose_value=False)
+@click.option("-d", "--details", is_flag=True, hidden=True, expose_value=False)
+@cluster_options
 def node(output: str, refresh: bool) -> None:
     """Show what this machine has, and what jobs use of it.
 
@@ -84,9 +107,13 @@ def node(output: str, refresh: bool) -> None:
 
     def look() -> list[str]:
         usage = api.node_usage()
-        return [json.dumps(usage, indent=2)] if output == "json" else node_lines(usage)
+        return _as_asked(usage, output) or node_lines(usage)
 
     _print(look, refresh=refresh)
+
+
+def _as_asked(usage: Any, output: str) -> list[str]:
+    return [as_text(usage, output)] if output in ("json", "yaml") else []
 
 
 def _print(look: Callable[[], list[str]], *, refresh: bool) -> None:

@@ -9,7 +9,6 @@ attempt; when it is killed, everything of the attempt dies with it. One thread.
 import contextlib
 import json
 import os
-import re
 import selectors
 import shutil
 import signal
@@ -29,6 +28,7 @@ from penstock.jobs.containers import out_of_memory, remove_containers
 from penstock.jobs.job_folder import attempt_path, lock_path, log_path, write_record
 from penstock.jobs.job_retry import outcome
 from penstock.jobs.job_status import FAILED, RUNNING, SUCCEEDED, instance_record
+from penstock.jobs.log_times import MISSING, LogTimes
 from penstock.jobs.processes import children_of, end_marked, inner_pid
 from penstock.reconcile.conditions import stamp
 from penstock.reconcile.loop_control import wake_loop
@@ -40,7 +40,6 @@ _LINE_BYTES = 1 << 20
 _COPY_BYTES = 1 << 20
 _LEAST_BYTES = 4096
 _TAIL_BYTES = 8192  # torchrun prints 3 KB after the last output of a process that has failed
-_MARK = re.compile(rb"\n--- ([0-9,]+) bytes are missing here ---\n")
 _MARK_BYTES = 64  # more than the line of the mark needs
 
 
@@ -63,11 +62,12 @@ class Log:
         self._dropped = self._mark = 0  # bytes dropped, and the length of the mark
         self._partial = b""  # an unfinished line: redacted only once it is complete
         self._find_mark()
+        self._times = LogTimes(path)
 
     def _find_mark(self) -> None:
         """Find the mark of an earlier attempt; the end begins there."""
         head = os.pread(self._file, min(self._size, self._half + _MARK_BYTES), 0)
-        if found := list(_MARK.finditer(head)):
+        if found := list(MISSING.finditer(head)):
             self._end_at = found[-1].start()
             self._mark = len(found[-1][0])
             self._dropped = int(found[-1][1].replace(b",", b""))
@@ -94,12 +94,14 @@ class Log:
     def close(self) -> None:
         self._write(self._partial)
         self._partial = b""
+        self._times.close()
         os.close(self._file)
 
     def _write(self, data: bytes) -> None:
         if not data:
             return
         clean = redact_bytes(data)
+        self._times.take(self._size - self._mark + self._dropped)
         try:
             if self._size + len(clean) > 2 * self._half:
                 clean = self._make_room(clean)
