@@ -51,10 +51,36 @@ APACHE = """<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN">
 <td align="right">2024-05-01 10:00  </td><td align="right">987 </td><td>&nbsp;</td></tr>
 </table><address>Apache/2.4 Server at host Port 80</address></body></html>"""
 
+CADDY = """<!DOCTYPE html><html><head><title>set</title></head><body><h1><a href="">set</a></h1>
+<table aria-describedby="summary"><thead><tr><th><a href="?sort=name&order=asc">Name</a></th></tr>
+</thead><tbody>
+<tr><td></td><td><a href="..">Go up</a></td><td>&mdash;</td></tr>
+<tr class="file"><td></td><td><a href="./deep/"><span class="name">deep/</span></a></td>
+<td data-order="-1">&mdash;</td><td><time datetime=" 2024-05-01T10:00:00Z">05/01</time></td></tr>
+<tr class="file"><td></td><td><a href="./a.bin"><span class="name">a.bin</span></a></td>
+<td data-order="12345">12 KiB</td><td><time datetime=" 2024-05-01T10:00:00Z">05/01</time></td></tr>
+<tr class="file"><td></td><td><a href="./b.bin"><span class="name">b.bin</span></a></td>
+<td class="size" data-size="0">0 B</td><td><time datetime="2024-05-01T12:00:00+02:00">x</time></td>
+</tr></tbody></table></body></html>"""
+
+RCLONE = """<!DOCTYPE html><html><head><title>/data/set</title></head><body>
+<h1><a href="../">/</a><a href="">set</a>/<a href="?download=zip">zip</a></h1>
+<table aria-describedby="summary"><thead><tr><th><a href="?sort=size&order=asc">Size</a></th></tr>
+</thead><tbody>
+<tr class="file"><td></td><td><span class="name"><a href="deep/">deep/</a></span>
+<a class="zip" href="deep/?download=zip">zip</a></td><td data-order="-1">&mdash;</td>
+<td><time datetime="2024-05-01 10:00:00 &#43;0000 UTC">2024-05-01</time></td></tr>
+<tr class="file"><td></td><td><span class="name"><a href="a.bin">a.bin</a></span></td>
+<td data-order="12345"><size>12345</size></td>
+<td><time datetime="2024-05-01 10:00:00.123456789 &#43;0000 UTC">2024</time></td></tr>
+</tbody></table></body></html>"""
+
 
 @pytest.mark.parametrize(
     ("page", "expected"),
     [
+        (CADDY, [("deep/", None, MAY), ("a.bin", 12345, MAY), ("b.bin", 0, MAY)]),
+        (RCLONE, [("deep/", None, 0), ("a.bin", 12345, MAY + 123_456_789)]),
         (
             NGINX,
             [
@@ -71,7 +97,8 @@ def test_the_index_page_of_each_server_is_parsed(
     page: str, expected: list[tuple[str, int | None, int]]
 ) -> None:
     assert read_index([page], HERE) == [IndexEntry(*one) for one in expected]
-    assert read_index([page.replace("Index of", "Welcome to")], HERE) is None
+    other = page.replace("Index of", "Welcome to").replace("summary", "prices")
+    assert read_index([other], HERE) is None
 
 
 @pytest.mark.parametrize(
@@ -106,7 +133,7 @@ def test_a_link_not_directly_below_the_folder_is_no_entry(href: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 100])
-@pytest.mark.parametrize("page", [NGINX, APACHE])
+@pytest.mark.parametrize("page", [NGINX, APACHE, CADDY, RCLONE])
 def test_a_page_may_arrive_in_any_pieces(page: str, cut: int) -> None:
     pieces = [page[start : start + cut] for start in range(0, len(page), cut)]
     assert read_index(pieces, HERE) == read_index([page], HERE)

@@ -1,7 +1,9 @@
 """Parses the page with which a web server lists a folder. Pure.
 
 Python's http.server, nginx (autoindex) and Apache (mod_autoindex) write such pages, each in its own
-way. All have a title, and for each entry a link with the entry's date and size behind it.
+way. All have a title, and for each entry a link with the entry's date and size behind it. Caddy
+(file_server browse) and `rclone serve http` write a table instead, whose title is only a path; what
+it shows rounded is exact in the attributes of its cells.
 """
 
 import re
@@ -16,6 +18,12 @@ _DATES = (
     (re.compile(r"\d{2}-[A-Z][a-z]{2}-\d{4} \d{2}:\d{2}"), "%d-%b-%Y %H:%M"),  # nginx
     (re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}"), "%Y-%m-%d %H:%M"),  # Apache
 )
+_TABLE = "summary"  # what the table of Caddy and rclone is described by
+# 2024-05-01T10:00:00Z of Caddy, 2024-05-01 10:00:00.123456789 +0000 UTC of rclone
+_CELL_DATE = re.compile(
+    r"\s*(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))? ?(Z|[+-]\d{2}:?\d{2})"
+)
+_CELL_SIZE = re.compile(r"\d{1,19}")
 _SPACES = re.compile(r"\s+")
 # A bare number is a size in bytes. `1.2K` and `12M` are not exact, and `-` is a folder's.
 _EXACT_SIZE = re.compile(r"(\d{1,19})(?=\s|$)")
@@ -50,7 +58,7 @@ def read_index(
         return None
     # The parser is not closed: what is left is a tag without end, which html.parser would scan
     # again from every character on.
-    return page.entries() if _TITLE.match(page.title.text) else None
+    return page.entries() if page.is_table or _TITLE.match(page.title.text) else None
 
 
 def name_of(href: str, address: str) -> str | None:
@@ -92,8 +100,11 @@ class _IndexPage(HTMLParser):
         self._found: dict[str, IndexEntry] = {}
         self._name: str | None = None  # of the last link, if that is an entry
         self._description = _BoundedText()  # the text behind that link
+        self._size: int | None = None  # of the last entry, as the cell of a table has it
+        self._mtime_ns = 0
         self._in_title = False
         self._in_link = False
+        self.is_table = False
 
     def entries(self) -> list[IndexEntry]:
         self._end_entry()
@@ -109,6 +120,15 @@ class _IndexPage(HTMLParser):
             if href is not None:
                 self._end_entry()
                 self._name = name_of(href, self._address)
+        elif tag == "table":
+            self.is_table |= dict(attrs).get("aria-describedby") == _TABLE
+        elif tag == "td" and self._name is not None:
+            cell = dict(attrs)
+            size = cell.get("data-order") or cell.get("data-size") or ""
+            if _CELL_SIZE.fullmatch(size):
+                self._size = int(size)
+        elif tag == "time" and self._name is not None:
+            self._mtime_ns = _parse_cell_date(dict(attrs).get("datetime") or "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in ("title", "h1"):
@@ -127,7 +147,11 @@ class _IndexPage(HTMLParser):
         if name is None:
             return
         self._name, self._description = None, _BoundedText()
-        entry = IndexEntry(name, *_parse_description(description.text))
+        size, mtime_ns = self._size, self._mtime_ns
+        self._size, self._mtime_ns = None, 0
+        if not self.is_table:
+            size, mtime_ns = _parse_description(description.text)
+        entry = IndexEntry(name, size, mtime_ns)
         if name not in self._found:
             self._admit(name)
         # A picture before the name may be a link too, and has nothing behind it.
@@ -166,3 +190,14 @@ def _parse_description(text: str) -> tuple[int | None, int]:
         size = _EXACT_SIZE.match(text[date.end() :].lstrip())
         return (int(size[1]) if size else None), int(when.timestamp()) * 1_000_000_000
     return None, 0
+
+
+def _parse_cell_date(text: str) -> int:
+    """Return the time that the cell of a table names, in nanoseconds; 0 if it names none."""
+    if (date := _CELL_DATE.match(text)) is None:
+        return 0
+    try:
+        when = datetime.fromisoformat(f"{date[1]}T{date[2]}{date[4].replace('Z', '+00:00')}")
+        return int(when.timestamp()) * 1_000_000_000 + int((date[3] or "").ljust(9, "0"))
+    except (ValueError, OverflowError):
+        return 0
