@@ -206,6 +206,19 @@ def test_a_full_tier_gets_the_size_that_would_hold_everything() -> None:
     assert "evicts" in lru.what
 
 
+def test_a_tier_that_could_hold_all_is_not_to_be_made_larger() -> None:
+    holds = {"data_bytes": 3 * GIB, "cached_bytes": 1 * GIB}
+    clamped = replace(TIER, quota_bytes=20 * GIB, wanted_bytes=100 * GIB, used_bytes=GIB)
+    assert judged(clamped, **holds) == []
+    assert "larger disk" in only(judged(clamped, data_bytes=30 * GIB), "note").remedy
+    others = replace(TIER, quota_bytes=20 * GIB, wanted_bytes=20 * GIB, used_bytes=20 * GIB)
+    found = only(judged(others, **holds), "slow")
+    assert "2.0 GiB of 3.0 GiB are not cached" in found.why
+    assert "19.0 GiB are of other data" in found.remedy
+    assert "penstock cache clear" in found.remedy
+    assert "would hold all of it" not in found.remedy
+
+
 def test_cache_directories_are_inspected_even_before_they_exist(tmp_path: Path) -> None:
     disk = look_at_disk(tmp_path / "not" / "yet")
     assert (disk.error, disk.path) == (None, str(tmp_path))

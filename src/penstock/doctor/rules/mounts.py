@@ -221,7 +221,7 @@ def judge_tiers(
         wrong = [
             *_failed_directories(tier, subject),
             *(finding for disk in tier.disks for finding in _disk(tier, disk, subject)),
-            *_clamped(tier, subject),
+            *_clamped(tier, subject, data_bytes),
             *_full(tier, subject, data_bytes, cached_bytes, quota_option),
         ]
         used = f"{format_size(tier.used_bytes)} of {format_size(tier.quota_bytes)} used"
@@ -282,7 +282,9 @@ def _free_space(tier: Tier, disk: Disk, subject: str) -> Iterator[Finding]:
         yield bad(subject, what, why, "use a file system with more inodes (mkfs.ext4 -N, or XFS)")
 
 
-def _clamped(tier: Tier, subject: str) -> Iterator[Finding]:
+def _clamped(tier: Tier, subject: str, data_bytes: int | None) -> Iterator[Finding]:
+    if data_bytes is not None and data_bytes <= tier.high * tier.quota_bytes:
+        return  # all of the data set fits: a larger disk would hold no more
     # A directory that is not in use adds nothing to the quota.
     if tier.wanted_bytes and not tier.failed and 0 < tier.quota_bytes < tier.wanted_bytes:
         why = (
@@ -308,5 +310,13 @@ def _full(
         f"{format_size(tier.used_bytes)} of {format_size(tier.quota_bytes)} used, "
         f"{format_size(missing)} of {format_size(data_bytes)} are not cached"
     )
+    if data_bytes <= tier.high * tier.quota_bytes:
+        others = format_size(max(0, tier.used_bytes - cached_bytes))
+        remedy = (
+            f"all of it would fit, but {others} are of other data or older versions: "
+            "`penstock cache ls` lists them and `penstock cache clear` removes them"
+        )
+        yield slow(subject, what, why, remedy)
+        return
     enough = format_size((tier.quota_bytes + missing) / tier.high)
     yield slow(subject, what, why, f"{quota_option} of {enough} would hold all of it")
