@@ -298,3 +298,36 @@ def test_an_unknown_loader_is_left_alone_and_reported_once(
     assert sorted(result.stdout.split()) == ["DataLoader", "DataLoader"]
     assert result.stderr.startswith("penstock: DataLoader is not hooked: ")
     assert result.stderr.count("\n") == 1
+
+
+COUNTING = """
+import sys
+from torch.utils.data import DataLoader, Sampler
+
+class Counting(Sampler):
+    {attribute}
+    def __iter__(self):
+        with open(sys.argv[1], "a") as file:
+            file.write("begun\\n")
+        yield from range(4)
+
+    def __len__(self):
+        return 4
+
+for workers in (0, 1):
+    loader = DataLoader([10, 20, 30, 40], sampler=Counting(), num_workers=workers)
+    for _ in range(2):
+        assert [int(one) for one in loader] == [10, 20, 30, 40]
+"""
+
+
+def test_a_sampler_that_declines_a_plan_is_iterated_by_the_script_alone(tmp_path: Path) -> None:
+    lines: list[int] = []
+    for attribute in ("penstock_plan = False", "pass"):
+        path, begun = tmp_path / "train.py", tmp_path / attribute
+        path.write_text(COUNTING.format(attribute=attribute))
+        result = script(path, begun)
+        assert result.returncode == 0, result.stderr
+        lines.append(len(begun.read_text().splitlines()))
+    assert lines[0] == 4
+    assert lines[1] > 4

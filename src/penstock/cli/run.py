@@ -23,6 +23,10 @@ def run(command: tuple[str, ...]) -> int:
     the order of each epoch when the epoch begins. What is read, and in which order, is unchanged.
     When the order cannot be predicted, one line says so, and the script runs without a plan.
 
+    To know the order in advance, a copy of each sampler is iterated, up to twice for an epoch. A
+    sampler that writes files or changes global variables would notice: set its attribute
+    penstock_plan = False, and it is only iterated by the script.
+
     \b
     Example:
       penstock run -- python train.py --data /mnt/imagenet

@@ -147,6 +147,10 @@ class Watch:
         if _is_planned(sampler):
             self.over = True  # it publishes its order itself
             return
+        if _declines(sampler):
+            self.over = True
+            inform(f"{self._name}: no plan, since its sampler has penstock_plan = False")
+            return
         if _is_iterable(dataset):
             raise UnpredictableOrder(
                 "only its workers know the order of an IterableDataset",
@@ -317,11 +321,19 @@ def _is_weakly_referable(obj: Any) -> bool:
 
 
 def _is_planned(sampler: Any) -> bool:
+    return any(getattr(one, "publishes_its_order", False) for one in _nested(sampler))
+
+
+def _declines(sampler: Any) -> bool:
+    """Whether a sampler is not to be iterated in advance: it has effects outside of itself."""
+    return any(getattr(one, "penstock_plan", True) is False for one in _nested(sampler))
+
+
+def _nested(sampler: Any) -> Iterator[Any]:
+    """Yield a sampler and those that it draws from."""
     for _ in range(8):
-        if getattr(sampler, "publishes_its_order", False):  # PlannedSampler
-            return True
+        yield sampler
         sampler = getattr(sampler, "sampler", getattr(sampler, "batch_sampler", None))
-    return False
 
 
 def _is_iterable(dataset: Any) -> bool:
