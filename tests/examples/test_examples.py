@@ -1,5 +1,6 @@
 """Every example does over a mount what it does over a plain folder, at one GET for each file."""
 
+import errno
 import importlib
 import importlib.util
 import io
@@ -189,6 +190,34 @@ def test_03_hugging_face_streams_tables(tables: Stage) -> None:
     total = sum(sum(labels) for labels in TABLES)
     assert found == f"500 rows of 5 files, sum of labels {total}\n"
     assert tables.mount.gets() == 5
+
+
+SHUFFLE = """
+import sys
+from datasets import load_from_disk
+rows = load_from_disk(sys.argv[1])
+try:
+    rows.shuffle(seed=1)
+except OSError as error:
+    print(error.errno)
+kept = rows.shuffle(seed=1, keep_in_memory=True)
+named = rows.shuffle(seed=1, indices_cache_file_name=sys.argv[2])
+print(sorted(kept["number"]) == sorted(named["number"]) == list(range(100)))
+"""
+
+
+def test_03_hugging_face_shuffles_as_the_page_says(
+    plain: Path, upload: Callable[[], Stage], tmp_path: Path
+) -> None:
+    import datasets
+
+    datasets.Dataset.from_dict({"number": list(range(100))}).save_to_disk(plain)
+    (tmp_path / "train.py").write_text(SHUFFLE)
+    found = output(tmp_path / "train.py", upload().mount.path, tmp_path / "order.arrow")
+    assert found == f"{errno.EROFS}\nTrue\n"
+    page = (EXAMPLES / "03-huggingface-datasets/README.md").read_text()
+    assert "keep_in_memory=True" in page
+    assert "indices_cache_file_name=" in page
 
 
 def test_04_webdataset_reads_each_shard_once(shards: Stage) -> None:
