@@ -50,6 +50,7 @@ def test_the_reference_matches_the_commands_and_models() -> None:
     loader.exec_module(module)
     for name, made in (
         ("cli.md", module.reference),
+        ("penstock.1", module.man_page),
         ("mount-options.md", module.mount_options),
         ("resources.md", module.resources),
         ("bench-plan.md", module.bench_plan),

@@ -13,7 +13,7 @@ from penstock.errors import Problem
 from penstock.reconcile.manifests import look_at_manifests, read_manifests
 from penstock.specs.documents import Document, read_all
 from penstock.specs.explain import Explanation, explain, explain_all
-from penstock.specs.kinds import ResourceKey
+from penstock.specs.kinds import KINDS, ResourceKey
 from penstock.specs.schema import fields_without_effect
 from penstock.specs.secret_fields import HIDDEN, take_secrets
 
@@ -105,3 +105,8 @@ def hide_secrets(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the manifest with HIDDEN for each value that looks secret, and whether it has any."""
     hidden, secrets = take_secrets(manifest)
     return hidden, bool(secrets)
+
+
+def kind_names() -> list[str]:
+    """The kinds of resources, as `penstock get` takes them."""
+    return [info.plural for info in KINDS.values()]

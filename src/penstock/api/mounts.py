@@ -164,3 +164,8 @@ class _PathsOnMount:
                 hint="give paths below the mount point",
             )
         return os.path.normpath(path)
+
+
+def mountpoints() -> list[str]:
+    """Where Penstock has mounted something on this machine."""
+    return [note.mountpoint for note in all_notes()]

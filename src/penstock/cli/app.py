@@ -6,7 +6,8 @@ from importlib import import_module
 
 import click
 
-from penstock.cli import arena
+from penstock.cli import arena, configuration
+from penstock.cli.completion import is_completing, with_words
 from penstock.cli.output import notify, print_error
 from penstock.errors import OptionError, PenstockError, did_you_mean
 from penstock.release import __version__
@@ -46,6 +47,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Plan and measure": {"plan": "plan", "bench": "bench"},
     "Operate this machine": {"doctor": "machine", "label": "machine", "serve": "machine"},
+    "Get help": {"help": "help", "version": "help", "completion": "completion"},
     "Run on Kubernetes": {"operator": "operator", "node": "node", "server": "server"},
 }
 _MODULES = {name: module for names in SECTIONS.values() for name, module in names.items()}
@@ -74,18 +76,24 @@ class Contents(click.Group):
         if cmd_name not in _MODULES:
             return None
         module = import_module(f"penstock.cli.{_MODULES[cmd_name]}")
-        return getattr(module, "list_jobs" if cmd_name == "list" else cmd_name)
+        command = getattr(module, "list_jobs" if cmd_name == "list" else cmd_name)
+        return with_words(command, cmd_name) if is_completing() else command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = arena.SAME.get(args[0], args[0])
-        if name not in _MODULES:
+        if ctx.resilient_parsing:  # for completion
+            return super().resolve_command(ctx, [name, *args[1:]])
+        if name not in _MODULES and not name.startswith("-"):
             hint = arena.COMMANDS.get(name) or did_you_mean(
                 name, _MODULES, "`penstock --help` lists the commands"
             )
             raise OptionError(f"there is no command {name!r}", hint=hint)
-        return super().resolve_command(ctx, [name, *args[1:]])
+        found = super().resolve_command(ctx, [name, *args[1:]])
+        if found[1] is not None:
+            ctx.default_map = configuration.defaults(found[1], name, _MODULES)
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():
@@ -96,8 +104,17 @@ class Contents(click.Group):
                 )
 
 
-@click.group(cls=Contents, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="penstock %(version)s")
+# PENSTOCK_VERSION and the like are names that people use: no variable stands for these.
+@click.group(
+    cls=Contents,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "PENSTOCK",
+    },
+)
+@click.version_option(
+    __version__, "-V", "--version", message="penstock %(version)s", allow_from_autoenv=False
+)
 def app() -> None:
     """Feed training jobs from object storage at the speed of the page cache.
 

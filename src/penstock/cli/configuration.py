@@ -11,8 +11,9 @@
     [priority-classes]
     critical = 1000                 penstock submit … --priority critical
 
-A name that no command or option has is an error. What concerns other commands is not looked at, so
-that one command imports the modules of no other.
+A variable such as PENSTOCK_MOUNT_CACHE_DIR comes before the file, and PENSTOCK_NAMESPACE before its
+`namespace`. A name that no command or option has is an error. What concerns other commands is not
+looked at, so that one command imports the modules of no other.
 """
 
 import os
@@ -53,6 +54,9 @@ def defaults(command: click.Command, name: str, commands: Iterable[str]) -> Json
 
     `commands`: the names of all commands, which are those of the tables."""
     content = _read()
+    everywhere = os.environ.get("PENSTOCK_NAMESPACE")
+    if not content and everywhere is None:
+        return {}
     for key, value in content.items():
         if key not in (_NAMESPACE, _CLASSES, *commands):
             raise _unknown([key], "penstock", [_NAMESPACE, _CLASSES, *commands])
@@ -79,6 +83,8 @@ def _defaults(command: click.Command, table: Json, place: list[str], inherited: 
     for key in table:
         if key not in (below if key in tables or below else options):
             raise _unknown([*place, key], " ".join(["penstock", *place]), below or options)
+    if everywhere := os.environ.get("PENSTOCK_NAMESPACE"):
+        values[_NAMESPACE] = everywhere
     found: Json = {
         str(options[key].name): _value(options[key], value, [*place, key])
         for key, value in {**inherited, **values}.items()
@@ -98,11 +104,11 @@ def _value(option: click.Option, value: Any, place: list[str]) -> Any:
     if option.is_flag != isinstance(value, bool):
         takes, example = ("true or false", "true") if option.is_flag else ("a value", '"…"')
         raise _mistake(f"{'.'.join(place)} takes {takes}", f"{place[-1]} = {example}")
-    if isinstance(value, list) != option.multiple:
-        takes, example = ("a list", '["…"]') if option.multiple else ("one value", '"…"')
-        raise _mistake(f"{'.'.join(place)} takes {takes}", f"{place[-1]} = {example}")
+    values = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if option.multiple:
+        return [str(one) for one in values]
     if isinstance(value, list):
-        return [str(one) for one in cast("list[Any]", value)]
+        raise _mistake(f"{'.'.join(place)} takes one value", f'{place[-1]} = "…"')
     return value if isinstance(value, bool) else str(value)
 
 
