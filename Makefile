@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What an installation is made from, generated modules included.
 PACKAGE := pyproject.toml constraints.txt hatch_build.py $(wildcard src/penstock/kubernetes/node/proto/*.proto)
 
-.PHONY: setup demo test test-slow test-cluster coverage check lint soak fuzz bench bench-epoch bench-gpu image cluster clean
+.PHONY: setup demo test test-slow test-cluster coverage check lint dist soak fuzz bench bench-epoch bench-gpu image cluster clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
@@ -61,6 +61,10 @@ lint: .venv/ready
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright --level error
 
+dist: .venv/ready  ## dist/: a wheel and an sdist, for `pip install dist/penstock-*.whl`
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist .
+
 soak: .venv/ready  ## readers, kills, changes, faults at once; MINUTES=10, SEED=N to run one again; needs root
 	MODEL_EXAMPLES=100 $(BIN)/pytest tests/model --timeout 1200 --hypothesis-seed=$(or $(SEED),random)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
@@ -88,4 +92,4 @@ cluster: .venv/ready  ## a Kubernetes with Penstock and a bucket to play with, u
 	$(BIN)/python -m tests.cluster $(BIN)/python -m tests.cluster.playground
 
 clean:
-	rm -rf .venv build bench-results soak-results fuzz-results
+	rm -rf .venv build dist bench-results soak-results fuzz-results

@@ -60,6 +60,14 @@ def test_the_reference_matches_the_commands_and_models() -> None:
         assert written == made(), "run tools/write-reference"
 
 
+def test_no_text_promises_a_release() -> None:
+    sources = [*ROOT.glob("src/penstock/cli/*.py"), *ROOT.glob("src/penstock/api/*.py")]
+    texts = {path: path.read_text() for path in (*PAGES, *sources) if path.name != "CHANGELOG.md"}
+    promised = re.compile(r"pip install '?penstock\b")
+    assert [str(path) for path, text in texts.items() if promised.search(text)] == []
+    assert "pip install ." in texts[ROOT / "README.md"]
+
+
 def test_links_resolve() -> None:
     found = [(page, link) for page in PAGES for link in LINK.findall(page.read_text())]
     inside = [page.parent / link for page, link in found if "://" not in link]

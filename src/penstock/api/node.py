@@ -14,7 +14,7 @@ def serve_node(node_id: str, *, kubelet_dir: Path, host_root: Path) -> None:
     if find_spec("grpc") is None:
         raise UsageError(
             "the node plugin needs gRPC, which is not installed",
-            hint="pip install 'penstock[kubernetes]'",
+            hint="in a checkout of Penstock: pip install '.[kubernetes]'",
         )
     from penstock.kubernetes.node.main import NodeOptions, run
 

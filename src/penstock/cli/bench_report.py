@@ -116,7 +116,7 @@ def _require_libraries() -> None:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{error.name} is not installed, and reports need it",
-            hint="pip install 'penstock[bench]'",
+            hint="in a checkout of Penstock: pip install '.[bench]'",
         ) from error
 
 
