@@ -86,9 +86,9 @@ class Contents(click.Group):
         if ctx.resilient_parsing:  # for completion
             return super().resolve_command(ctx, [name, *args[1:]])
         if name not in _MODULES and not name.startswith("-"):
-            hint = arena.COMMANDS.get(name) or did_you_mean(
-                name, _MODULES, "`penstock --help` lists the commands"
-            )
+            listed = "`penstock --help` lists the commands"
+            near = did_you_mean(name, _MODULES)
+            hint = arena.COMMANDS.get(name) or (f"{near} {listed}" if near else listed)
             raise OptionError(f"there is no command {name!r}", hint=hint)
         found = super().resolve_command(ctx, [name, *args[1:]])
         if found[1] is not None:
