@@ -314,8 +314,11 @@ class Counting(Sampler):
     def __len__(self):
         return 4
 
+class Files(list):
+    {files}
+
 for workers in (0, 1):
-    loader = DataLoader([10, 20, 30, 40], sampler=Counting(), num_workers=workers)
+    loader = DataLoader(Files([10, 20, 30, 40]), sampler=Counting(), num_workers=workers)
     for _ in range(2):
         assert [int(one) for one in loader] == [10, 20, 30, 40]
 """
@@ -323,11 +326,15 @@ for workers in (0, 1):
 
 def test_a_sampler_that_declines_a_plan_is_iterated_by_the_script_alone(tmp_path: Path) -> None:
     lines: list[int] = []
-    for attribute in ("penstock_plan = False", "pass"):
-        path, begun = tmp_path / "train.py", tmp_path / attribute
-        path.write_text(COUNTING.format(attribute=attribute))
+    files = "files = [f'/tmp/{number}' for number in range(4)]"
+    for number, (attribute, has_files) in enumerate(
+        [("penstock_plan = False", files), ("pass", "pass"), ("pass", files)]
+    ):
+        path, begun = tmp_path / "train.py", tmp_path / str(number)
+        path.write_text(COUNTING.format(attribute=attribute, files=has_files))
         result = script(path, begun)
         assert result.returncode == 0, result.stderr
         lines.append(len(begun.read_text().splitlines()))
-    assert lines[0] == 4
-    assert lines[1] > 4
+    # Nor is one whose data set has no files; without a reason it is.
+    assert lines[:2] == [4, 4]
+    assert lines[2] > 4

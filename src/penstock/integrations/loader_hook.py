@@ -156,10 +156,12 @@ class Watch:
                 "only its workers know the order of an IterableDataset",
                 hint="readahead still helps; a data set with an index can be planned",
             )
+        # First the files: a sampler whose order nobody can use is not iterated.
+        files = [] if self._held else files_of(dataset)
         run.forecast = Forecast(sampler, run.iterator, dataset, self._generator)
         first = run.forecast.draw(_FIRST)
         if not self._held:
-            self._held.append(_take_unused(dataset) or Publisher(files_of(dataset)))
+            self._held.append(_take_unused(dataset) or Publisher(files))
         publisher = self._held[0]
         run.most = max(2 * publisher.length, _LEAST_DRAWN)
         guessed = publisher.has_next
