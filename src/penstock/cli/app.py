@@ -70,9 +70,6 @@ class Contents(click.Group):
         return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _ELSEWHERE:
-            what, hint = _ELSEWHERE[cmd_name]
-            raise OptionError(f"{cmd_name}: {what}", hint=hint)
         if cmd_name not in _MODULES:
             return None
         module = import_module(f"penstock.cli.{_MODULES[cmd_name]}")
@@ -85,6 +82,9 @@ class Contents(click.Group):
         name = arena.SAME.get(args[0], args[0])
         if ctx.resilient_parsing:  # for completion
             return super().resolve_command(ctx, [name, *args[1:]])
+        if name in _ELSEWHERE:
+            what, hint = _ELSEWHERE[name]
+            raise OptionError(f"{name}: {what}", hint=hint)
         if name not in _MODULES and not name.startswith("-"):
             listed = "`penstock --help` lists the commands"
             near = did_you_mean(name, _MODULES)
