@@ -109,6 +109,14 @@ class Pods:
         self._all.append(ServerPod(self._node, name, self._served, log))
         return self._all[-1]
 
+    def replace(self) -> ServerPod:
+        """Delete the newest pod as a DaemonSet with maxSurge does: its successor starts at once."""
+        old = self._all[-1]
+        old.ask_to_end()
+        new = self.start()
+        assert old.wait() == 0, self.logs()
+        return new
+
     def logs(self) -> str:
         texts = [f"{pod.log.name}:\n{pod.log.read_text()}" for pod in self._all]
         return "\n".join([*texts, "plugin:", self._node.plugin_log()])
@@ -160,7 +168,7 @@ def test_a_pod_reads_every_byte_and_the_server_has_no_privilege(node: Node, pods
     assert server.capabilities() == 0
     owner = node.run("stat", "-c", "%u:%g %A", target / "0.bin").stdout.strip()
     assert owner == "0:0 -r--r--r--"
-    status = wait_until(lambda: one if (one := server.status())["brief"] else None, pods.logs)
+    status = wait_until(lambda: one if (one := server.status()).get("brief") else None, pods.logs)
     assert status["error"] is None
     assert status["brief"]["files"] == FILES + 1
 
@@ -170,10 +178,10 @@ def test_readers_see_no_error_while_server_pods_are_killed_and_evicted(
 ) -> None:
     for round_number in range(4):
         if round_number % 2:
-            assert pods._all[-1].terminate() == 0, pods.logs()
+            pods.replace()
         else:
             pods._all[-1].kill()
-        pods.start()
+            pods.start()
         reader.wait_for_pass()
 
 
@@ -189,8 +197,7 @@ def test_readers_see_no_error_while_the_node_plugin_is_killed_and_upgraded(
         node.start_plugin()
         reader.wait_for_pass()
         # What the plugin took back is handed to the next server.
-        pods._all[-1].terminate()
-        pods.start()
+        pods.replace()
         reader.wait_for_pass()
 
 
@@ -199,13 +206,37 @@ def test_a_server_that_is_told_to_end_serves_until_the_plugin_is_there(
 ) -> None:
     node.kill_plugin()
     server = pods._all[-1]
+    server.ask_to_end()
     with pytest.raises(subprocess.TimeoutExpired):
-        server.terminate(timeout_s=1)
+        server.wait(1)
     reader.wait_for_pass()
     node.start_plugin()
-    assert server._process.wait(30) == 0
-    pods.start()
     reader.wait_for_pass()
+    pods.start()
+    assert server.wait() == 0
+    reader.wait_for_pass()
+
+
+def test_a_new_server_takes_over_and_an_older_one_goes_on_after_it(
+    pods: Pods, reader: Reader
+) -> None:
+    """As in a rollout: the old pod is deleted once the new one is Ready."""
+    old = pods._all[-1]
+    new = pods.start()
+    wait_until(lambda: new.status().get("ready"), pods.logs)
+    assert not old.status().get("ready")
+    reader.wait_for_pass()
+    new.kill()
+    wait_until(lambda: old.status().get("ready"), pods.logs)
+    reader.wait_for_pass()
+
+
+def test_a_server_without_readers_ends_at_once(node: Node, pods: Pods) -> None:
+    server = pods.start()
+    target = node.publish(KEY, "reader")
+    node.kubelet.unpublish(target)
+    server.ask_to_end()
+    assert server.wait(10) == 0
 
 
 def test_the_end_of_a_server_process_in_its_pod_is_a_short_pause(
@@ -245,10 +276,9 @@ def test_the_status_names_what_only_a_new_mount_would_change(
     first = pods._all[-1]
     assert first.status()["restart_for"] == []
     pods._served = manifests(node.folder / "data", mode="passthrough")
-    first.terminate()
-    second = pods.start()
+    second = pods.replace()
     reader.wait_for_pass()
-    status = wait_until(lambda: one if (one := second.status())["brief"] else None, pods.logs)
+    status = wait_until(lambda: one if (one := second.status()).get("brief") else None, pods.logs)
     assert status["restart_for"] == ["the mode"]
     assert status["brief"]["mode"] == "pagecache"
 
@@ -270,7 +300,8 @@ def test_nothing_of_a_deleted_data_set_stays_on_the_node(node: Node, pods: Pods)
     caches = node.folder / "caches" / "penstock" / KEY.namespace / KEY.name
     assert (caches / "index.sqlite").exists()
     node.kubelet.unpublish(target)
-    server.terminate()
+    server.ask_to_end()
+    assert server.wait() == 0
     for volume in server.volumes.values():
         node.kubelet.unpublish(volume)
     wait_until(lambda: not node.mounts("/runtime-mnt/penstock"), pods.logs)

@@ -52,8 +52,11 @@ class ServerPod:
         ]
         self.log = log
         command = [*_UNPRIVILEGED, sys.executable, "-Pm", "penstock.kubernetes.pod.main"]
+        hostname = node.folder / f"{name}.hostname"
+        hostname.write_text(name)
         script = " && ".join(
             ["mount -t tmpfs tmpfs /run", "mount -t tmpfs tmpfs /cache", *binds,
+             f"mount --bind {hostname} /etc/hostname",
              "mount -t tmpfs tmpfs /var/lib/kubelet", "ip link set lo up",
              f"exec {shlex.join(command)}"]
         )  # fmt: skip
@@ -72,12 +75,15 @@ class ServerPod:
             os.kill(self._first_process(), signal.SIGKILL)
         self._process.wait(30)
 
-    def terminate(self, timeout_s: float = 30) -> int:
-        """As an eviction does: SIGTERM to PID 1."""
+    def ask_to_end(self) -> None:
+        """As an eviction does: SIGTERM to the first process."""
         os.kill(self._first_process(), signal.SIGTERM)
+
+    def wait(self, timeout_s: float = 20) -> int:
         return self._process.wait(timeout_s)
 
     def status(self) -> dict[str, Any]:
+        """Return what /status answers; an empty dictionary until it does."""
         program = (
             "import urllib.request as u; "
             f"print(u.urlopen('http://127.0.0.1:{names.HTTP_PORT}/status').read().decode())"
@@ -85,9 +91,9 @@ class ServerPod:
         pid = str(self._first_process())
         done = subprocess.run(
             ["nsenter", "-t", pid, "-n", sys.executable, "-c", program],
-            capture_output=True, text=True, check=True, timeout=30,
+            capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
-        return json.loads(done.stdout)
+        return json.loads(done.stdout) if done.returncode == 0 else {}
 
     def capabilities(self) -> int:
         status = Path(f"/proc/{self._first_process()}/status").read_text()

@@ -4,6 +4,7 @@ import logging
 import os
 import select
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.daemon.channel import Message
@@ -24,6 +25,7 @@ class HeldMount:
         self._mountpoint = mountpoint
         self.kept: dict[str, int] = {}
         self.remembered: Message = {}
+        self.on_yield: Callable[[], None] = lambda: None  # called by another thread
         self.may_be_there = False  # a server may have mounted, and not reported it yet
         self._device: str | None = None  # from the mount table
         self._responder: subprocess.Popen[bytes] | None = None
@@ -57,9 +59,17 @@ class HeldMount:
     def note_server(self, end: int) -> None:
         """Take note of a new server process by its pidfd."""
 
+    def ask_to_leave(self) -> None:
+        """Tell the keeper that this process has to end, and would rather have a successor first."""
+
     @property
-    def can_be_left(self) -> bool:
+    def is_backed_up(self) -> bool:
         """Return whether the mount goes on if this process ends now."""
+        return False
+
+    @property
+    def may_be_left(self) -> bool:
+        """Return whether, in addition, a successor waits, or nobody reads."""
         return False
 
     def refuse(self, python: str) -> None:

@@ -7,10 +7,13 @@ again gets everything from us. All of it goes over one Unix socket, in the messa
     attach     (to the keeper) what we have, with descriptors: nothing, or all after a reconnect
     attached   (from the keeper) what it has that we lack, with descriptors
     refused    (from the keeper) what we have belongs to a mount that is over
+    leaving    (to the keeper) we have to end, once a successor is there
+    yield      (from the keeper) a successor waits, or nobody reads: end now
     keep, drop, remember       as from a server to its supervisor
     serving    (to the keeper) whether readers are answered, or why not
 
-The keeper answers `attach` once no other server is attached. A second kind of connection, which
+The keeper answers `attach` once no other server is attached; it asks an older one to yield. So a
+new server takes over within the time of a hand-over. A second kind of connection, which
 begins with `call`, is for the calls on /dev/fuse that need privileges (`KeeperCalls`).
 """
 
@@ -42,10 +45,14 @@ _CALL_TIMEOUT_S = 5.0
 class LentMount(HeldMount):
     """Threading: the supervisor's thread calls; a thread of its own keeps the connection."""
 
-    def __init__(self, mountpoint: Path, mount_type: str, keeper: Path) -> None:
+    def __init__(self, mountpoint: Path, mount_type: str, keeper: Path, *, since_s: float) -> None:
+        """`since_s`: a server yields to one with a later time."""
         super().__init__(mountpoint)
         self.keeper = keeper
         self._mount_type = mount_type
+        self._since_s = since_s
+        self._is_leaving = False
+        self._may_leave = False
         self._lock = threading.RLock()  # of `kept`, `remembered` and the connection
         self._link: Channel | None = None
         self._serving: Message = {"serving": False, "error": None}
@@ -98,10 +105,20 @@ class LentMount(HeldMount):
             self._server_end = os.dup(end)
             self._send({"keep": SERVER_END}, end)
 
+    def ask_to_leave(self) -> None:
+        with self._lock:
+            self._is_leaving = True
+            self._send({"leaving": True})
+
     @property
-    def can_be_left(self) -> bool:
+    def is_backed_up(self) -> bool:
         with self._lock:
             return self._link is not None
+
+    @property
+    def may_be_left(self) -> bool:
+        with self._lock:
+            return self._link is not None and self._may_leave
 
     def unmount(self) -> None:
         """Do nothing: only the keeper can."""
@@ -147,6 +164,7 @@ class LentMount(HeldMount):
                 kept[SERVER_END] = self._server_end
             attach = {
                 "mount_type": self._mount_type,
+                "since_s": self._since_s,
                 "kept": list(kept),
                 "remembered": self.remembered,
             }
@@ -157,10 +175,13 @@ class LentMount(HeldMount):
         link = self._link
         assert link is not None
         while True:
-            while link.receive() is not None:
-                pass  # the keeper says nothing more; only its end matters
+            while (received := link.receive()) is not None:
+                if "yield" in received[0]:
+                    with self._lock:
+                        self._may_leave = True
+                    self.on_yield()
             with self._lock:
-                self._link = None
+                self._link, self._may_leave = None, False
             log.warning("the keeper of this mount is gone; waiting for the next one")
             try:
                 link, surplus, _ = self._connect(log.debug)
@@ -177,6 +198,8 @@ class LentMount(HeldMount):
                 for name, descriptor in self._lasting().items():
                     self._send({"keep": name}, descriptor)
                 self._send(self._serving)
+                if self._is_leaving:
+                    self._send({"leaving": True})
             log.warning("attached to the keeper again")
 
     def _lasting(self) -> dict[str, int]:

@@ -96,6 +96,7 @@ class Supervisor:
         self._unserved_since_s: float | None = None
         self._plan_before = plan
         self._mount = mount or HeldMount(plan.mountpoint)
+        self._mount.on_yield = self._yield
         self._note: MountNote | None = None
         self._is_noted = False
         self._control: ControlServer | None = None
@@ -468,23 +469,29 @@ class Supervisor:
             self._mount.detach()
 
     def _leave(self) -> None:
-        """Stop serving a mount that its keeper keeps: another server will go on with it. Serve
-        until the keeper is there, if it is not: it may be restarting."""
+        """Stop serving a lent mount, once another server waits to go on with it."""
         if self._leave_by_s is None:
             self._leave_by_s = time.monotonic() + self._plan.grace_s
+            self._mount.ask_to_leave()
         self._leave_if_possible()
+
+    def _yield(self) -> None:
+        """Called by the thread that listens to the keeper."""
+        self._queued.put(self._leave)
+        os.write(self._wake_writer, b"\0")
 
     def _leave_if_possible(self) -> None:
         assert self._leave_by_s is not None
         now = time.monotonic()
+        is_ready = self._server is not None and self._server.ready
         if now >= self._leave_by_s:
-            if not self._mount.can_be_left:
+            if not self._mount.is_backed_up:
                 log.error("the keeper of this mount is gone: readers will get errors")
             self._exit_code = 0
-        elif self._mount.can_be_left and not self._is_flushing:
-            if self._server is None or not self._server.ready:
+        elif self._server is None or not is_ready:
+            if self._mount.is_backed_up:
                 self._exit_code = 0
-                return
+        elif self._mount.may_be_left and not self._is_flushing:
             self._is_flushing = True
             self._leave_by_s = now + _FLUSH_WITHIN_S
             self._server.link.send({"flush": True})

@@ -132,7 +132,8 @@ def server_set(served: Served, image: Image) -> Json:
             # Nodes do not depend on each other: each has one server and a mount of its own.
             "updateStrategy": {
                 "type": "RollingUpdate",
-                "rollingUpdate": {"maxUnavailable": "100%"},
+                # A pod that is deleted has its successor at once, and serves until it is there.
+                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": "100%"},
             },
             "revisionHistoryLimit": 1,
             "template": {

@@ -71,7 +71,7 @@ class Keeper:
                 if parsed is not None:
                     mount_type, key = parsed
                     log.info("%s: mounted at %s already", key, entry.mountpoint)
-                    self._mounts[key] = KeptMount(key, mount_type, Path(entry.mountpoint))
+                    self._mounts[key] = self._kept(key, mount_type, entry.mountpoint)
             for key in {*self._mounts, *self._folders.known()}:
                 if key in self._mounts or self._has_server_pod(key):
                     self._open_link(key)
@@ -83,11 +83,7 @@ class Keeper:
         self._closing.set()
         for mount in list(self._mounts.values()):
             left_s = max(0.0, by_s - time.monotonic())
-            if (
-                mount.is_held
-                and mount.users(self._kubelet_dir)
-                and not mount.wait_until_attached(left_s)
-            ):
+            if mount.is_held and mount.users() and not mount.wait_until_attached(left_s):
                 log.error("%s: no server holds its mount: readers will get errors", mount.key)
 
     # -- volumes ---------------------------------------------------------------------------------
@@ -114,11 +110,7 @@ class Keeper:
         if not found:
             raise NoSuchVolume(f"nothing is published at {target}")
         mount = next(
-            (
-                one
-                for one in self._all()
-                if any(str(target) == e.mountpoint for e in one.users(self._kubelet_dir))
-            ),
+            (one for one in self._all() if any(str(target) == e.mountpoint for e in one.users())),
             None,
         )
         if mount is not None and mount.is_dead():
@@ -155,7 +147,7 @@ class Keeper:
         """Return the mount of a data set, as a volume or a server asks for it."""
         mount = self._mounts.get(key)
         if mount is not None and mount.mount_type != mount_type:
-            if mount.users(self._kubelet_dir) or mount.has_server:
+            if mount.users() or mount.has_server:
                 raise InUse(
                     f"{key} is mounted as {mount.mount_type}, and in use",
                     hint=f"pods that use it must end before it becomes {mount_type}",
@@ -164,10 +156,14 @@ class Keeper:
             mount = None
         if mount is None:
             path = names.mount_path(mount_type, key).relative_to(names.RUNTIME_ROOT)
-            mount = self._mounts[key] = KeptMount(key, mount_type, self._runtime_root / path)
+            mount = self._kept(key, mount_type, self._runtime_root / path)
+            self._mounts[key] = mount
             self._open_link(key)
         self._idle_since_s.pop(key, None)
         return mount
+
+    def _kept(self, key: ServedKey, mount_type: str, mountpoint: Path | str) -> KeptMount:
+        return KeptMount(key, mount_type, Path(mountpoint), self._kubelet_dir)
 
     def _open_link(self, key: ServedKey) -> None:
         if key not in self._links:
@@ -197,6 +193,7 @@ class Keeper:
 
     def _look_once(self, now_s: float) -> None:
         for mount in self._all():
+            mount.let_leave()
             if not mount.has_server and now_s - mount.unserved_since_s > GIVE_UP_S:
                 mount.refuse_readers()
         with self._lock:
@@ -217,7 +214,7 @@ class Keeper:
 
     def _in_use(self, key: ServedKey) -> bool:
         mount = self._mounts.get(key)
-        if mount is not None and (mount.has_server or mount.users(self._kubelet_dir)):
+        if mount is not None and (mount.has_server or mount.users()):
             return True
         return self._has_server_pod(key)
 

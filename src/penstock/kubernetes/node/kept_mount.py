@@ -48,15 +48,21 @@ _ANSWERS_WITHIN_S = 1.0
 
 
 class KeptMount:
-    def __init__(self, key: ServedKey, mount_type: str, mountpoint: Path) -> None:
+    def __init__(
+        self, key: ServedKey, mount_type: str, mountpoint: Path, kubelet_dir: Path
+    ) -> None:
         self.key = key
+        self._kubelet_dir = kubelet_dir
         self.mount_type = mount_type
         self.mountpoint = mountpoint
         self._held = HeldMount(mountpoint)
         self._calls = OwnCalls()
         self._changed = threading.Condition()
         self._server: Channel | None = None  # the one that is attached
-        self._waiting = 0  # servers that wait to attach
+        self._since_s = 0.0  # of the server that is attached
+        self._is_leaving = False  # it has to end, and waits for a successor
+        self._is_asked_to_yield = False
+        self._waiting: list[float] = []  # since when the servers are there that wait to attach
         self._error: str | None = None  # why the server does not answer readers
         self._is_served = False
         self._is_closed = False
@@ -89,14 +95,14 @@ class KeptMount:
     @property
     def has_server(self) -> bool:
         with self._changed:
-            return self._server is not None or self._waiting > 0
+            return self._server is not None or bool(self._waiting)
 
     @property
     def is_held(self) -> bool:
         with self._changed:
             return self._held.is_held
 
-    def users(self, kubelet_dir: Path) -> list[MountEntry]:
+    def users(self) -> list[MountEntry]:
         """Return the bind mounts that show this mount to pods: those below the kubelet's folder.
 
         The node's root folder, which is visible here as well, shows each mount once more.
@@ -107,7 +113,7 @@ class KeptMount:
         return [
             one
             for one in mount_table()
-            if one.device == entry.device and one.mountpoint.startswith(f"{kubelet_dir}/")
+            if one.device == entry.device and one.mountpoint.startswith(f"{self._kubelet_dir}/")
         ]
 
     def refuse_readers(self) -> None:
@@ -148,13 +154,22 @@ class KeptMount:
 
     # -- servers ---------------------------------------------------------------------------------
 
-    def serve(self, end: socket.socket, have: dict[str, int], remembered: Message) -> None:
+    def let_leave(self) -> None:
+        """Let a server that has to end go without a successor if nobody reads."""
+        with self._changed:
+            if self._is_leaving and not self.users():
+                self._ask_to_yield()
+
+    def serve(
+        self, end: socket.socket, have: dict[str, int], remembered: Message, since_s: float
+    ) -> None:
         """Hand the mount to a server, and keep what it sends, until its connection ends.
 
         `have` and `remembered` are what it brings: all that a keeper before this one held.
+        `since_s`: an older server yields to it.
         """
         link = Channel(end)
-        if not self._wait_for_turn(link, end, returns="fuse" in have):
+        if not self._wait_for_turn(link, end, since_s, returns="fuse" in have):
             _close_all(have)
             return
         try:
@@ -171,26 +186,41 @@ class KeptMount:
                 self.unserved_since_s = time.monotonic()
                 self._changed.notify_all()
 
-    def _wait_for_turn(self, link: Channel, end: socket.socket, *, returns: bool) -> bool:
+    def _wait_for_turn(
+        self, link: Channel, end: socket.socket, since_s: float, *, returns: bool
+    ) -> bool:
         """Wait until no other server is attached. Return False if this one is gone meanwhile.
 
         `returns`: it brings a mount that a keeper before this one has made, and comes first.
         """
         with self._changed:
-            self._waiting += 1
+            self._waiting.append(since_s)
             try:
-                while self._server is not None or not (returns or self._may_start_anew()):
+                while not self._is_its_turn(since_s, returns=returns):
+                    if self._server is not None and since_s > self._since_s:
+                        self._ask_to_yield()
                     self._changed.wait(_LOOK_EVERY_S)
                     if self._is_closed or _is_over(end):
                         return False
                 if self._is_closed:
                     return False
-                self._server = link
+                self._server, self._since_s = link, since_s
+                self._is_leaving = self._is_asked_to_yield = False
                 self._error = None
                 self._changed.notify_all()
                 return True
             finally:
-                self._waiting -= 1
+                self._waiting.remove(since_s)
+
+    def _is_its_turn(self, since_s: float, *, returns: bool) -> bool:
+        if self._server is not None:
+            return False
+        return returns or (since_s == max(self._waiting) and self._may_start_anew())
+
+    def _ask_to_yield(self) -> None:
+        if self._server is not None and not self._is_asked_to_yield:
+            self._is_asked_to_yield = True
+            self._server.try_send({"yield": True})
 
     def _may_start_anew(self) -> bool:
         """Return whether a server that brings nothing may be attached: not while the server of an
@@ -259,6 +289,9 @@ class KeptMount:
                 self._held.remember(value)
                 if len(json.dumps(self._held.remembered)) > _MOST_REMEMBERED_BYTES:
                     raise ValueError("too many values")
+            elif name == "leaving":
+                self._is_leaving = True
+                self.let_leave()
             elif name == "serving":
                 self._set_served(value, message["error"])
         for descriptor in descriptors:

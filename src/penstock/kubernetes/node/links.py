@@ -72,7 +72,7 @@ class Link:
                 mount = self._find_mount(mount_type)
                 assert mount is not None
                 have = dict(zip(attach["kept"], descriptors, strict=True))
-                mount.serve(end, have, attach["remembered"])
+                mount.serve(end, have, attach["remembered"], float(attach["since_s"]))
                 return
             while received is not None:
                 mount = self._find_mount(None)

@@ -43,7 +43,13 @@ def main() -> None:
     remember_settings(spec.settings)
     set_up_logging(prefix="supervisor: ")
     keep_memory_private()
-    mount = LentMount(spec.mountpoint, launch["mount_type"], Path(names.LINK_SOCKET))
+    mount = LentMount(
+        spec.mountpoint,
+        launch["mount_type"],
+        Path(names.LINK_SOCKET),
+        # Written when the pod was made, and not when its container was restarted.
+        since_s=os.stat("/etc/hostname").st_mtime,
+    )
     try:
         mount.attach(report.waiting)
         report.send({"restart_for": _waits_for_new_mount(settings, mount.remembered)})
