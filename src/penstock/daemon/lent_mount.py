@@ -1,8 +1,8 @@
 """A mount that another process, its keeper, has made and lends to us. The client side.
 
 The keeper has the privileges to mount, and holds copies of all descriptors and values that must
-outlive a server. So the mount survives our end, and ours survive the keeper's: one that starts
-again gets everything from us. All of it goes over one Unix socket, in the messages of `channel`:
+outlive a server. So the next server gets them from the keeper, and a keeper that starts again gets
+them from us. All of it goes over one Unix socket, in the messages of `channel`:
 
     attach     (to the keeper) what we have, with descriptors: nothing, or all after a reconnect
     attached   (from the keeper) what it has that we lack, with descriptors
@@ -129,9 +129,6 @@ class LentMount(HeldMount):
     def clear_away(self) -> None:
         """Do nothing: only the keeper can."""
 
-    def refuse(self, python: str) -> None:
-        """Do nothing: the keeper answers EIO once there was no server for long."""
-
     # -- the connection --------------------------------------------------------------------------
 
     def _connect(self, waiting: Callable[[str], None]) -> tuple[Channel, dict[str, int], Message]:
@@ -144,7 +141,11 @@ class LentMount(HeldMount):
                 time.sleep(_RETRY_S)
                 continue
             waiting("the mount")
-            answer = self._exchange(link)
+            try:
+                answer = self._exchange(link)
+            except OSError as error:  # of the socket: too many descriptors in flight, and the like
+                log.error("the keeper of this mount cannot be told what we have: %s", error)
+                answer = None
             if answer is None:
                 link.close()
                 time.sleep(_RETRY_S)
@@ -207,7 +208,12 @@ class LentMount(HeldMount):
 
     def _send(self, message: Message, *descriptors: int) -> None:
         """A failure does no harm: everything is sent again after a reconnect."""
-        if self._link is not None and not self._link.send(message, descriptors):
+        try:
+            sent = self._link is None or self._link.send(message, descriptors)
+        except OSError as error:
+            log.error("the keeper of this mount cannot be told: %s", error)
+            return
+        if not sent:
             log.debug("the keeper is gone")
 
 

@@ -130,6 +130,8 @@ class Supervisor:
             self._selector.register(
                 self._requester_end, selectors.EVENT_READ, self._on_requester_gone
             )
+        if self._mount.may_be_left:  # the keeper said so before we listened
+            self._yield()
         try:
             self._start()
             while self._exit_code is None:

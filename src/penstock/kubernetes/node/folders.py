@@ -33,7 +33,11 @@ class NodeFolders:
 
     def link(self, key: ServedKey) -> Path:
         """Return the folder of the data set's socket."""
-        return self._own_folder(self._state / "link", key)
+        folder = self._own_folder(self._state / "link", key)
+        # The server connects to the socket, and must not put anything else in its place.
+        os.chown(folder, os.geteuid(), os.getegid())
+        folder.chmod(0o755)
+        return folder
 
     def state(self, key: ServedKey) -> Path:
         """Return the folder of its catalog."""

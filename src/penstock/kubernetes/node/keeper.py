@@ -74,7 +74,10 @@ class Keeper:
                     self._mounts[key] = self._kept(key, mount_type, entry.mountpoint)
             for key in {*self._mounts, *self._folders.known()}:
                 if key in self._mounts or self._has_server_pod(key):
-                    self._open_link(key)
+                    try:
+                        self._open_link(key)
+                    except (OSError, MountpointError) as error:  # the others must go on
+                        log.error("%s: its servers cannot attach: %s", key, error)
         threading.Thread(target=self._look_after, name="idle", daemon=True).start()
 
     def close(self) -> None:
@@ -214,7 +217,7 @@ class Keeper:
 
     def _in_use(self, key: ServedKey) -> bool:
         mount = self._mounts.get(key)
-        if mount is not None and (mount.has_server or mount.users()):
+        if mount is not None and (mount.has_server or mount.is_awaited or mount.users()):
             return True
         return self._has_server_pod(key)
 

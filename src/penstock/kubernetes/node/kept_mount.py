@@ -13,6 +13,7 @@ Threading: a thread for each connection of a server; `_changed` guards the state
 
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -63,6 +64,7 @@ class KeptMount:
         self._is_leaving = False  # it has to end, and waits for a successor
         self._is_asked_to_yield = False
         self._waiting: list[float] = []  # since when the servers are there that wait to attach
+        self._publishes = 0  # that wait for a server
         self._error: str | None = None  # why the server does not answer readers
         self._is_served = False
         self._is_closed = False
@@ -75,7 +77,12 @@ class KeptMount:
     def wait_until_served(self, timeout_s: float) -> None:
         """Raise NotServedInTime if no server answers readers in time."""
         with self._changed:
-            if self._changed.wait_for(lambda: self._is_served or self._is_closed, timeout_s):
+            self._publishes += 1
+            try:
+                done = self._changed.wait_for(lambda: self._is_served or self._is_closed, timeout_s)
+            finally:
+                self._publishes -= 1
+            if done:
                 if self._is_closed:
                     raise MountpointError(f"{self.key} is being unmounted")
                 return
@@ -91,6 +98,12 @@ class KeptMount:
         """Wait until a server holds what this process holds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._server is not None, timeout_s)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether a pod waits until it is served."""
+        with self._changed:
+            return self._publishes > 0
 
     @property
     def has_server(self) -> bool:
@@ -182,8 +195,9 @@ class KeptMount:
             link.send({"refused": str(error)})
         finally:
             with self._changed:
+                if self._is_served:  # attempts that fail must not put off what gives up
+                    self.unserved_since_s = time.monotonic()
                 self._server, self._is_served = None, False
-                self.unserved_since_s = time.monotonic()
                 self._changed.notify_all()
 
     def _wait_for_turn(
@@ -219,8 +233,7 @@ class KeptMount:
 
     def _ask_to_yield(self) -> None:
         if self._server is not None and not self._is_asked_to_yield:
-            self._is_asked_to_yield = True
-            self._server.try_send({"yield": True})
+            self._is_asked_to_yield = self._server.try_send({"yield": True})
 
     def _may_start_anew(self) -> bool:
         """Return whether a server that brings nothing may be attached: not while the server of an
@@ -237,6 +250,7 @@ class KeptMount:
                 self._take_back(have, remembered)
                 link.send({"attached": {"kept": [], "remembered": {}}})
                 return
+            _close_all(have)
             self._held.accept()
             self._mount_if_needed()
             kept = dict(self._held.kept)
@@ -278,6 +292,14 @@ class KeptMount:
         log.info("%s: mounted at %s", self.key, self.mountpoint)
 
     def _note(self, message: Message, descriptors: list[int]) -> None:
+        try:
+            self._keep_and_remember(message, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _keep_and_remember(self, message: Message, descriptors: list[int]) -> None:
+        """Take what is to be kept out of `descriptors`. Raises ValueError for too much."""
         for name, value in message.items():
             if name == "keep" and descriptors:
                 if value not in self._held.kept and len(self._held.kept) >= _MOST_KEPT:
@@ -294,8 +316,6 @@ class KeptMount:
                 self.let_leave()
             elif name == "serving":
                 self._set_served(value, message["error"])
-        for descriptor in descriptors:
-            os.close(descriptor)
 
     def _set_served(self, served: bool, error: str | None) -> None:
         if served and not self._is_served and (entry := self._entry()) is not None:
@@ -336,6 +356,10 @@ class KeptMount:
                 (file,) = descriptors
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     raise ValueError("a backing file must be an ordinary file")
+                # The kernel will read it with our rights, so the server must have its own.
+                flags = fcntl.fcntl(file, fcntl.F_GETFL)
+                if flags & os.O_PATH or flags & os.O_ACCMODE == os.O_WRONLY:
+                    raise ValueError("a backing file must be open for reading")
                 return {"number": self._calls.open_backing(fuse, file)}, []
             case "close_backing":
                 self._calls.close_backing(fuse, int(request["number"]))

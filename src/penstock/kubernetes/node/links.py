@@ -16,6 +16,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from penstock.daemon.channel import Channel
 from penstock.daemon.control_socket import short_path
@@ -60,6 +61,7 @@ class Link:
 
     def _converse(self, end: socket.socket) -> None:
         link = Channel(end)
+        descriptors: list[int] = []  # those that nobody has taken yet
         try:
             received = link.receive()
             if received is None:
@@ -71,22 +73,36 @@ class Link:
                     raise ValueError(f"mount type {mount_type!r}")
                 mount = self._find_mount(mount_type)
                 assert mount is not None
-                have = dict(zip(attach["kept"], descriptors, strict=True))
-                mount.serve(end, have, attach["remembered"], float(attach["since_s"]))
+                have = _named(attach["kept"], descriptors)
+                remembered, since_s = dict(attach["remembered"]), float(attach["since_s"])
+                descriptors = []
+                mount.serve(end, have, remembered, since_s)
                 return
             while received is not None:
                 mount = self._find_mount(None)
                 if mount is None:
                     return
+                descriptors = []
                 mount.answer_call(link, *received)
                 received = link.receive()
+                descriptors = [] if received is None else received[1]
         except PenstockError as error:
             link.send({"refused": str(error)})
         except (KeyError, TypeError, ValueError) as error:
             log.error("%s: a malformed message of a server: %r", self._key, error)
         finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
             link.close()
             self._free.release()
+
+
+def _named(names: object, descriptors: list[int]) -> dict[str, int]:
+    """Return the descriptors by name. Raises ValueError for other numbers of either."""
+    listed = [str(name) for name in cast("list[object]", names)]
+    if len(set(listed)) != len(descriptors):
+        raise ValueError(f"{len(descriptors)} descriptors for the names {listed}")
+    return dict(zip(listed, descriptors, strict=True))
 
 
 def _listen(path: Path, user: int) -> socket.socket:

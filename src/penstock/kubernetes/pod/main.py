@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -35,6 +36,7 @@ Json = dict[str, Any]
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _LOOK_EVERY_S = 10.0
 _BRIEF_WITHIN_S = 2.0
+_REQUEST_WITHIN_S = 10.0
 _PLAN_WITHIN_S = 60.0
 _PR_SET_CHILD_SUBREAPER = 36
 # What passes from this pod's environment to processes that have no business with the manifests.
@@ -70,12 +72,17 @@ class _Status:
             if "ready" in message:
                 self._ready, self._error = True, None
             elif "restart_for" in message:
-                self._restart_for = message["restart_for"]
+                self._restart_for, self._error = message["restart_for"], None  # it is attached
             elif "error" in message:
                 self._ready, self._error = False, message
             elif "waiting" in message:
                 waits = f"it waits for {message['waiting']}"
                 self._error = {"error": waits, "hint": None, "exit_code": 1}
+
+    def warn(self, error: Json | None) -> None:
+        """Show an error beside a server that goes on."""
+        with self._lock:
+            self._error = error
 
     def start(self, mountpoint: Path) -> None:
         with self._lock:
@@ -160,24 +167,29 @@ class _Pod:
             versions, launch = _versions(), self._launch
             if versions == seen or launch is None or not self._status.ready:
                 continue
-            seen, fresh = versions, _plan()
-            if "error" in fresh:
-                self._note_error(fresh)
-            elif fresh["settings"] != launch["settings"]:
-                self._change(fresh)
+            fresh = _plan()
+            if "error" in fresh:  # tried again: the server in use goes on with what it has
+                self._warn(fresh)
+            elif fresh["settings"] == launch["settings"] or self._change(fresh):
+                self._status.warn(None)
+                seen = versions
 
-    def _change(self, fresh: Json) -> None:
+    def _warn(self, answer: Json) -> None:
+        answer["error"] = redact(answer["error"])
+        log.error("the changed Secrets: %s", answer["error"])
+        self._status.warn(answer)
+
+    def _change(self, fresh: Json) -> bool:
         mountpoint = Path(fresh["settings"]["mountpoint"])
         request: Json = {"settings": fresh["settings"], "python": sys.executable, "environment": {}}
         try:
             ask(supervisor_socket(mountpoint), "upgrade", timeout_s=_PLAN_WITHIN_S, **request)
         except PenstockError as error:
-            self._note_error(
-                {"error": f"the changed Secrets: {error}", "hint": error.hint, "exit_code": 1}
-            )
-            return
+            self._warn({"error": str(error), "hint": error.hint, "exit_code": 1})
+            return False
         self._launch = fresh
         log.info("the Secrets have changed: a new server uses them")
+        return True
 
 
 def _versions() -> list[tuple[str, int]]:
@@ -285,8 +297,18 @@ def _serve_http(status: _Status) -> None:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (its name there)
             """Log nothing: probes come every few seconds."""
 
-    server = ThreadingHTTPServer(("", names.HTTP_PORT), Handler)
-    server.daemon_threads = True
+        timeout = _REQUEST_WITHIN_S
+
+    class DualStackServer(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        daemon_threads = True
+
+        def server_bind(self) -> None:
+            if self.address_family == socket.AF_INET6:
+                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            super().server_bind()
+
+    server = DualStackServer(("", names.HTTP_PORT), Handler)
     threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
 
 
