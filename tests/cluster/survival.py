@@ -205,9 +205,12 @@ class _Survival:
         return outcome
 
     def _end_reader(self, name: str) -> bool:
-        """Send SIGTERM; a kubelet that was restarted may not know the pod yet."""
-        program = "import os; os.kill(1, 15)"
-        return self._kube.attempt("exec", name, "--", "python3", "-c", program).returncode == 0
+        """Have a reader end; a kubelet that was restarted may not know its pod yet."""
+        phase = self._kube.get("pod", name)["status"]["phase"]
+        if phase == "Running":
+            program = "import os; os.kill(1, 15)"
+            self._kube.attempt("exec", name, "--", "python3", "-c", program)
+        return phase == "Succeeded"
 
     def _wait_until_recovered(self) -> None:
         def recovered() -> bool:
