@@ -30,5 +30,12 @@ def test_the_example_trains_two_epochs_and_is_deleted(kube: Kube, cluster_s3: S3
         ("1", str(len(contents))),
     ]
     assert epochs[0][2] == epochs[1][2]
-    kube("delete", "-f", "-", "--timeout=60s", stdin=f"{trainer}\n---\n{dataset}")
+    kube(
+        "delete",
+        "-f",
+        "-",
+        "--timeout=60s",
+        "--ignore-not-found",
+        stdin=f"{trainer}\n---\n{dataset}",
+    )
     assert kube.find("dataset", "images") is None

@@ -106,10 +106,13 @@ def checksums(output: str) -> dict[str, str]:
 
 def remains_on(node: str, kube: Kube) -> list[str]:
     """Mounts and folders of a namespace's data sets on a node."""
-    # Below these the node plugin keeps one folder for each namespace.
-    folders = on_node(
+    # Below these the node plugin keeps one folder for each namespace. Deeper in the first are the
+    # mounts of other tests, and one without a server does not answer.
+    depth = ("-maxdepth", "2")
+    folders = on_node(node, "find", "/runtime-mnt", *depth, "-name", kube.namespace)
+    folders += on_node(
         node,
-        *("find", "/runtime-mnt", "/var/lib/penstock", "/dev/shm", "/var/lib/docker", "/mnt"),
+        *("find", "/var/lib/penstock", "/dev/shm", "/var/lib/docker", "/mnt"),
         *("-xdev", "-name", kube.namespace),
     )
     mounts = on_node(node, "cat", "/proc/mounts")
