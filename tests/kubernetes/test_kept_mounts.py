@@ -142,6 +142,9 @@ class Reader:
             began_s, longest_s = map(float, line.split())
         return longest_s
 
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -183,6 +186,7 @@ def test_readers_see_no_error_while_server_pods_are_killed_and_evicted(
             pods._all[-1].kill()
             pods.start()
         reader.wait_for_pass()
+    assert reader.runs(), "it ends with an error or a wrong byte"
 
 
 def test_readers_see_no_error_while_the_node_plugin_is_killed_and_upgraded(
