@@ -107,14 +107,13 @@ def checksums(output: str) -> dict[str, str]:
 def remains_on(node: str, kube: Kube) -> list[str]:
     """Mounts and folders of a namespace's data sets on a node."""
     # Below these the node plugin keeps one folder for each namespace. Deeper in the first are the
-    # mounts of other tests, and one without a server does not answer.
-    depth = ("-maxdepth", "2")
-    folders = on_node(node, "find", "/runtime-mnt", *depth, "-name", kube.namespace)
-    folders += on_node(
-        node,
-        *("find", "/var/lib/penstock", "/dev/shm", "/var/lib/docker", "/mnt"),
-        *("-xdev", "-name", kube.namespace),
+    # mounts of other tests, and one without a server does not answer. Folders of other tests may
+    # vanish while find looks at them.
+    finds = (
+        f"find /runtime-mnt -maxdepth 2 -name {kube.namespace}",
+        f"find /var/lib/penstock /dev/shm /var/lib/docker /mnt -xdev -name {kube.namespace}",
     )
+    folders = "".join(on_node(node, "sh", "-c", f"{one} 2>/dev/null || true") for one in finds)
     mounts = on_node(node, "cat", "/proc/mounts")
     found = [line for line in mounts.splitlines() if f"/{kube.namespace}/" in line]
     return found + folders.split()
