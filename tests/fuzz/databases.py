@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.cache.shared import SharedDirectory
+from penstock.cache.worker_tier import WorkerDirectory
 from penstock.catalog.refresh import Mounted, refresh
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import PenstockError
@@ -122,7 +122,7 @@ def _open_cached_file(folder: Path) -> Iterator[Check]:
                 is_changed = _apply(_edits(data[2:]), file)
                 if data[1:] and data[1] & 1:
                     os.setxattr(file, "user.penstock.sums", data[2:][:64])
-                shared = SharedDirectory(0, saved.path, _Silent(), tracks_use=False)
+                shared = WorkerDirectory(0, saved.path, _Silent(), tracks_use=False)
                 shared.enable()
                 found = shared.read(block, 0, block.length)
                 assert found in (None, original)

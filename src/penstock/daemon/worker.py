@@ -44,7 +44,7 @@ from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.indexfile import is_damage
 from penstock.cache.policy import POLICIES
-from penstock.cache.shared import SharedDirectory, SharedTier
+from penstock.cache.worker_tier import WorkerDirectory, WorkerTier
 from penstock.cache.tiered import Cache
 from penstock.catalog.tree import Tree
 from penstock.daemon.channel import Channel, Message, receive_start
@@ -424,18 +424,18 @@ class _Worker:
 
 def _shared_tiers(
     settings: MountSettings, reports: ServerReports
-) -> tuple[list[SharedDirectory], list[SharedTier]]:
+) -> tuple[list[WorkerDirectory], list[WorkerTier]]:
     """Directories are numbered in the order in which the settings name them."""
     tracks_use = POLICIES[settings.policy]().tracks_use
-    directories: list[SharedDirectory] = []
-    tiers: list[SharedTier] = []
+    directories: list[WorkerDirectory] = []
+    tiers: list[WorkerTier] = []
     for spec in settings.tiers:
         some = [
-            SharedDirectory(len(directories) + at, path, reports, tracks_use=tracks_use)
+            WorkerDirectory(len(directories) + at, path, reports, tracks_use=tracks_use)
             for at, path in enumerate(spec.paths)
         ]
         directories += some
-        tiers.append(SharedTier(spec.medium, some))
+        tiers.append(WorkerTier(spec.medium, some))
     return directories, tiers
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache import shared
+from penstock.cache import worker_tier
 from penstock.cache.files import FileStamp
 from penstock.cache.identity import Block, CachedObject, block_of
-from penstock.cache.shared import SharedDirectory
+from penstock.cache.worker_tier import WorkerDirectory
 from tests.support.cache_samples import BLOCK, sample
 
 WHAT, _ = sample("one", 5000)
@@ -48,7 +48,7 @@ def test_a_late_error_of_an_earlier_index_does_not_disable_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     reports = Reports()
-    directory = SharedDirectory(0, tmp_path, reports, tracks_use=False)
+    directory = WorkerDirectory(0, tmp_path, reports, tracks_use=False)
     directory.enable()
 
     def fail(*_: object) -> None:
@@ -57,6 +57,6 @@ def test_a_late_error_of_an_earlier_index_does_not_disable_the_next_one(
             directory.enable()
         raise sqlite3.DatabaseError("malformed")
 
-    monkeypatch.setattr(shared, "load_units", fail)
+    monkeypatch.setattr(worker_tier, "load_units", fail)
     assert directory.read(BLOCK_OF_IT, 0, 100) is None
     assert reports.errors == ([] if is_late else ["malformed"])

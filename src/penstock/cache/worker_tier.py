@@ -115,7 +115,7 @@ class Ask(Protocol):
     def __call__(self, length: int) -> None: ...
 
 
-class SharedDirectory:
+class WorkerDirectory:
     def __init__(self, number: int, path: Path, reporter: Reporter, *, tracks_use: bool) -> None:
         """`number`: the server's number of the directory."""
         self._number = number
@@ -287,14 +287,14 @@ class SharedDirectory:
         self._reporter.wrong(self._number, block)
 
 
-class SharedTier:
+class WorkerTier:
     """See Tier."""
 
-    def __init__(self, name: str, directories: Sequence[SharedDirectory]) -> None:
+    def __init__(self, name: str, directories: Sequence[WorkerDirectory]) -> None:
         self.name = name
         self._directories = directories
 
-    def _of(self, digest: bytes) -> SharedDirectory:
+    def _of(self, digest: bytes) -> WorkerDirectory:
         return self._directories[digest[0] % len(self._directories)]
 
     def read(self, block: Block, start: int, stop: int) -> memoryview | None:
