@@ -44,8 +44,8 @@ from penstock.cache.guarded import HUNG_S
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.indexfile import is_damage
 from penstock.cache.policy import POLICIES
-from penstock.cache.worker_tier import WorkerDirectory, WorkerTier
 from penstock.cache.tiered import Cache
+from penstock.cache.worker_tier import WorkerDirectory, WorkerTier
 from penstock.catalog.tree import Tree
 from penstock.daemon.channel import Channel, Message, receive_start
 from penstock.daemon.log_file import stop_rotating
