@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.blocks import DEFAULT_BLOCK_BYTES, UNIT_BYTES
+from penstock.cache.members import parse_members
 from penstock.cache.policy import POLICIES
 from penstock.cache.tier import TierSpec, parse_quota, parse_tier
 from penstock.catalog.staging import MOST_FILES
@@ -59,6 +60,15 @@ def _text(text: str, _what: str) -> str:
 
 def _path(text: str, _what: str) -> Path:
     return Path(text)
+
+
+def _members(text: str, what: str) -> str:
+    parse_members(text, what)  # raises
+    return text
+
+
+def _absolute_path(text: str, _what: str) -> str:
+    return str(Path(text).absolute())  # the server has another working directory
 
 
 def _size(bare_unit: int) -> Parse:
@@ -276,6 +286,16 @@ class MountSettings:
         help="How often the bucket is listed again.",
     )
     tiers: tuple[TierSpec, ...] = field(default=(), metadata={"options": TIER_OPTIONS})
+    shared: str | None = _option(
+        name="shared", parse=_members, metavar="memcached://HOST[,HOST]",
+        default_means="none",
+        help="Members of a cache that several machines share; also memcached:///FILE and "
+        "memcached+dns://NAME.",
+    )
+    shared_key: str | None = _option(
+        name="shared-key", parse=_absolute_path, metavar="FILE", default_means="none",
+        help="Seal what the shared cache holds with the key in this file.",
+    )
     policy: str = _option(
         name="policy", choices=tuple(sorted(POLICIES)), default="keep",
         help="What stays when a tier is full.",

@@ -8,16 +8,21 @@ from pathlib import Path
 from penstock.cache.directory import CacheDirectory
 from penstock.cache.guarded import GuardedDirectory
 from penstock.cache.indexfile import IndexIdentity, stored_bytes
+from penstock.cache.members import parse_members
 from penstock.cache.policy import POLICIES, Policy
+from penstock.cache.seal import open_packing
+from penstock.cache.shared_tier import SharedTier
 from penstock.cache.striped import StripedTier
 from penstock.cache.sweep import sweep_unopened
 from penstock.cache.tier import TierSpec, is_full_disk, prepare_directory, refuse_foreign
 from penstock.cache.tiered import Cache
 from penstock.errors import CacheDirError
 from penstock.metrics import Counters
-from penstock.units import format_size
+from penstock.units import MIB, format_size
 
 Warn = Callable[[str], None]
+
+_LEAST_QUEUE_BYTES = 8 * MIB
 
 
 def build_cache(
@@ -30,6 +35,7 @@ def build_cache(
     counters: Counters,
     threads: int = 32,
     deadline_s: float = 60.0,
+    shared: SharedTier | None = None,
     must_open: bool = True,
     warn: Warn = lambda _note: None,
 ) -> Cache:
@@ -44,7 +50,23 @@ def build_cache(
         large_threads=large_threads,
         threads=threads,
         deadline_s=deadline_s,
+        shared=shared,
         counters=counters,
+    )
+
+
+def open_shared_tier(
+    members: str | None, key_file: str | None, counters: Counters, buffer_bytes: int
+) -> SharedTier | None:
+    """Open the shared tier that the settings name, if they do. A tier whose members fail opens as
+    well. `buffer_bytes`: of this process, for blocks in flight."""
+    if members is None:
+        return None
+    return SharedTier(
+        parse_members(members),
+        open_packing(None if key_file is None else Path(key_file)),
+        counters,
+        queue_bytes=max(_LEAST_QUEUE_BYTES, buffer_bytes // 4),
     )
 
 

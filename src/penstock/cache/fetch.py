@@ -37,12 +37,21 @@ class State(Enum):
     FAILED = "failed"
 
 
+class Origin(Enum):
+    """Where the bytes of a block have come from."""
+
+    STORE = "store"
+    SHARED = "shared"  # the shared tier
+    TIER = "tier"  # a tier of this machine
+
+
 class FetchOutcome(Enum):
     """How the fetch of a block ahead of its readers ended."""
 
     FETCHED = "fetched"
     CACHED = "cached"  # it was in a tier, or in memory
     JOINED = "joined"  # another thread or worker is fetching it
+    ELSEWHERE = "elsewhere"  # another machine is fetching it for the shared tier: retry later
     NO_ROOM = "no room"  # the memory for fetches is used up: retry later
     FAILED = "failed"
 
@@ -75,13 +84,14 @@ class Fetch:
         "data",
         "error",
         "failed_s",
-        "from_store",
         "get",
         "hedged",
         "is_prefetch",
         "is_unread",
         "obj",
+        "origin",
         "push",
+        "reads_shared",
         "reads_tier",
         "received_s",
         "requested_s",
@@ -114,8 +124,9 @@ class Fetch:
         self.is_prefetch = False  # it was started before any reader asked for the block
         self.is_unread = False  # and no reader has asked since
         self.push: PushBlock | None = None  # None once it has been called
-        self.from_store = True
+        self.origin = Origin.STORE
         self.reads_tier = False  # it is looking in the tiers first
+        self.reads_shared = False  # it is looking in the shared tier, or waits for another machine
         self.hedged = False
         self.requested_s = requested_s
         self.started_s = self.received_s = self.failed_s = 0.0
@@ -131,6 +142,7 @@ class Fetch:
             self.state is State.FETCHING
             and bool(self.waiters)
             and not self.hedged
+            and not self.reads_shared
             and self.push is None
         )
 

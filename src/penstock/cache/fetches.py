@@ -43,12 +43,14 @@ from penstock.cache.fetch import (
     FetchOutcome,
     FetchResult,
     GetRange,
+    Origin,
     PushBlock,
     State,
     Waiter,
 )
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.pool import Pool
+from penstock.cache.shared_tier import FetchedElsewhere, SharedTier
 from penstock.cache.tier import Tiers
 from penstock.cache.watchdog import Hedging, Watchdog
 from penstock.errors import PenstockError, StoreError
@@ -85,11 +87,13 @@ class Fetches:
         deadline_s: float,
         threads: int,
         large_threads: int,
+        shared: SharedTier | None = None,
         now: Callable[[], float] = time.monotonic,
         watchdog: type[Watchdog] = Watchdog,
     ) -> None:
         """`threads` fetch small objects, `large_threads` blocks of large ones."""
         self._tiers = tiers
+        self.shared = shared
         self._counters = counters
         self._budget_bytes = budget_bytes
         self._deadline_s = deadline_s
@@ -279,7 +283,7 @@ class Fetches:
                 self._tiers.write(obj, block, fetch.data)
             return FetchResult(FetchOutcome.CACHED, block.length)
         if push is None:
-            if self._tiers.has(block):
+            if self._tiers.has(block) or self._is_only_for_shared(block):
                 return FetchResult(FetchOutcome.CACHED, block.length)
         elif (stored := self._tiers.read(block, 0, block.length)) is not None:
             push(stored)
@@ -289,8 +293,20 @@ class Fetches:
             found = self.find(block) is not None
             return FetchResult(FetchOutcome.JOINED if found else FetchOutcome.NO_ROOM, block.length)
         took_s = self.run(fetch)
-        outcome = FetchOutcome.FETCHED if fetch.error is None else FetchOutcome.FAILED
-        return FetchResult(outcome, block.length, took_s, fetch.error)
+        if isinstance(fetch.error, FetchedElsewhere):
+            return FetchResult(FetchOutcome.ELSEWHERE, block.length)
+        if fetch.error is not None:
+            return FetchResult(FetchOutcome.FAILED, block.length, took_s, fetch.error)
+        from_store = fetch.origin is Origin.STORE
+        outcome = FetchOutcome.FETCHED if from_store else FetchOutcome.CACHED
+        return FetchResult(outcome, block.length, took_s)
+
+    def _is_only_for_shared(self, block: Block) -> bool:
+        """Whether the shared tier has a block for which the local tiers have no room: reading it
+        would be of no use."""
+        shared = self.shared
+        has_place = bool(self._tiers.all) and self._tiers.has_room(block)
+        return shared is not None and not has_place and shared.has(block)
 
     def _start_if_room(
         self, block: Block, obj: CachedObject, get: GetRange, push: PushBlock | None
@@ -357,6 +373,8 @@ class Fetches:
         self.watchdog.stop()
         for part in (self.watchdog, self._large, self._small):
             part.close(max(0.0, until_s - time.monotonic()))
+        if self.shared is not None:
+            self.shared.close(max(0.0, until_s - time.monotonic()))
 
     # -- one fetch, from its start to its end ---------------------------------------------
 
@@ -383,7 +401,7 @@ class Fetches:
             return None
         took_s = self._now() - fetch.started_s
         self.receive(fetch, data)
-        if not fetch.from_store:
+        if fetch.origin is not Origin.STORE:
             return None
         self._hedging.note(fetch.block.length, took_s)
         return took_s
@@ -396,10 +414,18 @@ class Fetches:
             stored = self._tiers.read(block, 0, block.length)
             fetch.reads_tier = False
             if stored is not None:
-                fetch.from_store = False
+                fetch.origin = Origin.TIER
                 return stored
         # No partial answers for a whole object: it may still be compared with its checksum.
         progress = None if block.whole else partial(self._answer_arrived, fetch)
+        if self.shared is not None:
+            fetch.reads_shared = True
+            found = self.shared.find(block, may_wait=not fetch.is_prefetch, progress=progress)
+            if found is not None:
+                fetch.origin = Origin.SHARED
+                return found
+            fetch.reads_shared = False
+            fetch.started_s = self._now()  # of the request to the store
         return fetch.get(block.start, block.length, progress)
 
     def _answer_arrived(self, fetch: Fetch, arrived: memoryview) -> None:
@@ -426,8 +452,9 @@ class Fetches:
                 return None
             self._held_bytes += block.length
         pending = None
+        fetch.started_s = self._now()
         try:
-            pending = begin()
+            pending = begin() if self.shared is None else self._begin_shared(fetch, begin)
         except PenstockError as error:
             log.debug("%s was not requested: %s", fetch.obj.key, error)  # `run` will report it
         finally:
@@ -435,9 +462,27 @@ class Fetches:
                 self.free(block.length)
         if pending is None:
             return None
-        fetch.started_s = self._now()
         fetch.state = State.FETCHING
         return pending
+
+    def _begin_shared(self, fetch: Fetch, begin: BeginGet) -> Pending | None:
+        """Look in the shared tier first."""
+        assert self.shared is not None
+
+        def begin_get() -> Pending | None:
+            fetch.reads_shared = False
+            fetch.started_s = self._now()
+            return begin()
+
+        def get() -> Buffer:
+            fetch.reads_shared = False
+            return fetch.get(fetch.block.start, fetch.block.length, None)
+
+        def note_hit() -> None:
+            fetch.origin = Origin.SHARED
+
+        fetch.reads_shared = True
+        return self.shared.begin(fetch.block, begin_get, get, note_hit)
 
     def receive_started(self, fetch: Fetch, pending: Pending, on_end: Callable[[], None]) -> bool:
         """Do the second half of `run`, without storing: True if storing is left to do. After a
@@ -451,13 +496,17 @@ class Fetches:
         if not self._answer(fetch, data):
             on_end()
             return False
-        self._hedging.note(fetch.block.length, took_s)
+        if fetch.origin is Origin.STORE:
+            self._hedging.note(fetch.block.length, took_s)
         return True
 
     def store_started(self, fetch: Fetch, on_end: Callable[[], None]) -> None:
         """Store the block in the caller's thread while the disk is fast, else in a pool thread."""
         started_s = self._now()
-        if started_s < self._slow_disk_until_s or not self._tiers.has_room(fetch.block):
+        may_wait = not self._tiers.has_room(fetch.block) or (
+            self.shared is not None and not self.shared.has_room(fetch.block)
+        )
+        if started_s < self._slow_disk_until_s or may_wait:
             self._small.submit(partial(self._push_and_store, fetch, on_end))
             return
         self._push_and_store(fetch, on_end)
@@ -533,10 +582,16 @@ class Fetches:
     def _store(self, fetch: Fetch, *, is_placed: bool) -> None:
         """`is_placed`: the page cache holds the block."""
         try:
-            if fetch.from_store and fetch.data is not None:
+            if fetch.origin is not Origin.TIER and fetch.data is not None:
                 stored = self._tiers.write(fetch.obj, fetch.block, fetch.data)
                 self._declined_blocks += not stored  # by many threads: one may be missed
-                is_placed = is_placed or stored
+                is_placed = is_placed or stored or fetch.origin is Origin.SHARED
+            if fetch.origin is Origin.STORE and fetch.data is not None and self.shared is not None:
+                # Other machines may be waiting for it: their lease ends with this.
+                filled = self.shared.write(
+                    fetch.obj, self._tiers.block_bytes, fetch.block, fetch.data
+                )
+                is_placed = is_placed or filled
         finally:
             # The reader will ask for the rest of a large block in a moment. It will also ask for a
             # small object that nobody has read yet, and that is nowhere else.

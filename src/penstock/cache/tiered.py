@@ -18,6 +18,7 @@ from penstock.blocks import Span, spans
 from penstock.cache.fetch import BeginGet, FetchJob, FetchResult, GetRange, PushBlock, Waiter
 from penstock.cache.fetches import Fetches
 from penstock.cache.identity import Block, CachedObject, block_of
+from penstock.cache.shared_tier import SharedTier
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import Tier, Tiers
 from penstock.metrics import Counters
@@ -59,12 +60,15 @@ class Cache:
         counters: Counters,
         threads: int = 32,
         deadline_s: float = 60.0,
+        shared: SharedTier | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`shared`: the tier of all machines, looked in before the store."""
         # Tiers on this machine's disks: their contents can be listed, checked and removed.
         self.tiers = [tier for tier in tiers if isinstance(tier, StripedTier)]
         self.block_bytes = block_bytes
         self.buffer_bytes = buffer_bytes
+        self.shared = shared
         self._tiers = Tiers(tiers, block_bytes, counters)
         self.fetches = Fetches(
             self._tiers,
@@ -73,6 +77,7 @@ class Cache:
             deadline_s=deadline_s,
             threads=threads,
             large_threads=large_threads,
+            shared=shared,
             now=now,
         )
         self.buffers: BufferedBlocks = self.fetches

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.cache.build import build_cache
+from penstock.cache.build import build_cache, open_shared_tier
 from penstock.cache.guarded import HUNG_S
 from penstock.catalog.refresh import Mounted, catalog_path, numbered, refresh, unlisted
 from penstock.catalog.sources import check_paths
@@ -161,6 +161,9 @@ class Server:
             counters=self._counters,
             threads=settings.threads,
             deadline_s=settings.deadline_s,
+            shared=open_shared_tier(
+                settings.shared, settings.shared_key, self._counters, settings.buffer_bytes
+            ),
             # A bad directory is an error for the user who mounts, and not for readers later.
             must_open=self._asked_for,
             warn=self._note,

@@ -109,7 +109,7 @@ class WarmRequests:
 
     def _load(self, request: Answer, selection: Selection, writer: "_ProgressWriter") -> Answer:
         tiers, page_cache = self._files.cache.tiers, bool(request.get("page_cache"))
-        if not tiers and not page_cache:
+        if not tiers and not page_cache and self._files.cache.shared is None:
             raise UsageError(
                 "this mount has no cache to fill",
                 hint="mount it without --no-cache, or warm the page cache with --page-cache",
@@ -181,7 +181,12 @@ class WarmRequests:
 
     def _find_room(self, selection: Selection, writer: "_ProgressWriter") -> TierRoom | None:
         tiers = self._files.cache.tiers
-        if not tiers or fits_for_sure(tiers, selection.size_bytes):
+        # What the local tiers have no room for still goes into the shared one.
+        if (
+            not tiers
+            or self._files.cache.shared is not None
+            or fits_for_sure(tiers, selection.size_bytes)
+        ):
             writer.send({"start": _totals(selection) | {"fits": True}})
             return None
         report = self._survey(selection, writer, page_cache=False)

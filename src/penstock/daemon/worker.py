@@ -37,6 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.cache.build import open_shared_tier
 from penstock.cache.claims import Claims, claims_bytes
 from penstock.cache.fetch import FetchResult
 from penstock.cache.files import FileStamp
@@ -240,6 +241,7 @@ class _Worker:
             large_threads=LARGE_THREADS,
             threads=settings.threads,
             deadline_s=settings.deadline_s,
+            shared=open_shared_tier(settings.shared, settings.shared_key, self._counters, share),
             counters=self._counters,
         )
         self._stores = stores

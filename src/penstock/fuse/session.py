@@ -483,6 +483,8 @@ class Session:
             if started.advance():
                 self._to_store.append((time.monotonic(), started))
                 return
+            # Another one than before, once the shared tier has not had the object.
+            descriptor = started.fileno()
             self._arm(descriptor)
         except Exception as error:  # a bug costs one reply, not the mount
             log.exception("a fetch failed")

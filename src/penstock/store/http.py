@@ -187,7 +187,7 @@ class HttpClient:
             except IndexError:
                 return None
             idle_s = time.monotonic() - since_s
-            if idle_s < _FRESH_S or (idle_s < _IDLE_S and not _has_something_to_read(connection)):
+            if idle_s < _FRESH_S or (idle_s < _IDLE_S and not has_something_to_read(connection)):
                 return connection
             connection.close()
 
@@ -574,7 +574,7 @@ def _timeouts(what: str) -> Iterator[None]:
         raise TimeoutError(what) from None
 
 
-def _has_something_to_read(connection: socket.socket) -> bool:
+def has_something_to_read(connection: socket.socket) -> bool:
     """Return True for an idle connection that the server has closed: nothing else can arrive."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)

@@ -6,7 +6,8 @@ was, without a record of its progress. Blocks that will find no room are not fet
 
     checked ──▶ ready ──▶ in flight ──▶ ended
                   ▲           │
-                  └── joined ◀┘  another fetch is in flight: retried a moment later
+                  └── joined ◀┘  another fetch is in flight, here or on another machine: retried
+                                 a moment later. So machines that load the same data share the work
 
 Threading: one thread calls `advance`, which checks the next files, and waits; the prefetcher's
 thread takes blocks, and its pool reports results. Any thread may read numbers.
@@ -272,7 +273,8 @@ class Load:
         """Check the room again after tiers declined blocks: other mounts, or other users of the
         disk, have filled them. Drop the ready blocks that will not fit."""
         declined = self._files.cache.declined_blocks
-        if declined == self._declined or not self._files.cache.tiers:
+        cache = self._files.cache
+        if declined == self._declined or not cache.tiers or cache.shared is not None:
             return
         self._declined = declined
         # an upper bound of what is there, so no share reports more room than it has
@@ -336,7 +338,7 @@ class Load:
             ):
                 self._rate_limit.give_back(piece.length)
             if not self._over:
-                if result.outcome is FetchOutcome.JOINED:
+                if result.outcome in (FetchOutcome.JOINED, FetchOutcome.ELSEWHERE):
                     self._joined.append(piece)
                 else:
                     self._count(piece, result)

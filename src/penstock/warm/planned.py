@@ -29,6 +29,7 @@ from penstock.warm.page_cache import FILES_PER_PROBE, PageBudget, PageCacheProbe
 from penstock.warm.prefetcher import Wanted
 
 _MOST_AHEAD = 200_000  # positions; tiny files must not make the list of what is ahead endless
+_ELSEWHERE_S = 0.02  # until a block that another machine is fetching is asked for again
 _FIRST_CHECK = 16  # the first GETs do not wait for the check of a hundred files
 # Blocks of one file that is not pushed: 256 GiB of 4 MiB.
 _MOST_BLOCKS = 65_536
@@ -82,6 +83,8 @@ class PlannedFeed:
         self._kept_bytes = 0
         self._demand = Demand()
         self._ended = dict.fromkeys(FetchOutcome, 0)
+        # Blocks that another machine is fetching, and when to ask for them again.
+        self._elsewhere: deque[tuple[float, Wanted]] = deque()
         self._resident = 0
         self._missing = 0
         self._dropped = 0
@@ -93,6 +96,7 @@ class PlannedFeed:
                 break
             self._check_more()
         self._ahead = self._next  # only after the check, which may take a while
+        self._ask_again()
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def end(self) -> None:
@@ -244,11 +248,21 @@ class PlannedFeed:
         push, block_bytes = self._probe is not None, self._files.cache.block_bytes
         most = max(1, self._window_bytes // block_bytes) if push else _MOST_BLOCKS
         for block in range(min(most, block_count(node.size_bytes or 0, block_bytes))):
-            self._ready.append(Wanted(node.ino, block, push, missing_since_s, self._note_end))
+            wanted = Wanted(node.ino, block, push, missing_since_s, _ignore)
+            self._ready.append(wanted._replace(ended=partial(self._note_end, wanted)))
 
-    def _note_end(self, result: FetchResult) -> None:
+    def _note_end(self, wanted: Wanted, result: FetchResult) -> None:
         with self._lock:
             self._ended[result.outcome] += 1
+            if result.outcome is FetchOutcome.ELSEWHERE and not self._is_over:
+                self._elsewhere.append((time.monotonic() + _ELSEWHERE_S, wanted))
+
+    def _ask_again(self) -> None:
+        """Ask again, before all others, for blocks that another machine was fetching."""
+        now_s = time.monotonic()
+        while self._elsewhere and self._elsewhere[0][0] <= now_s:
+            wanted = self._elsewhere.popleft()[1]._replace(missing_since_s=now_s)
+            self._ready.appendleft(wanted._replace(ended=partial(self._note_end, wanted)))
 
     # -- files ---------------------------------------------------------------------------
 
@@ -283,6 +297,10 @@ class PlannedFeed:
             if self._states[number] == _KEPT and not self._is_over:
                 self._kept_bytes -= self._pages.release(self._inos[number])
                 self._states[number] = _NEW
+
+
+def _ignore(_result: FetchResult) -> None:
+    """Stands in for a function that needs the block itself."""
 
 
 class _Upcoming(NamedTuple):
