@@ -1,5 +1,6 @@
 """Build a cache from the user's tier options, and open its directories."""
 
+import logging
 import sqlite3
 from collections.abc import Callable
 from functools import partial
@@ -16,9 +17,11 @@ from penstock.cache.striped import StripedTier
 from penstock.cache.sweep import sweep_unopened
 from penstock.cache.tier import TierSpec, is_full_disk, prepare_directory, refuse_foreign
 from penstock.cache.tiered import Cache
-from penstock.errors import CacheDirError
+from penstock.errors import CacheDirError, OptionError
 from penstock.metrics import Counters
 from penstock.units import MIB, format_size
+
+log = logging.getLogger(__name__)
 
 Warn = Callable[[str], None]
 
@@ -56,18 +59,27 @@ def build_cache(
 
 
 def open_shared_tier(
-    members: str | None, key_file: str | None, counters: Counters, buffer_bytes: int
+    members: str | None,
+    key_file: str | None,
+    counters: Counters,
+    buffer_bytes: int,
+    *,
+    must_open: bool = True,
 ) -> SharedTier | None:
     """Open the shared tier that the settings name, if they do. A tier whose members fail opens as
-    well. `buffer_bytes`: of this process, for blocks in flight."""
+    well. `buffer_bytes`: of this process, for blocks in flight. Without `must_open`, a key file
+    that is gone costs the tier, and not the mount."""
     if members is None:
         return None
-    return SharedTier(
-        parse_members(members),
-        open_packing(None if key_file is None else Path(key_file)),
-        counters,
-        queue_bytes=max(_LEAST_QUEUE_BYTES, buffer_bytes // 4),
-    )
+    try:
+        packing = open_packing(None if key_file is None else Path(key_file))
+    except OptionError as error:
+        if must_open:
+            raise
+        log.warning("%s; reading without the shared tier", error)
+        return None
+    queue_bytes = max(_LEAST_QUEUE_BYTES, buffer_bytes // 4)
+    return SharedTier(parse_members(members), packing, counters, queue_bytes=queue_bytes)
 
 
 def build_tier(

@@ -351,6 +351,15 @@ class SharedTier:
     def _members(self) -> tuple[Member, ...]:
         return self._ring[0]
 
+    @property
+    def addresses(self) -> list[Address]:
+        return [member.address for member in self._members]
+
+    def out_of_service(self) -> dict[str, str]:
+        """Return the members that are out of service, and why."""
+        states = ((str(one.address), one.why_out) for one in self._members)
+        return {member: why for member, why in states if why is not None}
+
     # -- for people ---------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:

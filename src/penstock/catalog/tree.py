@@ -7,6 +7,7 @@ rewritten object gets a new one, so pages of two versions cannot meet in one ino
 Threading and damage: see penstock.catalog.database.
 """
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -132,6 +133,21 @@ class Tree(CatalogDatabase):
                 f"SELECT {_COLUMNS} FROM nodes WHERE dead = 0 AND size IS NOT NULL"
             ):
                 yield Node._make(row)
+
+    def sample(self, count: int) -> list[Node]:
+        """Return about `count` files, picked at random; all of them if there are no more."""
+        if self.totals()[0] <= count:
+            return list(self.files())
+        last = self._query("SELECT max(ino) FROM nodes")[0][0] or 0
+        found: dict[int, Node] = {}
+        for _ in range(count):
+            rows = self._query(
+                f"SELECT {_COLUMNS} FROM nodes WHERE dead = 0 AND size IS NOT NULL AND ino >= ? "
+                "ORDER BY ino LIMIT 1",
+                (random.randint(1, last),),
+            )
+            found.update((row[0], Node._make(row)) for row in rows)
+        return list(found.values())
 
     # -- the whole catalog --------------------------------------------------------------
 

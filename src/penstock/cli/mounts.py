@@ -197,6 +197,7 @@ def _rows(now: Json, before: Json | None = None) -> list[tuple[str, str]]:
             )
             for tier in now["tiers"]
         ),
+        *(_shared_rows(now["shared"]) if now.get("shared") else ()),
         (
             "from cache",
             format_size(hits)
@@ -247,6 +248,34 @@ def _rows(now: Json, before: Json | None = None) -> list[tuple[str, str]]:
         rows.append(("catalog", f"{damage['what']}; {then}"))
     if now["refresh_error"]:
         rows.append(("refresh", now["refresh_error"]))
+    return rows
+
+
+def _shared_rows(shared: Json) -> list[tuple[str, str]]:
+    rows = [
+        (
+            "shared",
+            f"{format_size(shared['cached_bytes'])} of this data set, room for "
+            f"{format_size(shared['capacity_bytes'])} in all"
+            + (
+                f"; {shared['fills_dropped']:,} blocks not written"
+                if shared["fills_dropped"]
+                else ""
+            )
+            + (f"; {shared['problem']}" if shared["problem"] else ""),
+        )
+    ]
+    for one in shared["members"]:
+        took = "" if one["hit_ms"] is None else f" in {one['hit_ms']:g} ms"
+        damaged = f", {one['damaged']:,} damaged" if one["damaged"] else ""
+        rows.append(
+            (
+                f"  {one['member']}",
+                f"{one['hits']:,} hits{took}, {one['misses']:,} misses{damaged}, "
+                f"{format_size(one['filled_bytes'])} written"
+                + (f"; out: {one['out']}" if one["out"] else ""),
+            )
+        )
     return rows
 
 

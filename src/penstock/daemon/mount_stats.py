@@ -8,6 +8,7 @@ from typing import Any
 from penstock.daemon.catalog_refresher import Refresher
 from penstock.daemon.epoch_plans import EpochPlans
 from penstock.daemon.resource_limits import Limits, open_descriptors, resident_bytes
+from penstock.daemon.shared_stats import SharedEstimate, describe
 from penstock.daemon.worker_pool import WorkerPool
 from penstock.fuse.backing import BackingFiles
 from penstock.fuse.session import Session
@@ -32,9 +33,12 @@ def collect(
     plans: EpochPlans,
     prefetcher: Prefetcher,
     workers: WorkerPool | None,
+    estimate: SharedEstimate | None,
 ) -> dict[str, Any]:
     count, size = files.totals()
     files.cache.wait_until_stored()  # workers report their counts with it
+    if estimate is not None:
+        estimate.refresh(wait=True)
     return {
         "mountpoint": str(settings.mountpoint),
         "source": settings.shown,
@@ -52,9 +56,10 @@ def collect(
         "files": count,
         "bytes": size,
         "hidden": sum(files.tree.hidden_counts().values()),
-        "cached_bytes": _cached_bytes(files, numbers, files.cache.source_bytes),
+        "cached_bytes": _cached_bytes(files, numbers, files.cache.source_bytes, estimate),
         "parts": _parts(settings, files, numbers),
-        "capacity_bytes": _capacity_bytes(files),
+        "capacity_bytes": _capacity_bytes(files, estimate),
+        "shared": _shared(files, counters, workers, estimate),
         "tiers": [tier.describe() for tier in files.cache.tiers],
         "hit_bytes": counters.by_label("hit_bytes"),
         "store_requests": counters.total("store_requests"),
@@ -100,15 +105,18 @@ def collect_brief(
     session: Session | WorkerPool,
     refresher: Refresher,
     counters: Counters,
+    estimate: SharedEstimate | None,
 ) -> dict[str, Any]:
     """Return the few values that are polled of many mounts. Never waits, and reads no file;
     `cached_bytes` may be a tenth of a second old."""
     count, size = files.totals()
+    if estimate is not None:
+        estimate.refresh(wait=False)
     return {
         "files": count,
         "bytes": size,
-        "cached_bytes": _cached_bytes(files, numbers, files.cache.indexed_bytes),
-        "capacity_bytes": _capacity_bytes(files),
+        "cached_bytes": _cached_bytes(files, numbers, files.cache.indexed_bytes, estimate),
+        "capacity_bytes": _capacity_bytes(files, estimate),
         "listed_at_s": files.tree.listed_at(),
         "last_change": files.tree.change_number(),
         "hit_bytes": counters.by_label("hit_bytes"),
@@ -143,14 +151,36 @@ def _parts(
     ]
 
 
-def _cached_bytes(files: FileSystem, numbers: Collection[int], of: Callable[[str], int]) -> int:
-    """Sum over all sources; the same data at two places is cached once."""
+def _cached_bytes(
+    files: FileSystem,
+    numbers: Collection[int],
+    of: Callable[[str], int],
+    estimate: SharedEstimate | None,
+) -> int:
+    """Sum over all sources; the same data at two places is cached once. With a shared tier, what
+    it holds counts as well."""
     identities = {row.identity for row in files.tree.sources() if row.number in numbers}
-    return sum(map(of, identities))
+    here = sum(map(of, identities))
+    size = files.totals()[1]
+    return here if estimate is None else min(size, max(here, estimate.cached_bytes(size)))
 
 
-def _capacity_bytes(files: FileSystem) -> int:
-    return sum(tier.quota_bytes for tier in files.cache.tiers)
+def _capacity_bytes(files: FileSystem, estimate: SharedEstimate | None) -> int:
+    here = sum(tier.quota_bytes for tier in files.cache.tiers)
+    return here if estimate is None else here + estimate.capacity_bytes
+
+
+def _shared(
+    files: FileSystem,
+    counters: Counters,
+    workers: WorkerPool | None,
+    estimate: SharedEstimate | None,
+) -> dict[str, Any] | None:
+    tier = files.cache.shared
+    if tier is None or estimate is None:
+        return None
+    out = {} if workers is None else workers.shared_out()
+    return describe(estimate, tier, counters, out, files.totals()[1])
 
 
 def _fetched_over_read(counters: Counters, read_bytes: int) -> float | None:

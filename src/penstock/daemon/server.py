@@ -34,6 +34,7 @@ from penstock.daemon.process_setup import (
     yield_to_readers,
 )
 from penstock.daemon.resource_limits import Limits
+from penstock.daemon.shared_stats import SharedEstimate
 from penstock.daemon.warm_requests import WarmRequests
 from penstock.daemon.worker_pool import WorkerPool
 from penstock.errors import (
@@ -162,7 +163,11 @@ class Server:
             threads=settings.threads,
             deadline_s=settings.deadline_s,
             shared=open_shared_tier(
-                settings.shared, settings.shared_key, self._counters, settings.buffer_bytes
+                settings.shared,
+                settings.shared_key,
+                self._counters,
+                settings.buffer_bytes,
+                must_open=self._asked_for,
             ),
             # A bad directory is an error for the user who mounts, and not for readers later.
             must_open=self._asked_for,
@@ -360,6 +365,8 @@ class Server:
             neighbours if settings.prefetch_blocks else None,
             shared=None if self._workers is None else self._workers.shared,
         )
+        shared = self._cache.shared
+        self._estimate = None if shared is None else SharedEstimate(self._files, shared)
         self._backings = None
         if self._mode == "passthrough":
             self._backings = BackingFiles(
@@ -601,11 +608,18 @@ class Server:
             self._plans,
             self._prefetcher,
             self._workers,
+            self._estimate,
         )
 
     def _brief(self, _request: dict[str, Any]) -> dict[str, Any]:
         return collect_brief(
-            self._numbers, self.mode, self._files, self._answering, self._refresher, self._counters
+            self._numbers,
+            self.mode,
+            self._files,
+            self._answering,
+            self._refresher,
+            self._counters,
+            self._estimate,
         )
 
     def _refresh(self, request: dict[str, Any]) -> dict[str, Any]:

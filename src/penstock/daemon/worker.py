@@ -241,7 +241,9 @@ class _Worker:
             large_threads=LARGE_THREADS,
             threads=settings.threads,
             deadline_s=settings.deadline_s,
-            shared=open_shared_tier(settings.shared, settings.shared_key, self._counters, share),
+            shared=open_shared_tier(
+                settings.shared, settings.shared_key, self._counters, share, must_open=False
+            ),
             counters=self._counters,
         )
         self._stores = stores
@@ -400,7 +402,7 @@ class _Worker:
     def _report_totals(self) -> None:
         requests = self._session.requests()
         read_bytes = self._session.read_bytes() + self._forwarded.read_bytes()
-        fetches = self._cache.fetches
+        fetches, shared = self._cache.fetches, self._cache.shared
         self._reports.add(
             "totals",
             {
@@ -409,6 +411,7 @@ class _Worker:
                 "fetching": fetches.in_flight,
                 "buffered_bytes": fetches.held_bytes,
                 "declined": fetches.declined_blocks,
+                "shared_out": {} if shared is None else shared.out_of_service(),
             },
         )
 

@@ -68,6 +68,7 @@ class _Totals:
     declined: int = 0
     fetching: int = 0
     buffered_bytes: int = 0
+    shared_out: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, message: Message) -> "_Totals":
@@ -77,6 +78,7 @@ class _Totals:
             message["declined"],
             message["fetching"],
             message["buffered_bytes"],
+            message["shared_out"],
         )
 
 
@@ -436,6 +438,13 @@ class WorkerPool:
 
     def read_bytes(self) -> int:
         return self._ended_totals.read_bytes + sum(one.totals.read_bytes for one in self._running())
+
+    def shared_out(self) -> dict[str, str]:
+        """Return the members of the shared tier that a worker does without, and why."""
+        found: dict[str, str] = {}
+        for worker in self._running():
+            found |= worker.totals.shared_out
+        return found
 
     def describe(self) -> dict[str, Any]:
         """For `penstock stats`."""
