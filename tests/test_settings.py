@@ -41,6 +41,7 @@ OTHER_TEXT = {
     "grace": "1s", "allow-other": "true", "endpoint": "http://127.0.0.1:1", "region": "eu",
     "anonymous": "true", "manifest": "/list", "deadline": "5s", "verify-store": "never",
     "cache-dir": "/a", "cache-size": "1GiB", "tier": "SSD:/b:1GiB", "no-cache": "true",
+    "shared": "memcached://a,b:2", "shared-key": "/key",
 }  # fmt: skip
 
 
