@@ -8,7 +8,9 @@ never an error for a reader because a cache failed. It knows nothing of files or
     tier        a tier's protocol and options; build opens tiers; striped spreads one over disks
     guarded     takes a failing directory out of service, and probes it until it is back
     directory   one directory: files, index, indexfile, policy (eviction), locks, sweep
-    shared      the same directory as a worker process uses it
+    shared_tier the cache of several machines, before the store. members: which memcached has
+                what; memcached: one of them; seal: values; member_stats: what one reports
+    worker_tier the same directory as a worker process uses it
     contents    what is cached of many objects; identity: names, blocks, checksums; pool: threads
 
 Files in each directory of each tier:
@@ -39,6 +41,7 @@ Locks, in the order in which they may be taken (never the other way round):
     Index._flushing    who writes the pending rows        held for one batch
     Index._usage_lock  how many bytes are recorded        held for one batch
     Index._lock        pending rows                       held for list access only
+    SharedTier._queue_changed   blocks to be written   held for list access only
     SQLite's own       between processes                  held for one batch
 
 Callbacks (the answers to readers) run with none of them held.
