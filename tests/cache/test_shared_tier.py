@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ def member() -> Iterator[Memcached]:
 
 
 @contextmanager
-def sharing(address: str, packing: Packing = PACKINGS[0]) -> Iterator[SharedTier]:
-    tier = SharedTier(parse_members(address), packing, Counters())
+def sharing(address: str, packing: Packing = PACKINGS[0], **options: Any) -> Iterator[SharedTier]:
+    tier = SharedTier(parse_members(address), packing, Counters(), **options)
     try:
         yield tier
     finally:
@@ -134,12 +135,10 @@ def test_the_lease_of_a_dead_winner_runs_out(
         assert count(other, "shared_waited_in_vain") == 0
 
 
-def test_who_waits_in_vain_fetches_by_itself(
-    member: Memcached, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_tier, "_WAIT_S", 0.1)
+def test_who_waits_in_vain_fetches_by_itself_well_before_its_deadline(member: Memcached) -> None:
     _, block, _ = some_block()
-    with sharing(address_of(member)) as slow, sharing(address_of(member)) as other:
+    at = address_of(member)
+    with sharing(at) as slow, sharing(at, deadline_s=0.2) as other:
         assert slow.find(block, may_wait=True) is None
         assert other.find(block, may_wait=True) is None
         assert count(other, "shared_waited_in_vain") == 1

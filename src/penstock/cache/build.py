@@ -10,6 +10,7 @@ from penstock.cache.directory import CacheDirectory
 from penstock.cache.guarded import GuardedDirectory
 from penstock.cache.indexfile import IndexIdentity, stored_bytes
 from penstock.cache.members import parse_members
+from penstock.cache.memcached import LEAST_CONNECTIONS, MOST_CONNECTIONS
 from penstock.cache.policy import POLICIES, Policy
 from penstock.cache.seal import open_packing
 from penstock.cache.shared_tier import SharedTier
@@ -62,13 +63,15 @@ def open_shared_tier(
     members: str | None,
     key_file: str | None,
     counters: Counters,
-    buffer_bytes: int,
     *,
+    buffer_bytes: int,
+    deadline_s: float,
+    workers: int = 1,
     must_open: bool = True,
 ) -> SharedTier | None:
     """Open the shared tier that the settings name, if they do. A tier whose members fail opens as
-    well. `buffer_bytes`: of this process, for blocks in flight. Without `must_open`, a key file
-    that is gone costs the tier, and not the mount."""
+    well. `buffer_bytes`: of this process, for blocks in flight. `workers`: processes that serve the
+    same mount. Without `must_open`, a key file that is gone costs the tier, and not the mount."""
     if members is None:
         return None
     try:
@@ -78,8 +81,14 @@ def open_shared_tier(
             raise
         log.warning("%s; reading without the shared tier", error)
         return None
-    queue_bytes = max(_LEAST_QUEUE_BYTES, buffer_bytes // 4)
-    return SharedTier(parse_members(members), packing, counters, queue_bytes=queue_bytes)
+    return SharedTier(
+        parse_members(members),
+        packing,
+        counters,
+        queue_bytes=max(_LEAST_QUEUE_BYTES, buffer_bytes // 4),
+        connections=max(LEAST_CONNECTIONS, MOST_CONNECTIONS // workers),
+        deadline_s=deadline_s,
+    )
 
 
 def build_tier(

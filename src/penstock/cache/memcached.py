@@ -44,8 +44,9 @@ _LEAST_BYTES_PER_S = 10_000_000  # a slower one costs more than it saves
 # After the winner of a lease died, others wait so long.
 LEASE_S = 5
 # Of one process to one member. 16 values in flight fill any network, and 1,024 connections, the
-# default limit of memcached, are enough for 64 processes.
+# default limit of memcached, are enough for 64 processes. Workers of a mount share them.
 MOST_CONNECTIONS = 16
+LEAST_CONNECTIONS = 4
 _FRESH_S = 1.0  # a connection used so recently is not checked before it is used again
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 1.0, 30.0
 _TIMEVAL = struct.Struct("@ll")
@@ -76,7 +77,12 @@ FAILURES = (OSError, BadAnswer)
 
 
 class Member:
-    def __init__(self, address: Address, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: Address,
+        now: Callable[[], float] = time.monotonic,
+        connections: int = MOST_CONNECTIONS,
+    ) -> None:
         self.address = address
         self.name = str(address).encode()
         self.why_out: str | None = None  # why it is out of service
@@ -84,7 +90,7 @@ class Member:
         self._next_probe_s = 0.0
         self._pause_s = _FIRST_PROBE_S
         self._idle: list[tuple[float, socket.socket]] = []
-        self._slots = threading.Semaphore(MOST_CONNECTIONS)
+        self._slots = threading.Semaphore(connections)
 
     # -- connections ----------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from penstock.cache.members import Address, MemberList, MemberSource, member_of
 from penstock.cache.memcached import (
     FAILURES,
     LEASE_S,
+    MOST_CONNECTIONS,
     AllBusy,
     Answer,
     BlockRequest,
@@ -83,9 +84,15 @@ class SharedTier:
         counters: Counters,
         *,
         queue_bytes: int = _QUEUE_BYTES,
+        connections: int = MOST_CONNECTIONS,
+        deadline_s: float = 60.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`connections`: to each member. `deadline_s`: of readers, who must have time left for the
+        store when they have waited for another machine."""
         self._packing = packing
+        self._connections = connections
+        self._wait_s = min(_WAIT_S, deadline_s / 2)
         self._counters = counters
         self._now = now
         self._list = MemberList(source)
@@ -156,7 +163,7 @@ class SharedTier:
 
         `may_wait`: wait while another client is fetching it; else raise FetchedElsewhere.
         """
-        until_s, pause_s = self._now() + _WAIT_S, _FIRST_PAUSE_S
+        until_s, pause_s = self._now() + self._wait_s, _FIRST_PAUSE_S
         while (member := self._member_of(block)) is not None and member.why_out is None:
             answer, data = self._ask(member, block, progress)
             if answer is not Answer.TAKEN:
@@ -342,7 +349,9 @@ class SharedTier:
 
     def _use(self, addresses: Sequence[Address]) -> None:
         known = {member.address: member for member in self._members}
-        members = tuple(known.pop(one, None) or Member(one, self._now) for one in addresses)
+        members = tuple(
+            known.pop(one, None) or Member(one, self._now, self._connections) for one in addresses
+        )
         self._ring = members, tuple(member.name for member in members)
         for member in known.values():
             member.close()

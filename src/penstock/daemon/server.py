@@ -166,7 +166,8 @@ class Server:
                 settings.shared,
                 settings.shared_key,
                 self._counters,
-                settings.buffer_bytes,
+                buffer_bytes=settings.buffer_bytes,
+                deadline_s=settings.deadline_s,
                 must_open=self._asked_for,
             ),
             # A bad directory is an error for the user who mounts, and not for readers later.

@@ -242,7 +242,13 @@ class _Worker:
             threads=settings.threads,
             deadline_s=settings.deadline_s,
             shared=open_shared_tier(
-                settings.shared, settings.shared_key, self._counters, share, must_open=False
+                settings.shared,
+                settings.shared_key,
+                self._counters,
+                buffer_bytes=share,
+                deadline_s=settings.deadline_s,
+                workers=start["workers"],
+                must_open=False,
             ),
             counters=self._counters,
         )
