@@ -22,7 +22,7 @@ PACKAGE := pyproject.toml constraints.txt hatch_build.py $(wildcard src/penstock
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
 .venv/ready: $(PACKAGE) tools/system-packages
-	tools/system-packages fuse3 rsync strace linux-libc-dev
+	tools/system-packages fuse3 rsync strace linux-libc-dev memcached
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
