@@ -18,11 +18,13 @@ Threading: any thread. A connection belongs to one block until that is answered.
 """
 
 import logging
+import math
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 
 from typing_extensions import Buffer
@@ -65,7 +67,8 @@ class Answer(Enum):
 
 
 class AllBusy(Exception):
-    """All connections to the member are in use, which says nothing about the member."""
+    """No connection is free, or the member failed while the caller waited for one. No failure of
+    this request."""
 
 
 class BadAnswer(Exception):
@@ -82,12 +85,17 @@ class Member:
         address: Address,
         now: Callable[[], float] = time.monotonic,
         connections: int = MOST_CONNECTIONS,
+        deadline_s: float = 60.0,
     ) -> None:
+        """`deadline_s`: of readers, who must have time left for the store after this one failed."""
         self.address = address
         self.name = str(address).encode()
         self.why_out: str | None = None  # why it is out of service
+        self.answer_s = min(ANSWER_S, deadline_s / 8)
+        self._most_s = deadline_s / 2
         self._now = now
         self._next_probe_s = 0.0
+        self._back_s = -math.inf  # when a probe last succeeded
         self._pause_s = _FIRST_PROBE_S
         self._idle: list[tuple[float, socket.socket]] = []
         self._slots = threading.Semaphore(connections)
@@ -105,9 +113,11 @@ class Member:
 
     def take(self, *, fresh: bool = False) -> tuple[socket.socket, bool]:
         """Return a connection, and whether it was used before. Raises OSError or AllBusy."""
-        if not self._slots.acquire(timeout=ANSWER_S):
+        if not self._slots.acquire(timeout=self.answer_s):
             raise AllBusy
         try:
+            if self.why_out is not None and not fresh:
+                raise AllBusy
             connection = None if fresh else self._pop_idle()
             if connection is not None:
                 return connection, True
@@ -118,10 +128,9 @@ class Member:
 
     def give_back(self, connection: socket.socket) -> None:
         """Keep a connection whose last answer was read completely."""
-        if self.why_out is None:
-            self._idle.append((time.monotonic(), connection))
-        else:
-            connection.close()
+        self._idle.append((time.monotonic(), connection))
+        if self.why_out is not None:  # after it: `trip` may run at the same time
+            self.close()
         self._slots.release()
 
     def discard(self, connection: socket.socket) -> None:
@@ -130,8 +139,18 @@ class Member:
 
     def close(self) -> None:
         """Close the idle connections."""
-        while self._idle:
-            self._idle.pop()[1].close()
+        with suppress(IndexError):  # several threads do so at once when a member fails
+            while True:
+                self._idle.pop()[1].close()
+
+    def retire(self) -> None:
+        """Close all connections, those in use as soon as they are given back."""
+        self.why_out = "it is no longer a member"
+        self.close()
+
+    def time_for(self, size_bytes: int) -> float:
+        """Return how long so many bytes may take, in either direction."""
+        return min(self.answer_s + size_bytes / _LEAST_BYTES_PER_S, self._most_s)
 
     def _pop_idle(self) -> socket.socket | None:
         while True:
@@ -145,10 +164,11 @@ class Member:
 
     def _connect(self) -> socket.socket:
         address = self.address
-        connection = socket.create_connection((address.host, address.port), CONNECT_S)
+        within_s = min(CONNECT_S, self.answer_s)
+        connection = socket.create_connection((address.host, address.port), within_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # In the kernel: Python's own timeouts would poll before each call.
-        timeout = _TIMEVAL.pack(int(ANSWER_S), int(ANSWER_S % 1 * 1_000_000))
+        timeout = _TIMEVAL.pack(int(self.answer_s), int(self.answer_s % 1 * 1_000_000))
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
@@ -160,7 +180,9 @@ class Member:
         """Take the member out of service: it failed."""
         if self.why_out is None:
             log.warning("shared tier: %s: %s; reading without it", self.address, error)
-            self._pause_s = _FIRST_PROBE_S
+            # One that answers probes and nothing else must not cost a request each second.
+            again = self._now() - self._back_s < _LONGEST_PROBE_S
+            self._pause_s = min(_LONGEST_PROBE_S, 2 * self._pause_s) if again else _FIRST_PROBE_S
             self._next_probe_s = self._now() + self._pause_s
         self.why_out = str(error) or type(error).__name__
         self.close()
@@ -174,8 +196,8 @@ class Member:
         try:
             connection, _ = self.take(fresh=True)
             try:
-                connection.sendall(b"mn\r\n")
-                if connection.recv(_LINE_BYTES) != b"MN\r\n":
+                self._send_all(connection, [b"mn\r\n"])
+                if self._read_lines(connection, 1) != [b"MN"]:
                     raise BadAnswer("it does not speak memcached's meta protocol")
             finally:
                 self.discard(connection)
@@ -185,6 +207,7 @@ class Member:
             self._next_probe_s = self._now() + self._pause_s
             return False
         log.info("shared tier: %s answers again", self.address)
+        self._back_s = self._now()
         self.why_out = None
         return True
 
@@ -195,10 +218,10 @@ class Member:
     ) -> tuple[Answer, Buffer | None]:
         """Return what the member has of the block. Raises one of FAILURES."""
         while True:
+            request = BlockRequest(self, packing, block, progress)
             connection, was_used = self.take()
-            request = BlockRequest(self, packing, block, connection, progress)
             try:
-                request.send()
+                request.send(connection)
                 return request.wait()
             except ConnectionError:
                 # The member may have been restarted since the connection was used last.
@@ -208,17 +231,12 @@ class Member:
 
     def has(self, packing: Packing, blocks: Sequence[Block]) -> list[bool]:
         """Return which of the blocks are there. Raises one of FAILURES."""
-        connection, _ = self.take()
-        whole = False
-        try:
-            names = [packing.name(block, 0) for block in blocks]
-            connection.sendall(b"".join(b"mg %s s\r\n" % name for name in names))
-            lines = _read_lines(connection, len(names))
-            whole = True
-        finally:
-            (self.give_back if whole else self.discard)(connection)
-        # A lease is an empty value.
-        return [line.startswith(b"HD s") and not line.startswith(b"HD s0") for line in lines]
+        names = (packing.name(block, 0) for block in blocks)
+        request = b"".join(b"mg %s s\r\n" % name for name in names)
+        lines = self._exchange([request], len(blocks))
+        # A lease has another size: it is an empty value.
+        sizes = (packing.value_bytes(piece_lengths(block.length)[0]) for block in blocks)
+        return [line == b"HD s%d" % size for line, size in zip(lines, sizes, strict=True)]
 
     def store(self, packing: Packing, blocks: Sequence[tuple[Block, memoryview]]) -> int:
         """Store blocks; return how many were not accepted. Raises one of FAILURES."""
@@ -233,45 +251,76 @@ class Member:
                 size = sum(memoryview(part).nbytes for part in value)
                 parts += [b"ms %s %d\r\n" % (name, size), *value, b"\r\n"]
             sizes.append(len(pieces))
-        connection, _ = self.take()
-        whole = False
-        try:
-            _send_all(connection, parts)
-            lines = _read_lines(connection, sum(sizes))
-            whole = True
-        finally:
-            (self.give_back if whole else self.discard)(connection)
+        lines = self._exchange(parts, sum(sizes))
         refused = 0
         for size in sizes:
             answers, lines = lines[:size], lines[size:]
             refused += any(answer != b"HD" for answer in answers)
         return refused
 
+    def _exchange(self, parts: Sequence[Buffer], count: int) -> list[bytes]:
+        """Send a request and return that many lines of its answer."""
+        connection, _ = self.take()
+        is_whole = False
+        try:
+            self._send_all(connection, parts)
+            lines = self._read_lines(connection, count)
+            is_whole = True
+        finally:
+            (self.give_back if is_whole else self.discard)(connection)
+        return lines
+
+    def _send_all(self, connection: socket.socket, parts: Sequence[Buffer]) -> None:
+        left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+        until_s = time.monotonic() + self.time_for(sum(map(len, left)))
+        try:
+            while left:
+                if time.monotonic() > until_s:
+                    raise TimeoutError("it takes what it is sent too slowly")
+                left = _behind(left, connection.sendmsg(left[:_MOST_PARTS]))
+        except NotYet:
+            raise TimeoutError("it takes nothing more") from None
+
+    def _read_lines(self, connection: socket.socket, count: int) -> list[bytes]:
+        received = b""
+        until_s = time.monotonic() + self.answer_s
+        try:
+            while received.count(b"\r\n") < count:
+                if len(received) > count * _LINE_BYTES or time.monotonic() > until_s:
+                    raise BadAnswer("an answer without an end")
+                if not (more := connection.recv(_LINE_BYTES * 8)):
+                    raise ConnectionResetError("the connection ended before the answer")
+                received += more
+        except NotYet:
+            raise TimeoutError(f"no answer within {self.answer_s:g} s") from None
+        return received.split(b"\r\n")[:count]
+
 
 class BlockRequest:
     """A block that is being read from a member. One thread at a time.
 
     `advance` takes what has arrived and raises NotYet if that is not everything; `wait` blocks.
-    Whatever ends the request also gives the connection back, or closes it.
+    From `send` on the connection belongs to the request: whatever ends it also gives the
+    connection back, or closes it. All memory is allocated before that.
     """
+
+    _connection: socket.socket
+    _until_s: float
 
     def __init__(
         self,
         member: Member,
         packing: Packing,
         block: Block,
-        connection: socket.socket,
         progress: Progress | None = None,
     ) -> None:
         self._member = member
         self._packing = packing
         self._block = block
-        self._connection = connection
         self._progress = progress
         self._lengths = piece_lengths(block.length)
         self._target = BUFFERS.take(block.length) if len(self._lengths) > 1 else None
         self._filled = 0
-        self._until_s = time.monotonic() + ANSWER_S + block.length / _LEAST_BYTES_PER_S
         self.has_received = False
         self._expect(0)
 
@@ -282,14 +331,16 @@ class BlockRequest:
     def is_overdue(self) -> bool:
         return time.monotonic() > self._until_s
 
-    def send(self, flags: int = 0) -> None:
+    def send(self, connection: socket.socket, flags: int = 0) -> None:
         """Request the first piece. Raises OSError, and closes the connection then."""
+        self._connection = connection
+        self._until_s = time.monotonic() + self._member.time_for(self._block.length)
         request = b"mg %s N%d v\r\n" % (self._packing.name(self._block, 0), LEASE_S)
         try:
-            if self._connection.send(request, flags) != len(request):
+            if connection.send(request, flags) != len(request):
                 raise NotYet("the connection takes no more")
         except BaseException:
-            self._member.discard(self._connection)
+            self.abandon()
             raise
 
     def wait(self) -> tuple[Answer, Buffer | None]:
@@ -298,7 +349,7 @@ class BlockRequest:
             return self.advance(0)
         except NotYet:
             self.abandon()
-            raise TimeoutError(f"no answer within {ANSWER_S:g} s") from None
+            raise TimeoutError(f"no answer within {self._member.answer_s:g} s") from None
 
     def abandon(self) -> None:
         """Close the connection of a request that is not answered."""
@@ -311,11 +362,11 @@ class BlockRequest:
         except NotYet:
             raise
         except BaseException:
-            self._member.discard(self._connection)
+            self.abandon()
             raise
         # After a damaged piece, answers to the other pieces may still be on their way.
         if answer is Answer.DAMAGED:
-            self._member.discard(self._connection)
+            self.abandon()
         else:
             self._member.give_back(self._connection)
         return answer, data
@@ -328,7 +379,7 @@ class BlockRequest:
         self._number = number
         packing, length = self._packing, self._lengths[number]
         tail = packing.tail_bytes
-        self._line = b"VA %d\r\n" % (packing.head_bytes + length + tail)
+        self._line = b"VA %d\r\n" % packing.value_bytes(length)
         self._head = memoryview(bytearray(len(self._line) + packing.head_bytes))
         if self._target is not None and not tail:
             self._body = self._target[self._filled : self._filled + length]
@@ -367,7 +418,10 @@ class BlockRequest:
     def _request_rest(self) -> None:
         names = (self._packing.name(self._block, one) for one in range(1, len(self._lengths)))
         # Short of the socket's buffer: 16 names of 45 bytes for a block of 8 MiB.
-        self._connection.sendall(b"".join(b"mg %s v\r\n" % name for name in names))
+        try:
+            self._connection.sendall(b"".join(b"mg %s v\r\n" % name for name in names))
+        except NotYet:  # it would look like an answer that is still on its way
+            raise TimeoutError("it takes nothing more") from None
 
     def _receive_piece(self, flags: int) -> None:
         """Receive the answer for one piece: all of a value, or the line of a miss."""
@@ -384,6 +438,8 @@ class BlockRequest:
                 line = bytes(self._head[: min(self._got, len(self._head))])
                 end = line.find(b"\r\n")
                 if end < 0:
+                    if len(line) == len(self._head):
+                        return  # no line of memcached is that long, but for one of an error
                     continue
                 self._is_hit = line.startswith(self._line)
                 # `VA 0 W` has an empty value behind it.
@@ -393,19 +449,25 @@ class BlockRequest:
                 flags = socket.MSG_WAITALL  # the rest is on its way, and its length is known
 
     def _miss(self) -> tuple[Answer, None]:
-        line = bytes(self._head[: min(self._got, len(self._head))]).partition(b"\r\n")[0]
+        received = bytes(self._head[: min(self._got, len(self._head))])
+        line, end, _ = received.partition(b"\r\n")
         if self._number:
             # A later piece is not there, or another one: answers are still on their way.
             return Answer.DAMAGED, None
-        if line == b"EN":
-            return Answer.MISS, None
-        if line == b"VA 0 W":
-            return Answer.CLAIMED, None
-        if line.startswith(b"VA 0"):
-            return Answer.TAKEN, None
-        if line.startswith(b"VA "):
+        code, *rest = line.split(b" ")
+        if not end or code not in (b"EN", b"VA"):
+            raise BadAnswer(f"it answered {line[:40]!r}")
+        size, *flags = rest or [b""]
+        # A lease is an empty value with one of these flags. One without them is no lease, and
+        # never ends.
+        is_lease = size == b"0" and (b"W" in flags or b"Z" in flags)
+        if code == b"VA" and not is_lease:
             return Answer.DAMAGED, None
-        raise BadAnswer(f"it answered {line[:40]!r}")
+        if self._got != len(line) + (4 if is_lease else 2):
+            raise BadAnswer("it answered more than it was asked for")
+        if code == b"EN":
+            return Answer.MISS, None
+        return Answer.CLAIMED if b"W" in flags else Answer.TAKEN, None
 
 
 def _pieces(data: memoryview) -> list[memoryview]:
@@ -423,27 +485,3 @@ def _behind(parts: list[memoryview], done: int) -> list[memoryview]:
         done -= len(left[0])
         left = left[1:]
     return [left[0][done:], *left[1:]] if done else left
-
-
-def _send_all(connection: socket.socket, parts: Sequence[Buffer]) -> None:
-    left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
-    try:
-        while left:
-            left = _behind(left, connection.sendmsg(left[:_MOST_PARTS]))
-    except NotYet:
-        raise TimeoutError("it takes nothing more") from None
-
-
-def _read_lines(connection: socket.socket, count: int) -> list[bytes]:
-    received = b""
-    until_s = time.monotonic() + ANSWER_S
-    try:
-        while received.count(b"\r\n") < count:
-            if len(received) > count * _LINE_BYTES or time.monotonic() > until_s:
-                raise BadAnswer("an answer without an end")
-            if not (more := connection.recv(_LINE_BYTES * 8)):
-                raise ConnectionResetError("the connection ended before the answer")
-            received += more
-    except NotYet:
-        raise TimeoutError(f"no answer within {ANSWER_S:g} s") from None
-    return received.split(b"\r\n")[:count]

@@ -40,6 +40,10 @@ class Packing:
     head_bytes = _PLAIN_HEAD.size
     tail_bytes = 0
 
+    def value_bytes(self, length: int) -> int:
+        """Return the size of the value of a piece."""
+        return self.head_bytes + length + self.tail_bytes
+
     def name(self, block: Block, piece: int) -> bytes:
         """Return the key under which memcached has a piece of the block."""
         return b"ps:%s:%x:%x" % (block.digest.hex().encode(), block.number, piece)

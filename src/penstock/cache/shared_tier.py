@@ -92,6 +92,7 @@ class SharedTier:
         store when they have waited for another machine."""
         self._packing = packing
         self._connections = connections
+        self._deadline_s = deadline_s
         self._wait_s = min(_WAIT_S, deadline_s / 2)
         self._counters = counters
         self._now = now
@@ -191,12 +192,12 @@ class SharedTier:
         member = self._member_of(block)
         if member is None or member.why_out is not None:
             return begin()
+        request = BlockRequest(member, self._packing, block)
         connection = member.take_idle()
         if connection is None:
             return None
-        request = BlockRequest(member, self._packing, block, connection)
         try:
-            request.send(socket.MSG_DONTWAIT)
+            request.send(connection, socket.MSG_DONTWAIT)
         except OSError:
             return None  # `find` will report it
         return SharedPending(self, member, request, block, begin, get, on_hit)
@@ -349,12 +350,13 @@ class SharedTier:
 
     def _use(self, addresses: Sequence[Address]) -> None:
         known = {member.address: member for member in self._members}
-        members = tuple(
-            known.pop(one, None) or Member(one, self._now, self._connections) for one in addresses
-        )
+        members = tuple(known.pop(one, None) or self._new_member(one) for one in addresses)
         self._ring = members, tuple(member.name for member in members)
         for member in known.values():
-            member.close()
+            member.retire()
+
+    def _new_member(self, address: Address) -> Member:
+        return Member(address, self._now, self._connections, self._deadline_s)
 
     @property
     def _members(self) -> tuple[Member, ...]:
@@ -389,7 +391,7 @@ class SharedTier:
         with self._queue_changed:
             self._queue_changed.notify_all()
         for member in self._members:
-            member.close()
+            member.retire()
 
 
 class SharedPending:
