@@ -12,6 +12,7 @@ from typing_extensions import Buffer
 from penstock.cache.fetch import FetchResult, PushBlock, Waiter
 from penstock.cache.fetches import Fetches
 from penstock.cache.identity import Block, CachedObject, identify
+from penstock.cache.shared_tier import SharedTier
 from penstock.cache.tier import Tiers
 from penstock.cache.watchdog import Watchdog
 from penstock.metrics import Counters
@@ -113,6 +114,7 @@ class Rig:
         blocks: int = 4,
         threads: int = 16,
         watchdog: type[Watchdog] = Unwatched,
+        shared: SharedTier | None = None,
     ) -> None:
         """`blocks`: how many fit into memory."""
         self.clock = Clock()
@@ -127,6 +129,7 @@ class Rig:
             deadline_s=60.0,
             threads=threads,
             large_threads=threads,
+            shared=shared,
             now=self.clock,
             watchdog=watchdog,
         )

@@ -180,10 +180,12 @@ class Fetches:
                 mine = True
                 fetch = Fetch(block, obj, get, requested_s or now_s, tiers_checked=tiers_checked)
                 self._start(fetch)
-            elif fetch.is_prefetch and requested_s is None:
+            elif fetch.is_prefetch:
                 # A prefetch reaches its deadline before its reader does: the reader then retries,
                 # with its own full deadline.
-                waiter = self._with_retry(block, obj, get, waiter, now_s)
+                waiter = self._with_retry(
+                    block, obj, get, waiter, requested_s or now_s, is_first=requested_s is None
+                )
             fetch.is_unread = False
             waits = not fetch.is_done and waiter.stop > len(fetch.arrived)
             if waits:
@@ -193,12 +195,21 @@ class Fetches:
         return fetch if mine else None
 
     def _with_retry(
-        self, block: Block, obj: CachedObject, get: GetRange, waiter: Waiter, requested_s: float
+        self,
+        block: Block,
+        obj: CachedObject,
+        get: GetRange,
+        waiter: Waiter,
+        requested_s: float,
+        *,
+        is_first: bool,
     ) -> Waiter:
-        """A waiter that retries once if the store fails."""
+        """A waiter that retries once if the store fails, and whenever another machine is fetching
+        the block: the prefetch does not wait for that one, but the reader has to."""
+        errors = StoreError if is_first else FetchedElsewhere
 
         def on_part(part: memoryview | Exception) -> None:
-            if not isinstance(part, StoreError):
+            if not isinstance(part, errors):
                 waiter.on_part(part)
                 return
             fetch = self._join_or_start(
@@ -249,6 +260,7 @@ class Fetches:
         fetch = self._start_if_room(block, obj, get, None)
         if fetch is None:
             return False
+        self._counters.add("prefetched_blocks")
         self._large.submit(partial(self.run, fetch))
         return True
 
@@ -295,6 +307,7 @@ class Fetches:
         took_s = self.run(fetch)
         if isinstance(fetch.error, FetchedElsewhere):
             return FetchResult(FetchOutcome.ELSEWHERE, block.length)
+        self._counters.add("prefetched_blocks")
         if fetch.error is not None:
             return FetchResult(FetchOutcome.FAILED, block.length, took_s, fetch.error)
         from_store = fetch.origin is Origin.STORE
@@ -322,7 +335,6 @@ class Fetches:
             fetch.reserved = fetch.is_prefetch = fetch.is_unread = True
             fetch.push = push
             self._start(fetch)
-        self._counters.add("prefetched_blocks")
         return fetch
 
     # -- all of them ----------------------------------------------------------------------
@@ -396,8 +408,7 @@ class Fetches:
         try:
             data = self._get(fetch)
         except Exception as error:  # noqa: BLE001 - passed to the waiting readers, which log it
-            self.fail(fetch, error)
-            self.free(fetch.block.length)
+            self._drop(fetch, error)
             return None
         took_s = self._now() - fetch.started_s
         self.receive(fetch, data)
@@ -424,9 +435,13 @@ class Fetches:
             if found is not None:
                 fetch.origin = Origin.SHARED
                 return found
-            fetch.reads_shared = False
-            fetch.started_s = self._now()  # of the request to the store
+            self._note_store_asked(fetch)
         return fetch.get(block.start, block.length, progress)
+
+    def _note_store_asked(self, fetch: Fetch) -> None:
+        """The shared tier does not have it: from now on the time counts as the store's."""
+        fetch.started_s = self._now()  # first: the watchdog looks at both
+        fetch.reads_shared = False
 
     def _answer_arrived(self, fetch: Fetch, arrived: memoryview) -> None:
         """Answer the readers whose part has arrived."""
@@ -470,12 +485,11 @@ class Fetches:
         assert self.shared is not None
 
         def begin_get() -> Pending | None:
-            fetch.reads_shared = False
-            fetch.started_s = self._now()
+            self._note_store_asked(fetch)
             return begin()
 
         def get() -> Buffer:
-            fetch.reads_shared = False
+            self._note_store_asked(fetch)
             return fetch.get(fetch.block.start, fetch.block.length, None)
 
         def note_hit() -> None:
@@ -509,7 +523,7 @@ class Fetches:
         if started_s < self._slow_disk_until_s or may_wait:
             self._small.submit(partial(self._push_and_store, fetch, on_end))
             return
-        self._push_and_store(fetch, on_end)
+        self._push_and_store(fetch, on_end, may_wait=False)
         ended_s = self._now()
         if ended_s - started_s > _SLOW_DISK_S:
             self._slow_disk_until_s = ended_s + _SLOW_DISK_FOR_S
@@ -529,9 +543,15 @@ class Fetches:
 
     def abandon(self, fetch: Fetch, error: Exception, on_end: Callable[[], None]) -> None:
         """Fail a started fetch whose response will not come."""
+        self._drop(fetch, error)
+        on_end()
+
+    def _drop(self, fetch: Fetch, error: Exception) -> None:
+        """End a request without a result."""
         self.fail(fetch, error)
         self.free(fetch.block.length)
-        on_end()
+        if self.shared is not None:
+            self.shared.release(fetch.block)
 
     def receive(self, fetch: Fetch, data: Buffer) -> bool:
         """Answer the readers and store the block; False if it was received or failed before."""
@@ -554,14 +574,20 @@ class Fetches:
             self._call_back(fetch, waiter)
         return True
 
-    def _push_and_store(self, fetch: Fetch, on_end: Callable[[], None] | None = None) -> None:
+    def _push_and_store(
+        self,
+        fetch: Fetch,
+        on_end: Callable[[], None] | None = None,
+        *,
+        may_wait: bool = True,
+    ) -> None:
         is_placed = False
         try:
             # After the waiting readers are answered: the kernel holds their pages.
             if fetch.push is not None:
                 is_placed = self._push(fetch, fetch.push)
         finally:
-            self._store(fetch, is_placed=is_placed)
+            self._store(fetch, is_placed=is_placed, may_wait=may_wait)
             if on_end is not None:
                 on_end()
 
@@ -579,19 +605,21 @@ class Fetches:
                 fetch.push = None
                 self._pushing_bytes -= fetch.block.length
 
-    def _store(self, fetch: Fetch, *, is_placed: bool) -> None:
-        """`is_placed`: the page cache holds the block."""
+    def _store(self, fetch: Fetch, *, is_placed: bool, may_wait: bool) -> None:
+        """`is_placed`: the page cache holds the block. `may_wait`: for room in a queue."""
         try:
-            if fetch.origin is not Origin.TIER and fetch.data is not None:
-                stored = self._tiers.write(fetch.obj, fetch.block, fetch.data)
-                self._declined_blocks += not stored  # by many threads: one may be missed
-                is_placed = is_placed or stored or fetch.origin is Origin.SHARED
             if fetch.origin is Origin.STORE and fetch.data is not None and self.shared is not None:
-                # Other machines may be waiting for it: their lease ends with this.
+                # First: other machines may be waiting for it, and our disk may hang.
+                if may_wait:
+                    self.shared.wait_for_room(fetch.block)
                 filled = self.shared.write(
                     fetch.obj, self._tiers.block_bytes, fetch.block, fetch.data
                 )
                 is_placed = is_placed or filled
+            if fetch.origin is not Origin.TIER and fetch.data is not None:
+                stored = self._tiers.write(fetch.obj, fetch.block, fetch.data)
+                self._declined_blocks += not stored  # by many threads: one may be missed
+                is_placed = is_placed or stored or fetch.origin is Origin.SHARED
         finally:
             # The reader will ask for the rest of a large block in a moment. It will also ask for a
             # small object that nobody has read yet, and that is nowhere else.

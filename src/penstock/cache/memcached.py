@@ -258,6 +258,11 @@ class Member:
             refused += any(answer != b"HD" for answer in answers)
         return refused
 
+    def delete(self, packing: Packing, blocks: Sequence[Block]) -> None:
+        """Remove blocks, or end their leases. Raises one of FAILURES."""
+        names = (packing.name(block, 0) for block in blocks)
+        self._exchange([b"".join(b"md %s\r\n" % name for name in names)], len(blocks))
+
     def _exchange(self, parts: Sequence[Buffer], count: int) -> list[bytes]:
         """Send a request and return that many lines of its answer."""
         connection, _ = self.take()
@@ -306,6 +311,7 @@ class BlockRequest:
 
     _connection: socket.socket
     _until_s: float
+    _is_open = False  # the connection is ours
 
     def __init__(
         self,
@@ -333,7 +339,7 @@ class BlockRequest:
 
     def send(self, connection: socket.socket, flags: int = 0) -> None:
         """Request the first piece. Raises OSError, and closes the connection then."""
-        self._connection = connection
+        self._connection, self._is_open = connection, True
         self._until_s = time.monotonic() + self._member.time_for(self._block.length)
         request = b"mg %s N%d v\r\n" % (self._packing.name(self._block, 0), LEASE_S)
         try:
@@ -353,7 +359,13 @@ class BlockRequest:
 
     def abandon(self) -> None:
         """Close the connection of a request that is not answered."""
+        self._is_open = False
         self._member.discard(self._connection)
+
+    def __del__(self) -> None:
+        """A started fetch may be dropped together with its request, by a bug or at an end."""
+        if self._is_open:
+            self.abandon()
 
     def advance(self, flags: int = socket.MSG_DONTWAIT) -> tuple[Answer, Buffer | None]:
         """Return the answer once all of it has arrived. Raises NotYet, or one of FAILURES."""
@@ -368,6 +380,7 @@ class BlockRequest:
         if answer is Answer.DAMAGED:
             self.abandon()
         else:
+            self._is_open = False
             self._member.give_back(self._connection)
         return answer, data
 

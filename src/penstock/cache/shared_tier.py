@@ -5,7 +5,8 @@ here. On a miss one client in the whole cluster gets a lease: it fetches the blo
 and fills the tier. The others wait for it, for a bounded time, and then fetch by themselves.
 
     hit ─────────────▶ the block; a local tier keeps it as well
-    claimed ─────────▶ fetch it from the store, answer the readers, fill the tier
+    claimed ─────────▶ fetch it from the store, answer the readers, `write` it to the tier; if
+                       there is nothing to write, `release` the lease
     taken ───────────▶ ask again in a moment (a reader), or later (a load, a plan)
     failed, damaged ─▶ fetch it from the store, as if there were no tier
 
@@ -23,7 +24,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
@@ -46,6 +48,8 @@ from penstock.store import Pending, Progress
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 NAME = "SHARED"
 # Blocks that wait to be sent to members. Beyond that a fill waits a moment in its own thread, which
 # no reader waits for, and is then dropped.
@@ -57,6 +61,8 @@ _FILL_BYTES_AT_ONCE = 8 * 1024 * 1024
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
 # How long it asks at most: a lease, and a little for the next client that gets it.
 _WAIT_S = LEASE_S + 1.0
+# Leases of our own that were neither filled nor released yet, and those of others that loads met.
+_REMEMBERED = 4096
 _WATCH_S = 1.0
 _REREAD_S = 2.0
 
@@ -106,6 +112,10 @@ class SharedTier:
         self._queued_bytes = 0  # those that are being sent included
         self._queue_changed = threading.Condition()
         self._filler: threading.Thread | None = None
+        self._leases: dict[Block, float] = {}  # ours, and when we got each
+        self._released: deque[Block] = deque(maxlen=_REMEMBERED)  # for the filler
+        # Leases of others: when we met each first, and last.
+        self._taken: dict[Block, tuple[float, float]] = {}
         self._closing = threading.Event()
         self._trouble = threading.Event()  # a member is out of service
         if self._may_change:
@@ -124,26 +134,46 @@ class SharedTier:
         return None if data is None else memoryview(data)[start:stop]
 
     def write(self, obj: CachedObject, block_bytes: int, block: Block, data: Buffer) -> bool:
-        """Queue a whole block for the tier; False if it was dropped."""
+        """Queue a whole block for the tier; False if it was dropped. Never waits."""
         member = self._member_of(block)
         if member is None or member.why_out is not None:
+            self._leases.pop(block, None)
             return False
-        length = block.length
         with self._queue_changed:
-            if not self._has_room(length) and not self._queue_changed.wait_for(
-                lambda: self._has_room(length) or self._closing.is_set(), _QUEUE_WAIT_S
-            ):
-                self._counters.add("shared_fills_dropped")
-                return False
-            if self._closing.is_set():
-                return False
-            self._queued_bytes += length
-            self._queue.append((block, memoryview(data)))
-            if self._filler is None:
-                self._filler = threading.Thread(target=self._fill, name="fill", daemon=True)
-                self._filler.start()
-            self._queue_changed.notify_all()
+            has_place = self._has_room(block.length) and not self._closing.is_set()
+            if has_place:
+                self._queued_bytes += block.length
+                self._queue.append((block, memoryview(data)))
+                self._wake_filler()
+        if not has_place:
+            self._counters.add("shared_fills_dropped")
+            self.release(block)
+            return False
+        self._leases.pop(block, None)
         return True
+
+    def wait_for_room(self, block: Block) -> None:
+        """Wait a moment until the queue has room. For threads that no reader waits for."""
+        with self._queue_changed:
+            self._queue_changed.wait_for(
+                lambda: self._has_room(block.length) or self._closing.is_set(), _QUEUE_WAIT_S
+            )
+
+    def release(self, block: Block) -> None:
+        """End the lease of a block that could not be fetched: nobody else need wait for it. Does
+        nothing without a lease."""
+        claimed_s = self._leases.pop(block, None)
+        # An old one may be another machine's by now. Members count whole seconds.
+        if claimed_s is not None and self._now() - claimed_s < LEASE_S - 1:
+            with self._queue_changed:
+                self._released.append(block)
+                self._wake_filler()
+
+    def _wake_filler(self) -> None:
+        if self._filler is None:
+            self._filler = threading.Thread(target=self._fill, name="fill", daemon=True)
+            self._filler.start()
+        self._queue_changed.notify_all()
 
     def has(self, block: Block) -> bool:
         return self.has_all([block])[0]
@@ -159,8 +189,8 @@ class SharedTier:
     def find(
         self, block: Block, *, may_wait: bool, progress: Progress | None = None
     ) -> Buffer | None:
-        """Return the block; None if the caller has to fetch it from the store, and to `write` it
-        then.
+        """Return the block; None if the caller has to fetch it from the store, and then to `write`
+        or `release` it.
 
         `may_wait`: wait while another client is fetching it; else raise FetchedElsewhere.
         """
@@ -170,12 +200,27 @@ class SharedTier:
             if answer is not Answer.TAKEN:
                 return data
             if not may_wait:
+                if self._is_held_up(block):
+                    break
                 raise FetchedElsewhere(block)
             if self._now() >= until_s or self._closing.wait(pause_s):
                 self._counters.add("shared_waited_in_vain")
                 return None
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
         return None
+
+    def _is_held_up(self, block: Block) -> bool:
+        """Whether a load has met the lease of another client for longer than a lease lasts. One
+        that somebody made who can reach the member may never end."""
+        now_s = self._now()
+        first_s, last_s = self._taken.pop(block, (now_s, now_s))
+        if now_s - last_s > self._wait_s:
+            first_s = now_s  # another lease
+        if now_s - first_s >= self._wait_s:
+            self._counters.add("shared_waited_in_vain")
+            return True
+        _remember(self._taken, block, (first_s, now_s))
+        return False
 
     def begin(
         self,
@@ -243,6 +288,8 @@ class SharedTier:
 
     def note_answer(self, member: Member, answer: Answer, block: Block, took_s: float) -> None:
         label, add = str(member.address), self._counters.add
+        if answer is Answer.CLAIMED:
+            _remember(self._leases, block, self._now())
         if answer is Answer.HIT:
             add("hit_bytes", block.length, NAME)
             add("shared_hits", 1, label)
@@ -268,17 +315,35 @@ class SharedTier:
     def _fill(self) -> None:
         while True:
             with self._queue_changed:
-                self._queue_changed.wait_for(lambda: self._queue or self._closing.is_set())
-                if not self._queue:
+                self._queue_changed.wait_for(
+                    lambda: self._queue or self._released or self._closing.is_set()
+                )
+                if not self._queue and not self._released:
                     return
-                batch = self._next_batch()
-            for member, blocks in self._by_member(batch).items():
-                self._send(member, blocks)
-            sent = sum(block.length for block, _ in batch)
-            del batch
-            with self._queue_changed:
-                self._queued_bytes -= sent
-                self._queue_changed.notify_all()
+            self._end_leases()
+            self._send_some()
+
+    def _end_leases(self) -> None:
+        blocks = [self._released.popleft() for _ in range(len(self._released))]
+        for member, some in self._by_member([(block, None) for block in blocks]).items():
+            if member.why_out is None:
+                try:
+                    member.delete(self._packing, [block for block, _ in some])
+                except FAILURES as error:
+                    self.note_failure(member, error)
+                except AllBusy:
+                    continue  # they run out by themselves
+
+    def _send_some(self) -> None:
+        """Send the next blocks. No reference to one outlives this: the thread may now sleep."""
+        with self._queue_changed:
+            batch = self._next_batch()
+        sent = sum(block.length for block, _ in batch)
+        for member, blocks in self._by_member(batch).items():
+            self._send(member, blocks)
+        with self._queue_changed:
+            self._queued_bytes -= sent
+            self._queue_changed.notify_all()
 
     def _next_batch(self) -> list[tuple[Block, memoryview]]:
         batch: list[tuple[Block, memoryview]] = []
@@ -288,11 +353,9 @@ class SharedTier:
             size += batch[-1][0].length
         return batch
 
-    def _by_member(
-        self, batch: list[tuple[Block, memoryview]]
-    ) -> dict[Member, list[tuple[Block, memoryview]]]:
-        found: dict[Member, list[tuple[Block, memoryview]]] = {}
-        for block, data in batch:
+    def _by_member(self, some: list[tuple[Block, _T]]) -> dict[Member, list[tuple[Block, _T]]]:
+        found: dict[Member, list[tuple[Block, _T]]] = {}
+        for block, data in some:
             if (member := self._member_of(block)) is not None:
                 found.setdefault(member, []).append((block, data))
         return found
@@ -448,9 +511,13 @@ class SharedPending:
         if answer is Answer.TAKEN:
             self._error = FetchedElsewhere(self._block)
             return True
-        self._store = self._begin()
-        if self._store is None:
-            self._error = StoreError("no connection to the store is idle", kind="busy")
+        try:
+            self._store = self._begin()
+        except PenstockError as error:
+            self._error = error
+        else:
+            if self._store is None:
+                self._error = StoreError("no connection to the store is idle", kind="busy")
         return self._store is None
 
     def result(self) -> Buffer:
@@ -475,3 +542,11 @@ class SharedPending:
 def _number(block: Block) -> bytes:
     """A part of the key that decides the member: blocks of one object go to several."""
     return block.number.to_bytes(4, "little")
+
+
+def _remember(known: dict[Block, _T], block: Block, value: _T) -> None:
+    """Add an entry, and forget the oldest if there are too many. Any thread."""
+    known[block] = value
+    if len(known) > _REMEMBERED:
+        with suppress(StopIteration, RuntimeError):  # another thread has just changed it
+            known.pop(next(iter(known)), None)
