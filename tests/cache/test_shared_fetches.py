@@ -218,9 +218,7 @@ def test_a_wait_for_another_machine_does_not_count_as_a_slow_store(
     tier = SharedTier(parse_members(address_of(member)), Packing(), Counters(), now=clock)
     assert may_fetch(tiers[1], small(1))
     assert not tier.has(small(0)), "a connection is idle now"
-    with Rig(shared=tier) as rig:
-        rig.clock = clock
-        rig.fetches._now = clock
+    with Rig(shared=tier, clock=clock) as rig:
         season(rig.fetches._hedging, 0.1)
         gate = rig.gate()
         answers: list[memoryview | Exception] = []

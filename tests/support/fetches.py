@@ -115,9 +115,10 @@ class Rig:
         threads: int = 16,
         watchdog: type[Watchdog] = Unwatched,
         shared: SharedTier | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`blocks`: how many fit into memory."""
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.store = Store()
         self.shelf = shelf
         self.counters = Counters()
