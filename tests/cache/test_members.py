@@ -41,6 +41,10 @@ def test_members_come_from_a_file_or_from_a_name_as_well() -> None:
         "memcached://a,a:11211",
         "memcached+dns://",
         "memcached+dns://a,b",
+        # Python encodes names before it looks them up, and these cannot be.
+        "memcached://a..b",
+        "memcached://.a",
+        "memcached://" + 64 * "a",
     ],
 )
 def test_other_addresses_are_rejected_with_a_hint(text: str) -> None:

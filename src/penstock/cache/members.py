@@ -31,7 +31,11 @@ _HINT = (
     "or memcached+dns://name:11211"
 )
 # A host name, an IPv4 address, or an IPv6 address in brackets; perhaps a port.
-_MEMBER = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
+# The resolver of Python raises a UnicodeError for a part of a name that is empty or too long.
+_PART = r"[A-Za-z0-9_-]{1,63}"
+_MEMBER = re.compile(
+    rf"(?P<host>{_PART}(\.{_PART})*\.?|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{{1,5}}))?"
+)
 _MAX_FILE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 1024
 
