@@ -8,6 +8,7 @@ from penstock.cache.fetch import FetchOutcome, FetchResult
 from penstock.cache.tier import TierSpec
 from penstock.errors import ObjectChanged, StoreError
 from penstock.vfs.filesystem import FileSystem
+from penstock.warm import load as load_module
 from penstock.warm.load import Load, TierRoom
 from penstock.warm.pace import RateLimit
 from penstock.warm.prefetcher import Wanted
@@ -98,6 +99,25 @@ def test_a_block_fetched_by_another_reader_is_requested_again(files: FileSystem)
     fetch_ahead(files, again)
     assert not load.advance(0)
     assert load.progress.done_files == 1
+
+
+def test_a_block_fetched_by_another_machine_is_requested_again_a_moment_later(
+    files: FileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once it would be asked for thousands of times a second until that machine has it."""
+    load = load_of(files, "d/001", "d/002")
+    moments = iter((0.0, 3600.0))
+    for wanted in load.take(50):
+        monkeypatch.setattr(load_module, "_ELSEWHERE_S", next(moments))
+        wanted.ended(FetchResult(FetchOutcome.ELSEWHERE, 1000))
+    for _ in range(10):
+        assert load.advance(0), "it is not over"
+    (again,) = load.take(50)
+    fetch_ahead(files, again)
+    assert load.advance(0), "the other one is left"
+    assert load.take(50) == []
+    load.stop()
+    assert not load.advance(0)
 
 
 def test_blocks_that_do_not_fit_are_not_handed_out(files: FileSystem) -> None:

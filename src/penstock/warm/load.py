@@ -88,6 +88,9 @@ def fits_for_sure(tiers: Sequence[StripedTier], size_bytes: int) -> bool:
 # Blocks that are checked ahead of the fetches: a few rounds, however many are in flight.
 _READY = 4 * MOST_IN_FLIGHT
 FAILURES_NAMED = 10
+# Until a block that another machine is fetching is asked for again. Without a pause the end of four
+# warm-ups at once asks as often as members can answer.
+_ELSEWHERE_S = 0.02
 # After this many failures in a row, each after a full deadline, storage counts as unavailable.
 _GIVE_UP_AFTER = 100
 _CHANGED = "it changed or was deleted in the bucket meanwhile"
@@ -170,6 +173,8 @@ class Load:
         self._changed = threading.Condition()
         self._ready: deque[_Piece] = deque()
         self._joined: list[_Piece] = []
+        # Blocks that another machine is fetching, and when to ask for them again.
+        self._elsewhere: deque[tuple[float, _Piece]] = deque()
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._held_back = False  # `take` stopped because too much was in flight
@@ -188,9 +193,12 @@ class Load:
             if self._has_ended():
                 return False
             self._changed.wait(most_s)
-            if self._joined and not self._over:
+            if not self._over:
                 self._ready.extend(self._joined)
                 self._joined.clear()
+                now_s = time.monotonic()
+                while self._elsewhere and self._elsewhere[0][0] <= now_s:
+                    self._ready.append(self._elsewhere.popleft()[1])
         self._wake()
         return True
 
@@ -198,8 +206,12 @@ class Load:
         """Begin nothing more."""
         with self._changed:
             self._stopped = True
-            self._ready.clear()
-            self._joined.clear()
+            self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        self._ready.clear()
+        self._joined.clear()
+        self._elsewhere.clear()
 
     def close(self) -> None:
         """Release the page cache's budget; the kernel keeps the pages as it likes."""
@@ -212,8 +224,8 @@ class Load:
         return self._stopped or self.progress.gave_up
 
     def _has_ended(self) -> bool:
-        nothing_left = not self._ready and not self._joined and not self._in_flight
-        return nothing_left and (self._over or self._next >= len(self._selection.inos))
+        is_left = self._ready or self._joined or self._elsewhere or self._in_flight
+        return not is_left and (self._over or self._next >= len(self._selection.inos))
 
     def _check_more(self) -> None:
         inos = self._selection.inos[self._next : self._next + FILES_PER_PROBE]
@@ -338,8 +350,10 @@ class Load:
             ):
                 self._rate_limit.give_back(piece.length)
             if not self._over:
-                if result.outcome in (FetchOutcome.JOINED, FetchOutcome.ELSEWHERE):
+                if result.outcome is FetchOutcome.JOINED:
                     self._joined.append(piece)
+                elif result.outcome is FetchOutcome.ELSEWHERE:
+                    self._elsewhere.append((time.monotonic() + _ELSEWHERE_S, piece))
                 else:
                     self._count(piece, result)
             held_back, self._held_back = self._held_back, False
@@ -372,8 +386,7 @@ class Load:
             self._failures_in_a_row += 1
             if self._failures_in_a_row >= _GIVE_UP_AFTER:
                 self.progress.gave_up = True
-                self._ready.clear()
-                self._joined.clear()
+                self._drop_waiting()
         if not file.failed:
             file.failed = True
             self._note_failure(self._path(file.node), why)
