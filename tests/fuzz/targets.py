@@ -1,6 +1,6 @@
 """Every target, by its name."""
 
-from tests.fuzz import answers, databases, kernel, listings, manifests, processes
+from tests.fuzz import answers, databases, kernel, listings, manifests, members, processes
 
 TARGETS = {
     target.name: target
@@ -15,6 +15,7 @@ TARGETS = {
         answers.WEBDAV_TARGET,
         answers.UPLOAD_TARGET,
         answers.REDIRECT_TARGET,
+        members.ANSWER_TARGET,
         manifests.YAML_TARGET,
         manifests.BENCH_PLAN_TARGET,
         databases.CATALOG_TARGET,
