@@ -281,6 +281,20 @@ def test_who_waited_for_a_connection_of_a_member_that_failed_meanwhile_fails_at_
         assert not member.ends, "no connection was made"
 
 
+@pytest.mark.parametrize("deadline_s", [1.0, 5.0, 60.0, 3600.0])
+def test_whatever_a_member_does_a_reader_has_time_left_for_the_store(deadline_s: float) -> None:
+    member = Member(Address("any", 1), deadline_s=deadline_s)
+    for_a_connection = member.answer_s + min(memcached.CONNECT_S, member.answer_s)
+    assert for_a_connection + member.time_for(1024**3) <= deadline_s * 3 / 4
+
+
+def test_a_member_that_takes_bytes_too_slowly_fails() -> None:
+    with scripted() as member:
+        member.time_for = lambda _size: -1.0  # type: ignore[method-assign]
+        with pytest.raises(TimeoutError, match="too slowly"):
+            member.store(PACKINGS[0], [(WHOLE, memoryview(DATA))])
+
+
 def test_a_member_that_is_no_longer_one_keeps_no_connection() -> None:
     with scripted() as member:
         connection, _ = member.take()

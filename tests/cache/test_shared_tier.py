@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from penstock.cache import members, shared_tier
 from penstock.cache import memcached as protocol
-from penstock.cache import shared_tier
 from penstock.cache.identity import Block, CachedObject, block_of, identify
-from penstock.cache.members import parse_members
+from penstock.cache.members import Address, parse_members
 from penstock.cache.seal import PIECE_BYTES, Packing, Sealing
 from penstock.cache.shared_tier import FetchedElsewhere, SharedTier
 from penstock.metrics import Counters
 from tests.support.memcached import Memcached, address_of, memcached
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 MIB = 1024 * 1024
 PACKINGS = [Packing(), Sealing(b"a secret of a cluster")]
@@ -298,4 +298,24 @@ def test_members_of_a_file_are_used_once_they_are_listed(
         assert not tier.write(obj, 8 * MIB, block, data)
         file.write_text(f"{member.address}\n")
         wait_until(lambda: tier.describe()["members"])
+        fill(tier)
+
+
+def test_a_name_server_that_hangs_does_not_hold_up_a_mount(
+    member: Memcached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_tier, "_FIRST_READ_S", 0.0)
+    answers = threading.Event()
+
+    def resolve(_name: Address) -> set[Address]:
+        assert answers.wait(PATIENCE_S)
+        return {Address("127.0.0.1", member.port)}
+
+    monkeypatch.setattr(members, "_resolve", resolve)
+    with sharing("memcached+dns://workers.ns") as tier:
+        obj, block, data = some_block()
+        assert tier.find(block, may_wait=True) is None
+        assert not tier.write(obj, 8 * MIB, block, data)
+        answers.set()
+        wait_until(lambda: tier.addresses)
         fill(tier)

@@ -14,8 +14,8 @@ Filling never delays a reader: blocks wait in a queue of bounded size, and one t
 member that fails costs its requests in flight at most `ANSWER_S`, once (`memcached`). Losing all
 of them leaves a mount without a shared tier.
 
-Threading: any thread. Three threads of its own: one fills, one watches members, and only while
-there is something to do.
+Threading: any thread. Two threads of its own: one fills, one watches members and reads their list,
+and only while there is something to do.
 """
 
 import logging
@@ -64,6 +64,9 @@ _WAIT_S = LEASE_S + 1.0
 # Leases of our own that were neither filled nor released yet, and those of others that loads met.
 _REMEMBERED = 4096
 _WATCH_S = 1.0
+# How long a mount waits for its first list of members. A resolver may hang for far longer, and then
+# reading goes on without the tier.
+_FIRST_READ_S = 1.0
 _REREAD_S = 2.0
 
 
@@ -118,10 +121,12 @@ class SharedTier:
         self._taken: dict[Block, tuple[float, float]] = {}
         self._closing = threading.Event()
         self._trouble = threading.Event()  # a member is out of service
+        self._was_read = threading.Event()
         if self._may_change:
-            self._read_members()
             self._trouble.set()
         threading.Thread(target=self._watch, name="shared", daemon=True).start()
+        if self._may_change:
+            self._was_read.wait(_FIRST_READ_S)
 
     # -- the protocol of a tier ---------------------------------------------------------------
 
@@ -390,6 +395,9 @@ class SharedTier:
 
     def _watch(self) -> None:
         """Probe members that failed, and read the list of members again."""
+        if self._may_change:
+            self._read_members()
+            self._was_read.set()
         read_s = self._now()
         while not self._closing.is_set():
             self._trouble.wait()
