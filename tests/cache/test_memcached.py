@@ -281,6 +281,27 @@ def test_who_waited_for_a_connection_of_a_member_that_failed_meanwhile_fails_at_
         assert not member.ends, "no connection was made"
 
 
+def test_a_connection_that_the_member_has_closed_is_no_failure_of_the_member() -> None:
+    for answer, ask in (
+        (b"EN\r\n", lambda: member.has(PACKINGS[0], [WHOLE]) == [False]),
+        (b"HD\r\n" * 3, lambda: member.store(PACKINGS[0], [(WHOLE, memoryview(DATA))]) == []),
+        (b"NF\r\n", lambda: member.delete(PACKINGS[0], [WHOLE]) is None),
+        (b"EN\r\n", lambda: member.read(PACKINGS[0], WHOLE) == (Answer.MISS, None)),
+    ):
+        with scripted(b"", answer) as member:
+            member.give_back(member.take()[0])
+            member.ends[0].close()  # it was restarted
+            assert ask()
+            assert len(member.ends) == 2
+
+
+def test_a_block_counts_as_refused_if_one_of_its_pieces_is() -> None:
+    other = WHOLE._replace(number=1)
+    with scripted(b"HD\r\nHD\r\nHD\r\nHD\r\nSERVER_ERROR no\r\nHD\r\n") as member:
+        some = [(WHOLE, memoryview(DATA)), (other, memoryview(DATA))]
+        assert member.store(PACKINGS[0], some) == [other]
+
+
 @pytest.mark.parametrize("deadline_s", [1.0, 5.0, 60.0, 3600.0])
 def test_whatever_a_member_does_a_reader_has_time_left_for_the_store(deadline_s: float) -> None:
     member = Member(Address("any", 1), deadline_s=deadline_s)

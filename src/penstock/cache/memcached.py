@@ -238,8 +238,8 @@ class Member:
         sizes = (packing.value_bytes(piece_lengths(block.length)[0]) for block in blocks)
         return [line == b"HD s%d" % size for line, size in zip(lines, sizes, strict=True)]
 
-    def store(self, packing: Packing, blocks: Sequence[tuple[Block, memoryview]]) -> int:
-        """Store blocks; return how many were not accepted. Raises one of FAILURES."""
+    def store(self, packing: Packing, blocks: Sequence[tuple[Block, memoryview]]) -> list[Block]:
+        """Store blocks; return those that were refused. Raises one of FAILURES."""
         sizes: list[int] = []
         parts: list[Buffer] = []
         for block, data in blocks:
@@ -252,10 +252,11 @@ class Member:
                 parts += [b"ms %s %d\r\n" % (name, size), *value, b"\r\n"]
             sizes.append(len(pieces))
         lines = self._exchange(parts, sum(sizes))
-        refused = 0
-        for size in sizes:
+        refused: list[Block] = []
+        for (block, _), size in zip(blocks, sizes, strict=True):
             answers, lines = lines[:size], lines[size:]
-            refused += any(answer != b"HD" for answer in answers)
+            if any(answer != b"HD" for answer in answers):
+                refused.append(block)
         return refused
 
     def delete(self, packing: Packing, blocks: Sequence[Block]) -> None:
@@ -265,15 +266,20 @@ class Member:
 
     def _exchange(self, parts: Sequence[Buffer], count: int) -> list[bytes]:
         """Send a request and return that many lines of its answer."""
-        connection, _ = self.take()
-        is_whole = False
-        try:
-            self._send_all(connection, parts)
-            lines = self._read_lines(connection, count)
-            is_whole = True
-        finally:
-            (self.give_back if is_whole else self.discard)(connection)
-        return lines
+        while True:
+            connection, was_used = self.take()
+            is_whole = False
+            try:
+                self._send_all(connection, parts)
+                lines = self._read_lines(connection, count)
+                is_whole = True
+                return lines
+            except ConnectionError:
+                if not was_used:
+                    raise
+                self.close()  # as in `read`; all of these requests may be made twice
+            finally:
+                (self.give_back if is_whole else self.discard)(connection)
 
     def _send_all(self, connection: socket.socket, parts: Sequence[Buffer]) -> None:
         left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]

@@ -366,25 +366,22 @@ class SharedTier:
         return found
 
     def _send(self, member: Member, blocks: list[tuple[Block, memoryview]]) -> None:
-        label = str(member.address)
-        if member.why_out is not None:
-            self._counters.add("shared_fills_dropped", len(blocks))
-            return
-        try:
-            refused = member.store(self._packing, blocks)
-        except AllBusy:
-            refused = len(blocks)
-        except FAILURES as error:
-            self.note_failure(member, error)
-            refused = len(blocks)
-        except Exception:  # a bug costs some fills, not the thread that fills
-            log.exception("the shared tier was not filled")
-            refused = len(blocks)
-        if refused:
-            self._counters.add("shared_fills_dropped", refused)
-        if refused < len(blocks):
-            filled = sum(block.length for block, _ in blocks)
-            self._counters.add("shared_filled_bytes", filled, label)
+        dropped = [block for block, _ in blocks]
+        if member.why_out is None:
+            try:
+                dropped = member.store(self._packing, blocks)
+            except AllBusy:
+                pass
+            except FAILURES as error:
+                self.note_failure(member, error)
+            except Exception:  # a bug costs some fills, not the thread that fills
+                log.exception("the shared tier was not filled")
+        if dropped:
+            self._counters.add("shared_fills_dropped", len(dropped))
+        if len(dropped) < len(blocks):
+            sent = sum(block.length for block, _ in blocks)
+            filled = sent - sum(block.length for block in dropped)
+            self._counters.add("shared_filled_bytes", filled, str(member.address))
 
     def wait_until_filled(self, within_s: float) -> bool:
         """Wait until the queue is empty; False if it is not by then."""
