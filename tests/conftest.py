@@ -23,6 +23,7 @@ from tests.support.s3 import KEYS, S3, serve_seaweedfs
 pytest_plugins = [
     "tests.support.declared",
     "tests.support.gated_set",
+    "tests.support.members",
     "tests.support.page_counts",
     "tests.support.users",
 ]

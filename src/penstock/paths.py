@@ -19,6 +19,7 @@ _ENTRIES = (
     "mounts",
     "operations",
     "scratch",
+    "shared",
     "resources.sqlite",
     "secrets.key",
 )
@@ -58,6 +59,11 @@ def data_dir() -> Path:
 
 def mounts_dir() -> Path:
     return _private(state_dir() / "mounts")
+
+
+def shared_dir() -> Path:
+    """Return where the members of shared tiers that run here have their files."""
+    return _private(state_dir() / "shared")
 
 
 def logs_dir() -> Path:

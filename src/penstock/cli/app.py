@@ -34,7 +34,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "delete": "apply",
     },
     "Check manifests": {"validate": "manifests", "explain": "manifests"},
-    "Fill the cache": {"warm": "warm", "cache": "cache"},
+    "Fill the cache": {"warm": "warm", "cache": "cache", "shared": "shared"},
     "Train": {
         "submit": "submit",
         "list": "jobs",

@@ -81,6 +81,8 @@ def _words_of(path: str, parameter: click.Parameter) -> Words | None:
     if isinstance(parameter, click.Option):
         if "--namespace" in parameter.opts:
             return _namespaces
+        if "--port" in parameter.opts and path in ("shared status", "shared stop"):
+            return _member_ports
         return _mounted_data if path.startswith("submit ") and name == "data" else None
     if name == "kind" or (path == "explain" and name == "path"):
         return _kinds
@@ -124,6 +126,12 @@ def _mountpoints(_: click.Context) -> Iterable[str]:
     from penstock.api.mounts import mountpoints
 
     return mountpoints()
+
+
+def _member_ports(_: click.Context) -> Iterable[str]:
+    from penstock.api.shared import ports
+
+    return map(str, ports())
 
 
 def _examined(ctx: click.Context) -> Iterable[str]:
