@@ -147,7 +147,7 @@ def test_stopping_ends_all_processes_and_removes_all_files_but_the_log(
     assert procfs.is_gone(supervisor)
     assert not listens(port)
     assert list((state / "shared").iterdir()) == []
-    assert stop(port) == f"no member of a shared cache runs on port {port}\n"
+    assert stop(port) == f"no member of a shared tier runs on port {port}\n"
 
 
 def test_the_only_member_is_stopped_by_no_name_and_one_of_two_is_not(member: StartMember) -> None:
@@ -158,7 +158,7 @@ def test_the_only_member_is_stopped_by_no_name_and_one_of_two_is_not(member: Sta
     stop(first)
     result = penstock("shared", "stop")
     assert (result.returncode, result.stderr) == (0, f"127.0.0.1:{second} has ended\n")
-    assert penstock("shared", "stop").stderr == "no member of a shared cache runs here\n"
+    assert penstock("shared", "stop").stderr == "no member of a shared tier runs here\n"
 
 
 def test_a_process_that_got_the_supervisors_id_is_not_ended(member: StartMember) -> None:
@@ -237,7 +237,7 @@ def test_ctrl_c_ends_a_member_in_the_foreground(state: Path) -> None:
         assert wait_for_input(run.stderr, 60)
         assert (
             run.stderr.readline()
-            == f"a member of the shared cache serves 127.0.0.1:{port}\n".encode()
+            == f"a member of the shared tier serves 127.0.0.1:{port}\n".encode()
         )
         assert b"--shared memcached://" in run.stderr.readline()
         pid = pid_of(port)

@@ -7,7 +7,7 @@
     caches     the contents of a cache directory: list, verify, clear
     machine    this machine: labels, diagnosis, the reconcile loop as a service
     node       the node plugin of a cluster
-    shared     members of shared caches that run on this machine
+    shared     members of shared tiers that run on this machine
     planning   predict epochs and traffic before a training runs
     tables     resources as text, in the columns of kubectl
 

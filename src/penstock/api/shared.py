@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.cache.member_stats import ask_members
+from penstock.cache.members import DEFAULT_PORT
 from penstock.errors import UsageError
 from penstock.member.lifecycle import (
     Started,
@@ -14,12 +15,7 @@ from penstock.member.lifecycle import (
     stop_member,
 )
 from penstock.member.note import MemberNote, advice, reachable_host
-from penstock.member.options import (
-    DEFAULT_PORT,
-    LOOPBACK,
-    MemberOptions,
-    parse_options,
-)
+from penstock.member.options import LOOPBACK, MemberOptions, parse_options
 
 Json = dict[str, Any]
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from penstock.cache.members import Address
+
 Json = dict[str, Any]
 
 DEADLINE_S = 1.0  # for the connection and both answers together
 _MOST_BYTES = 64 << 10  # `stats` of 1.6 is 3 KB, `stats settings` 2 KB
-_AT_ONCE = 16
+_AT_ONCE = 64
 _LINE = re.compile(rb"STAT ([a-z0-9_]{1,64}) ([^\r\n]{0,256})")
 
 
@@ -42,7 +44,7 @@ class MemberStats:
     item_limit_bytes: int = 0
     connections: int = 0
     connection_limit: int = 0
-    connections_refused: int = 0  # how often it accepted no connection, because of the limit
+    connections_refused: int = 0  # because of the limit
     hits: int = 0
     misses: int = 0
 
@@ -56,7 +58,7 @@ class MemberStats:
         return self.limit_bytes + self.flash_limit_bytes
 
 
-# Field, and what memcached calls it: first in `stats`, then in `stats settings`.
+# Fields, and what memcached calls them.
 _NAMES: Mapping[str, str] = {
     "uptime_s": "uptime",
     "threads": "threads",
@@ -70,10 +72,11 @@ _NAMES: Mapping[str, str] = {
     "item_limit_bytes": "item_size_max",
     "connections": "curr_connections",
     "connection_limit": "max_connections",
-    "connections_refused": "listen_disabled_num",
     "hits": "get_hits",
     "misses": "get_misses",
 }
+
+_REFUSED = ("rejected_connections", "listen_disabled_num")
 
 
 def parse_stats(answer: bytes) -> dict[str, str]:
@@ -95,7 +98,9 @@ def member_stats(stats: Mapping[str, str], settings: Mapping[str, str]) -> Membe
     """Return the numbers in the answers to `stats` and `stats settings`."""
     both = {**settings, **stats}
     numbers = {field: _number(both.get(name, "")) for field, name in _NAMES.items()}
-    return MemberStats(version=both.get("version", ""), **numbers)
+    # One that does not refuse connections at its limit (no_maxconns_fast) stops accepting them.
+    refused = sum(_number(both.get(name, "")) for name in _REFUSED)
+    return MemberStats(version=both.get("version", ""), connections_refused=refused, **numbers)
 
 
 def from_json(stats: Mapping[str, Any]) -> MemberStats:
@@ -128,7 +133,12 @@ def ask_members(
     no deadline: after `patience_s` a member counts as one that does not answer.
     """
     answers: list[Json] = [
-        {"member": shown(*address), "reachable": False, "stats": None, "error": "no answer in time"}
+        {
+            "member": str(Address(*address)),
+            "reachable": False,
+            "stats": None,
+            "error": "no answer in time",
+        }
         for address in addresses
     ]
 
@@ -148,11 +158,6 @@ def ask_members(
         for thread in looks:
             thread.join(max(0.0, ends_s - time.monotonic()))
     return [dict(one) for one in answers]
-
-
-def shown(host: str, port: int) -> str:
-    """Return `host:port`, or `[host]:port` of an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _ask(connection: socket.socket, command: bytes, ends_s: float) -> bytes:

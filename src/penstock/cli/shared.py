@@ -1,4 +1,4 @@
-"""penstock shared: the members of a shared cache that run on this machine."""
+"""penstock shared: the members of a shared tier that run on this machine."""
 
 import json
 import time
@@ -67,7 +67,7 @@ def start(
     """
     begin = api.serve if foreground else api.start
     started = begin(memory, flash=flash, listen=listen, port=port, threads=threads)
-    what = "a member of the shared cache serves" if started.fresh else "it runs already:"
+    what = "a member of the shared tier serves" if started.fresh else "it runs already:"
     notify(f"{what} {started.address}")
     for line in started.advice:
         notify(line)
@@ -88,7 +88,7 @@ def status(port: int | None, output: str) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     if not found:
-        notify("no member of a shared cache runs here")
+        notify("no member of a shared tier runs here")
         return
     titles = ["MEMBER", "STATE", "MEMORY", "FLASH", "ITEMS", "EVICTED", "CONNECTIONS", "AGE"]
     for line in aligned([titles, *map(_row, found)]):
@@ -145,6 +145,6 @@ def stop(port: int | None) -> None:
     address = api.stop(port)
     if address is None:
         where = "here" if port is None else f"on port {port}"
-        notify(f"no member of a shared cache runs {where}")
+        notify(f"no member of a shared tier runs {where}")
     else:
         notify(f"{address} has ended")

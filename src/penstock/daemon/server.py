@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.cache.build import build_cache, open_shared_tier
 from penstock.cache.guarded import HUNG_S
+from penstock.cache.member_stats import ask_members
 from penstock.catalog.refresh import Mounted, catalog_path, numbered, refresh, unlisted
 from penstock.catalog.sources import check_paths
 from penstock.catalog.tree import Tree
@@ -641,7 +642,13 @@ class Server:
             "refresh_error": self._refresher.last_error,
             "hidden_counts": self._tree.hidden_counts(),
             "hidden": self._tree.hidden(int(request.get("limit", 1000))),
+            "shared": self._members(),
         }
+
+    def _members(self) -> list[dict[str, Any]]:
+        """What the members of the shared tier report, as this process reaches them."""
+        tier = self._cache.shared
+        return [] if tier is None else ask_members([(one.host, one.port) for one in tier.addresses])
 
 
 def _name(mounts: list[Mounted]) -> str:

@@ -35,6 +35,7 @@ from penstock.doctor.rules.declared import (
 )
 from penstock.doctor.rules.machine import SUBJECT, judge_headroom, judge_machine, judge_thrashing
 from penstock.doctor.rules.mounts import judge_mount, judge_progress, judge_tiers
+from penstock.doctor.rules.shared import judge_members, members_of
 from penstock.doctor.rules.stores import judge_store
 from penstock.errors import NoSuchResource, PenstockError, UsageError
 from penstock.jobs.job_datasets import job_datasets
@@ -334,6 +335,7 @@ class _Examination:
                 quota_option=case.quota_option,
             )
         )
+        self._add(*_judge_shared(subject, mount, settings, stats))
         rate = _fetching_bytes_per_s(mount, then)
         for part in case.parts:
             seen = stores[part] or StoreFacts(str(part.source), part.path, too_slow=True)
@@ -393,6 +395,21 @@ class _Examination:
         hidden = mounts[0].doctor_answer if name is not None and len(mounts) == 1 else None
         subjects = list(dict.fromkeys([*subjects, *(finding.subject for finding in findings)]))
         return Report(subjects, findings, self._state, mounts, hidden or {})
+
+
+def _judge_shared(
+    subject: str, mount: Mount | None, settings: MountSettings, stats: Mapping[str, Any]
+) -> list[Finding]:
+    if settings.shared is None or mount is None or mount.doctor_answer is None:
+        return []
+    tier: Mapping[str, Any] = stats.get("shared") or {}
+    return judge_members(
+        members_of(mount.doctor_answer),
+        subject,
+        data_bytes=stats.get("bytes"),
+        sealed=settings.shared_key is not None,
+        problem=tier.get("problem"),
+    )
 
 
 def _waiting_for_loop(jobs: Iterable[JobFacts]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import file_locks, procfs
-from penstock.cache.member_stats import shown
+from penstock.cache.members import Address
 from penstock.member.options import MemberOptions, decode
 from penstock.paths import logs_dir, open_private, shared_dir
 
@@ -38,7 +38,7 @@ class MemberNote:
     @property
     def address(self) -> str:
         """What a mount of this machine reaches it by."""
-        return shown(reachable_host(self.options), self.port)
+        return str(Address(reachable_host(self.options), self.port))
 
     @property
     def runs(self) -> bool:
@@ -62,7 +62,7 @@ def reachable_host(options: MemberOptions) -> str:
 def advice(note: MemberNote) -> list[str]:
     """Return the lines that tell a person how mounts use the member."""
     everywhere = note.options.listens_everywhere
-    address = shown(socket.gethostname(), note.port) if everywhere else note.address
+    address = str(Address(socket.gethostname(), note.port)) if everywhere else note.address
     lines = [f"give it to mounts: --shared memcached://{address}"]
     if not note.options.is_local:
         lines.append(

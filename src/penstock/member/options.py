@@ -6,17 +6,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.cache.members import DEFAULT_PORT
 from penstock.errors import OptionError
 from penstock.units import GIB, MIB, format_size, parse_size
 
-DEFAULT_PORT = 11211
 LOOPBACK = "127.0.0.1"
 LEAST_VERSION = (1, 6)  # the meta protocol
 _LEAST_MEMORY_BYTES = 64 * MIB
 _LEAST_FLASH_BYTES = GIB
 # The tier stores blocks of up to 512 KiB with 100 bytes of its own; memcached's limit is 1 MiB.
 _ITEM_LIMIT = "2m"
-# Each worker of each mount keeps a few connections to each member: 8 of 256 workers and more.
+# Each process of each mount keeps up to 16 connections to a member.
 _CONNECTIONS = 8192
 _OWN_FILES = 64  # memcached's own descriptors, beside its connections
 _MOST_THREADS = 16

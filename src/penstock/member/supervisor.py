@@ -266,7 +266,7 @@ class _Reporter:
             os.close(self._descriptor)
             self._descriptor = -1
         else:
-            for line in (f"a member of the shared cache serves {note.address}", *advice(note)):
+            for line in (f"a member of the shared tier serves {note.address}", *advice(note)):
                 print(line, file=sys.stderr)
             sys.stderr.flush()
 
