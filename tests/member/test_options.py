@@ -44,10 +44,9 @@ def test_an_ipv6_address_is_written_in_brackets() -> None:
     assert "-l [::1] " in line(options(listen="::1"))
 
 
-def test_flash_is_a_file_of_that_size_with_memory_kept_free_for_its_keys() -> None:
+def test_flash_is_a_file_of_that_size_that_everything_is_written_to_at_once() -> None:
     assert line(options(flash="/nvme:200GiB")).endswith(
-        "-o ext_page_size=64,ext_path=/f:204800m,ext_threads=4,ext_max_sleep=10000,"
-        "slab_automove_freeratio=0.1"
+        "-o ext_page_size=64,ext_path=/f:204800m,ext_threads=4,ext_item_age=0,ext_max_sleep=10000"
     )
 
 
