@@ -68,7 +68,7 @@ def test_flash_is_a_folder_and_a_size() -> None:
      ({"memory": "63MiB"}, "at least 64.0 MiB"),
      ({"flash": "/nvme"}, "a folder and a size"),
      ({"flash": "nvme:2GiB"}, "absolute path"),
-     ({"flash": "/nvme:1MiB"}, "at least 1.0 GiB"),
+     ({"flash": "/nvme:1MiB"}, "1.0 MiB of flash: a member needs at least 1.0 GiB"),
      ({"listen": "nowhere.example"}, "not an IP address")],
 )  # fmt: skip
 def test_a_bad_value_is_refused_with_a_hint(words: dict[str, str], says: str) -> None:

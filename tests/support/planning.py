@@ -70,6 +70,7 @@ def plan(
         ),
         mountpoint=MOUNTPOINT,
         allow_other=allow_other,
+        runs_members=True,
     )
 
 

@@ -76,7 +76,7 @@ def stop(port: int | None = None) -> str | None:
         return None
     if note.owner is not None:
         raise UsageError(
-            f"{note.address} was started for the data set {note.owner}",
+            f"{note.address} was started for {note.owner}",
             hint="it is stopped when the data set is deleted",
         )
     stop_member(note)

@@ -127,7 +127,7 @@ def _remarks(member: Json) -> list[str]:
     if member["error"]:
         lines.append(f"{address}: {member['error']}")
     if member["owner"]:
-        lines.append(f"{address}: started for the data set {member['owner']}")
+        lines.append(f"{address}: started for {member['owner']}")
     return lines
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from penstock.cache.tier import TierSpec
 from penstock.errors import OptionError, PenstockError, SpecProblem, did_you_mean
+from penstock.fluid.members import MemberPlan, plan_members, with_members
 from penstock.fluid.options import Choices, choose, is_mount_option
 from penstock.fluid.properties import CACHE_DIR, CACHE_SIZE, READAHEAD
 from penstock.fluid.sources import locate
@@ -24,6 +25,7 @@ from penstock.settings import OPTIONS, MountSettings, Part
 from penstock.specs.dataset import Dataset, EncryptOption, wrong_with
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import Runtime
+from penstock.specs.reasons import ONE_WORKER
 from penstock.specs.runtimes import PenstockRuntime
 from penstock.specs.schema import NoEffect, fields_without_effect
 from penstock.units import format_size, parse_size
@@ -66,6 +68,7 @@ class MountPlan:
     settings: MountSettings
     without_effect: list[NoEffect]  # options, properties and arguments
     notes: list[str]
+    members: MemberPlan | None = None  # of a shared tier, that machines run for the data set
 
     @property
     def of_dataset(self) -> list[NoEffect]:
@@ -77,7 +80,10 @@ class MountPlan:
     def of_runtime(self) -> list[NoEffect]:
         """Everything in the runtime that has no effect: fields, options, arguments."""
         options = [one for one in self.without_effect if not is_of_dataset(one.path)]
-        return fields_without_effect(self.runtime) + options
+        fields = fields_without_effect(self.runtime)
+        if self.members is not None:
+            fields = [one for one in fields if one.reason != ONE_WORKER]
+        return fields + options
 
 
 def is_of_dataset(path: str) -> bool:
@@ -93,17 +99,22 @@ def plan_mount(
     *,
     mountpoint: Path,
     allow_other: bool = False,
+    runs_members: bool = False,
 ) -> MountPlan:
     """Translate a Dataset and its runtime. Raises SpecProblem for what cannot be mounted.
 
-    `allow_other` lets users read who did not make the mount, as Fluid always does.
+    `allow_other` lets users read who did not make the mount, as Fluid always does. `runs_members`:
+    machines can run the members of the shared tier that the Dataset names.
     """
     report = Report()
     parts, mount_options = plan_parts(dataset, runtime, lookup, report)
     choices = choose(runtime, mount_options, report)
     _report_unused(choices.store, dataset, report)
-    tiers = _tiers(dataset, runtime, choices, lookup, folders, report)
+    members = plan_members(dataset, runtime, report) if runs_members else None
+    tiers = () if members else _tiers(dataset, runtime, choices, lookup, folders, report)
     settings = _settings(parts, mountpoint, choices, tiers, report)
+    if members is not None:
+        settings = with_members(settings, dataset)
     # Files of this machine have owners and modes of their own, which a mount does not carry over.
     remote = all(part.source.scheme != "file" for part in parts)
     if allow_other and remote and "allow-other" not in choices.options:
@@ -114,7 +125,7 @@ def plan_mount(
         title=str(dataset.key),
         **_owner(dataset, runtime, choices),
     )
-    return MountPlan(dataset, runtime, settings, report.without_effect, report.notes)
+    return MountPlan(dataset, runtime, settings, report.without_effect, report.notes, members)
 
 
 # -- the parts: each mount of the Dataset, with its keys, at its path --------------------------

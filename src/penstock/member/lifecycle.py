@@ -158,7 +158,7 @@ def _claimed(options: MemberOptions, owner: str | None) -> Iterator[int | Member
 def _same(note: MemberNote, options: MemberOptions, owner: str | None) -> MemberNote:
     """Return the note if it is of the member that is wanted; raise UsageError if not."""
     if note.owner != owner:
-        whose = f"the data set {note.owner}" if note.owner else "a member that a person started"
+        whose = f"the member of {note.owner}" if note.owner else "a member that a person started"
         raise UsageError(
             f"port {note.port} belongs to {whose}", hint="choose another port for this member"
         )

@@ -64,11 +64,8 @@ def parse_options(
 ) -> MemberOptions:
     """Return the options that these texts of the command line mean, or raise OptionError."""
     memory_bytes = parse_size(memory, what="--memory")
-    if memory_bytes < _LEAST_MEMORY_BYTES:
-        raise OptionError(
-            f"--memory {memory}: a member needs at least {format_size(_LEAST_MEMORY_BYTES)}",
-            hint="write it like 8GiB",
-        )
+    wanted_flash = None if flash is None else parse_flash(flash)
+    check_sizes(memory_bytes, wanted_flash)
     try:
         ipaddress.ip_address(listen)
     except ValueError:
@@ -76,9 +73,23 @@ def parse_options(
             f"--listen {listen}: not an IP address",
             hint="give an address of this machine, as `ip address` shows it, or 0.0.0.0 for all",
         ) from None
-    return MemberOptions(
-        memory_bytes, None if flash is None else parse_flash(flash), listen, port, threads
-    )
+    return MemberOptions(memory_bytes, wanted_flash, listen, port, threads)
+
+
+def check_sizes(memory_bytes: int, flash: Flash | None) -> None:
+    """Raise OptionError for sizes that memcached cannot work with."""
+    if memory_bytes < _LEAST_MEMORY_BYTES:
+        raise OptionError(
+            f"{format_size(memory_bytes)} of memory: a member needs at least "
+            f"{format_size(_LEAST_MEMORY_BYTES)}",
+            hint="write it like 8GiB",
+        )
+    if flash is not None and flash.size_bytes < _LEAST_FLASH_BYTES:
+        raise OptionError(
+            f"{format_size(flash.size_bytes)} of flash: a member needs at least "
+            f"{format_size(_LEAST_FLASH_BYTES)}",
+            hint="write it like 200GiB, or use memory alone",
+        )
 
 
 def parse_flash(text: str) -> Flash:
@@ -89,12 +100,7 @@ def parse_flash(text: str) -> Flash:
         raise OptionError(f"--flash {text}: a folder and a size are needed", hint=hint)
     if not Path(folder).is_absolute():
         raise OptionError(f"--flash {text}: the folder must be an absolute path", hint=hint)
-    size_bytes = parse_size(size, what="--flash")
-    if size_bytes < _LEAST_FLASH_BYTES:
-        raise OptionError(
-            f"--flash {text}: at least {format_size(_LEAST_FLASH_BYTES)} are needed", hint=hint
-        )
-    return Flash(folder, size_bytes)
+    return Flash(folder, parse_size(size, what="--flash"))
 
 
 def command_line(

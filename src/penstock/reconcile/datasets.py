@@ -27,6 +27,7 @@ from penstock.reconcile import cleanup, dataset_phases
 from penstock.reconcile.conditions import BOUND, FAILED, NOT_BOUND, amount
 from penstock.reconcile.dataset_phases import Action, Cause, Update, cause_of, next_action
 from penstock.reconcile.live_status import Busy, ask_brief, find_mount_note, occupied
+from penstock.reconcile.members import run_members, stop_members
 from penstock.reconcile.mount_plan import plan_of
 from penstock.reconcile.node_affinity import Node, node_mismatch
 from penstock.reconcile.snapshot import (
@@ -137,6 +138,9 @@ class Datasets:
         try:
             note = find_mount_note(mountpoint, dataset.key)
             self._record_intent(dataset, runtime, plan.settings)
+            for address in run_members(plan.members, dataset.key):
+                message = f"a member of its shared tier, at {address}"
+                self._state.add_event(dataset.uid, "MemberStarted", message)
             restart_for = self._make_mount(dataset, runtime, plan, note)
         except PenstockError as error:
             self._unbound(dataset, runtime, fingerprint, _cause_of(error), plan)
@@ -273,6 +277,7 @@ class Datasets:
             return
         mountpoint = Path(dataset.note["mountpoint"])
         self._unmount(dataset, mountpoint, force=bool(how.get("force")))
+        stop_members(dataset.key)
         left: Json = dataset.note.get("left") or {}
         if not how.get("keep_cache"):
             freed = cleanup.remove(left, self._records_of_others(dataset))

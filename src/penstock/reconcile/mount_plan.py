@@ -34,6 +34,7 @@ def plan_of(state: State, snapshot: Snapshot, dataset: Stored, runtime: Stored) 
         mountpoint=_mountpoint(dataset, runtime),
         # Data sets that root declares are for all users; those of a user are for that user alone.
         allow_other=os.geteuid() == 0,
+        runs_members=True,
     )
 
 

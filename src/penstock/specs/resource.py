@@ -47,7 +47,8 @@ class Metadata(Fields):
     labels: TextMap = field("Free names and values, kept with the resource.", factory=dict)
     annotations: TextMap = field(
         "Free names and values, kept with the resource. On a Dataset, `penstock.dev/mount-path` "
-        "names the folder where it is mounted.",
+        "names the folder where it is mounted, and `penstock.dev/shared` the members of a shared "
+        "tier, which machines run for it.",
         factory=dict,
         secret=True,
     )
