@@ -13,6 +13,10 @@ import yaml
 
 from penstock.api import jobs
 from penstock.daemon.mount_registry import MountNote, write_note
+from penstock.member.note import MemberNote
+from penstock.member.note import note_path as member_path
+from penstock.member.note import write_note as write_member
+from penstock.member.options import MemberOptions
 from penstock.reconcile.state import State
 from penstock.release import __version__
 from tests.support.mounts import penstock, succeed
@@ -74,6 +78,12 @@ def test_kinds_and_names_are_completed_for_each_shell(names: State, tmp_path: Pa
     assert words(folder, "penstock get nonsense ") == []
     assert words(folder, "penstock attach re", "zsh") == ["resnet"]
     assert words(folder, "penstock top job re", "fish") == ["resnet"]
+
+
+def test_ports_of_members_are_completed(state: Path) -> None:
+    write_member(member_path(21211), MemberNote(MemberOptions(1 << 30, port=21211)))
+    assert words(state, "penstock shared st") == ["start", "status", "stop"]
+    assert words(state, "penstock shared stop --port ") == ["21211"]
 
 
 def test_the_script_of_each_shell_is_printed_with_where_it_belongs() -> None:

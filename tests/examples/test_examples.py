@@ -23,6 +23,7 @@ import pytest
 from penstock.paths import state_dir
 from penstock.reconcile.loop_control import is_running
 from tests.support.lazy import Lazy
+from tests.support.members import StartMember
 from tests.support.mounts import Mount, Mounter
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 from tests.support.trees import read_tree, write_tree
@@ -301,6 +302,23 @@ def test_08_a_declared_data_set_is_loaded_and_read(images: Stage, s3: S3, tmp_pa
     assert f"{size:,} of {size:,} bytes are cached" in lines
     assert "begins with b'\\xff\\xd8\\xff'" in lines[-1]
     wait_until(lambda: not is_running(state_dir()))
+
+
+def test_11_the_second_machine_takes_everything_from_the_members(
+    images: Stage, s3: S3, mounter: Mounter, member: StartMember, tmp_path: Path
+) -> None:
+    members = f"memcached://127.0.0.1:{member()},127.0.0.1:{member()}"
+    mounts = [
+        mounter(f"s3://{images.bucket}", "--endpoint", s3.endpoint, "--shared", members,
+                "--cache-dir", tmp_path / f"cache{number}")
+        for number in range(2)
+    ]  # fmt: skip
+    script = EXAMPLES / "11-shared-cache/machines.py"
+    size = sum(path.stat().st_size for path in images.plain.rglob("*.jpg"))
+    assert output(script, *(mount.path for mount in mounts)).splitlines() == [
+        f"machine 1: {size:,} bytes, 48 requests to the bucket, 0 hits",
+        f"machine 2: {size:,} bytes, 0 requests to the bucket, 48 hits",
+    ]
 
 
 def epochs_in(stdout: str) -> list[dict[str, Any]]:
