@@ -1,6 +1,15 @@
 """Every target, by its name."""
 
-from tests.fuzz import answers, databases, kernel, listings, manifests, members, processes
+from tests.fuzz import (
+    answers,
+    databases,
+    kernel,
+    listings,
+    manifests,
+    member_stats,
+    members,
+    processes,
+)
 
 TARGETS = {
     target.name: target
@@ -18,6 +27,7 @@ TARGETS = {
         members.ANSWER_TARGET,
         manifests.YAML_TARGET,
         manifests.BENCH_PLAN_TARGET,
+        member_stats.MEMBER_STATS_TARGET,
         databases.CATALOG_TARGET,
         databases.INDEX_TARGET,
         databases.CACHED_FILE_TARGET,

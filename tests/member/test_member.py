@@ -19,6 +19,7 @@ from penstock.member.note import lock_path, note_path
 from tests.support.members import Client, Json, StartMember, kill, pid_of, status
 from tests.support.mounts import fail, penstock, succeed
 from tests.support.processes import listens
+from tests.support.users import NOBODY, User
 from tests.support.waiting import wait_for_input, wait_until, wait_until_gone
 
 
@@ -258,6 +259,18 @@ def test_a_start_while_another_starts_waits_for_it(
     said = fail("shared", "start", "--port", str(port), "--memory", "64MiB")
     assert "is being started by another command" in said
     os.close(lock)
+
+
+def test_an_ordinary_user_runs_a_member_with_flash(user: User) -> None:
+    port = str(free_port())
+    words = ("--port", port, "--memory", "64MiB", "--flash", f"{user.home}:1GiB")
+    result = user.penstock("shared", "start", *words)
+    assert result.returncode == 0, result.stderr
+    (found,) = json.loads(user.penstock("shared", "status", "-o", "json").stdout)
+    assert found["stats"]["flash_limit_bytes"] == 1 << 30
+    assert procfs.status(found["pid"])["Uid"].split()[0] == str(NOBODY)
+    assert user.penstock("shared", "stop").stderr == f"127.0.0.1:{port} has ended\n"
+    assert procfs.is_gone(found["pid"])
 
 
 # -- flash -------------------------------------------------------------------------------------
