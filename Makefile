@@ -6,7 +6,7 @@ MINUTES ?= 10
 SECONDS ?= 60
 # More than cores: a test mostly waits for a mount to start or to end.
 WORKERS ?= 4
-LINTED := src tests examples hatch_build.py tools/compare-s3-servers tools/build-image tools/mutants tools/publish-figures
+LINTED := src tests examples hatch_build.py tools/compare-s3-servers tools/build-image tools/compare-flash-options tools/mutants tools/publish-figures
 # Of the cluster's nodes, and of the image.
 CLUSTER_PACKAGES = tools/system-packages runc containernetworking-plugins iptables iproute2 openssl podman debootstrap
 # SET="dataset.files=300 repeats=2" changes a plan's values.

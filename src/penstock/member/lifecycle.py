@@ -148,11 +148,12 @@ def _claimed(options: MemberOptions, owner: str | None) -> Iterator[int | Member
     try:
         yield lock
     except BaseException:
-        note_path(options.port).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
-        raise
-    finally:
         os.close(lock)
+        if not file_locks.is_held(path):  # no supervisor has inherited it yet
+            note_path(options.port).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        raise
+    os.close(lock)
 
 
 def _same(note: MemberNote, options: MemberOptions, owner: str | None) -> MemberNote:

@@ -139,7 +139,8 @@ def _flash_options(flash: Flash, file: str) -> list[str]:
     arrives meanwhile; an evicted value is fetched from the bucket again. So everything is written
     at once, and memory is the buffer and the index of flash. Measured with memcached 1.6.18 on 2
     busy cores, 1 GiB of memory and 8 GiB of flash, 4,000 MiB of values of 30 to 512 KiB at 250
-    MiB/s: 97% of them were held, by default 65%. At 80 MiB/s both hold all.
+    MiB/s: 97% of them were held, by default 65%. At 80 MiB/s both hold all
+    (tools/compare-flash-options).
     """
     size_mib = flash.size_bytes // MIB
     page_mib = max(_FLASH_PAGE_MIB, -(-size_mib // _MOST_FLASH_PAGES))

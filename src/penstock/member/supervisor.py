@@ -242,7 +242,7 @@ def _other_user() -> "pwd.struct_passwd | None":
 def _unblock_and_die_with_parent() -> None:
     """In the child, before exec: this process blocks signals and waits for them by itself."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _described(status: int) -> str:
