@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -173,12 +174,12 @@ def test_a_process_that_got_the_supervisors_id_is_not_ended(member: StartMember)
         stranger.kill()
 
 
-def restarted(port: int) -> Json:
-    """Its status, once memcached was started again after its first end."""
+def restarted(port: int, times: int = 1) -> Json:
+    """Its status, once memcached was started again so often."""
 
     def again() -> Json | None:
         found = status(port)
-        return found if (found["state"], found["restarts"]) == ("running", 1) else None
+        return found if (found["state"], found["restarts"]) == ("running", times) else None
 
     return wait_until(again, lambda: status(port))
 
@@ -192,6 +193,26 @@ def test_a_memcached_that_dies_is_started_again(member: StartMember) -> None:
     assert "killed by SIGKILL" in found["last_end"]
     with Client(port) as client:
         assert client.set("k", b"v")
+
+
+def test_the_pauses_grow_while_it_dies_again_and_again(member: StartMember) -> None:
+    port = member()
+    for times in (1, 2):
+        kill(pid_of(port))
+        restarted(port, times)
+    log = Path(status(port)["log"]).read_text()
+    assert re.findall(r"starts again in (\S+) s", log) == ["0.5", "1"]
+    text = penstock("shared", "status").stderr
+    assert f"127.0.0.1:{port}: started again 2×; last: " in text
+
+
+def test_a_member_on_ipv6_is_reached_by_its_address_in_brackets(member: StartMember) -> None:
+    port = free_port()
+    words = ("--port", str(port), "--memory", "64MiB", "--listen", "::1")
+    said = penstock("shared", "start", *words).stderr
+    assert f"give it to mounts: --shared memcached://[::1]:{port}\n" in said
+    assert "warning" not in said
+    assert status(port)["stats"]["limit_bytes"] == 64 << 20
 
 
 def test_a_memcached_dies_with_its_supervisor_and_another_can_start(member: StartMember) -> None:

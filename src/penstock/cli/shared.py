@@ -35,7 +35,7 @@ def shared() -> None:
 @click.option(
     "--flash",
     metavar="FOLDER:SIZE",
-    help="Keep more data in a file there, like /nvme:200GiB; memory then holds what is used most.",
+    help="Keep data in a file there, like /nvme:200GiB; memory is then its buffer and index.",
 )
 @click.option(
     "--listen",
@@ -46,7 +46,7 @@ def shared() -> None:
 )
 @click.option("--port", type=_PORT, default=api.DEFAULT_PORT, show_default=True)
 @click.option(
-    "--threads", type=click.IntRange(1, 128), help="[default: one for each core, at most 16]"
+    "--threads", type=click.IntRange(1, 128), help="[default: one for each core, 2 to 16]"
 )
 @click.option("--foreground", is_flag=True, help="Serve in this process, until a signal ends it.")
 def start(
