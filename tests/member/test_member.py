@@ -133,7 +133,7 @@ def test_status_counts_what_a_member_holds(member: StartMember) -> None:
     assert found["state"] == "running"
     assert found["stats"]["items"] == 10
     assert 1_000_000 < found["memory_bytes"] < 1_002_000
-    assert found["stats"]["connections"] == 2  # this client's, and that of the command
+    assert found["stats"]["connections"] >= 2  # this client's, and that of the command
     text = succeed("shared", "status", "--port", str(port)).splitlines()
     assert text[0].split()[:2] == ["MEMBER", "STATE"]
     assert text[1].startswith(f"127.0.0.1:{port}   running   977.2 KiB of 64.0 MiB   –       10")

@@ -41,6 +41,10 @@ def dataset(name: str, folder: Path, *members: str) -> Json:
     return manifest
 
 
+def cache_states(name: str) -> Json:
+    return api.dataset(name).as_dict()["status"]["cacheStates"]
+
+
 def members() -> list[Json]:
     return json.loads(succeed("shared", "status", "-o", "json"))
 
@@ -59,8 +63,8 @@ def test_members_are_started_filled_counted_and_stopped_with_their_data_set(
     for number in range(20):
         assert (path_of("small") / f"f{number}").read_bytes() == bytes(1000)
     wait_until(lambda: sum(status(port)["stats"]["items"] for port in ports) == 20)
-    shown = api.dataset("small").as_dict()["status"]["cacheStates"]
-    assert shown["cacheCapacity"] == "128.00MiB"
+    wait_until(lambda: cache_states("small")["cacheCapacity"] == "128.00MiB")
+    wait_until(lambda: cache_states("small")["cachedPercentage"] == "100.0%")
     said = fail("shared", "stop", "--port", str(ports[0]))
     assert f"{named[0]} was started for dataset/default/small" in said
     assert "hint: it is stopped when the data set is deleted" in said
