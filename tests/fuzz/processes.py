@@ -66,6 +66,7 @@ class _Daemon:
             _notes=[],
             _tree=some.tree,
             _refresher=SimpleNamespace(last_error=None, refresh_now=self._refresh),
+            _members=list,
         )
         self._server = ControlServer(
             listen(folder / "x.sock"),
