@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.api.jobs import chief_of
+from penstock.api.jobs import TrainingJob, chief_of
+from penstock.cli.jobs import details
 from penstock.cli.logs import follow, start_of_last
 from penstock.cli.top import job_lines
+from penstock.jobs.job_folder import job_folder, waits_folder
+from penstock.jobs.loader_waits import WaitRecord, read_waits
 
 
 def test_one_instance_represents_a_job() -> None:
@@ -54,6 +57,24 @@ def test_a_log_is_followed_until_the_job_ends_and_gaps_are_marked(tmp_path: Path
     output = b"".join(follow(log, 4, has_ended)).decode()
     cut = "\n--- the log was full and has been cut: some may be missing here ---\n"
     assert output == f"two\nthree\n{cut}last\n"
+
+
+def test_a_job_says_how_long_it_waited_for_data(state: Path) -> None:
+    metadata = {"name": "net", "namespace": "default", "uid": "u"}
+    metadata["creationTimestamp"] = "2026-01-01T10:00:00Z"
+    spec = {"trainer": "pytorch", "data": [{"dataset": "imagenet", "mountPath": "/data"}]}
+    status = {"phase": "RUNNING", "dataReadyTime": "2026-01-01T10:01:30Z"}
+    job = TrainingJob({"kind": "TrainingJob", "metadata": metadata, "spec": spec, "status": status})
+    assert "Data wait:  90s until its data sets were ready" in details(job)
+    folder = waits_folder(job_folder(state, "u"))
+    folder.mkdir(parents=True)
+    record = WaitRecord(folder)
+    record.add(1_000_000_000, 6_000_000_000)
+    record.add(41_000_000_000, 41_000_000_000)
+    assert any(line.endswith("; 5s in its loops, 12.5% of their time") for line in details(job))
+    # Without a data set it waited for none.
+    del spec["data"]
+    assert (job.data_wait_s, job.loader_waits) == (0.0, read_waits(folder))
 
 
 GIB = 1 << 30

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.jobs.loader_waits import read_waits
 from tests.support.lazy import Lazy
 
 pytestmark = [
@@ -324,7 +325,12 @@ for workers in (0, 1):
 """
 
 
-def test_a_sampler_that_declines_a_plan_is_iterated_by_the_script_alone(tmp_path: Path) -> None:
+def test_a_sampler_that_declines_a_plan_is_iterated_by_the_script_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = tmp_path / "waits"
+    waits.mkdir()
+    monkeypatch.setenv("PENSTOCK_JOB_WAITS", str(waits))
     lines: list[int] = []
     files = "files = [f'/tmp/{number}' for number in range(4)]"
     for number, (attribute, has_files) in enumerate(
@@ -338,3 +344,8 @@ def test_a_sampler_that_declines_a_plan_is_iterated_by_the_script_alone(tmp_path
     # Nor is one whose data set has no files; without a reason it is.
     assert lines[:2] == [4, 4]
     assert lines[2] > 4
+    # As in a job with a plan, each process has recorded how long its loops waited.
+    recorded = read_waits(waits)
+    assert recorded is not None
+    assert (recorded.processes, recorded.batches) == (3, 3 * 4 * 4)
+    assert 0 < recorded.waited_s < recorded.elapsed_s

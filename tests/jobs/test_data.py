@@ -84,8 +84,10 @@ def test_a_job_waits_for_its_data_set_and_blocks_its_deletion(jobs: Jobs, tmp_pa
     jobs.submit("net", f"cat {DATA}/a; sleep 1000", data=data)
     waits = jobs.wait("net", lambda found: found.status.get("phase") == "PENDING").status
     assert waits["message"] == "there is no data set imagnet (did you mean imagenet?)"
+    assert "dataReadyTime" not in waits
     api.apply([of_folder("imagnet", tmp_path / "data"), ours("imagnet", tmp_path / "cache")])
-    jobs.running("net")
+    ran = jobs.running("net").status
+    assert ran["dataReadyTime"] <= ran["startTime"]
     with pytest.raises(InUse, match="job net is RUNNING and uses it"):
         api.delete("dataset", "imagnet")
     api.delete("job", "net")

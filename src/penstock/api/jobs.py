@@ -22,7 +22,7 @@ from penstock.errors import (
     UsageError,
     did_you_mean,
 )
-from penstock.jobs.job_folder import job_folder, log_path
+from penstock.jobs.job_folder import job_folder, log_path, waits_folder
 from penstock.jobs.job_status import ENDED
 from penstock.jobs.log_times import offset_since as offset_since
 from penstock.reconcile import live_status
@@ -33,6 +33,7 @@ from penstock.reconcile.waiting import wait_for_job
 from penstock.specs.kinds import ResourceKey
 
 if TYPE_CHECKING:
+    from penstock.jobs.loader_waits import LoaderWaits
     from penstock.jobs.usage import GpuUsage, Usage
 
 Json = dict[str, Any]
@@ -86,6 +87,26 @@ class TrainingJob(Declared):
         """A launcher counts the GPUs of all ranks below it; a parameter server has none."""
         workers = {"launcher": self.spec.get("workers", 1), "ps": 0}
         return workers.get(instance.get("role") or "", 1) * self.spec.get("gpus", 0)
+
+    @property
+    def data_wait_s(self) -> float:
+        """How long the job waited until its data sets were ready, loaded if it asked for that:
+        until now while it waits, and 0 for a job without data."""
+        if not self.spec.get("data"):
+            return 0.0
+        ready = self.status.get("dataReadyTime")
+        ended = ready or self.status.get("completionTime")
+        until_s = datetime.fromisoformat(ended).timestamp() if ended else time.time()
+        created: str = self._shown["metadata"]["creationTimestamp"]
+        return max(0.0, until_s - datetime.fromisoformat(created).timestamp())
+
+    @property
+    def loader_waits(self) -> "LoaderWaits | None":
+        """How long the PyTorch loops of its newest attempt waited for batches; None if the job has
+        no plan, or no batch yet."""
+        from penstock.jobs.loader_waits import read_waits
+
+        return read_waits(waits_folder(job_folder(State().folder, self.uid)))
 
     def ended_at_least(self, seconds: float) -> bool:
         """Whether the job ended that long ago; false while it runs or is being deleted."""

@@ -159,8 +159,22 @@ def details(job: "TrainingJob") -> list[str]:
         head.append(
             ("" if number else "Data", f"{namespace}{one['dataset']} at {one['mountPath']}")
         )
+    if waited := _data_wait(job):
+        head.append(("Data wait", waited))
     lines = [f"{title + ':' if title else '':<12}{value}" for title, value in head]
     return [*lines, "", "Instances:", *_instance_lines(job)]
+
+
+def _data_wait(job: "TrainingJob") -> str:
+    """How long the job waited for data, before it began and in its loops; empty if it did not."""
+    from penstock.api.tables import age
+
+    found: list[str] = []
+    if job.data_wait_s >= 1:
+        found.append(f"{age(job.data_wait_s)} until its data sets were ready")
+    if (waits := job.loader_waits) is not None:
+        found.append(f"{age(waits.waited_s)} in its loops, {waits.share:.1%} of their time")
+    return "; ".join(found)
 
 
 def _instance_lines(job: "TrainingJob") -> list[str]:

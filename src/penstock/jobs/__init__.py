@@ -9,7 +9,8 @@
     keeper      attempt_keeper: one per attempt: logs, limits, timeout, outcome
     init        attempt_init: PID 1 of everything that the attempt runs, in its own namespaces
     machine     cgroups, containers, processes, job_folder
-    look        usage (CPU, memory, GPUs), attach (a command inside a running job)
+    look        usage (CPU, memory, GPUs), loader_waits (how long its loops waited for batches),
+                attach (a command inside a running job)
 
 Loop, supervisor and keeper may be killed. The loop restarts supervisors, and a new supervisor
 finds a running keeper by its lock. When the keeper or the init is killed, everything of the attempt

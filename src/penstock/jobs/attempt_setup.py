@@ -21,8 +21,9 @@ from typing import Any
 from penstock.daemon.mount_registry import control_socket
 from penstock.environment import child_environment
 from penstock.errors import UsageError
-from penstock.jobs import containers
+from penstock.jobs import containers, loader_waits
 from penstock.jobs.job_datasets import sources
+from penstock.jobs.job_folder import waits_folder
 from penstock.jobs.launching import (
     Instance,
     Machine,
@@ -91,6 +92,8 @@ def prepare(
             }
         ),
     }
+    if spec.plan:
+        own[loader_waits.VARIABLE] = str(_waits_folder(folder))
     env = {"PYTHONUNBUFFERED": "1", **env, **own}
     cwd = spec.working_dir or str(_own_folder(folder))
     scratch = scratch_place(job.uid)
@@ -215,6 +218,14 @@ def _own_folder(folder: Path) -> Path:
     own = folder / "run"
     own.mkdir(exist_ok=True, mode=0o700)
     return own
+
+
+def _waits_folder(folder: Path) -> Path:
+    """Make the folder in which its loaders record how long they waited: of this attempt alone."""
+    place = waits_folder(folder)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(mode=0o700)
+    return place
 
 
 def _hostfile(folder: Path, spec: TrainingJobSpec) -> Path:

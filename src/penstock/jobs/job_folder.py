@@ -33,6 +33,11 @@ def log_path(folder: Path, instance: str) -> Path:
     return folder / "logs" / f"{instance}{LOG_SUFFIX}"
 
 
+def waits_folder(folder: Path) -> Path:
+    """Where the loaders of the newest attempt record how long they waited; see loader_waits."""
+    return folder / "waits"
+
+
 def instance_logs(folder: Path) -> list[Path]:
     """Return the logs that exist."""
     return sorted((folder / "logs").glob(f"*{LOG_SUFFIX}"))

@@ -27,6 +27,7 @@ from penstock.jobs.job_queue import Holding, Waiting, decide
 from penstock.jobs.job_status import ENDED, FAILED, PENDING, QUEUING, ended_status
 from penstock.jobs.processes import clear
 from penstock.jobs.usage import machine_gpus
+from penstock.reconcile.conditions import stamp
 from penstock.reconcile.resource_process import (
     end_resource_process,
     is_resource_process,
@@ -98,6 +99,8 @@ class Jobs:
             self._state.record(job.uid, note={"loading": True})
             self._start(job)
             return False
+        if "dataReadyTime" not in job.status:
+            self._state.record(job.uid, status={"dataReadyTime": stamp(time.time())})
         return True
 
     def _allot(self, snapshot: Snapshot, candidates: list[Stored]) -> None:

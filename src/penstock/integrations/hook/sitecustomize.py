@@ -64,9 +64,10 @@ def _install_after(spec: ModuleSpec) -> None:
         try:
             if sys.version_info < _OLDEST:
                 raise ImportError("Python {}.{} is too old".format(*sys.version_info[:2]))
-            from penstock.integrations import loader_hook, quiet_open
+            from penstock.integrations import loader_hook, loader_timing, quiet_open
 
             loader_hook.install(module)
+            loader_timing.install(module)
             quiet_open.install()
         except Exception as error:  # noqa: BLE001 (the script must run in any case)
             _report(error)
