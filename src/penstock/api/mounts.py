@@ -5,6 +5,7 @@ Talks to the server of a mount over its control socket; imports neither models n
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from penstock.errors import NoSuchPath, PenstockError
 Json = dict[str, Any]
 
 _LISTING_TAKES_AT_MOST_S = 3600
+_ANSWERS_WITHIN_S = 30.0
+_MOST_THREADS = 32
 
 
 def stats(mountpoint: str) -> Json:
@@ -33,22 +36,29 @@ def stats(mountpoint: str) -> Json:
 
 
 def all_stats(
-    *, failed: Callable[[str, PenstockError], None] = lambda _mountpoint, _error: None
+    *,
+    failed: Callable[[str, PenstockError], None] = lambda _mountpoint, _error: None,
+    within_s: float = _ANSWERS_WITHIN_S,
 ) -> list[Json]:
-    """`stats` of all mounts of this user; `failed` gets those that do not answer."""
+    """`stats` of all mounts of this user, asked at once; `failed` gets those that do not answer
+    within this time."""
+    notes = [note for note in all_notes() if note.alive]
+    if not notes:
+        return []
     found: list[Json] = []
-    for note in all_notes():
-        if note.alive:
+    with ThreadPoolExecutor(min(len(notes), _MOST_THREADS)) as threads:
+        asked = [(note, threads.submit(_stats_of, note, within_s)) for note in notes]
+        for note, answer in asked:
             try:
-                found.append(_stats_of(note))
+                found.append(answer.result())
             except PenstockError as error:
                 failed(note.mountpoint, error)
     return found
 
 
-def _stats_of(note: MountNote) -> Json:
+def _stats_of(note: MountNote, within_s: float = _ANSWERS_WITHIN_S) -> Json:
     if note.state == "serving":
-        return ask(note.socket_path, "stats")
+        return ask(note.socket_path, "stats", timeout_s=within_s)
     return {**asdict(note), "pid": note.server_pid, "supervisor_pid": note.pid}
 
 

@@ -46,7 +46,12 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "run": "run",
     },
     "Plan and measure": {"plan": "plan", "bench": "bench"},
-    "Operate this machine": {"doctor": "machine", "label": "machine", "serve": "machine"},
+    "Operate this machine": {
+        "ui": "ui",
+        "doctor": "machine",
+        "label": "machine",
+        "serve": "machine",
+    },
     "Get help": {"help": "help", "version": "help", "completion": "completion"},
     "Run on Kubernetes": {"operator": "operator", "node": "node", "server": "server"},
 }

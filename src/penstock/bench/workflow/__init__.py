@@ -4,7 +4,7 @@ handler that always runs, and a registry by which the remains of a killed run ar
     run          the steps of a benchmark           engine       steps that need each other
     site         its data set and its store         checks       can it run here, and on what
     registry     known runs, and their removal      remote       what a run has in object stores
-    view         progress on the terminal
+    view         progress on the terminal           history      where runs have put their results
 
 It measures nothing itself and draws no figure: see penstock.bench.experiments and
 penstock.bench.reporting.

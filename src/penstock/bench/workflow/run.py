@@ -30,7 +30,7 @@ from penstock.bench.plans.experiments import (
     store_bytes,
 )
 from penstock.bench.plans.model import Plan, System
-from penstock.bench.workflow import checks, registry, remote
+from penstock.bench.workflow import checks, history, registry, remote
 from penstock.bench.workflow.engine import (
     FILE,
     Child,
@@ -270,6 +270,10 @@ class _Run:
             raise UsageError(what, hint="run it again") from error
         except OSError as error:
             raise UsageError(f"{self._results}: cannot be made: {error.strerror}") from error
+        try:
+            history.note_results(self._results)
+        except OSError as error:
+            self._view.notify(f"note: `penstock ui` will not list this run: {error}")
 
     def _work(
         self, workspace: Workspace, entry: registry.Entry, found: checks.CheckResult

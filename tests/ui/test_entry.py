@@ -1,0 +1,166 @@
+"""Who may see the page of `penstock ui`: the token, the cookie, the Host, and what is answered to
+anybody else."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounts import fail
+from tests.support.pages import Page, serving
+
+PATHS = ("", "page.js", "page.css", "overview", "log", "runs/0123456789ab/report.html")
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    with serving() as one:
+        yield one
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(page: Page) -> None:
+    entered = page.ask(f"/?token={page.server.token}", Cookie="")
+    assert entered.status == 303
+    assert entered.headers["Location"] == page.server.home
+    assert page.server.token not in entered.headers["Location"]
+    cookie = entered.headers["Set-Cookie"]
+    assert cookie.split("; ") == [
+        page.cookie,
+        f"Path={page.server.home}",  # servers on other ports of this host are not sent it
+        "HttpOnly",
+        "SameSite=Strict",
+    ]
+    assert page.ask(entered.headers["Location"], Cookie=page.cookie).status == 200
+
+
+def test_without_the_token_or_with_a_wrong_one_nothing_is_shown(page: Page) -> None:
+    wrong = [f"/?token={token}" for token in ("", "wrong", page.server.token[:-1], "%ff%00ä")]
+    cookies = ("", "penstock=", "penstock=wrong", f"other={page.server.token}", "=;;,\x01")
+    assert page.ask("/", Cookie="").status == 403
+    for answer in [
+        *(page.ask(path.replace("ä", "%C3%A4"), Cookie="") for path in wrong),
+        *(page.get(path, Cookie=cookie) for path in PATHS for cookie in cookies),
+    ]:
+        assert answer.status == 403
+        assert answer.body.startswith("This page needs its token")
+        assert page.server.token not in answer.body
+        assert "Set-Cookie" not in answer.headers
+    assert page.ask("/other/overview").status == 404  # nor is anything outside of the page's path
+
+
+def test_a_page_of_another_name_cannot_ask(page: Page) -> None:
+    """DNS rebinding: a foreign name that leads to this machine."""
+    for host in (
+        "evil.example",
+        f"evil.example:{page.port}",
+        "",
+        "127.0.0.1.evil.example",
+        "[",
+        "@",
+    ):
+        for path in (f"/?token={page.server.token}", page.server.home):
+            answer = page.ask(path, Host=host)
+            assert (answer.status, "Set-Cookie" in answer.headers) == (403, False), host
+    # A tunnel has another port at its own end.
+    for host in ("localhost", f"localhost:{page.port}", "127.0.0.1:9999", "[::1]:80", "LOCALHOST"):
+        assert page.get(Host=host).status == 200, host
+
+
+def test_only_get_is_answered(page: Page) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "HEAD"):
+        answer = page.get("overview", method=method, Origin="http://evil.example")
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET"), method
+        assert "Access-Control-Allow-Origin" not in answer.headers
+    assert page.get("overview", method="BREW").status == 501
+    # A body is not taken for the next request on its connection.
+    answer = page.ask(page.server.home, body=b"GET / HTTP/1.1\r\n\r\n")
+    assert (answer.status, answer.headers["Connection"]) == (200, "close")
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(page: Page) -> None:
+    answers = [
+        page.get(),
+        page.get("page.js"),
+        page.get("overview"),
+        page.get("nothing"),
+        page.get("overview", method="POST"),
+        page.ask("/?token=wrong"),
+        page.ask("/", method="BREW"),
+    ]
+    for answer in answers:
+        headers = answer.headers
+        assert headers["Content-Security-Policy"].startswith(
+            "default-src 'none'; script-src 'self'"
+        )
+        assert "require-trusted-types-for 'script'" in headers["Content-Security-Policy"]
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["X-Frame-Options"] == "DENY"
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Server"] == "penstock"
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(page: Page) -> None:
+    found = {name: page.get(name) for name in ("", "page.css", "page.js", "icon.svg")}
+    assert [answer.status for answer in found.values()] == [200] * 4
+    addresses = re.compile(r"https?://[^\s\"'`<]+")
+    named = {one for answer in found.values() for one in addresses.findall(answer.body)}
+    assert named == {"http://www.w3.org/2000/svg"}  # the name of a vocabulary; nobody asks for it
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|eval\(", found["page.js"].body)
+    assert "style=" not in found[""].body
+
+
+def test_a_link_on_another_site_leads_to_the_page(page: Page) -> None:
+    """The browser sends the cookie only once the page itself asks: it is asked to do so."""
+    answer = page.get(Cookie="", Sec_Fetch_Site="cross-site")
+    assert answer.status == 200
+    assert '<meta http-equiv="refresh" content="0">' in answer.body
+    assert page.get(Cookie="", Sec_Fetch_Site="same-origin").status == 403
+    assert page.get("overview", Cookie="", Sec_Fetch_Site="cross-site").status == 403
+
+
+def test_the_page_listens_on_this_machine_only(page: Page) -> None:
+    assert page.server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_in_use_is_the_users_mistake_with_a_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = fail("ui", "--no-open", "--port", str(port))
+    assert said.splitlines() == [
+        f"penstock: port {port} of 127.0.0.1 cannot be used: Address already in use",
+        "hint: penstock ui --port 0 takes any port that is free",
+    ]
+
+
+@pytest.mark.parametrize("number", [2, 15])
+def test_the_address_is_printed_and_ctrl_c_ends_the_page(number: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "ui", "--no-open", "--port", "0"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        address = process.stdout.readline()
+        assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=[\w-]{32}\n", address)
+        assert [one.name.split("-")[1] for one in tmp_path.iterdir()] == ["ui"]
+        assert process.stderr.readline() == "Open this address in a browser; Ctrl-C ends the page\n"
+        process.send_signal(number)
+        rest, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, rest, said) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []  # the file that leads a browser to the address
