@@ -1,30 +1,13 @@
-"""Jobs for tests: nothing of them is left."""
+"""A data set for jobs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.api import resources as api
-from penstock.reconcile.state import State
 from tests.support.datasets import dataset, fill, mount, ours, secret
 from tests.support.jobs import Jobs
 from tests.support.s3 import S3
-
-
-@pytest.fixture
-def cleared() -> Iterator[list[Jobs]]:
-    """Checks after `declared`, which comes later, has deleted everything."""
-    made: list[Jobs] = []
-    yield made
-    for one in made:
-        one.assert_nothing_is_left()
-
-
-@pytest.fixture
-def jobs(cleared: list[Jobs], declared: State) -> Jobs:
-    cleared.append(Jobs(declared))
-    return cleared[0]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from penstock.reconcile import loop_control
 from penstock.reconcile.loop_control import is_running
 from penstock.reconcile.state import State
 from tests.support.datasets import of_folder, ours, path_of, processes_of
+from tests.support.jobs import Jobs
 from tests.support.loop_server import serve_loops
 from tests.support.s3 import KEYS, S3
 from tests.support.trees import write_tree
@@ -70,3 +71,18 @@ def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     for name in KEYS:
         monkeypatch.delenv(name)
     return s3
+
+
+@pytest.fixture
+def cleared() -> Iterator[list[Jobs]]:
+    """Checks after `declared`, which comes later, has deleted everything."""
+    made: list[Jobs] = []
+    yield made
+    for one in made:
+        one.assert_nothing_is_left()
+
+
+@pytest.fixture
+def jobs(cleared: list[Jobs], declared: State) -> Jobs:
+    cleared.append(Jobs(declared))
+    return cleared[0]

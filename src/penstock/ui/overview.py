@@ -94,11 +94,10 @@ def _problem_of(one: resources.Dataset) -> tuple[str, str]:
         return "it is not mounted any more", f"penstock up {one.name}{place}"
     doctor = f"penstock doctor {one.name}{place}"
     if one.phase != "Bound":
-        message = one.conditions[0]["message"] if one.conditions else ""
-        if not message:
-            missing = "no runtime of its name has been applied" if not one.phase else ""
-            return missing, doctor if missing else ""
-        return _what_and_hint(message, doctor)
+        if one.conditions:
+            return _what_and_hint(one.conditions[0]["message"], doctor)
+        # Without a phase no loop has looked at it yet.
+        return ("no runtime of its name has been applied", doctor) if one.phase else ("", "")
     for condition in one.conditions:
         if condition["type"] == "UpdateReady" and condition["status"] == "False":
             what, hint = _what_and_hint(condition["message"], doctor)
@@ -204,6 +203,7 @@ def _jobs() -> list[Json]:
 def _job(one: jobs.TrainingJob) -> Json:
     waits = one.loader_waits
     begun = one.status.get("startTime")
+    problem, hint = _what_and_hint(one.message, "")
     return {
         "id": one.uid,
         "namespace": one.namespace,
@@ -211,7 +211,8 @@ def _job(one: jobs.TrainingJob) -> Json:
         "phase": one.phase,
         "trainer": one.trainer,
         "duration": one.duration if begun else "",
-        "message": one.message,
+        "problem": problem,
+        "hint": hint,
         "data": [str(part["dataset"]) for part in one.spec.get("data") or ()],
         "gpus": one.status.get("gpusRequested", 0),
         "data_wait_s": round(one.data_wait_s, 3),

@@ -60,15 +60,19 @@ function badge() {
   return {node, show(text, kind) { setText(node, text); setClass(node, `badge ${kind}`); }};
 }
 
-/** What is wrong, and the command that helps. */
+/** What is wrong, and what to do: a command, or a sentence with commands between backquotes. */
 function problem() {
-  const what = make("span"), hint = make("code");
-  const node = make("span", {class: "problem"}, what, " ", hint);
+  const what = make("span"), hint = make("span", {class: "line"});
+  const node = make("span", {class: "problem"}, what, hint);
+  let written = "";
   return {node, show(one) {
     node.hidden = !one.problem;
     setText(what, one.problem || "");
-    hint.hidden = !one.hint;
-    setText(hint, one.hint || "");
+    if (written === one.hint) return;
+    written = one.hint || "";
+    const words = written.startsWith("penstock ") ? ["", written] : written.split("`");
+    hint.replaceChildren(...(written ? ["hint: "] : []),
+      ...words.map((word, index) => index % 2 ? make("code", {}, word) : word));
   }};
 }
 
@@ -125,7 +129,7 @@ const KINDS = {
 const kind = (phase) => KINDS[phase] || "";
 
 function dataset() {
-  const {node, cells} = row(byId("datasets"), ["", "whole", "", "number", ""]);
+  const {node, cells} = row(byId("datasets"), ["", "whole", "", "number", "path"]);
   const name = make("span"), wrong = problem(), phase = badge(), cached = meter("Cached");
   cells[0].append(name, wrong.node);
   cells[1].append(phase.node);
@@ -144,8 +148,8 @@ function dataset() {
 // -- mounts -----------------------------------------------------------------------------------
 
 const LINES = [
-  {name: "From the store", bytes: "store_bytes", requests: "store_requests"},
-  {name: "From its tiers", bytes: "hit_bytes"},
+  {name: "From store", bytes: "store_bytes", requests: "store_requests"},
+  {name: "From tiers", bytes: "hit_bytes"},
   {name: "To page cache", bytes: "pushed_bytes"},
   {name: "To readers", bytes: "read_bytes", requests: "reads"},
 ];
@@ -224,10 +228,10 @@ function ratesOf(samples, name) {
 
 function job() {
   const {node, cells} = row(byId("jobs"), ["", "whole", "", "", "whole", "whole"]);
-  const name = make("span"), trainer = make("span", {class: "under"}), status = badge(), why = make("span", {class: "under"});
-  const before = make("span"), loops = make("span"), note = make("span", {class: "under"});
+  const name = make("span"), trainer = make("span", {class: "under"}), status = badge(), why = problem();
+  const before = make("span", {class: "line"}), loops = make("span", {class: "line"}), note = make("span", {class: "under"});
   const button = make("button", {type: "button", "aria-expanded": "false", "aria-controls": "log"}, "Show");
-  cells[0].append(name, trainer, why);
+  cells[0].append(name, trainer, why.node);
   cells[1].append(status.node);
   cells[3].append(before, loops, note);
   cells[5].append(button);
@@ -237,15 +241,14 @@ function job() {
     shown = one;
     setText(name, title(one));
     setText(trainer, one.trainer + (one.gpus ? `, ${counted(one.gpus, "GPU")}` : ""));
-    setText(why, one.message);
-    setClass(why, one.phase === "FAILED" ? "problem" : "under");
+    why.show(one);
+    why.node.classList.toggle("soft", one.phase !== "FAILED");
     status.show(one.phase, kind(one.phase));
     setText(cells[2], one.data.join(", ") || "–");
     const [first, second, third] = waited(one);
     setText(before, first);
     setText(loops, second);
     setText(note, third);
-    before.className = loops.className = "line";
     before.hidden = !first; loops.hidden = !second; note.hidden = !third;
     setText(cells[4], one.duration || "–");
     button.hidden = !one.instances.length;
@@ -262,7 +265,7 @@ function waited(one) {
   const loops = one.loops ? `${(100 * one.loops.share).toFixed(1)}% of its loops’ time` : "";
   if (one.loops) return [before, loops, `${duration(one.loops.waited_s)} for ${counted(one.loops.batches, "batch").replace(/batchs$/, "batches")}`];
   if (one.waits_for_data) return [before, "", ""];
-  return [before || "not before it began", "", one.planned ? "no batch yet" : "in its loops: submit with --plan"];
+  return [before || "none before it began", "", one.planned ? "no batch yet" : "--plan also measures its loops"];
 }
 
 const log = {
