@@ -3,16 +3,19 @@ anybody else."""
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.mounts import fail
 from tests.support.pages import Page, serving
+from tests.support.waiting import wait_until
 
 PATHS = ("", "page.js", "page.css", "overview", "log", "runs/0123456789ab/report.html")
 
@@ -140,27 +143,59 @@ def test_a_port_in_use_is_the_users_mistake_with_a_way_out() -> None:
     ]
 
 
-@pytest.mark.parametrize("number", [2, 15])
-def test_the_address_is_printed_and_ctrl_c_ends_the_page(number: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "ui", "--no-open", "--port", "0"]
-    process = subprocess.Popen(
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_address_is_printed_and_ctrl_c_ends_the_page(number: int) -> None:
+    with started("--no-open") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stdout.readline()
+        assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=[\w-]{32}\n", address)
+        assert process.stderr.readline() == "Open this address in a browser; Ctrl-C ends the page\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 0
+
+
+def test_a_browser_is_opened_without_the_token_in_its_command_line(tmp_path: Path) -> None:
+    seen, browser = tmp_path / "seen", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {seen}.new; mv {seen}.new {seen}\n')
+    browser.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    desktop = {"DISPLAY": ":0", "BROWSER": str(browser), "TMPDIR": str(tmp_path / "tmp")}
+    with started(**desktop) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        wait_until(seen.exists)
+        opened = seen.read_text().strip()
+        assert opened.startswith(f"file://{tmp_path}/tmp/penstock-ui-")
+        link = Path(opened.removeprefix("file://"))
+        assert f'content="0;url={address}"' in link.read_text()
+        assert link.parent.stat().st_mode & 0o777 == 0o700
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_without_a_desktop_no_browser_is_opened(tmp_path: Path) -> None:
+    with started(DISPLAY="", WAYLAND_DISPLAY="", BROWSER=f"touch {tmp_path}/opened") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("Open this address")
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def started(*options: str, **environment: str) -> "Iterator[subprocess.Popen[str]]":
+    command = [sys.executable, "-m", "penstock", "ui", "--port", "0", *options]
+    with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        address = process.stdout.readline()
-        assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=[\w-]{32}\n", address)
-        assert [one.name.split("-")[1] for one in tmp_path.iterdir()] == ["ui"]
-        assert process.stderr.readline() == "Open this address in a browser; Ctrl-C ends the page\n"
-        process.send_signal(number)
-        rest, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, rest, said) == (0, "", "")
-    assert list(tmp_path.iterdir()) == []  # the file that leads a browser to the address
+        env={**os.environ, **environment},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

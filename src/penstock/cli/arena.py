@@ -15,7 +15,7 @@ _ELASTIC = "a job keeps its number of workers: delete it, and submit it with ano
 # arena's commands that have no counterpart, and what to use instead.
 COMMANDS: Mapping[str, str] = {
     "cron": "write a line for `crontab -e`: 0 3 * * * penstock submit mpi --name …",
-    "logviewer": "there is no web page of logs: `penstock logs NAME -f` shows them",
+    "logviewer": "`penstock ui` shows jobs and their logs in a browser",
     "whoami": "jobs belong to the user who submits them: `id -un` names you",
     "scalein": _ELASTIC,
     "scaleout": _ELASTIC,

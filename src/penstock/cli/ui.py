@@ -6,7 +6,7 @@ import signal
 import tempfile
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -39,7 +39,7 @@ def ui(port: int, no_open: bool, results: tuple[Path, ...]) -> None:
     """Show data sets, mounts, jobs and benchmark reports in a browser.
 
     Serves one page on this machine only, until Ctrl-C. It changes nothing, and needs the token that
-    is in the printed address. From another machine: ssh -L 8790:127.0.0.1:8790 HOST.
+    is in the printed address. On another machine: ssh -tL 8790:127.0.0.1:8790 HOST penstock ui
 
     \b
     Example:
@@ -50,16 +50,18 @@ def ui(port: int, no_open: bool, results: tuple[Path, ...]) -> None:
     from penstock.ui.server import PageServer, serve
 
     server = PageServer(port, Results(results))
-    signal.signal(signal.SIGTERM, _interrupt)
-
-    def opened() -> None:
-        click.echo(server.address)
-        notify("Open this address in a browser; Ctrl-C ends the page")
-        if not no_open and any(os.environ.get(name) for name in _DISPLAYS):
-            webbrowser.open(link.as_uri())
-
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
-        with _link(server.address) as link:
+        with ExitStack() as exits:
+
+            def opened() -> None:
+                click.echo(server.address)
+                notify("Open this address in a browser; Ctrl-C ends the page")
+                # Without a desktop a browser of the terminal would take its place.
+                if not no_open and any(os.environ.get(name) for name in _DISPLAYS):
+                    webbrowser.open(exits.enter_context(link_to(server.address)).as_uri())
+
             serve(server, opened)
     except KeyboardInterrupt:
         return
@@ -70,7 +72,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _link(address: str) -> Iterator[Path]:
+def link_to(address: str) -> Iterator[Path]:
     """A private file that leads to the address: other users see the command line of a browser, and
     must not see the token."""
     with tempfile.TemporaryDirectory(prefix="penstock-ui-") as folder:
