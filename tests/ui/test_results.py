@@ -2,10 +2,12 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from penstock.bench.workflow import registry
 from penstock.bench.workflow.history import known_results, note_results
 from penstock.ui.results import Results
 from tests.support.pages import serving
@@ -60,6 +62,21 @@ def test_each_run_has_its_state_verdict_and_measurements(tmp_path: Path) -> None
     assert not runs["broken"]["has_report"]
     # A folder of results may itself be named.
     assert [run["name"] for run in Results([broken]).runs()] == ["whole", "broken"]
+
+
+def test_a_run_that_was_killed_is_not_shown_as_running(tmp_path: Path) -> None:
+    alive, killed, elsewhere = (tmp_path / name for name in ("alive", "killed", "elsewhere"))
+    for folder in (alive, killed, elsewhere):
+        set_steps(make_run(folder, arms=("native",), repeats=1), "running", run="running")
+    for folder in (alive, killed):
+        note_results(folder)
+        entry = registry.own_entry(folder.name, tmp_path / "penstock-bench-x", folder)
+        registry.write(replace(entry, started="then") if folder == killed else entry)
+    states = {run["name"]: run["state"] for run in Results([elsewhere]).runs()}
+    # Whether a run of another machine has ended is not known.
+    assert states == {"alive": "running", "killed": "interrupted", "elsewhere": "running"}
+    registry.forget(registry.own_entry("alive", tmp_path, alive))
+    assert {run["state"] for run in Results().runs()} == {"interrupted"}
 
 
 @pytest.mark.parametrize(

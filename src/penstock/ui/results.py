@@ -9,10 +9,11 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.bench.workflow.history import known_results
+from penstock.bench.workflow.history import is_alive, known_results
 
 Json = dict[str, Any]
 
@@ -30,14 +31,15 @@ class Document:
 
 
 class Results:
-    """The runs of this user, and those in `folders`. Threading: any thread; keeps nothing."""
+    """The runs of this user, and those in `folders`. Threading: any thread."""
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self._folders = [folder.absolute() for folder in folders]
 
     def runs(self) -> list[Json]:
         """Return what the page shows of each run, the latest first."""
-        found = [_run(folder) for folder in self._places().values()]
+        ours = set(known_results())
+        found = [_run(folder, is_ours=folder in ours) for folder in self._places().values()]
         found.sort(key=lambda run: (run["started"] or "", run["name"]), reverse=True)
         return found[:_MOST_RUNS]
 
@@ -78,17 +80,20 @@ def _id(folder: Path) -> str:
     return hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
 
 
-def _run(folder: Path) -> Json:
+def _run(folder: Path, *, is_ours: bool) -> Json:
     workflow, summary = _json(folder / "workflow.json"), _json(folder / "summary.json")
     steps = _maps(workflow.get("steps"))
     measured = [one for one in steps if one.get("needs") == _NEEDS_OF_EXPERIMENTS]
     failed = [one for one in steps if one.get("state") == "failed"]
     verdict = summary.get("verdict")
+    state = _text(workflow.get("state")) or "unknown"
+    if state == "running" and is_ours and not is_alive(folder.name):
+        state = "interrupted"
     return {
         "id": _id(folder),
         "name": folder.name,
         "folder": str(folder),
-        "state": _text(workflow.get("state")) or "unknown",
+        "state": state,
         "started": min((_text(one.get("started")) for one in steps if one.get("started")),
                        default=None),
         "done": sum(one.get("state") == "done" for one in measured),
@@ -101,10 +106,20 @@ def _run(folder: Path) -> Json:
 
 def _json(path: Path) -> Json:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}
+        found = path.stat()
+        return _parsed(path, found.st_mtime_ns, found.st_size)
+    except OSError:
+        return {}
+
+
+@lru_cache(4 * _MOST_RUNS)
+def _parsed(path: Path, _changed_ns: int, size_bytes: int) -> Json:
+    """Return the object in a file, {} if there is none. Cached: the page asks every two seconds."""
+    if size_bytes > _MOST_BYTES:
+        return {}
+    try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
     return cast(Json, found) if isinstance(found, dict) else {}
 

@@ -1,7 +1,8 @@
 """The folders of results of this user's runs, whatever became of them: one small file for each in
 STATE/bench/runs.
 
-Must not import the parts of a run: who lists reports needs none of them. Safe from any thread.
+Must not import the parts of a run at the top: who lists reports needs none of them. Safe from any
+thread.
 """
 
 import hashlib
@@ -33,6 +34,16 @@ def known_results() -> list[Path]:
     except FileNotFoundError:
         return []
     return [one for one in found if one is not None and one.is_dir()]
+
+
+def is_alive(run: str) -> bool:
+    """Whether a run of this user, by the name of its folder, has not ended."""
+    if not (state_dir() / "bench" / f"{run}.json").exists():
+        return False
+    from penstock.bench.workflow import registry
+
+    entry = registry.find(run)
+    return entry is not None and entry.alive
 
 
 def _folder() -> Path:
