@@ -27,6 +27,7 @@ from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.reconcile.state import State
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.secret_fields import take_secrets
+from penstock.ui.results import Results
 from tests.support.bench_ground import assert_nothing_left, sockets_of
 from tests.support.bench_runner import PARTS, REAL_STORE
 from tests.support.mounts import penstock
@@ -139,6 +140,10 @@ def test_a_run_ends_with_its_results_and_nothing_else(ground: Ground) -> None:
     # The keys of the store lie elsewhere.
     config = json.loads(next(results.glob("experiments/*/config/experiment.json")).read_text())
     assert not Path(config["store"]["keys_file"]).is_relative_to(results)
+    # The page of `penstock ui` finds it.
+    (shown,) = Results().runs()
+    assert (shown["folder"], shown["state"]) == (str(results), "done")
+    assert (shown["done"], shown["experiments"]) == (3, 3)
 
 
 def test_an_experiment_that_fails_hangs_or_cheats_costs_no_other(ground: Ground) -> None:

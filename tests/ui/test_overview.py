@@ -1,6 +1,8 @@
 """The values that the page of `penstock ui` shows, of real data sets, mounts and jobs."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from tests.support.jobs import Jobs
 from tests.support.mounts import Mounter
 from tests.support.pages import serving
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
-from tests.support.trees import read_tree
+from tests.support.trees import read_tree, write_tree
 from tests.support.waiting import wait_until
 
 SECTIONS = ("datasets", "mounts", "jobs", "operations", "runs")
@@ -45,6 +47,28 @@ def test_a_mount_shows_its_counts(s3: S3, mounter: Mounter) -> None:
     assert after["pushed_bytes"] == stats["pushed_bytes"]
     assert after["reads"] == stats["requests"]["READ"]
     assert (after["pid"], after["problem"], after["plans"]) == (stats["pid"], "", [])
+
+
+def test_a_mount_that_does_not_answer_leaves_the_others_as_they_are(
+    tmp_path: Path, mounter: Mounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "_ANSWERS_WITHIN_S", 0.5)
+    write_tree(tmp_path / "data", {"file": b"bytes"})
+    silent, other = (mounter(f"file://{tmp_path / 'data'}", "--watchdog", "60s") for _ in range(2))
+    pid = silent.stats()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = {one["mountpoint"]: one for one in shown.overview(Results())["mounts"]["items"]}
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert found[str(other.path)]["state"] == "serving"
+    assert found[str(silent.path)] == {
+        "id": str(silent.path),
+        "mountpoint": str(silent.path),
+        "state": "silent",
+        "problem": "the server of this mount does not answer (timed out)",
+        "hint": f"penstock doctor {silent.path}",
+    }
 
 
 def test_a_data_set_shows_what_is_cached_and_what_is_wrong(
