@@ -85,6 +85,25 @@ def test_only_get_is_answered(page: Page) -> None:
     assert (answer.status, answer.headers["Connection"]) == (200, "close")
 
 
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"431"),
+        (b"GET /[ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"403"),
+        (b"GET http://[x/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"400"),
+        (b"GET //[x/?token=y HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", b"403"),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", b"403"),
+    ],
+)
+def test_malformed_requests_are_refused(request_: bytes, status: bytes, page: Page) -> None:
+    with socket.create_connection(("127.0.0.1", page.port), timeout=60) as line:
+        line.sendall(request_)
+        answer = line.recv(65536)
+    assert answer.split(b" ", 2)[1] == status
+    assert b"Content-Security-Policy: default-src 'none'; script-src 'self'" in answer
+
+
 def test_every_answer_forbids_what_the_page_does_not_need(page: Page) -> None:
     answers = [
         page.get(),

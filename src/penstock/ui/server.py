@@ -213,7 +213,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> Answer:
         if not _is_local(self.headers.get("Host", "")):
             return _text(HTTPStatus.FORBIDDEN, "This page is not served under that name.\n")
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            return _text(HTTPStatus.BAD_REQUEST, "This is no address.\n")
         if len(address.query) > _LONGEST_QUERY:
             return _not_found()
         query = {name: values[-1] for name, values in parse_qs(address.query).items()}
