@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as package
+from penstock.api import jobs as jobs_api
 from penstock.api import resources as api
 from penstock.errors import InUse
 from penstock.jobs.processes import marked
@@ -54,6 +55,8 @@ with open_plan([f"{DATA}/{{name}}" for name in names]) as plan:
     plan.extend([1, 0])
     plan.reached(2)
     assert plan.problems() is None, plan.problems()
+from torch.utils.data import DataLoader
+assert len(list(DataLoader([1, 2, 3]))) == 3
 dist.destroy_process_group()
 """
 
@@ -74,6 +77,9 @@ def test_two_torchruns_reduce_and_publish_plans(imagenet: None, jobs: Jobs, tmp_
     assert found.status["phase"] == "SUCCEEDED", (found.status, jobs.log("net", "master-0"))
     assert "rank 0 of 2 sum 9" in jobs.log("net", "master-0")
     assert "rank 1 of 2 sum 9" in jobs.log("net", "worker-0")
+    waits = jobs_api.job("net").loader_waits  # of both ranks
+    assert waits is not None
+    assert (waits.processes, waits.batches) == (2, 6)
     assert not Path(DATA).exists()
 
 

@@ -47,8 +47,9 @@ def overview(results: Results) -> Json:
 def _section(collect: Callable[[], list[Json]]) -> Json:
     try:
         return {"items": [_redacted(one) for one in collect()]}
-    except PenstockError as error:
-        return {"items": [], "error": redact(str(error)), "hint": redact(error.hint or "")}
+    except (PenstockError, OSError) as error:
+        hint = error.hint if isinstance(error, PenstockError) else None
+        return {"items": [], "error": redact(str(error)), "hint": redact(hint or "")}
 
 
 def _redacted(value: Any) -> Any:

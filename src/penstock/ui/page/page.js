@@ -116,7 +116,7 @@ function duration(seconds) {
 }
 
 const count = (number) => number.toLocaleString("en-US");
-const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+const counted = (number, noun, many = `${noun}s`) => `${count(number)} ${number === 1 ? noun : many}`;
 const title = (one) => one.namespace === "default" ? one.name : `${one.namespace}/${one.name}`;
 
 // -- data sets --------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ function waited(one) {
   if (!one.data.length) return ["", "", "it reads no data set"];
   const before = one.waits_for_data ? `${duration(one.data_wait_s)}, and waits` : one.data_wait_s >= 1 ? `${duration(one.data_wait_s)} before it began` : "";
   const loops = one.loops ? `${(100 * one.loops.share).toFixed(1)}% of its loops’ time` : "";
-  if (one.loops) return [before, loops, `${duration(one.loops.waited_s)} for ${counted(one.loops.batches, "batch").replace(/batchs$/, "batches")}`];
+  if (one.loops) return [before, loops, `${duration(one.loops.waited_s)} for ${counted(one.loops.batches, "batch", "batches")}`];
   if (one.waits_for_data) return [before, "", ""];
   return [before || "none before it began", "", one.planned ? "no batch yet" : "--plan also measures its loops"];
 }
@@ -413,12 +413,14 @@ function setState(text, lost) {
   byId("state").classList.toggle("lost", lost);
 }
 
-let pollTimer = 0;
+let pollTimer = 0, polls = 0;
 
 async function poll() {
   clearTimeout(pollTimer);
+  const number = ++polls;
   try {
     const answer = await fetch("overview");
+    if (number !== polls) return;  // the page was hidden and shown again: a later one goes on
     if (answer.status === 403) {
       setState("This page is no longer valid: open the address that penstock ui printed", true);
       return;
@@ -427,6 +429,7 @@ async function poll() {
     show(await answer.json());
     setState("Live", false);
   } catch (error) {
+    if (number !== polls) return;
     const gone = error instanceof TypeError;
     setState(gone ? "The server does not answer: is penstock ui still running?" : error.message, true);
   }
