@@ -1,7 +1,7 @@
 """How long the loops of a job waited for their batches: one small file for each process that has a
 DataLoader, in the job's folder.
 
-The training process maps its file and writes to it after each batch (0.4 us); whoever asks reads
+The training process maps its file and writes to it after each batch (0.6 us); whoever asks reads
 the files, also after the job has ended. Each value is one aligned machine word, so a reader may see
 one batch more in one value than in another, but never half a value. Imports nothing of ours: it is
 loaded in the user's training process.
