@@ -32,14 +32,14 @@ def tab(
     )
     said: list[str] = []
     asked: list[str] = []
-    context.on("console", lambda message: said.append(message.text))
+    context.on("console", lambda message: said.append(f"{message.location}: {message.text}"))
     context.on("weberror", lambda error: said.append(str(error.error)))
     context.on("request", lambda request: asked.append(request.url))
     try:
         yield context.new_page()
-        assert not quiet or said == []
+        assert said == [] or not quiet, said
         here = re.compile(r"http://(127\.0\.0\.1|localhost):|file://")
-        assert [url for url in asked if not here.match(url)] == []
+        assert [url for url in asked if not here.match(url)] == [], asked
     finally:
         context.close()
 

@@ -74,6 +74,12 @@ _PARTS = {
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _NO_ENTRY = "This page needs its token: open the address that `penstock ui` has printed.\n"
+# With an icon, or the browser would ask for one that there is not.
+_AGAIN = b"""<!doctype html>
+<meta http-equiv="refresh" content="0">
+<link rel="icon" href="icon.svg">
+<title>Penstock</title>
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse a request without the cookie. A browser that came by a link on another site (a
         terminal in the browser, say) sends it only with a request that this page makes."""
         if path == self._of.home and self.headers.get("Sec-Fetch-Site") == "cross-site":
-            again = b'<!doctype html><meta http-equiv="refresh" content="0"><title>Penstock</title>'
-            return Answer(HTTPStatus.OK, again, _HTML)
+            return Answer(HTTPStatus.OK, _AGAIN, _HTML)
         return _text(HTTPStatus.FORBIDDEN, _NO_ENTRY)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
