@@ -123,7 +123,7 @@ def test_the_lease_of_a_fill_that_is_dropped_is_free_at_once(
 ) -> None:
     monkeypatch.setattr(shared_tier, "_QUEUE_WAIT_S", 0.0)
     assert may_fetch(tiers[0], small(1))
-    monkeypatch.setattr(tiers[0], "_has_room", lambda _length: False)
+    monkeypatch.setattr(tiers[0]._fills, "has_room", lambda _length: False)
     assert not tiers[0].write(WHAT, LENGTH, small(1), DATA[:LENGTH])
     wait_until(lambda: is_free(tiers[1], small(1)))
 
@@ -281,7 +281,7 @@ def test_a_full_queue_never_holds_up_the_thread_that_answers_the_kernel(
 ) -> None:
     """Another thread may take the room that was there a moment before."""
     monkeypatch.setattr(shared_tier, "_QUEUE_WAIT_S", 3600.0)
-    monkeypatch.setattr(tiers[0], "_has_room", lambda _length: False)
+    monkeypatch.setattr(tiers[0]._fills, "has_room", lambda _length: False)
     monkeypatch.setattr(tiers[0], "has_room", lambda _block: True)
     assert not tiers[0].has(small(0)), "a connection is idle now"
     job = rig.fetches.request(

@@ -278,7 +278,7 @@ def test_fills_beyond_the_queue_are_dropped_and_counted(
         for _ in range(4):
             obj, block, data = some_block()
             accepted.append(tier.write(obj, 8 * MIB, block, data))
-            assert tier._queued_bytes <= 2000
+            assert tier.describe()["queued_bytes"] <= 2000
         assert accepted[:2] == [True, True]
         assert accepted[3] is False
         slow.go_on()
@@ -319,3 +319,29 @@ def test_a_name_server_that_hangs_does_not_hold_up_a_mount(
         answers.set()
         wait_until(lambda: tier.addresses)
         fill(tier)
+
+
+def test_a_stopped_member_does_not_hold_up_what_is_written_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "ANSWER_S", 3600.0)
+    with (
+        memcached() as one,
+        memcached() as two,
+        sharing(address_of(one, two), deadline_s=1e6) as tier,
+    ):
+        one.pause()
+        obj, stuck, data = next(
+            found
+            for found in iter(some_block, None)
+            if str(tier._member_of(found[1]).address) == one.address  # pyright: ignore
+        )
+        assert tier.write(obj, 8 * MIB, stuck, data)
+        obj, other, data = next(
+            found
+            for found in iter(some_block, None)
+            if str(tier._member_of(found[1]).address) == two.address  # pyright: ignore
+        )
+        assert tier.write(obj, 8 * MIB, other, data)
+        wait_until(lambda: tier.has(other))
+        one.go_on()

@@ -9,7 +9,8 @@ never an error for a reader because a cache failed. It knows nothing of files or
     guarded     takes a failing directory out of service, and probes it until it is back
     directory   one directory: files, index, indexfile, policy (eviction), locks, sweep
     shared_tier the cache of several machines, before the store. members: which memcached has
-                what; memcached: one of them; seal: values; member_stats: what one reports
+                what; memcached: one of them; fills: blocks on their way there; seal: values;
+                member_stats: what one reports
     worker_tier the same directory as a worker process uses it
     contents    what is cached of many objects; identity: names, blocks, checksums; pool: threads
 
@@ -41,7 +42,7 @@ Locks, in the order in which they may be taken (never the other way round):
     Index._flushing    who writes the pending rows        held for one batch
     Index._usage_lock  how many bytes are recorded        held for one batch
     Index._lock        pending rows                       held for list access only
-    SharedTier._queue_changed   blocks to be written   held for list access only
+    Fills._changed     blocks for the shared tier     held for list access only
     SQLite's own       between processes                  held for one batch
 
 Callbacks (the answers to readers) run with none of them held.

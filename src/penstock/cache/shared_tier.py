@@ -10,25 +10,25 @@ and fills the tier. The others wait for it, for a bounded time, and then fetch b
     taken ───────────▶ ask again in a moment (a reader), or later (a load, a plan)
     failed, damaged ─▶ fetch it from the store, as if there were no tier
 
-Filling never delays a reader: blocks wait in a queue of bounded size, and one thread sends them. A
-member that fails costs its requests in flight at most `ANSWER_S`, once (`memcached`). Losing all
-of them leaves a mount without a shared tier.
+Filling never delays a reader: blocks wait in queues of bounded size (`fills`). A member that fails
+costs its requests in flight at most `ANSWER_S`, once (`memcached`). Losing all of them leaves a
+mount without a shared tier.
 
-Threading: any thread. Two threads of its own: one fills, one watches members and reads their list,
-and only while there is something to do.
+Threading: any thread. One of its own watches members and reads their list, while there is something
+to do.
 """
 
 import logging
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
+from penstock.cache.fills import Fills
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.members import Address, MemberList, MemberSource, member_of
 from penstock.cache.memcached import (
@@ -55,8 +55,6 @@ NAME = "SHARED"
 # no reader waits for, and is then dropped.
 _QUEUE_BYTES = 64 * 1024 * 1024
 _QUEUE_WAIT_S = 1.0
-_FILL_AT_ONCE = 16
-_FILL_BYTES_AT_ONCE = 8 * 1024 * 1024
 # How often a reader asks again for a block that another client is fetching.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
 # How long it asks at most: a lease, and a little for the next client that gets it.
@@ -110,13 +108,8 @@ class SharedTier:
         # Members, and their names for the hash. One attribute: it is replaced as a whole.
         self._ring: tuple[tuple[Member, ...], tuple[bytes, ...]] = ((), ())
         self._use(self._list.addresses)
-        self._queue: deque[tuple[Block, memoryview]] = deque()
-        self._queue_bytes = queue_bytes
-        self._queued_bytes = 0  # those that are being sent included
-        self._queue_changed = threading.Condition()
-        self._filler: threading.Thread | None = None
+        self._fills = Fills(packing, counters, self.note_failure, queue_bytes)
         self._leases: dict[Block, float] = {}  # ours, and when we got each
-        self._released: deque[Block] = deque(maxlen=_REMEMBERED)  # for the filler
         # Leases of others: when we met each first, and last.
         self._taken: dict[Block, tuple[float, float]] = {}
         self._closing = threading.Event()
@@ -144,13 +137,7 @@ class SharedTier:
         if member is None or member.why_out is not None:
             self._leases.pop(block, None)
             return False
-        with self._queue_changed:
-            has_place = self._has_room(block.length) and not self._closing.is_set()
-            if has_place:
-                self._queued_bytes += block.length
-                self._queue.append((block, memoryview(data)))
-                self._wake_filler()
-        if not has_place:
+        if not self._fills.put(member, block, memoryview(data)):
             self._counters.add("shared_fills_dropped")
             self.release(block)
             return False
@@ -159,10 +146,7 @@ class SharedTier:
 
     def wait_for_room(self, block: Block) -> None:
         """Wait a moment until the queue has room. For threads that no reader waits for."""
-        with self._queue_changed:
-            self._queue_changed.wait_for(
-                lambda: self._has_room(block.length) or self._closing.is_set(), _QUEUE_WAIT_S
-            )
+        self._fills.wait_for_room(block.length, _QUEUE_WAIT_S)
 
     def release(self, block: Block) -> None:
         """End the lease of a block that could not be fetched: nobody else need wait for it. Does
@@ -170,24 +154,19 @@ class SharedTier:
         claimed_s = self._leases.pop(block, None)
         # An old one may be another machine's by now. Members count whole seconds.
         if claimed_s is not None and self._now() - claimed_s < LEASE_S - 1:
-            with self._queue_changed:
-                self._released.append(block)
-                self._wake_filler()
-
-    def _wake_filler(self) -> None:
-        if self._filler is None:
-            self._filler = threading.Thread(target=self._fill, name="fill", daemon=True)
-            self._filler.start()
-        self._queue_changed.notify_all()
+            member = self._member_of(block)
+            if member is not None:
+                self._fills.end_lease(member, block)
 
     def has(self, block: Block) -> bool:
         return self.has_all([block])[0]
 
     def has_room(self, block: Block) -> bool:
-        return self._has_room(block.length)
+        return self._fills.has_room(block.length)
 
-    def _has_room(self, length: int) -> bool:
-        return not self._queued_bytes or self._queued_bytes + length <= self._queue_bytes
+    def wait_until_filled(self, within_s: float) -> bool:
+        """Wait until all that was written is with its members; False if it is not by then."""
+        return self._fills.wait_until_empty(within_s)
 
     # -- fetches ------------------------------------------------------------------------------
 
@@ -315,79 +294,6 @@ class SharedTier:
         members, names = self._ring
         return members[member_of(names, block.digest + _number(block))] if members else None
 
-    # -- filling ------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        while True:
-            with self._queue_changed:
-                self._queue_changed.wait_for(
-                    lambda: self._queue or self._released or self._closing.is_set()
-                )
-                if not self._queue and not self._released:
-                    return
-            self._end_leases()
-            self._send_some()
-
-    def _end_leases(self) -> None:
-        blocks = [self._released.popleft() for _ in range(len(self._released))]
-        for member, some in self._by_member([(block, None) for block in blocks]).items():
-            if member.why_out is None:
-                try:
-                    member.delete(self._packing, [block for block, _ in some])
-                except FAILURES as error:
-                    self.note_failure(member, error)
-                except AllBusy:
-                    continue  # they run out by themselves
-
-    def _send_some(self) -> None:
-        """Send the next blocks. No reference to one outlives this: the thread may now sleep."""
-        with self._queue_changed:
-            batch = self._next_batch()
-        sent = sum(block.length for block, _ in batch)
-        for member, blocks in self._by_member(batch).items():
-            self._send(member, blocks)
-        with self._queue_changed:
-            self._queued_bytes -= sent
-            self._queue_changed.notify_all()
-
-    def _next_batch(self) -> list[tuple[Block, memoryview]]:
-        batch: list[tuple[Block, memoryview]] = []
-        size = 0
-        while self._queue and len(batch) < _FILL_AT_ONCE and size < _FILL_BYTES_AT_ONCE:
-            batch.append(self._queue.popleft())
-            size += batch[-1][0].length
-        return batch
-
-    def _by_member(self, some: list[tuple[Block, _T]]) -> dict[Member, list[tuple[Block, _T]]]:
-        found: dict[Member, list[tuple[Block, _T]]] = {}
-        for block, data in some:
-            if (member := self._member_of(block)) is not None:
-                found.setdefault(member, []).append((block, data))
-        return found
-
-    def _send(self, member: Member, blocks: list[tuple[Block, memoryview]]) -> None:
-        dropped = [block for block, _ in blocks]
-        if member.why_out is None:
-            try:
-                dropped = member.store(self._packing, blocks)
-            except AllBusy:
-                pass
-            except FAILURES as error:
-                self.note_failure(member, error)
-            except Exception:  # a bug costs some fills, not the thread that fills
-                log.exception("the shared tier was not filled")
-        if dropped:
-            self._counters.add("shared_fills_dropped", len(dropped))
-        if len(dropped) < len(blocks):
-            sent = sum(block.length for block, _ in blocks)
-            filled = sent - sum(block.length for block in dropped)
-            self._counters.add("shared_filled_bytes", filled, str(member.address))
-
-    def wait_until_filled(self, within_s: float) -> bool:
-        """Wait until the queue is empty; False if it is not by then."""
-        with self._queue_changed:
-            return self._queue_changed.wait_for(lambda: not self._queued_bytes, within_s)
-
     # -- members ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -448,7 +354,7 @@ class SharedTier:
                 {"member": str(member.address), "out": member.why_out} for member in self._members
             ],
             "problem": self._list.problem,
-            "queued_bytes": self._queued_bytes,
+            "queued_bytes": self._fills.queued_bytes,
         }
 
     def close(self, within_s: float) -> None:
@@ -456,8 +362,7 @@ class SharedTier:
         self.wait_until_filled(within_s)
         self._closing.set()
         self._trouble.set()
-        with self._queue_changed:
-            self._queue_changed.notify_all()
+        self._fills.close()
         for member in self._members:
             member.retire()
 

@@ -64,7 +64,8 @@ _REQUEST_BYTES = 64 * 1024
 NO_REPLY = None
 # While requests arrive without a pause, started fetches are polled after every 16 of them.
 _REQUESTS_BETWEEN_POLLS = 16
-_SWEEP_S = 1.0
+# How late the end of a started fetch can be noticed whose server does not answer at all.
+_SWEEP_S = 0.25
 _MOST_TO_STORE = 16
 _STORE_WITHIN_S = 0.1  # how long a received object may wait while requests keep coming
 # Requests whose handlers may wait until all received objects are stored.
