@@ -84,7 +84,7 @@ bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BENCH) plans/gpu.yaml
 
 image: .venv/ready  ## the container image, build/penstock-image.tar; no registry is needed; needs root
-	tools/system-packages podman debootstrap
+	tools/system-packages podman runc debootstrap
 	$(BIN)/python tools/build-image $(if $(BASE),--base $(BASE))
 
 cluster: .venv/ready  ## a Kubernetes with Penstock and a bucket to play with, until Ctrl-C; needs root
