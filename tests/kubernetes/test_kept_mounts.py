@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -262,6 +264,41 @@ def test_a_sub_path_is_published_and_nothing_outside_of_the_data_set(
     with pytest.raises(grpc.RpcError) as error:
         node.publish(KEY, "other", sub_path="missing")
     assert "missing: No such file or directory" in status_of(error.value)[1]
+
+
+def test_a_sub_path_that_its_server_does_not_look_up_fails_in_time_and_can_be_unpublished(
+    node: Node, pods: Pods
+) -> None:
+    server = pods.start()
+    node.publish(KEY, "reader")
+    # As if it were killed between the readers' first answer and this lookup.
+    for pid in server.processes():
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(grpc.RpcError) as error:
+        node.publish(KEY, "other", sub_path="below", timeout_s=4)
+    code, text = status_of(error.value)
+    assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "its server has not looked up below" in text
+    node.kubelet.unpublish(node.kubelet_dir / "pods" / "other" / "volumes" / "data" / "mount")
+    for pid in server.processes():
+        os.kill(pid, signal.SIGCONT)
+    target = node.publish(KEY, "other", sub_path="below")
+    assert node.run("cat", target / "file").stdout == "below"
+
+
+def test_a_failed_upgrade_leaves_the_plugin_with_the_server_that_serves(
+    node: Node, pods: Pods, reader: Reader
+) -> None:
+    """A successor waits for the end of that process: it must not be one that never served."""
+    pod = pods._all[-1]
+    serving = pod.processes()[2]
+    assert node.plugin_pidfds() == [serving]
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        pod.upgrade(python="/bin/false")
+    assert "the new server could not start" in failed.value.stderr
+    assert pod.processes()[2] == serving
+    assert node.plugin_pidfds() == [serving]
+    reader.wait_for_pass()
 
 
 def test_a_publish_without_a_server_fails_in_time_and_says_why(

@@ -57,7 +57,9 @@ class ServerPod:
         script = " && ".join(
             ["mount -t tmpfs tmpfs /run", "mount -t tmpfs tmpfs /cache", *binds,
              f"mount --bind {hostname} /etc/hostname",
-             "mount -t tmpfs tmpfs /var/lib/kubelet", "ip link set lo up",
+             # A machine that was a node has this folder, and pods do not see it.
+             "{ ! [ -d /var/lib/kubelet ] || mount -t tmpfs tmpfs /var/lib/kubelet; }",
+             "ip link set lo up",
              f"exec {shlex.join(command)}"]
         )  # fmt: skip
         with open(log, "ab") as output:
@@ -94,6 +96,23 @@ class ServerPod:
             capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
         return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    def upgrade(self, *, python: str) -> None:
+        """Have a new server take over that this Python runs, as changed Secrets do."""
+        program = (
+            "import sys; "
+            "from penstock.daemon.control_socket import ask; "
+            "from penstock.paths import mounts_dir; "
+            "(path,) = mounts_dir().glob('*.supervisor.sock'); "
+            "settings = ask(path, 'settings')['settings']; "
+            "ask(path, 'upgrade', settings=settings, python=sys.argv[1], environment={})"
+        )
+        subprocess.run(
+            ["nsenter", "-t", str(self._first_process()), "-p", "-m", "-r", *_UNPRIVILEGED,
+             sys.executable, "-Pc", program, python],
+            env={**os.environ, "PENSTOCK_STATE_DIR": str(names.STATE_DIR)},
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
 
     def capabilities(self) -> int:
         status = Path(f"/proc/{self._first_process()}/status").read_text()
@@ -163,6 +182,15 @@ class Node:
         assert self._plugin is not None
         self._plugin.terminate()
         return self._plugin.wait(timeout_s)
+
+    def plugin_pidfds(self) -> list[int]:
+        """Return the processes of which the plugin has a descriptor."""
+        assert self._plugin is not None
+        found: list[int] = []
+        for note in Path(f"/proc/{self._plugin.pid}/fdinfo").iterdir():
+            lines = dict(line.split(":", 1) for line in note.read_text().splitlines())
+            found += [int(lines["Pid"])] if "Pid" in lines else []
+        return found
 
     def plugin_log(self) -> str:
         return (self.folder / "plugin.log").read_text()

@@ -57,7 +57,7 @@ class HeldMount:
         return self.is_held and "agreed" in self.remembered
 
     def note_server(self, end: int) -> None:
-        """Take note of a new server process by its pidfd."""
+        """Take note of the server that reads requests from now on, by its pidfd."""
 
     def ask_to_leave(self) -> None:
         """Tell the keeper that this process has to end, and would rather have a successor first."""

@@ -182,7 +182,6 @@ class Supervisor:
         }
         remember_settings(plan.settings)  # its errors, which may hold keys, are logged here too
         server = ServerProcess(plan, start)
-        self._mount.note_server(server.end)
         self._selector.register(server.link, selectors.EVENT_READ, lambda: self._on_message(server))
         self._selector.register(server.end, selectors.EVENT_READ, lambda: self._on_end(server))
         return server
@@ -243,6 +242,8 @@ class Supervisor:
     def _let_serve(self, server: ServerProcess) -> None:
         """Hand the mount to this server: from here on only it reads /dev/fuse."""
         self._mount.accept()
+        # Not earlier: the new server of an upgrade may fail while the old one goes on.
+        self._mount.note_server(server.end)
         server.at_work = self._mount.may_be_there = True
         remembered = {
             **self._mount.remembered,

@@ -1,16 +1,16 @@
 """Bind mounts of folders into pods, and the mount table's view of them.
 
-Nothing here touches what is behind a mount: a data set without a server would not answer.
+Only `open_folder` touches what is behind a mount: a data set without a server would not answer.
 """
 
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from concurrent.futures import Future
 from pathlib import Path, PurePosixPath
 
-from penstock.errors import MountpointError
+from penstock.errors import MountpointError, NotServedInTime
 from penstock.mounttable import MountEntry, mount_table
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
@@ -60,24 +60,53 @@ def binds_below(folder: Path) -> list[MountEntry]:
     return [entry for entry in mount_table() if entry.mountpoint.startswith(prefix)]
 
 
-@contextmanager
-def folder_below(mountpoint: Path, sub_path: str) -> Iterator[Path]:
-    """Yield a path of a folder in a data set that no link can lead out of it."""
+def open_folder(mountpoint: Path, sub_path: str, *, timeout_s: float) -> int:
+    """Return a descriptor of a folder in a data set, to which no link led.
+
+    Raises NotServedInTime if its server does not look it up in time: it may end at any moment, and
+    then a lookup waits for the next one.
+    """
+    if not sub_path:
+        return _open_below(mountpoint, sub_path)  # nothing is looked up behind the mount
+    opened: Future[int] = Future()
+
+    def look_up() -> None:
+        try:
+            descriptor = _open_below(mountpoint, sub_path)
+        except (OSError, MountpointError) as error:
+            if opened.set_running_or_notify_cancel():
+                opened.set_exception(error)
+            return
+        if opened.set_running_or_notify_cancel():
+            opened.set_result(descriptor)
+        else:  # nobody waits any more
+            os.close(descriptor)
+
+    threading.Thread(target=look_up, name="sub path", daemon=True).start()
+    try:
+        return opened.result(timeout_s)
+    except TimeoutError:
+        if opened.cancel():
+            raise NotServedInTime(
+                f"its server has not looked up {sub_path} within {timeout_s:.0f} s"
+            ) from None
+        return opened.result()
+
+
+def _open_below(mountpoint: Path, sub_path: str) -> int:
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(mountpoint, flags)
-    try:
-        for step in PurePosixPath(sub_path).parts:
-            try:
-                below = os.open(step, flags, dir_fd=descriptor)
-            except OSError as error:
-                raise MountpointError(
-                    f"{sub_path}: {error.strerror}", hint="it must be a folder of the data set"
-                ) from error
+    for step in PurePosixPath(sub_path).parts:
+        try:
+            below = os.open(step, flags, dir_fd=descriptor)
+        except OSError as error:
+            raise MountpointError(
+                f"{sub_path}: {error.strerror}", hint="it must be a folder of the data set"
+            ) from error
+        finally:
             os.close(descriptor)
-            descriptor = below
-        yield Path(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
+        descriptor = below
+    return descriptor
 
 
 def _mount(source: Path, target: Path, flags: int) -> None:

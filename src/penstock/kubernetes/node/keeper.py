@@ -36,6 +36,7 @@ _LOOK_EVERY_S = 1.0
 _ASK_EVERY_S = 10.0
 _USAGE_WITHIN_S = 5.0
 _CLOSE_WITHIN_S = 50.0
+_SHORTEST_LOOKUP_S = 0.1
 
 # Whether a data set has a volume in the cluster; None if that is unknown at the moment.
 VolumeExists = Callable[[ServedKey], bool | None]
@@ -100,9 +101,14 @@ class Keeper:
             return
         with self._lock:
             mount = self._mount(volume.key, volume.mount_type)
+        by_s = time.monotonic() + timeout_s
         mount.wait_until_served(timeout_s)
-        with binds.folder_below(mount.mountpoint, volume.sub_path) as source:
-            binds.bind(source, target, writable=False)
+        left_s = max(_SHORTEST_LOOKUP_S, by_s - time.monotonic())
+        source = binds.open_folder(mount.mountpoint, volume.sub_path, timeout_s=left_s)
+        try:
+            binds.bind(Path(f"/proc/self/fd/{source}"), target, writable=False)
+        finally:
+            os.close(source)
 
     def unpublish(self, target: Path) -> None:
         binds.unbind(target)
