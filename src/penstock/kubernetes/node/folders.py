@@ -21,6 +21,8 @@ from penstock.mounttable import MountEntry
 log = logging.getLogger(__name__)
 
 _CACHES = "caches.json"
+_BELOW_CACHE_ROOT = 3  # penstock/NAMESPACE/NAME, as `cache_folder` has it
+_MOST_LINKS = 40  # as the kernel has it
 
 
 class NodeFolders:
@@ -64,7 +66,7 @@ class NodeFolders:
     def remove(self, key: ServedKey) -> None:
         """Remove all folders of a data set."""
         for folder in (
-            *(self._on_host(PurePosixPath(cache)) for cache in self._caches(key)),
+            *(self._cache_on_host(PurePosixPath(cache)) for cache in self._caches(key)),
             self._state / "link" / key.namespace / key.name,
             self._set(key),
         ):
@@ -89,8 +91,13 @@ class NodeFolders:
             log.error("%s: its list of cache folders is damaged: %s", key, error)
             return []
 
+    def _cache_on_host(self, folder: PurePosixPath) -> Path:
+        """Return the path of a folder that `cache_folder` named, here; its end is never a link."""
+        root = folder.parents[_BELOW_CACHE_ROOT - 1]
+        return self._on_host(root).joinpath(folder.relative_to(root))
+
     def _on_host(self, path: PurePosixPath) -> Path:
-        return self._host_root / path.relative_to("/")
+        return resolve_below(self._host_root, path)
 
     def _own_folder(self, base: Path, key: ServedKey, *more: str) -> Path:
         """Make a folder that only the server's user can enter, below folders that it cannot
@@ -110,6 +117,34 @@ class NodeFolders:
                 hint="name a folder of the node that root can write to",
             ) from error
         return folder
+
+
+def resolve_below(root: Path, path: PurePosixPath) -> Path:
+    """Return an absolute path of the node as a path here, where its root folder is `root`.
+
+    Links are followed as on the node: an absolute one leads from `root`, and none leads out of it.
+    """
+    found, ahead = root, list(reversed(path.relative_to("/").parts))
+    links = 0
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            found = found if found == root else found.parent
+            continue
+        step = found / name
+        if not step.is_symlink():
+            found = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise MountpointError(
+                f"{path} of the node: too many levels of links", hint="name another folder"
+            )
+        target = PurePosixPath(os.readlink(step))
+        if target.is_absolute():
+            found, target = root, target.relative_to(target.anchor)
+        ahead += reversed(target.parts)
+    return found
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -14,7 +14,7 @@ from penstock.kubernetes import names
 from penstock.kubernetes.client import PERSISTENT_VOLUMES, Client
 from penstock.kubernetes.names import ServedKey
 from penstock.kubernetes.node.csi import NodeService, VolumeKeeper, csi_endpoint
-from penstock.kubernetes.node.folders import NodeFolders
+from penstock.kubernetes.node.folders import NodeFolders, resolve_below
 from penstock.kubernetes.node.keeper import Keeper
 from penstock.kubernetes.node.registration import (
     SocketWatcher,
@@ -48,7 +48,7 @@ def run(options: NodeOptions) -> None:
     set_up_logging(level="INFO")
     if os.geteuid() != 0:
         raise UsageError("penstock node mounts, so it must run as root")
-    state = options.host_root / names.NODE_STATE.relative_to("/")
+    state = resolve_below(options.host_root, names.NODE_STATE)
     folders = NodeFolders(state, options.host_root)
     volumes = ClusterVolumes(Client.from_environment().impatient(_API_TIMEOUT_S))
     serve(options, Keeper(folders, options.kubelet_dir, volumes.exists))
