@@ -514,6 +514,8 @@ class Supervisor:
                 self._watch(server, now)
         self._looked_s = now
         self._lingering = [server for server in self._lingering if not server.is_gone()]
+        if os.getpid() == 1:  # of a container
+            self._reap_orphans()
         if self._swap_by_s is not None and now >= self._swap_by_s:
             self._swap()
         if self._leave_by_s is not None:
@@ -556,6 +558,15 @@ class Supervisor:
             # It sends pulses, but may hang on a dead disk. Only a first start, which lists, may
             # take long.
             server.kill(f"not ready, and idle for {_PREPARE_WITHIN_S:g} s: killed")
+
+    def _reap_orphans(self) -> None:
+        """Reap the workers of servers that were killed: they became children of this process."""
+        servers = [self._server, self._candidate, *self._lingering]
+        ours = {server.pid for server in servers if server is not None}
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        with contextlib.suppress(ChildProcessError):  # there is no child
+            while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid not in ours:
+                os.waitpid(ended.si_pid, 0)
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
