@@ -121,6 +121,12 @@ class S3Credentials:
             text = redact(f"{source}: {error}")
             raise AccessDenied(text, hint="check AWS_PROFILE") from error
         if found is None:
+            if (path := _unreadable_file(self._session)) is not None:
+                raise AccessDenied(
+                    f"{source}: {path}: Permission denied",
+                    hint="it must belong to the user who mounts; root of a container may read "
+                    "only its own files, too",
+                )
             raise AccessDenied(
                 f"{source}: no credentials found",
                 hint="export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
@@ -172,6 +178,15 @@ class S3Credentials:
             # botocore refreshes them in time; asking it again is cheap.
             "expires_at": datetime.now(UTC) + timedelta(minutes=5),
         }
+
+
+def _unreadable_file(session: Any) -> str | None:
+    """Return a file of AWS that is there and cannot be read: botocore takes it for missing."""
+    for variable in ("credentials_file", "config_file"):
+        path = os.path.expanduser(session.get_config_variable(variable))
+        if os.path.exists(path) and not os.access(path, os.R_OK):
+            return path
+    return None
 
 
 def first_set(names: tuple[str, ...]) -> str | None:
