@@ -72,6 +72,8 @@ log = logging.getLogger(__name__)
 
 # From this mean size on, files are better read by the kernel from the cache's own files.
 _PASSTHROUGH_MEAN_BYTES = 4 * MIB
+# Where the kernel has read_ahead_kb of each mount.
+_READAHEADS = "/sys/devices/virtual/bdi"
 # For so long after the last run of neighbours, workers report all reads of small files.
 _FOLLOW_RUNS_S = 2.0
 # After this many quick ends in a row of servers that had taken requests, the requests that the
@@ -585,7 +587,10 @@ class Server:
             return  # it has done that
         entry = find_mount(self._settings.mountpoint)
         if entry is None or not mounting.raise_readahead(entry):
-            self._notes.append("readahead stays at 128 KiB: raising it needs root")
+            why = "raising it needs root"
+            if os.geteuid() == 0:
+                why = f"/sys is read-only; in a container add -v {_READAHEADS}:{_READAHEADS}"
+            self._notes.append(f"readahead stays at 128 KiB: {why}")
 
     @property
     def _answering(self) -> "Session | WorkerPool":
