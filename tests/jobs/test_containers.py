@@ -1,6 +1,5 @@
 """Jobs in an image, with a real podman and an image of a few kilobytes."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from penstock.jobs.attach import attach_argv
 from penstock.jobs.containers import container_name
 from penstock.store.redaction import HIDDEN
 from tests.support.jobs import Jobs, kill
+from tests.support.podman import podman, private_podman
 from tests.support.waiting import wait_until_gone
 
 pytestmark = pytest.mark.slow  # 20 s: each container takes about a second to start
@@ -21,39 +21,20 @@ IMAGE = "localhost/busy:1"
 DATA = [{"dataset": "imagenet", "mountPath": "/data"}]
 
 
-def podman(*words: str, data: bytes | None = None) -> str:
-    asked = ["podman", *words]
-    return subprocess.run(asked, input=data, check=True, capture_output=True).stdout.decode()
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An engine that keeps nothing where the machine's own does, with the image in it."""
-    if os.geteuid() != 0 or not shutil.which("podman") or not shutil.which("runc"):
-        pytest.skip("root, and the packages podman, runc, catatonit and busybox-static, are needed")
-    folder = tmp_path_factory.mktemp("podman")
-    (folder / "storage.conf").write_text(
-        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
-    )
-    # Limits of its own would be more than a container that we may be in has; and crun does not
-    # know machines that have both versions of cgroups.
-    (folder / "containers.conf").write_text(
-        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
-        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
-    )
-    root = folder / "root"
-    (root / "bin").mkdir(parents=True)
+    """An engine with the image in it."""
+    if not shutil.which("busybox"):
+        pytest.skip("the package busybox-static is needed")
+    root = tmp_path_factory.mktemp("root")
+    (root / "bin").mkdir()
     shutil.copy("/bin/busybox", root / "bin")
     for name in ("sh", "cat", "touch", "sleep", "echo", "head", "tail", "env", "pwd"):
         (root / "bin" / name).symlink_to("busybox")
     packed = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True).stdout
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
-        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+    with private_podman(driver="vfs"):
         podman("import", "-", IMAGE, data=packed)
         yield
-        assert podman("ps", "-aq") == ""
-        podman("rmi", "-f", IMAGE)
 
 
 def test_a_container_sees_what_a_job_sees(
