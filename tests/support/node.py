@@ -23,6 +23,7 @@ import pytest
 from penstock.kubernetes import names
 from penstock.kubernetes.names import ServedKey
 from penstock.kubernetes.node.proto import csi_pb2
+from penstock.procfs import thread_states
 from tests.support.csi import Kubelet
 from tests.support.users import arrange
 from tests.support.waiting import wait_until
@@ -76,6 +77,17 @@ class ServerPod:
         if self._process.poll() is None:
             os.kill(self._first_process(), signal.SIGKILL)
         self._process.wait(30)
+
+    def freeze(self) -> None:
+        """Stop every thread of every process, until `thaw`."""
+        frozen = self.processes()
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(set(thread_states(pid)) == {"T"} for pid in frozen))
+
+    def thaw(self) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGCONT)
 
     def ask_to_end(self) -> None:
         """As an eviction does: SIGTERM to the first process."""

@@ -415,7 +415,7 @@ def leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that has got SIGTERM, over a mount that can be unmounted."""
     monkeypatch.setattr(supervisor, "_protect_from_oom_killer", lambda: 0)
     made = Supervisor(LaunchSpec(tmp_path, "file:///set", {}, sys.executable), Mock(end=None))
-    made._mount = mount = Mock(is_held=False, keeper=None)
+    made._mount = mount = Mock(is_kept=False, keeper=None)
     mount.is_over = lambda: mount.unmount.called
     made._server = Mock(unmounted=False)
     os.write(made._wake_writer, bytes([signal.SIGTERM]))
@@ -429,7 +429,7 @@ def test_a_mount_reported_after_its_server_was_killed_is_unmounted(
     server = leaving._server
     assert isinstance(server, Mock)
     server.kill.assert_called_once()
-    leaving._mount.is_held = True  # its message was on the way
+    leaving._mount.is_kept = True  # its message was on the way
     leaving._on_server_end(server)
     leaving._mount.unmount.assert_called_once()
     assert leaving._exit_code == 128 + signal.SIGTERM, "it was never ready"

@@ -18,7 +18,7 @@ from penstock import procfs
 from penstock.daemon import worker
 from penstock.daemon.channel import Channel, Message, receive_start
 from penstock.daemon.fork_server import ForkServer
-from penstock.daemon.lent_mount import KeeperCalls
+from penstock.daemon.keeper_mount import KeeperCalls
 from penstock.daemon.log_file import open_log
 from penstock.daemon.mount_registry import resolve_mountpoint
 from penstock.daemon.process_setup import workers_of

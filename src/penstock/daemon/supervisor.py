@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from penstock import procfs
 from penstock.daemon.channel import Message
 from penstock.daemon.control_socket import ControlServer, RemoteError, listen
-from penstock.daemon.held_mount import HeldMount
+from penstock.daemon.kept_mount import KeptMount
 from penstock.daemon.mount_registry import (
     MountNote,
     remove_own_note,
@@ -78,9 +78,9 @@ class Requester(Protocol):
 
 class Supervisor:
     def __init__(
-        self, plan: LaunchSpec, requester: Requester, mount: HeldMount | None = None
+        self, plan: LaunchSpec, requester: Requester, mount: KeptMount | None = None
     ) -> None:
-        """`mount`: one that a keeper has made and lends; by default the server makes it."""
+        """`mount`: one that a keeper has made; by default the server makes it."""
         self._plan = plan
         self._requester = requester
         self._requester_end = requester.end  # None once the mount is ready
@@ -95,7 +95,7 @@ class Supervisor:
         self._paused_s = 0.0
         self._unserved_since_s: float | None = None
         self._plan_before = plan
-        self._mount = mount or HeldMount(plan.mountpoint)
+        self._mount = mount or KeptMount(plan.mountpoint)
         self._mount.on_yield = self._yield
         self._note: MountNote | None = None
         self._is_noted = False
@@ -175,7 +175,7 @@ class Supervisor:
         """`asked_for`: a requester waits, who can be shown an error and correct it."""
         start = {
             "takeover": self._mount.is_agreed,
-            "mounted": self._mount.is_held,
+            "mounted": self._mount.is_kept,
             "keeper": self._mount.keeper and str(self._mount.keeper),
             "asked_for": asked_for,
             "oom_score_adj": self._oom_score,
@@ -457,7 +457,7 @@ class Supervisor:
         if self._candidate is not None:
             self._swap_by_s = None
             self._candidate.kill("the mount is ending")
-        if not self._mount.is_held:
+        if not self._mount.is_kept:
             if self._server is not None:
                 self._server.kill("the mount was cancelled")
             return
@@ -472,7 +472,7 @@ class Supervisor:
             self._mount.detach()
 
     def _leave(self) -> None:
-        """Stop serving a lent mount, once another server waits to go on with it."""
+        """Stop serving a keeper's mount, once another supervisor waits to go on with it."""
         if self._leave_by_s is None:
             self._leave_by_s = time.monotonic() + self._plan.grace_s
             self._mount.ask_to_leave()

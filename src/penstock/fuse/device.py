@@ -1,7 +1,7 @@
 """The calls on /dev/fuse that need privileges.
 
 Root makes them itself (`OwnCalls`). A server without privileges asks the process that keeps its
-mount (`penstock.daemon.lent_mount`). Each call raises OSError.
+mount (`penstock.daemon.keeper_mount`). Each call raises OSError.
 """
 
 import fcntl

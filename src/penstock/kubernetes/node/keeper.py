@@ -1,7 +1,7 @@
-"""All mounts of a node: published to pods, kept while servers come and go, removed at the end.
+"""All mounts of a node: published to pods, kept while server pods come and go, removed at the end.
 
 What is mounted and bound is read from the mount table, never remembered: so a keeper that starts
-after a crash knows all of it. A data set that neither pods nor a server use is unmounted after
+after a crash knows all of it. A data set that neither pods nor a server pod use is unmounted after
 `IDLE_S`; once its volume is gone from the cluster, its folders are removed too.
 
 Threading: any thread calls; one thread looks after idle mounts. `_lock` guards the tables, and is
@@ -20,16 +20,17 @@ from penstock.kubernetes import names
 from penstock.kubernetes.names import ServedKey
 from penstock.kubernetes.node import binds
 from penstock.kubernetes.node.folders import NodeFolders
-from penstock.kubernetes.node.kept_mount import KeptMount
 from penstock.kubernetes.node.links import Link
+from penstock.kubernetes.node.node_mount import NodeMount
 from penstock.kubernetes.node.volume_context import Inline, PublishedVolume, VolumeUsage
 from penstock.mounttable import FILESYSTEM_TYPE, mount_table
 
 log = logging.getLogger(__name__)
 
-# For so long a data set without pods and servers stays mounted: its server may be restarting.
+# For so long a data set without pods stays mounted: its server pod may be restarting.
 IDLE_S = 5.0
-# Readers get EIO if no server attaches for so long: a pod whose readers wait forever cannot end.
+# Readers get EIO if no supervisor attaches for so long: a pod whose readers wait forever cannot
+# end.
 GIVE_UP_S = 300.0
 _LOOK_EVERY_S = 1.0
 # Volumes of data sets that nobody uses here are looked up in the cluster so often.
@@ -58,7 +59,7 @@ class Keeper:
         self._runtime_root = runtime_root
         self._user = user
         self._lock = threading.RLock()
-        self._mounts: dict[ServedKey, KeptMount] = {}
+        self._mounts: dict[ServedKey, NodeMount] = {}
         self._links: dict[ServedKey, Link] = {}
         self._idle_since_s: dict[ServedKey, float] = {}
         self._ask_at_s: dict[ServedKey, float] = {}
@@ -72,23 +73,23 @@ class Keeper:
                 if parsed is not None:
                     mount_type, key = parsed
                     log.info("%s: mounted at %s already", key, entry.mountpoint)
-                    self._mounts[key] = self._kept(key, mount_type, entry.mountpoint)
+                    self._mounts[key] = self._new_mount(key, mount_type, entry.mountpoint)
             for key in {*self._mounts, *self._folders.known()}:
                 if key in self._mounts or self._has_server_pod(key):
                     try:
                         self._open_link(key)
                     except (OSError, MountpointError) as error:  # the others must go on
-                        log.error("%s: its servers cannot attach: %s", key, error)
+                        log.error("%s: its supervisors cannot attach: %s", key, error)
         threading.Thread(target=self._look_after, name="idle", daemon=True).start()
 
     def close(self) -> None:
-        """Wait until each mount in use has a server, which holds it until the next keeper."""
+        """Wait until each mount in use has a supervisor, which keeps it until the next keeper."""
         by_s = time.monotonic() + _CLOSE_WITHIN_S
         self._closing.set()
         for mount in list(self._mounts.values()):
             left_s = max(0.0, by_s - time.monotonic())
-            if mount.is_held and mount.users() and not mount.wait_until_attached(left_s):
-                log.error("%s: no server holds its mount: readers will get errors", mount.key)
+            if mount.is_kept and mount.users() and not mount.wait_until_attached(left_s):
+                log.error("%s: no supervisor keeps its mount: readers will get errors", mount.key)
 
     # -- volumes ---------------------------------------------------------------------------------
 
@@ -148,15 +149,15 @@ class Keeper:
 
     # -- mounts ----------------------------------------------------------------------------------
 
-    def _all(self) -> list[KeptMount]:
+    def _all(self) -> list[NodeMount]:
         with self._lock:
             return list(self._mounts.values())
 
-    def _mount(self, key: ServedKey, mount_type: str) -> KeptMount:
-        """Return the mount of a data set, as a volume or a server asks for it."""
+    def _mount(self, key: ServedKey, mount_type: str) -> NodeMount:
+        """Return the mount of a data set, as a volume or a supervisor asks for it."""
         mount = self._mounts.get(key)
         if mount is not None and mount.mount_type != mount_type:
-            if mount.users() or mount.has_server:
+            if mount.users() or mount.has_supervisor:
                 raise InUse(
                     f"{key} is mounted as {mount.mount_type}, and in use",
                     hint=f"pods that use it must end before it becomes {mount_type}",
@@ -165,14 +166,14 @@ class Keeper:
             mount = None
         if mount is None:
             path = names.mount_path(mount_type, key).relative_to(names.RUNTIME_ROOT)
-            mount = self._kept(key, mount_type, self._runtime_root / path)
+            mount = self._new_mount(key, mount_type, self._runtime_root / path)
             self._mounts[key] = mount
             self._open_link(key)
         self._idle_since_s.pop(key, None)
         return mount
 
-    def _kept(self, key: ServedKey, mount_type: str, mountpoint: Path | str) -> KeptMount:
-        return KeptMount(key, mount_type, Path(mountpoint), self._kubelet_dir)
+    def _new_mount(self, key: ServedKey, mount_type: str, mountpoint: Path | str) -> NodeMount:
+        return NodeMount(key, mount_type, Path(mountpoint), self._kubelet_dir)
 
     def _open_link(self, key: ServedKey) -> None:
         if key not in self._links:
@@ -181,7 +182,7 @@ class Keeper:
             )
         self._idle_since_s.pop(key, None)
 
-    def _find(self, key: ServedKey, mount_type: str | None) -> KeptMount | None:
+    def _find(self, key: ServedKey, mount_type: str | None) -> NodeMount | None:
         with self._lock:
             return self._mounts.get(key) if mount_type is None else self._mount(key, mount_type)
 
@@ -203,7 +204,7 @@ class Keeper:
     def _look_once(self, now_s: float) -> None:
         for mount in self._all():
             mount.let_leave()
-            if not mount.has_server and now_s - mount.unserved_since_s > GIVE_UP_S:
+            if not mount.has_supervisor and now_s - mount.unserved_since_s > GIVE_UP_S:
                 mount.refuse_readers()
         with self._lock:
             keys = {*self._mounts, *self._links, *self._folders.known()}
@@ -223,7 +224,7 @@ class Keeper:
 
     def _in_use(self, key: ServedKey) -> bool:
         mount = self._mounts.get(key)
-        if mount is not None and (mount.has_server or mount.is_awaited or mount.users()):
+        if mount is not None and (mount.has_supervisor or mount.is_awaited or mount.users()):
             return True
         return self._has_server_pod(key)
 

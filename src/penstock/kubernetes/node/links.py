@@ -1,10 +1,10 @@
 """The socket of each data set, in a folder that only its server pods see.
 
-A server is not trusted: somebody may have taken it over. It can make and keep the mount of its own
-data set, and that is all; what it may keep here is bounded.
+A server pod is not trusted: somebody may have taken it over. It can make and keep the mount of its
+own data set, and that is all; what it may keep here is bounded.
 
-What a server says first decides what its connection is for: `attach` (see `daemon.lent_mount`), or
-calls on /dev/fuse.
+The first message decides what a connection is for: `attach`, of a supervisor (see
+`daemon.keeper_mount`), or calls on /dev/fuse, of a server process.
 
 Threading: one thread accepts, and there is one for each connection.
 """
@@ -22,14 +22,14 @@ from penstock.daemon.channel import Channel
 from penstock.daemon.control_socket import short_path
 from penstock.errors import PenstockError
 from penstock.kubernetes.names import LINK_SOCKET, MOUNT_TYPE_PATTERN, ServedKey
-from penstock.kubernetes.node.kept_mount import KeptMount
+from penstock.kubernetes.node.node_mount import NodeMount
 
 log = logging.getLogger(__name__)
 
-# A server has one connection of its own, and one for each process that calls.
+# A server pod has one connection of its supervisor, and one for each process that calls.
 _MOST_CONNECTIONS = 64
 # The mount of a data set, by its type; None: the one that is there.
-FindMount = Callable[[str | None], KeptMount | None]
+FindMount = Callable[[str | None], NodeMount | None]
 
 
 class Link:
@@ -56,7 +56,7 @@ class Link:
                 end.close()
                 continue
             threading.Thread(
-                target=self._converse, args=(end,), name=f"server {self._key}", daemon=True
+                target=self._converse, args=(end,), name=f"pod {self._key}", daemon=True
             ).start()
 
     def _converse(self, end: socket.socket) -> None:
@@ -89,7 +89,7 @@ class Link:
         except PenstockError as error:
             link.send({"refused": str(error)})
         except (KeyError, TypeError, ValueError) as error:
-            log.error("%s: a malformed message of a server: %r", self._key, error)
+            log.error("%s: a malformed message of a server pod: %r", self._key, error)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

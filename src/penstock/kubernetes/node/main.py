@@ -39,7 +39,7 @@ class NodeKeeper(VolumeKeeper, Protocol):
     def start(self) -> None: ...
 
     def close(self) -> None:
-        """Wait until each mount in use has a server, which then holds it alone."""
+        """Wait until each mount in use has a supervisor, which then keeps it alone."""
         ...
 
 
@@ -91,7 +91,7 @@ def serve(options: NodeOptions, keeper: NodeKeeper) -> None:
         watcher.start()
         log.info("serving %s on node %s", csi_socket(kubelet_dir), options.node_id)
         stop.wait()
-        log.info("ending: waiting until a server holds each mount in use")
+        log.info("ending: waiting until a supervisor keeps each mount in use")
         # The sockets stay until then: pods that end meanwhile have their volumes unpublished.
         keeper.close()
     finally:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.daemon.lent_mount import LentMount
+from penstock.daemon.keeper_mount import KeeperMount
 from penstock.daemon.server_process import LaunchSpec
 from penstock.daemon.supervisor import Supervisor
 from penstock.environment import keep_memory_private, take_inherited_keys
@@ -43,7 +43,7 @@ def main() -> None:
     remember_settings(spec.settings)
     set_up_logging(prefix="supervisor: ")
     keep_memory_private()
-    mount = LentMount(
+    mount = KeeperMount(
         spec.mountpoint,
         launch["mount_type"],
         Path(names.LINK_SOCKET),
@@ -92,7 +92,7 @@ class _Requester:
 
     end = None
 
-    def __init__(self, report: _Report, mount: LentMount) -> None:
+    def __init__(self, report: _Report, mount: KeeperMount) -> None:
         self._report = report
         self._mount = mount
 

@@ -1,8 +1,8 @@
-"""A mount that another process, its keeper, has made and lends to us. The client side.
+"""A mount that another process, its keeper, has made, and that we keep together with it. Our side.
 
-The keeper has the privileges to mount, and holds copies of all descriptors and values that must
-outlive a server. So the next server gets them from the keeper, and a keeper that starts again gets
-them from us. All of it goes over one Unix socket, in the messages of `channel`:
+The keeper has the privileges to mount, and keeps copies of all descriptors and values that must
+outlive a server. So the next supervisor gets them from the keeper, and a keeper that starts again
+gets them from us. All of it goes over one Unix socket, in the messages of `channel`:
 
     attach     (to the keeper) what we have, with descriptors: nothing, or all after a reconnect
     attached   (from the keeper) what it has that we lack, with descriptors
@@ -12,9 +12,9 @@ them from us. All of it goes over one Unix socket, in the messages of `channel`:
     keep, drop, remember       as from a server to its supervisor
     serving    (to the keeper) whether readers are answered, or why not
 
-The keeper answers `attach` once no other server is attached; it asks an older one to yield. So a
-new server takes over within the time of a hand-over. A second kind of connection, which
-begins with `call`, is for the calls on /dev/fuse that need privileges (`KeeperCalls`).
+The keeper answers `attach` once no other supervisor is attached; it asks an older one to yield. So
+a new server takes over within the time of a hand-over. A second kind of connection, which begins
+with `call`, is for the calls on /dev/fuse that need privileges (`KeeperCalls`).
 """
 
 import errno
@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.daemon.channel import Channel, Message
-from penstock.daemon.held_mount import HeldMount
+from penstock.daemon.kept_mount import KeptMount
 from penstock.errors import MountpointError, PenstockError
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ _LAST_SERVER_ENDS_WITHIN_S = 30.0
 _CALL_TIMEOUT_S = 5.0
 
 
-class LentMount(HeldMount):
+class KeeperMount(KeptMount):
     """Threading: the supervisor's thread calls; a thread of its own keeps the connection."""
 
     def __init__(self, mountpoint: Path, mount_type: str, keeper: Path, *, since_s: float) -> None:
-        """`since_s`: a server yields to one with a later time."""
+        """`since_s`: a supervisor yields to one with a later time."""
         super().__init__(mountpoint)
         self.keeper = keeper
         self._mount_type = mount_type
@@ -59,7 +59,7 @@ class LentMount(HeldMount):
         self._server_end: int | None = None
 
     def attach(self, waiting: Callable[[str], None]) -> None:
-        """Get the mount; return once no other server uses it. Raises MountpointError.
+        """Get the mount; return once no other server reads it. Raises MountpointError.
 
         `waiting` is told what it waits for.
         """

@@ -1,4 +1,4 @@
-"""A mount as its supervisor holds it: the descriptors kept for its servers, and how it ends."""
+"""A mount as its supervisor keeps it: the descriptors kept for its servers, and how it ends."""
 
 import logging
 import os
@@ -15,10 +15,10 @@ from penstock.mounttable import find_mount
 log = logging.getLogger(__name__)
 
 
-class HeldMount:
+class KeptMount:
     """Used by one thread."""
 
-    # The socket of a process with more privileges, which made the mount and keeps it beyond us.
+    # The socket of the keeper, which has more privileges, made the mount and keeps it beyond us.
     keeper: Path | None = None
 
     def __init__(self, mountpoint: Path) -> None:
@@ -31,7 +31,7 @@ class HeldMount:
         self._responder: subprocess.Popen[bytes] | None = None
 
     @property
-    def is_held(self) -> bool:
+    def is_kept(self) -> bool:
         return "fuse" in self.kept
 
     def keep(self, name: str, descriptor: int) -> None:
@@ -54,7 +54,7 @@ class HeldMount:
     @property
     def is_agreed(self) -> bool:
         """Return whether a server has answered INIT, which the kernel sends once."""
-        return self.is_held and "agreed" in self.remembered
+        return self.is_kept and "agreed" in self.remembered
 
     def note_server(self, end: int) -> None:
         """Take note of the server that reads requests from now on, by its pidfd."""
@@ -102,7 +102,7 @@ class HeldMount:
 
     def is_over(self) -> bool:
         """Return whether it was unmounted and has no user left, or its connection was aborted."""
-        if not self.is_held:
+        if not self.is_kept:
             return False
         poll = select.poll()
         poll.register(self.kept["fuse"], 0)

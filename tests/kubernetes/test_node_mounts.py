@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -272,16 +270,14 @@ def test_a_sub_path_that_its_server_does_not_look_up_fails_in_time_and_can_be_un
     server = pods.start()
     node.publish(KEY, "reader")
     # As if it were killed between the readers' first answer and this lookup.
-    for pid in server.processes():
-        os.kill(pid, signal.SIGSTOP)
+    server.freeze()
     with pytest.raises(grpc.RpcError) as error:
         node.publish(KEY, "other", sub_path="below", timeout_s=4)
     code, text = status_of(error.value)
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
     assert "its server has not looked up below" in text
     node.kubelet.unpublish(node.kubelet_dir / "pods" / "other" / "volumes" / "data" / "mount")
-    for pid in server.processes():
-        os.kill(pid, signal.SIGCONT)
+    server.thaw()
     target = node.publish(KEY, "other", sub_path="below")
     assert node.run("cat", target / "file").stdout == "below"
 
@@ -308,7 +304,7 @@ def test_a_publish_without_a_server_fails_in_time_and_says_why(
         node.publish(KEY, "reader", timeout_s=4)
     code, text = status_of(error.value)
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert "it has no server on this node" in text
+    assert "it has no server pod on this node" in text
 
 
 def test_the_status_names_what_only_a_new_mount_would_change(
