@@ -45,7 +45,7 @@ def node(node_id: str, kubelet_dir: Path, host_root: Path) -> None:
     Example:
       penstock node --node-id $(hostname) --host-root /host
     """
-    from penstock.api.node import serve_node
+    from penstock.api.cluster import serve_node
 
     serve_node(node_id, kubelet_dir=kubelet_dir, host_root=host_root)
     logging.shutdown()

@@ -14,6 +14,6 @@ def server() -> None:
     Example:
       penstock server     # the command of its container
     """
-    from penstock.api.server import serve_pod
+    from penstock.api.cluster import serve_pod
 
     serve_pod()
