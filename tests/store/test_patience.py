@@ -42,6 +42,31 @@ def test_transient_errors_are_retried_and_counted_by_kind() -> None:
     assert counters.by_label("store_retries") == {"refused": 2, "slow_down": 1}
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(StoreError("no", kind="timeout"), "timeout"), (AccessDenied("no"), "denied"),
+     (ObjectNotFound("no"), "not_found"), (ObjectChanged("no"), "changed"),
+     (SourceError("no"), "invalid")],
+)  # fmt: skip
+def test_requests_are_counted_by_verb_and_by_how_they_ended(
+    error: PenstockError, outcome: str
+) -> None:
+    counters, clock = Counters(), Clock()
+    patient = RetryingStore(Scripted(error), counters, deadline_s=0.3, time=clock.time)
+    with pytest.raises(type(error)):
+        ask(patient)
+    with pytest.raises(type(error)):
+        patient.list_level("")
+    found = {labels: n for name, labels, n in counters.listed() if name == "store_requests"}
+    assert set(found) == {("get", outcome), ("list", outcome)}
+    assert counters.total("store_requests") == 0, "none was answered"
+    answered = RetryingStore(Scripted(error, b"data"), counters, deadline_s=60, time=clock.time)
+    if outcome == "timeout":
+        assert ask(answered) == b"data"
+        seconds = [labels for name, labels, _ in counters.listed() if "_seconds" in name]
+        assert seconds == [("get", "0.005"), ("get", "sum")], "of the one that was answered"
+
+
 def test_pauses_double_up_to_a_limit_with_full_jitter() -> None:
     clock = Clock()
     patient = RetryingStore(Scripted(DOWN), Counters(), deadline_s=60, time=clock.time)

@@ -572,6 +572,8 @@ class Fetches:
             waiters, fetch.waiters = fetch.waiters, []
         for waiter in waiters:
             self._call_back(fetch, waiter)
+        if fetch.origin is not Origin.TIER and not fetch.is_prefetch:
+            self._counters.observe("fetch_seconds", fetch.received_s - fetch.requested_s)
         return True
 
     def _push_and_store(

@@ -275,9 +275,9 @@ class SharedTier:
         if answer is Answer.CLAIMED:
             _remember(self._leases, block, self._now())
         if answer is Answer.HIT:
-            add("hit_bytes", block.length, NAME)
+            self._counters.add_hit(NAME, block.length)
             add("shared_hits", 1, label)
-            add("shared_us", int(took_s * 1e6), label)
+            self._counters.observe("shared_hit_seconds", took_s, label)
         elif answer is Answer.TAKEN:
             add("shared_waits", 1, label)
         else:

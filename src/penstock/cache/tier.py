@@ -196,7 +196,7 @@ class Tiers:
                 self.warn(tier, error)
                 continue
             if data is not None:
-                self._counters.add("hit_bytes", len(data), tier.name)
+                self._counters.add_hit(tier.name, len(data))
                 return data
         return None
 

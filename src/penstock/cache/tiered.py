@@ -21,7 +21,7 @@ from penstock.cache.identity import Block, CachedObject, block_of
 from penstock.cache.shared_tier import SharedTier
 from penstock.cache.striped import StripedTier
 from penstock.cache.tier import Tier, Tiers
-from penstock.metrics import Counters
+from penstock.metrics import BUFFERS, Counters
 
 # Called once, from any thread, with all of a range or with the error that prevents it.
 OnData = Callable[[list[memoryview] | Exception], None]
@@ -69,6 +69,7 @@ class Cache:
         self.block_bytes = block_bytes
         self.buffer_bytes = buffer_bytes
         self.shared = shared
+        self._counters = counters
         self._tiers = Tiers(tiers, block_bytes, counters)
         self.fetches = Fetches(
             self._tiers,
@@ -100,7 +101,10 @@ class Cache:
         fetch = self.fetches.find(block)
         if fetch is None:
             return self._tiers.read(block, start, stop)
-        return self.fetches.part_of(fetch, start, stop)
+        part = self.fetches.part_of(fetch, start, stop)
+        if part is not None:
+            self._counters.add_hit(BUFFERS, len(part))
+        return part
 
     def deliver(
         self,
@@ -120,6 +124,7 @@ class Cache:
         `return_job`: return the fetch of a small object as a job for the caller to run, or to pass
         to `submit`.
         """
+        self._counters.add("misses")
         wanted = spans(offset, length, obj.size_bytes, self.block_bytes)
         if len(wanted) != 1:
             self._deliver_many(obj, get, wanted, done)

@@ -12,7 +12,7 @@ from penstock.daemon.shared_stats import SharedEstimate, describe
 from penstock.daemon.worker_pool import WorkerPool
 from penstock.fuse.backing import BackingFiles
 from penstock.fuse.session import Session
-from penstock.metrics import Counters
+from penstock.metrics import BUFFERS, Counters
 from penstock.settings import MountSettings
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.prefetcher import Prefetcher
@@ -56,12 +56,12 @@ def collect(
         "files": count,
         "bytes": size,
         "hidden": sum(files.tree.hidden_counts().values()),
-        "cached_bytes": _cached_bytes(files, numbers, files.cache.source_bytes, estimate),
+        "cached_bytes": cached_bytes(files, numbers, files.cache.source_bytes, estimate),
         "parts": _parts(settings, files, numbers),
         "capacity_bytes": _capacity_bytes(files, estimate),
         "shared": _shared(files, counters, workers, estimate),
         "tiers": [tier.describe() for tier in files.cache.tiers],
-        "hit_bytes": counters.by_label("hit_bytes"),
+        "hit_bytes": _hit_bytes(counters),
         "store_requests": counters.total("store_requests"),
         "store_requests_by_verb": counters.by_label("store_requests"),
         "store_bytes": counters.total("store_bytes"),
@@ -80,7 +80,7 @@ def collect(
         "buffered_bytes": files.cache.buffered_bytes,
         "pushed_bytes": counters.total("pushed_bytes"),
         "read_bytes": session.read_bytes(),
-        "fetched_over_read": _fetched_over_read(counters, session.read_bytes()),
+        "fetched_over_read": fetched_over_read(counters, session.read_bytes()),
         "plans": plans.describe(),
         "gets_in_flight": prefetcher.in_flight,
         "gets_in_flight_target": prefetcher.pace.target,
@@ -115,11 +115,11 @@ def collect_brief(
     return {
         "files": count,
         "bytes": size,
-        "cached_bytes": _cached_bytes(files, numbers, files.cache.indexed_bytes, estimate),
+        "cached_bytes": cached_bytes(files, numbers, files.cache.indexed_bytes, estimate),
         "capacity_bytes": _capacity_bytes(files, estimate),
         "listed_at_s": files.tree.listed_at(),
         "last_change": files.tree.change_number(),
-        "hit_bytes": counters.by_label("hit_bytes"),
+        "hit_bytes": _hit_bytes(counters),
         "store_bytes": counters.total("store_bytes"),
         "read_bytes": session.read_bytes(),
         "mode": mode,
@@ -151,7 +151,7 @@ def _parts(
     ]
 
 
-def _cached_bytes(
+def cached_bytes(
     files: FileSystem,
     numbers: Collection[int],
     of: Callable[[str], int],
@@ -183,6 +183,11 @@ def _shared(
     return describe(estimate, tier, counters, out, files.totals()[1])
 
 
-def _fetched_over_read(counters: Counters, read_bytes: int) -> float | None:
+def _hit_bytes(counters: Counters) -> dict[str, int]:
+    """What came from the tiers; what came from memory was fetched a moment ago."""
+    return {tier: size for tier, size in counters.by_label("hit_bytes").items() if tier != BUFFERS}
+
+
+def fetched_over_read(counters: Counters, read_bytes: int) -> float | None:
     handed_over = read_bytes + counters.total("pushed_bytes")
     return round(counters.total("store_bytes") / handed_over, 4) if handed_over else None

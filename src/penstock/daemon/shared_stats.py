@@ -115,19 +115,20 @@ def describe(
     state = tier.describe()
     counts = {
         name: counters.by_label(f"shared_{name}")
-        for name in ("hits", "misses", "waits", "damaged", "failures", "us", "filled_bytes")
+        for name in ("hits", "misses", "waits", "damaged", "failures", "filled_bytes")
     }
+    seconds = counters.sums("shared_hit_seconds")
     members: list[dict[str, Any]] = []
     for one in state["members"]:
         member = one["member"]
         found = {name: by_member.get(member, 0) for name, by_member in counts.items()}
-        spent_us = found.pop("us")
+        spent_s = seconds.get(member, 0.0)
         members.append(
             {
                 "member": member,
                 "out": one["out"] or out_of_workers.get(member),
                 **found,
-                "hit_ms": round(spent_us / found["hits"] / 1000, 3) if found["hits"] else None,
+                "hit_ms": round(1000 * spent_s / found["hits"], 3) if found["hits"] else None,
             }
         )
     return {

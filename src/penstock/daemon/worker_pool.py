@@ -154,7 +154,7 @@ class WorkerPool:
         self.shared = memoryview(mmap.mmap(self._memory, mmap.PAGESIZE)).cast("Q")
         self._changed = threading.Condition()
         self._ended_totals = _Totals()  # of workers that have ended
-        self._restarts = 0
+        self.restarts = 0
         self._ends: deque[float] = deque(maxlen=_MOST_ENDS)
         self._crashes: deque[float] = deque(maxlen=_POISONED)
         self._numbers = 0
@@ -277,6 +277,8 @@ class WorkerPool:
 
     def _reap(self, worker: _Worker, status: int) -> None:
         with self._changed:
+            # Under one lock with the sums below: a total that fell for a moment would look to
+            # Prometheus like a server that begins at 0 again.
             self._workers[worker.slot] = None
             totals, gone = worker.totals, self._ended_totals
             gone.requests += totals.requests
@@ -293,9 +295,9 @@ class WorkerPool:
         if self._closing:
             return
         now_s = time.monotonic()
-        self._restarts += 1
+        self.restarts += 1
         self._ends.append(now_s)
-        log.error("worker %d ended (%d); restart %d", worker.pid, status, self._restarts)
+        log.error("worker %d ended (%d); restart %d", worker.pid, status, self.restarts)
         if status not in (0, -signal.SIGKILL):
             self._crashes.append(now_s)
         if len(self._ends) == _MOST_ENDS and now_s - self._ends[0] < _MOST_ENDS_S:
@@ -427,17 +429,21 @@ class WorkerPool:
 
     @property
     def declined_blocks(self) -> int:
-        return self._ended_totals.declined + sum(one.totals.declined for one in self._running())
+        with self._changed:
+            return self._ended_totals.declined + sum(one.totals.declined for one in self._running())
 
     def requests(self) -> dict[str, int]:
         """How many requests of each kind the kernel has sent."""
-        total = self._ended_totals.requests.copy()
-        for worker in self._running():
-            total += worker.totals.requests
+        with self._changed:
+            total = self._ended_totals.requests.copy()
+            for worker in self._running():
+                total += worker.totals.requests
         return dict(total)
 
     def read_bytes(self) -> int:
-        return self._ended_totals.read_bytes + sum(one.totals.read_bytes for one in self._running())
+        with self._changed:
+            running = sum(one.totals.read_bytes for one in self._running())
+            return self._ended_totals.read_bytes + running
 
     def shared_out(self) -> dict[str, str]:
         """Return the members of the shared tier that a worker does without, and why."""
@@ -448,7 +454,7 @@ class WorkerPool:
 
     def describe(self) -> dict[str, Any]:
         """For `penstock stats`."""
-        return {"count": self.count, "pids": self.pids(), "restarts": self._restarts}
+        return {"count": self.count, "pids": self.pids(), "restarts": self.restarts}
 
     # -- messages from workers ------------------------------------------------------------------
 
@@ -476,8 +482,9 @@ class WorkerPool:
             case "brought":
                 self._note_outcomes(worker, news)
             case "counts":
-                for counter, label, amount in news:
-                    self._counters.add(counter, amount, label)
+                self._counters.add_all(
+                    [(counter, tuple(labels), amount) for counter, labels, amount in news]
+                )
             case "totals":
                 worker.totals = _Totals.of(news[-1])
             case "room":

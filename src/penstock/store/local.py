@@ -21,7 +21,7 @@ from penstock.errors import (
     SourceError,
     StoreError,
 )
-from penstock.metrics import Counters
+from penstock.metrics import OK, Counters
 from penstock.mounttable import FILESYSTEM_TYPE, mount_table
 from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress
 
@@ -157,7 +157,7 @@ class LocalStore:
             # Checked after the read: a file rewritten in place while we read must not pass.
             if _version(os.fstat(descriptor)) != version or len(data) != length:
                 raise ObjectChanged(f"file://{path} was rewritten")
-            self._counters.add("store_requests", label="get")
+            self._counters.add("store_requests", label="get", outcome=OK)
             self._counters.add("store_bytes", len(data))
             return data
         finally:
@@ -215,7 +215,7 @@ class LocalStore:
         except BaseException:
             os.unlink(partial, dir_fd=folder)
             raise
-        self._counters.add("store_requests", label="put")
+        self._counters.add("store_requests", label="put", outcome=OK)
         return _version(status)
 
     def delete(self, key: str) -> None:
@@ -231,7 +231,7 @@ class LocalStore:
             raise AccessDenied(f"file://{path}: permission denied") from error
         except OSError as error:
             raise self._write_error(key, error) from error
-        self._counters.add("store_requests", label="delete")
+        self._counters.add("store_requests", label="delete", outcome=OK)
 
     def clear_partial(self, key: str) -> None:
         folder, name = os.path.split(key)

@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import BaseError, InvalidPathError
 
 from penstock.errors import ObjectNotFound, PenstockError, SourceError
-from penstock.metrics import Counters
+from penstock.metrics import OK, Counters
 from penstock.store import Level, ObjectInfo
 from penstock.store.source import SourcePrefix
 from penstock.store.translate import translate
@@ -76,7 +76,7 @@ class ObstoreListing:
             for metas in obstore.list(
                 self._store, below or None, offset=start_after or None, chunk_size=_PAGE_ENTRIES
             ):
-                self._counters.add("store_requests", label="list")
+                self._counters.add("store_requests", label="list", outcome=OK)
                 if metas:
                     yield list(metas)
         except InvalidPathError:
@@ -85,7 +85,6 @@ class ObstoreListing:
             raise self._translate(error) from error
 
     def list_level(self, prefix: str) -> Level | None:
-        self._counters.add("store_requests", label="list")
         source = self._prefix
         below = source.full(prefix)
         try:
@@ -94,6 +93,7 @@ class ObstoreListing:
             return None
         except (BaseError, OSError) as error:
             raise self._translate(error) from error
+        self._counters.add("store_requests", label="list", outcome=OK)
         source.check_below(below, (meta["path"] for meta in listed["objects"]))
         source.check_below(below, listed["common_prefixes"])
         prefixes = [source.relative(name) for name in listed["common_prefixes"]]

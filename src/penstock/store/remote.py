@@ -15,7 +15,7 @@ from obstore.exceptions import BaseError
 from typing_extensions import Buffer
 
 from penstock.errors import StoreError
-from penstock.metrics import Counters
+from penstock.metrics import OK, Counters
 from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress, WrappedPending
 from penstock.store.etags import PART_BYTES, BodyCheck, part_bytes
 from penstock.store.obstore_listing import ObstoreListing
@@ -155,12 +155,11 @@ class RemoteStore:
                 data = self._get_from_the_start(key, version, start + length, size_bytes)
                 return self._counted(key, memoryview(data)[start:], length)
             raise translate(error, f"{self.identity}/{key}") from error
-        data = self._counted(key, data, length)
-        if self._check is not None and length == size_bytes:
+        if self._check is not None and length == size_bytes == memoryview(data).nbytes:
             # obstore does not return the headers: the ETag of an object encrypted with a KMS key
             # is taken for an MD5 here.
             self._check(f"{self.identity}/{key}", version, {}, data)
-        return data
+        return self._counted(key, data, length)
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
         if self._objects is None:
@@ -192,15 +191,15 @@ class RemoteStore:
 
     def _counted(self, key: str, data: Buffer, length: int) -> Buffer:
         received = memoryview(data).nbytes
-        self._count(received)
         if received != length:
             raise StoreError(
                 f"{self.identity}/{key}: received {received} of {length} bytes", kind="wrong_length"
             )
+        self._count(received)
         return data
 
     def _count(self, size_bytes: int) -> None:
-        self._counters.add("store_requests", label="get")
+        self._counters.add("store_requests", label="get", outcome=OK)
         self._counters.add("store_bytes", size_bytes)
 
     # -- writing ------------------------------------------------------------------------
@@ -220,7 +219,7 @@ class RemoteStore:
                 chunk_size=part_bytes(size_bytes),
                 max_concurrency=_PARTS_AT_ONCE,
             )
-            self._counters.add("store_requests", label="put")
+            self._counters.add("store_requests", label="put", outcome=OK)
             if result["e_tag"] and not in_parts:
                 return version_of(result["e_tag"], 0, size_bytes)
             # A store may lose a part when it joins them.
@@ -244,7 +243,7 @@ class RemoteStore:
             return
         except (BaseError, OSError) as error:
             raise translate(error, f"{self.identity}/{key}") from error
-        self._counters.add("store_requests", label="delete")
+        self._counters.add("store_requests", label="delete", outcome=OK)
 
     def clear_partial(self, key: str) -> None:
         # Azure deletes old blocks; of the others only S3 keeps parts for ever.

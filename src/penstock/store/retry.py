@@ -1,4 +1,4 @@
-"""A store wrapper that retries requests. No other code retries.
+"""A store wrapper that retries requests, and counts how each ended. No other code retries.
 
 Transient errors (refused, reset, 5xx, slow down, timeouts, short or wrong bodies) are retried with
 exponential backoff and full jitter, until a deadline. Other errors (not found, rewritten, a wrong
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.errors import AccessDenied, StoreError
+from penstock.errors import AccessDenied, ObjectChanged, ObjectNotFound, PenstockError, StoreError
 from penstock.metrics import Counters
 from penstock.store import Chunks, Level, ObjectInfo, Pending, Progress, Store, WrappedPending
 from penstock.store.connect import StoreOptions, open_store
@@ -92,25 +92,32 @@ class RetryingStore:
         size_bytes: int,
         progress: Progress | None = None,
     ) -> Buffer:
-        return self._ask(lambda store: store.get(key, version, start, length, size_bytes, progress))
+        return self._ask(
+            "get", lambda store: store.get(key, version, start, length, size_bytes, progress)
+        )
 
     def begin(self, key: str, version: str, size_bytes: int) -> Pending | None:
         if not self._link.worked:
             return None  # the first contact has a time limit of its own
         store = self._link.store
+        began_s = self._time.now()
         pending = store.begin(key, version, size_bytes)
         if pending is None:
             return None
 
         def retry(error: Exception, /) -> Buffer:
             return self._ask(
-                lambda store: store.get(key, version, 0, size_bytes, size_bytes), (store, error)
+                "get",
+                lambda store: store.get(key, version, 0, size_bytes, size_bytes),
+                (store, error),
             )
 
-        return WrappedPending(pending, retry=retry)
+        return WrappedPending(
+            pending, check=lambda _data: self._note_answer("get", began_s), retry=retry
+        )
 
     def list_level(self, prefix: str) -> Level | None:
-        return self._ask(lambda store: store.list_level(prefix))
+        return self._ask("list", lambda store: store.list_level(prefix))
 
     def list_all(self, prefix: str, after: str = "") -> Iterator[list[ObjectInfo]]:
         backoff: _Backoff | None = None
@@ -118,19 +125,20 @@ class RetryingStore:
         while True:
             store = self._link.store
             progress.begin()
+            began_s = self._time.now()
             try:
                 for page in store.list_all(prefix, after):
+                    self._note_answer("list", began_s)
                     self._link.worked = True
                     if progress.has_advanced(page):
                         backoff = None  # each new page has the whole deadline
                     after = page[-1].key if page else after
                     yield page
+                    began_s = self._time.now()
                 return
-            except StoreError as error:
+            except PenstockError as error:
                 backoff = backoff or _Backoff(self._time, self._time_limit_s)
-                self._wait(backoff, error)
-            except AccessDenied as error:
-                self._open_again(store, error)
+                self._recover("list", store, error, backoff)
 
     def why_unreadable(self, key: str) -> str | None:
         return self._link.store.why_unreadable(key)
@@ -141,45 +149,62 @@ class RetryingStore:
         progress = _UploadProgress(chunks)
         while True:
             store = self._link.store
+            began_s = self._time.now()
             try:
                 version = store.put_file(key, progress.begin, size_bytes)
-            except StoreError as error:
+            except PenstockError as error:
                 if progress.has_advanced() or backoff is None:
                     backoff = _Backoff(self._time, self._time_limit_s)
-                self._wait(backoff, error)
-            except AccessDenied as error:
-                self._open_again(store, error)
+                self._recover("put", store, error, backoff)
             else:
+                self._note_answer("put", began_s)
                 self._link.worked = True
                 return version
 
     def delete(self, key: str) -> None:
-        self._ask(lambda store: store.delete(key))
+        self._ask("delete", lambda store: store.delete(key))
 
     def clear_partial(self, key: str) -> None:
-        self._ask(lambda store: store.clear_partial(key))
+        self._ask("delete", lambda store: store.clear_partial(key))
 
     # -- retries ------------------------------------------------------------------------
 
     def _ask(
-        self, question: Callable[[Store], _Answer], failed: tuple[Store, Exception] | None = None
+        self,
+        verb: str,
+        question: Callable[[Store], _Answer],
+        failed: tuple[Store, Exception] | None = None,
     ) -> _Answer:
         """Run a request with retries. `failed`: the store and the error of a first attempt."""
         backoff = _Backoff(self._time, self._time_limit_s)
         while True:
             store = self._link.store
+            began_s = self._time.now()
             try:
                 if failed is not None:
                     (store, error), failed = failed, None
                     raise error
                 answer = question(store)
-            except StoreError as error:
-                self._wait(backoff, error)
-            except AccessDenied as error:
-                self._open_again(store, error)
+            except PenstockError as error:
+                self._recover(verb, store, error, backoff)
             else:
+                self._note_answer(verb, began_s)
                 self._link.worked = True
                 return answer
+
+    def _note_answer(self, verb: str, began_s: float) -> None:
+        """The stores count what was answered themselves: one call may send several requests."""
+        self._counters.observe("store_request_seconds", self._time.now() - began_s, verb)
+
+    def _recover(self, verb: str, store: Store, error: PenstockError, backoff: "_Backoff") -> None:
+        """Return when the request may be sent again; raise the error if it is not to be."""
+        self._counters.add("store_requests", label=verb, outcome=_outcome(error))
+        if isinstance(error, StoreError):
+            self._wait(backoff, error)
+        elif isinstance(error, AccessDenied):
+            self._open_again(store, error)
+        else:
+            raise error
 
     @property
     def _time_limit_s(self) -> float:
@@ -220,6 +245,17 @@ class RetryingStore:
         log.warning("%s: access was denied; the credentials were read again", self.identity)
         self._counters.add("store_reopens")
         return True
+
+
+def _outcome(error: PenstockError) -> str:
+    """Name a failure: a metric's label, so one of few words."""
+    for kind, word in _OUTCOMES:
+        if isinstance(error, kind):
+            return word
+    return error.kind if isinstance(error, StoreError) else "invalid"
+
+
+_OUTCOMES = ((AccessDenied, "denied"), (ObjectNotFound, "not_found"), (ObjectChanged, "changed"))
 
 
 class _UploadProgress:

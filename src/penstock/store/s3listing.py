@@ -20,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from penstock.errors import ObjectNotFound, PenstockError, SourceError
-from penstock.metrics import Counters
+from penstock.metrics import OK, Counters
 from penstock.store import Level, ObjectInfo
 from penstock.store.http import BodyTooLong, ProtocolError
 from penstock.store.s3objects import S3Objects, failure
@@ -196,11 +196,11 @@ class S3Listing:
             query["continuation-token"] = page.token
 
     def _page(self, query: dict[str, str], below: str) -> Page:
-        self._counters.add("store_requests", label="list")
         try:
             page = self._read(query)
         except ObjectNotFound as error:
             raise self._prefix.not_found() from error
+        self._counters.add("store_requests", label="list", outcome=OK)
         self._prefix.check_below(below, chain((o.key for o in page.objects), page.prefixes))
         return page
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from xml.sax.saxutils import escape
 
 from penstock.errors import ObjectNotFound, PenstockError, SourceError, StoreError
-from penstock.metrics import Counters
+from penstock.metrics import OK, Counters
 from penstock.store import Chunks
 from penstock.store.etags import PART_BYTES, part_bytes
 from penstock.store.http import ProtocolError
@@ -40,7 +40,7 @@ class S3Uploads:
         else:
             self._put_parts(where, key, parts)
             etag = None
-        self._counters.add("store_requests", label="put")
+        self._counters.add("store_requests", label="put", outcome=OK)
         if etag:
             return version_of(etag, 0, size_bytes)
         # A store may lose a part when it joins them.
@@ -56,7 +56,7 @@ class S3Uploads:
     def delete(self, where: str, key: str) -> None:
         with suppress(ObjectNotFound):
             self._ask(where, key, "DELETE", {})
-        self._counters.add("store_requests", label="delete")
+        self._counters.add("store_requests", label="delete", outcome=OK)
 
     def abort_uploads(self, where: str, key: str) -> None:
         """Abort the unfinished uploads of exactly this key."""

@@ -35,7 +35,7 @@ from penstock.errors import (
     SourceError,
     StoreError,
 )
-from penstock.metrics import Counters
+from penstock.metrics import OK, Counters
 from penstock.store import Level, ObjectInfo
 from penstock.store.http import BodyTooLong, ProtocolError, Response
 from penstock.store.indexpage import IndexEntry, name_of, read_index
@@ -276,13 +276,13 @@ class WebListing:
 
     def _head(self, key: str) -> ObjectInfo:
         where = f"{self._identity}/{key}"
-        self._counters.add("store_requests", label="head")
         try:
             path = self._objects.path(self._prefix.full(key))
             with self._objects.ask(where, path, method="HEAD") as response:
                 headers = response.headers
         except (ProtocolError, OSError) as error:
             raise failure(error, where) from error
+        self._counters.add("store_requests", label="head", outcome=OK)
         try:
             size = parse_size(headers.get("content-length", ""))
         except ValueError as error:
@@ -338,9 +338,10 @@ class WebListing:
         return list(map(_Entry, entries))
 
     def _ask(self, path: str, headers: str, method: str) -> Response:
-        self._counters.add("store_requests", label="list")
         where = "/".join(self._identity.split("/", 3)[:3]) + path
-        return self._objects.ask(where, path, headers=headers, method=method)
+        response = self._objects.ask(where, path, headers=headers, method=method)
+        self._counters.add("store_requests", label="list", outcome=OK)
+        return response
 
 
 def _dav_entry(child: Child, address: str) -> _Entry | None:
